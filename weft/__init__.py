@@ -44,6 +44,7 @@ from weft.api import (
     profile_stages,
     replay,
     replay_alone,
+    replay_shared,
     schema,
     share,
     solve,
@@ -56,4 +57,4 @@ from weft.text.version import VERSION as __version__
 __all__ = ["SCHEMAS", "PathLike", "SearchOptions", "Source", "__version__", "capture", "check", "compare", "demo",
            "draw", "estimate", "explain", "export_schedule", "fit", "import_schedule", "latency", "pipeline",
            "place", "place_memory", "place_step", "plan", "profile", "profile_stages", "replay", "replay_alone",
-           "schema", "share", "solve", "sweep", "train", "unroll"]
+           "replay_shared", "schema", "share", "solve", "sweep", "train", "unroll"]

@@ -59,6 +59,7 @@ PLACES = {
     },
     "runtime": {
         "replay": Place(1.6, 0, "one rank's run"),
+        "share": Place(2.7, 0, "jobs on the same ranks"),
         "checkpoint": Place(0.5, 1, "save, resume"),
         "measure": Place(1.6, 1, "costs for the solver"),
         "captured": Place(2.7, 1, "any model, cut"),

@@ -145,7 +145,7 @@ def rank(folder: Path, name: str, runs: Sequence[Run]) -> None:
         wanted: Plain = torch.load(folder / f"{run.dtype}.pt", weights_only=False)
         settings: dict[str, Any] = {"schedule": None if run.schedule == "weft" else run.schedule}
         if run.recompute:
-            settings["recompute"] = "all"
+            settings["memory_plan"] = "recompute"
         losses: list[float] = []
         gradients: list[dict[str, Tensor]] = []
 

@@ -60,7 +60,7 @@ def training_of(cut: Cut, only: Sequence[int], goal: Goal, data: Data, evaluatin
     ports[last] = Ports((*ports[last].takes, *goal.names), (LOSS,))
     ties = [{s: prefix[s] + name for s, name in tie.items()} for tie in cut.ties()]
     return Training(modules, found.boundaries, data.of, ports=ports, losses=(LOSS,), ties=() if evaluating else ties,
-                    seed=goal.seed)
+                    seed=goal.seed, untrained=found.untrained)
 
 
 def evaluation_of(cut: Cut, only: Sequence[int], data: Data) -> tuple[Training, Callable[[], list[Any]]]:

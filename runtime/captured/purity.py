@@ -12,6 +12,7 @@ write nowhere, and multiply no matrices.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -95,6 +96,27 @@ class Purity:
             if self._is_free(node):
                 self.free.add(node)
 
+    @cached_property
+    def learned(self) -> set[Node]:
+        """The operators, and the reads of trained parameters, whose values have gradients: real numbers that depend on
+        a parameter that is trained."""
+        found: set[Node] = set()
+        bases: set[Node] = set()  # whose memory holds such a value
+        grown = True
+        while grown:  # what is written into a tensor may be read through another view of it
+            before = len(found), len(bases)
+            for node in self.captured.graph_module.graph.nodes:
+                if node.op == "get_attr":
+                    value = self.captured.attribute(node)
+                    if isinstance(value, nn.Parameter) and value.requires_grad:
+                        found.add(node)
+                elif _has_numbers(node) and (self.base[node] in bases or any(arg in found
+                                                                             for arg in node.all_input_nodes)):
+                    found.add(node)
+                    bases.update(self.base[target] for target in written(node))
+            grown = (len(found), len(bases)) != before
+        return found
+
     def forbidden(self) -> dict[int, Node]:
         """The places where no cut may be, each with a node that it would part from the tensor that is written to. A cut
         at place i has call i as the first of the next stage."""
@@ -149,6 +171,13 @@ class Purity:
         """How many products each number of the result is the sum of, about."""
         first = next((looks for arg in node.all_input_nodes if isinstance(looks := arg.meta.get("val"), Tensor)), None)
         return SHORT_SUM + 1 if first is None or not first.dim() else int(first.shape[-1])
+
+
+def _has_numbers(node: Node) -> bool:
+    looks = node.meta.get("val")
+    if isinstance(looks, Tensor):
+        return looks.is_floating_point() or looks.is_complex()
+    return node.op == "call_function" and looks is not None
 
 
 def _argument(node: Node, place: int, name: str) -> Any:

@@ -41,6 +41,8 @@ def state_of(optimizer: Optimizer, names: Mapping[int, str]) -> OptimizerState:
     for group in optimizer.param_groups:
         own = {key: _plain(value, f"the option {key}") for key, value in group.items() if key not in NO_OPTIONS}
         for parameter in group["params"]:
+            if _is_nothing(parameter, names):
+                continue
             name = _name(names, parameter)
             state = optimizer.state.get(parameter, {})
             options[name] = own
@@ -66,6 +68,8 @@ def give(optimizer: Optimizer, names: Mapping[int, str], kind: str, numbers: Map
         found: dict[str, Any] | None = None
         numbered = range(number, number + len(group["params"]))
         for number, parameter in zip(numbered, group["params"], strict=True):
+            if _is_nothing(parameter, names):
+                continue
             name = _name(names, parameter)
             if name not in options:
                 raise OptimizerStateError(f"the state has nothing of {name}, which the optimizer updates: it is of "
@@ -80,6 +84,11 @@ def give(optimizer: Optimizer, names: Mapping[int, str], kind: str, numbers: Map
         groups.append({**old, **{key: _like(value, old.get(key)) for key, value in (found or {}).items()},
                        "params": list(numbered)})
     optimizer.load_state_dict({"state": states, "param_groups": groups})
+
+
+def _is_nothing(parameter: Tensor, names: Mapping[int, str]) -> bool:
+    """Whether it stands where a rank trains nothing."""
+    return not parameter.numel() and id(parameter) not in names
 
 
 def _name(names: Mapping[int, str], parameter: Tensor) -> str:

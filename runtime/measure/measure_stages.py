@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -55,7 +56,7 @@ def measure_stages(training: Training, *, device: torch.device | None = None, re
         for s in (*(s for s in wanted if s >= begin), *(s for s in wanted if s < begin)):
             module = training.stages[s].to(where)
             feed = feeds.feed(s, module)
-            first = likenesses.setdefault(repr((_likeness(module), feed.likeness)), s)
+            first = likenesses.setdefault(repr((_likeness(module), feed.likeness, feed.trains)), s)
             cost = (_measure_stage(feed, module, where, repeats, held) if first == s
                     else replace(found[first], same_as=first))
             found[s] = replace(cost, stage=s, takes=feed.takes, owes=feed.owes,
@@ -86,6 +87,7 @@ def measured_ties(training: Training) -> tuple[tuple[str, tuple[int, ...]], ...]
 
 def _measure_stage(feed: Feed, module: nn.Module, device: torch.device, repeats: int, held: int) -> StageCosts:
     parameters = sum(p.numel() * p.element_size() for p in module.parameters())
+    trained = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
     buffers = sum(b.numel() * b.element_size() for b in module.buffers())
     need, free = parameters + feed.kept_bytes, available_bytes(device)
     if need > SAFE * free:
@@ -93,10 +95,12 @@ def _measure_stage(feed: Feed, module: nn.Module, device: torch.device, repeats:
             f"needs about {need} bytes beside its weights, {free} are free"))
     stage = _Stage(feed, module, device)
     between = torch.zeros(min(SWEPT, max(0, held - 2 * parameters)), dtype=torch.uint8, device=device)
-    passes = {mode: stage.measure(mode, repeats, between) for mode in MODES}
+    passes = ({mode: stage.measure(mode, repeats, between) for mode in MODES} if feed.trains
+              else dict.fromkeys(MODES, stage.measure_forward(repeats, between)))
     for parameter in module.parameters():
         parameter.grad = None
-    return StageCosts(0, parameters, buffers, feed.output_bytes, passes)
+    return StageCosts(0, parameters, buffers, feed.output_bytes, passes,
+                      trained_bytes=trained if trained < parameters else None)
 
 
 class _Stage:
@@ -124,6 +128,23 @@ class _Stage:
             gc.enable()
             runner.close()
         return {letter: PassCost(Sample.of(laps[letter]), memories[letter]) for letter in MODES[mode]}
+
+    def measure_forward(self, repeats: int, between: Tensor) -> dict[str, PassCost]:
+        """The forward of a stage that does not train."""
+        runner = StageRunner(self.module, function=self.feed.function)
+        timer, laps = Timer(self.device), list[float]()
+
+        def forward() -> None:
+            runner.infer_of(0, *self.feed.inputs())
+
+        forward()
+        memory = memory_of(forward, self.device)[1]
+        for _ in range(repeats):
+            xs = self.feed.inputs()
+            between.add_(1)
+            laps.append(timer.lap(partial(runner.infer_of, 0, *xs))[1])
+        runner.close()
+        return {"F": PassCost(Sample.of(laps), memory)}
 
     def _passes(self, runner: StageRunner, mode: str) -> dict[str, Callable[[], None]]:
         """The passes in order; each makes what it is given, and drops what it gives."""

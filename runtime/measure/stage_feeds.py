@@ -27,8 +27,9 @@ __all__ = ["Feed", "Feeds", "feeds_of"]
 class Feed:
     """One stage's: ``function`` is called on ``inputs()``, which are new each time, as if they had just arrived; then
     ``gradients()`` come back for what it gave (``None``: for nothing). Inputs numbered in ``constant`` are owed no
-    gradient. ``output_bytes`` is what it hands on. In a graph, ``takes`` are the bytes of values that it takes, by the
-    stage that gives them, and ``owes`` those of their gradients.
+    gradient. A stage that does not train (``trains``) runs forward only. ``output_bytes`` is what it hands on. In a
+    graph, ``takes`` are the bytes of values that it takes, by the stage that gives them, and ``owes`` those of their
+    gradients.
     """
 
     function: Callable[..., Any]
@@ -40,6 +41,7 @@ class Feed:
     likeness: Any
     takes: Mapping[int, int] | None = None
     owes: Mapping[int, int] | None = None
+    trains: bool = True
 
 
 class Feeds(Protocol):
@@ -61,6 +63,7 @@ def feeds_of(training: Training, device: torch.device) -> Feeds:
 class _Chain:
     training: Training
     device: torch.device
+    trained: dict[int, bool] = field(default_factory=dict)  # by stage: whether it trains
 
     def __post_init__(self) -> None:
         training = self.training
@@ -91,17 +94,21 @@ class _Chain:
             return [torch.ones((), device=device) if sink is None else _random(sink, device)]
 
         handed = 0 if sink is None else _size(sink)
-        return Feed(function, inputs, gradients, (0,) if source is None else (), handed,
-                    _foresee(function, inputs)[0], (source, sink))
+        before = self.trained.get(stage - 1, False)
+        self.trained[stage] = before or _is_trained(module)
+        return Feed(function, inputs, gradients, () if before else (0,), handed, _foresee(function, inputs)[0],
+                    (source, sink), trains=self.trained[stage])
 
 
 @dataclass
 class _Graph:
-    """``given``: how every value looks that a stage so far has given, and that stage; ``used``: who takes a value."""
+    """``given``: how every value looks that a stage so far has given, and that stage; ``still``: those of them that no
+    gradient comes back for; ``used``: who takes a value."""
 
     training: Training
     device: torch.device
     given: dict[str, tuple[int, Boundary]] = field(default_factory=dict)
+    still: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         ports = self.training.ports
@@ -128,7 +135,7 @@ class _Graph:
             raise MeasureError(f"stage {stage} takes {missing[0]!r}, which no stage gives and inputs(0, 0) does not "
                                "hold")
         constant = tuple(i for i, value in enumerate(takes)
-                         if value not in self.givers or not self.given[value][1].has_gradient)
+                         if value not in self.givers or value in self.still)
 
         def inputs() -> list[Tensor]:
             return [_random(self.given[value][1], device) if value in self.givers
@@ -138,10 +145,13 @@ class _Graph:
         if len(outputs) != len(gives):
             raise MeasureError(f"stage {stage} gives {len(outputs)} values, but its ports name {len(gives)}: "
                                f"{', '.join(gives)}")
+        trains = _is_trained(module) or len(constant) < len(takes)
+        self.still.update(value for value, looks in zip(gives, outputs, strict=True)
+                          if not trains or not looks.has_gradient or value in training.untrained)
         self.given.update((value, (stage, looks)) for value, looks in zip(gives, outputs, strict=True))
-        returned = [value in training.losses or (value in self.used and looks.has_gradient)
-                    for value, looks in zip(gives, outputs, strict=True)]
-        if not any(returned):
+        returned = [value in training.losses or (value in self.used and value not in self.still)
+                    for value in gives]
+        if trains and not any(returned):
             raise MeasureError(f"stage {stage} gives no loss, and nothing that a gradient comes back for")
 
         def gradients() -> list[Tensor | None]:
@@ -155,7 +165,11 @@ class _Graph:
                     sum(_size(looks) for value, looks in zip(gives, outputs, strict=True) if value in self.used), kept,
                     ([looks for (_, looks), _ in taken], looks_of_data, constant, outputs, returned),
                     _by_giver((giver, looks) for (giver, looks), _ in taken),
-                    _by_giver((giver, looks) for (giver, looks), free in taken if not free))
+                    _by_giver((giver, looks) for (giver, looks), free in taken if not free), trains)
+
+
+def _is_trained(module: nn.Module) -> bool:
+    return any(p.requires_grad for p in module.parameters())
 
 
 def _by_giver(values: Any) -> dict[int, int]:

@@ -24,8 +24,9 @@ from weft.runtime.replay.run import Trainer
 
 __all__ = ["Calibration", "calibrate", "held_bytes"]
 
-#: Seconds that the timed steps may take together, and how many there are at least and at most.
-WORTH, FEWEST, MOST = 1.0, 2, 6
+#: Seconds that the timed steps may take together, and how many there are at least and at most; of a step that takes
+#: longer than :data:`LONG` seconds, one is timed.
+WORTH, FEWEST, MOST, LONG = 1.0, 2, 6, 5.0
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def calibrate(plan: Plan, session: Session, training: Training) -> Calibration |
         first = step(0)
         took = max((lap.end for lap in first), default=0.0) - min((lap.start for lap in first), default=0.0)
         longest = max(session.exchange(took, "measuring the plan"))
-        count = max(FEWEST, min(MOST, int(WORTH / max(longest, 1e-9))))
+        count = 1 if longest > LONG else max(FEWEST, min(MOST, int(WORTH / max(longest, 1e-9))))
         laps = [step(1 + number) for number in range(count)]
         trainer.begin(count + 1)
         held = held_bytes(executor, trainer, training)

@@ -76,7 +76,8 @@ def main() -> None:
     loss = case.loss if fault != "scalar" else lambda output, target: output
     pipe = weft.pipeline(case.model, case.args, case.kwargs, loss=loss, target=case.target,
                          micro_batches=3 if fault == "count" else MICRO_BATCHES, schedule=schedule, time_limit=2.0,
-                         timeout=30.0, cuts=[int(place) for place in os.environ["WEFT_CUTS"].split()]
+                         timeout=30.0, spec=os.environ.get("WEFT_SPEC"),
+                         cuts=[int(place) for place in os.environ["WEFT_CUTS"].split()]
                          if "WEFT_CUTS" in os.environ else None)
     refuse(pipe, case, fault)
     optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-3)

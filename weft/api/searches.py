@@ -177,6 +177,15 @@ def latency(
                         throughput=throughput, period=period, points=points)
 
 
+class LimitKeywords(TypedDict, total=False):
+    """The limits of a search, where what else may be asked of one means nothing."""
+
+    time_limit: float
+    effort: float | None
+    seed: int
+    workers: int
+
+
 def share(
     *sources: Source,
     ratio: str | Sequence[int] | Mapping[str, int] | None = None,
@@ -185,7 +194,7 @@ def share(
     parallel: str = "auto",
     options: SearchOptions | None = None,
     on_progress: Callable[[Progress], None] = lambda _: None,
-    **search: Unpack[SearchKeywords],
+    **limits: Unpack[LimitKeywords],
 ) -> Sharing:
     """Two or more jobs on the same GPUs in one period: one computes while another communicates.
 
@@ -209,7 +218,7 @@ def share(
     from weft.app.share.search import Question, share_sources
 
     return share_sources(sources, Question(ratio, max_slowdown, rounds, parallel),
-                         SearchOptions.given(options, search), on_progress)
+                         SearchOptions.given(options, cast(SearchKeywords, limits)), on_progress)
 
 
 def explain(

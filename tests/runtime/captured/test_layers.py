@@ -156,7 +156,12 @@ def held_against_the_model(case: Case, cut_at: float, light: bool, furthest_off:
         at = places[int(cut_at * len(places)):][:1]
         found_loss, found = by_stages(case, captured, at, split, light)
         assert float(found_loss) == pytest.approx(float(loss), rel=furthest_off)
-        assert furthest(found, wanted) <= furthest_off
+        # What is zero but for rounding, as the gradient of a bias before a batch norm, has no digits to compare.
+        rounding = 1e-6 * max(float(gradient.norm()) for gradient in wanted.values())
+        assert set(found) == set(wanted)
+        for name, gradient in wanted.items():
+            off = float((found[name] - gradient).norm())
+            assert off <= furthest_off * max(float(gradient.norm()), rounding), name
     return captured
 
 
@@ -172,7 +177,7 @@ def test_each_kind_of_operator_waits(name: str) -> None:
     assert waiting(case.model, captured, True) == {n for n in every if name not in IN_I or n.startswith("own.1")}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(st.sampled_from(sorted(STEPS.keys() - {"cast"})), min_size=2, max_size=5), st.floats(0, 0.99),
        st.booleans(), st.integers(0, 3))
 def test_rows_of_them_cut_anywhere_give_the_models_gradients(names: list[str], at: float, light: bool,

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
 from weft.app.pipeline.decide import Example, decide
+from weft.app.pipeline.frozen import require_backwards
+from weft.app.pipeline.memory import require_memory_plan, treated_as_planned
 from weft.app.pipeline.meta import numbers_for, real
 from weft.app.pipeline.options import PipelineOptions
 from weft.app.pipeline.pipe import Pipeline, target_spec
@@ -94,8 +96,10 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
     goal = Goal(loss, None if loss is None else target_spec(options.target))
     example = _example(captured, part_args, part_kwargs, None if loss is None else options.target, goal, count, dim)
     made = decide(captured, purity, example, goal, session, options, materials)
+    captured = treated_as_planned(captured, made.plan, example.leaves, dim)
     seed = session.exchange(torch.initial_seed() if options.seed is None else options.seed, "agreeing on a seed")[0]
     cut, notes = Cut(captured, made.places, purity), made.notes
+    require_backwards(cut, made.plan)
     if materials is not None:
         session.watch.doing("giving this rank's part of the model its numbers")
         notes = (*notes, *materials.notes)
@@ -121,6 +125,7 @@ def _require_plain(module: object, options: PipelineOptions, device: torch.devic
         raise CaptureError(f"micro_batches is {micro_batches!r:.60}, it must be a whole number of at least 1")
     if type(batch_dims) is not int or batch_dims < 0:
         raise CaptureError(f"batch_dims is {batch_dims!r:.60}, it must be the number of a dimension")
+    require_memory_plan(options)
     if options.seed is not None and type(options.seed) is not int:
         raise CaptureError(f"seed is {options.seed!r:.60}, it must be a whole number")
     if options.defer not in ("worth", "all"):

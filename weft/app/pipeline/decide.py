@@ -15,8 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft.app.lib.judged import judged
+from weft.app.pipeline.frozen import published
 from weft.app.pipeline.machine import Machine, look_at
 from weft.app.pipeline.measuring import Example, Ranks
+from weft.app.pipeline.memory import asked_decisions, memory_notes, memory_planned, plan_with, plans_memory
 from weft.app.pipeline.options import PipelineOptions
 from weft.app.pipeline.precision import copies_of_weights
 from weft.app.pipeline.problems import Run, held_bytes, loads, optimizer_bytes, stage_problem
@@ -32,7 +34,7 @@ from weft.runtime.measure.stage_costs import MeasureError, StageCosts
 from weft.runtime.plan.plan import Plan, load_plan, plan_of
 from weft.runtime.ranks.session import Session
 from weft.runtime.train.stage import deferred_parameters
-from weft.solver.baselines import BASELINES, NotApplicable, baseline
+from weft.solver.baselines import BASELINES, NotApplicable
 from weft.solver.feasibility.infeasible import Infeasible
 from weft.solver.io.schedule_files import load_schedule
 from weft.solver.judge.validate import violations
@@ -51,6 +53,8 @@ CUTS, LOOKS = 3, 8
 WORSE = 1.1
 #: The share of the time limit that the search has for each schedule of a cut that is tried; the last one has half.
 SHARE, LAST = 1 / 8, 1 / 2
+#: Steps that running a schedule takes, about.
+RUNS = 5
 #: By how much another order must promise a shorter step to be run too.
 GAIN = 0.995
 
@@ -94,6 +98,7 @@ def decide(captured: Captured, purity: Purity, example: Example, goal: Goal, ses
                                                      for block in given.problem.blocks):
         raise CaptureError("the plan splits backwards, which compiled stages cannot: leave compile out, or give a plan "
                            "with whole backwards")
+    ranks = ranks.deciding(asked_decisions(captured, purity, options, given))
     sizes = ranks.sizes()
     machine = look_at(session, options, [int(size) for size in sizes if size is not None], ranks.model_bytes)
     counts = _counts(machine, options, given)
@@ -102,9 +107,13 @@ def decide(captured: Captured, purity: Purity, example: Example, goal: Goal, ses
     if given is not None:
         places = ranks.told(cuts.following, "cutting the model")
         assert places is not None
-        return Decision(places, given, ("the plan was given, its costs too",))
+        return Decision(places, plan_with(given, ranks.captured), (
+            "the plan was given, its costs too", *memory_notes(ranks.captured)))
     while (places := ranks.told(cuts.following, "choosing a cut")) is not None:
         _try(ranks, machine, places, cuts)
+    if ranks.told(lambda: not cuts.tried, "choosing a cut"):
+        ranks = memory_planned(ranks, machine, lambda own, places: cuts.attempted(_try(own, machine, places, cuts)),
+                               cuts.best_attempt)
     return _settled(ranks, machine, cuts)
 
 
@@ -152,6 +161,8 @@ class _Cuts:
         self.looked: list[tuple[int, ...]] = []
         self.tried: list[Tried] = []
         self.reason: ValueError | None = None  # why the last cut left no schedule
+        self.planning = plans_memory(ranks, machine, counts)
+        self.attempts: list[Tried | None] = []
         if row is not None and ranks.session.rank == 0 and any(amount is not None for amount in machine.memory):
             self.row = ranks.kept(row)
 
@@ -161,7 +172,7 @@ class _Cuts:
         found = self._next()
         if found is not None:
             self.looked.append(found)
-        elif not self.tried:
+        elif not self.tried and not self.planning:
             raise CaptureError(f"no cut leaves a schedule that fits: {self.reason}") from self.reason
         return found
 
@@ -170,6 +181,22 @@ class _Cuts:
         self.tried.append(tried)
         if self.row is not None:
             self.row = self.row.scaled(tried.places, loads(tried.best.fitted, len(tried.costs)))
+
+    def attempted(self, costs: Sequence[StageCosts]) -> Sequence[StageCosts]:
+        """A cut with a memory plan has been looked at, whose stages cost ``costs``."""
+        self.attempts.append(self.tried.pop() if self.tried else None)
+        return costs
+
+    def best_attempt(self) -> int:
+        """Which of these took least, from here on the only one. Raises
+        :class:`~weft.runtime.captured.captured.CaptureError` where none leaves a schedule that fits."""
+        found = [(tried.best.measured, i) for i, tried in enumerate(self.attempts) if tried is not None]
+        if not found:
+            raise CaptureError(f"no cut leaves a schedule that fits, whatever operators are recomputed or offloaded: "
+                               f"{self.reason}") from self.reason
+        number = min(found)[1]
+        self.tried = [tried for tried in [self.attempts[number]] if tried is not None]
+        return number
 
     def _next(self) -> tuple[int, ...] | None:
         if self.row is None:
@@ -203,8 +230,8 @@ class _Cuts:
         return rough_step(row, places, self.machine, self.options.micro_batches, name)
 
 
-def _try(ranks: Ranks, machine: Machine, places: tuple[int, ...], cuts: _Cuts) -> None:
-    """Measure the stages of a cut, schedule them, and run the schedules that are good."""
+def _try(ranks: Ranks, machine: Machine, places: tuple[int, ...], cuts: _Cuts) -> Sequence[StageCosts]:
+    """Measure the stages of a cut, schedule them, and run the schedules that are good; what stages cost."""
     costs = ranks.costs(places, lambda stage: rank_of(stage, len(places) + 1, machine.ranks))
     found: list[Schedule] = []
 
@@ -215,13 +242,21 @@ def _try(ranks: Ranks, machine: Machine, places: tuple[int, ...], cuts: _Cuts) -
             cuts.reason = error
         return len(found)
 
-    runs = []
+    runs: list[Run] = []
     for i in range(ranks.told(scheduled, "searching for a schedule")):
+        if i and not ranks.told(lambda: _is_worth(runs[0], ranks.options), "searching for a schedule"):
+            break
         run = _run(ranks, places, found[i] if found else None)
         if run is not None:
             runs.append(run)
     if runs:
         cuts.learn(Tried(places, costs, tuple(runs)))
+    return costs
+
+
+def _is_worth(run: Run, options: PipelineOptions) -> bool:
+    """Whether another schedule that takes about as long is to be run, by what that would take."""
+    return RUNS * run.measured <= options.time_limit
 
 
 def _run(ranks: Ranks, places: Sequence[int], schedule: Schedule | None) -> Run | None:
@@ -264,7 +299,7 @@ def _published(name: str, problems: Sequence[Problem], micro_batches: int) -> Sc
     why = ""
     for problem in problems:
         try:
-            schedule = baseline(name, problem, micro_batches)
+            schedule = published(name, problem, micro_batches)
         except NotApplicable as error:
             why = str(error)
             continue
@@ -281,8 +316,8 @@ def _settled(ranks: Ranks, machine: Machine, cuts: _Cuts) -> Decision:
 
     def searched() -> tuple[int, ...] | None:
         assert best is not None
-        if ranks.options.schedule is None:
-            run = best.best
+        run = best.best
+        if ranks.options.schedule is None and _is_worth(run, ranks.options):
             found = solve(run.fitted, ranks.options.micro_batches, time_limit=LAST * ranks.options.time_limit,
                           start=run.plain)
             if found.makespan < GAIN * run.alone:
@@ -311,6 +346,7 @@ def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: Run, looked: in
                                     stages_alone=run.schedule.makespan, medians=run.alone)
     notes = list(machine.notes)
     notes.append(_told(ranks, run))
+    notes += memory_notes(ranks.captured)
     if ranks.materials is not None:
         notes.append("operators were timed one by one, on numbers made for each, as the model is on the meta device")
     if options.compile:
@@ -320,7 +356,7 @@ def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: Run, looked: in
                      "a published schedule; others may be better")
     if any(block.kind == BlockKind.WEIGHT_GRAD for block in schedule.problem.blocks):
         notes += _held_back(ranks.captured, Cut(ranks.captured, tried.places, ranks.purity))
-    return Decision(tried.places, plan_of(schedule), tuple(notes), tuple(
+    return Decision(tried.places, plan_with(plan_of(schedule), ranks.captured), tuple(notes), tuple(
         peak + state for peak, state in zip(run.calibration.peaks, optimizer_bytes(tried.costs, machine.ranks,
                                                                                    values), strict=True)))
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
-from torch.fx import Node
+from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from weft.app.pipeline.meta import built_when_asked, with_numbers
@@ -23,11 +22,14 @@ from weft.app.pipeline.precision import autocasting, has_masters
 from weft.app.pipeline.row import Row
 from weft.app.pipeline.running import under_autocast
 from weft.app.pipeline.times import operator_seconds, operator_weights, saved_bytes, untouched
-from weft.runtime.captured.captured import Captured, CaptureError
+from weft.runtime.captured.captured import Captured
 from weft.runtime.captured.cut import Cut, crossings
+from weft.runtime.captured.decisions import Decisions
+from weft.runtime.captured.learning import first_weight, work_of
 from weft.runtime.captured.materials import Materials
 from weft.runtime.captured.part import Data, Goal, training_of
 from weft.runtime.captured.purity import Purity
+from weft.runtime.captured.treatment import treated
 from weft.runtime.interface.precision import MasterWeights
 from weft.runtime.interface.training import Training
 from weft.runtime.measure.measure_stages import measure_stages
@@ -37,7 +39,7 @@ from weft.runtime.ranks.session import Session
 from weft.runtime.replay.calibration import Calibration, calibrate
 from weft.runtime.replay.stepping import stages_of
 
-__all__ = ["Example", "Ranks"]
+__all__ = ["Example", "Ranks", "stand_in"]
 
 Value = TypeVar("Value")
 REPEATS = 3  # of each pass of a stage: the executor's own run says more later
@@ -88,6 +90,10 @@ class Ranks:
         """Whether the loss can be called."""
         return self.goal.loss is None or self.example.target is not None
 
+    def deciding(self, decisions: Decisions) -> Ranks:
+        """The same where stages do what ``decisions`` says of their memory."""
+        return replace(self, captured=treated(self.captured, decisions, self.example.leaves, self.options.batch_dims))
+
     @property
     def model_bytes(self) -> int:
         """Bytes of the model on this rank's device."""
@@ -103,13 +109,11 @@ class Ranks:
     def row(self, sizes: tuple[float | None, ...]) -> Row:
         """The operators, each timed by all ranks at once: the median of the ranks counts. (What they keep is worked out
         by rank 0, from shapes.)"""
-        name = type(self.captured.model).__name__
-        first = next((i for i, node in enumerate(self.captured.calls) if _is_trained(self.captured, node)), None)
-        if first is None:
-            raise CaptureError(f"{name} has no trained parameter that an operator reads: there is nothing to train")
+        first, shares = first_weight(self.captured), work_of(self.captured, self.purity)
         self.session.barrier("to measure operators")
         seconds = self.session.exchange(self._operator_seconds(), "measuring operators")
-        return Row(tuple(statistics.median(times) for times in zip(*seconds, strict=True)), sizes, first + 1,
+        medians = (statistics.median(times) for times in zip(*seconds, strict=True))
+        return Row(tuple(time * share for time, share in zip(medians, shares, strict=True)), sizes, first + 1,
                    tuple(operator_weights(self.captured)), (0.0,) * len(sizes))
 
     def _operator_seconds(self) -> list[float]:
@@ -148,7 +152,7 @@ class Ranks:
                 training.masters.close()
 
     def _training_of(self, cut: Cut, only: Sequence[int]) -> Training:
-        known = self.goal if self.has_target else Goal(_stand_in, None)
+        known = self.goal if self.has_target else Goal(stand_in, None)
         found = training_of(cut, only, known, Data([self.example.named] * self.options.micro_batches))
         return under_autocast(found, self.options.autocast, self.session.device)
 
@@ -168,12 +172,7 @@ class Ranks:
             return calibrate(plan, self.session, training)
 
 
-def _is_trained(captured: Captured, node: Node) -> bool:
-    return any(arg.op == "get_attr" and isinstance(value := captured.attribute(arg), nn.Parameter)
-               and value.requires_grad for arg in node.all_input_nodes)
-
-
-def _stand_in(output: Any, target: Any) -> Tensor:
+def stand_in(output: Any, target: Any) -> Tensor:
     """The mean of all numbers of the result: what a loss costs where no target is known to call it with."""
     return torch.stack([leaf.double().mean() for leaf in tree_leaves(output)
                         if isinstance(leaf, Tensor) and leaf.is_floating_point()]).sum()

@@ -35,7 +35,7 @@ class MemoryRounds:
             try:
                 found = self.plan(self.budget)
             except NoMemoryPlan as error:
-                self.reason = error
+                self.reason = self.reason or error
                 if self.tried:
                     return None
                 self.budget = int(self.budget * MORE)

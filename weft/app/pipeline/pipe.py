@@ -6,8 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -16,9 +15,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import TreeSpec, tree_flatten
 
+from weft.app.pipeline.names import stage_names
 from weft.app.pipeline.options import PipelineOptions
 from weft.app.pipeline.peaks import planned_peaks
 from weft.app.pipeline.precision import masters_of, typed
+from weft.app.pipeline.report import Report
 from weft.app.pipeline.running import compiled, under_autocast
 from weft.app.pipeline.state import PipelineState
 from weft.runtime.captured.batch import BatchError, Layout, batch_size
@@ -36,45 +37,6 @@ from weft.solver.problem import BlockKind, Problem
 __all__ = ["Pipeline", "Report"]
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class Report:
-    """What one step was planned to take and took, in seconds: ``planned`` and ``measured`` are from the first block to
-    the last (``None`` before the first step; the median of the first few later), ``step`` is the median of whole steps
-    on this rank, without the optimizer's. ``stages``: the operators of each stage, first to last; ``ranks``: where each
-    stage is. ``peaks``: the bytes that each rank was planned to hold at most, ``measured_peaks`` the most that it held
-    when the plan was run before training (``None``: it was not); both with two values of an optimizer for each weight,
-    as Adam has."""
-
-    planned: float
-    measured: float | None
-    step: float | None
-    stages: tuple[tuple[str, str], ...]
-    ranks: tuple[int, ...]
-    peaks: tuple[int, ...]
-    measured_peaks: tuple[int, ...] | None
-    bound: float | None
-    notes: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """The numbers as plain data."""
-        return asdict(self)
-
-    def __str__(self) -> str:
-        lines = [f"stage {s} on rank {rank}: {first} to {last}"
-                 for s, ((first, last), rank) in enumerate(zip(self.stages, self.ranks, strict=True))]
-        lines.append(f"planned step   {self.planned * 1e3:.3f} ms" + (
-            f" (no schedule is under {self.bound * 1e3:.3f} ms)" if self.bound is not None else ""))
-        if self.measured is not None:
-            lines.append(f"measured step  {self.measured * 1e3:.3f} ms, ratio {self.measured / self.planned:.3f}")
-        if self.step is not None:
-            lines.append(f"whole step     {self.step * 1e3:.3f} ms, with losses, sums and what the script hands over")
-        for rank, peak in enumerate(self.peaks):
-            held = None if self.measured_peaks is None else self.measured_peaks[rank]
-            lines.append(f"rank {rank}: {peak / 2**20:.1f} MiB planned at most" + (
-                f", {held / 2**20:.1f} measured, ratio {held / max(peak, 1):.3f}" if held is not None else ""))
-        return "\n".join([*lines, *self.notes])
 
 
 class Pipeline:
@@ -106,6 +68,7 @@ class Pipeline:
         self._own = self._state.trained
         self._stepping = Stepping(plan, session, training)
         self._evaluation: dict[bool, tuple[Stepping, Callable[[], list[Any]]]] = {}
+        self._nothing = nn.Parameter(torch.empty(0))
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -154,8 +117,9 @@ class Pipeline:
     # -- what is trained -----------------------------------------------------------------------------------------------
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """The trained parameters of this rank's stages, each once: the model's own objects."""
-        yield from self._own.values()
+        """The trained parameters of this rank's stages, each once: the model's own objects. Where all are frozen, there
+        is one without numbers, since torch's optimizers refuse to have none."""
+        yield from self._own.values() or (self._nothing,)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """The same with the names that they have in the model."""
@@ -332,10 +296,8 @@ class Pipeline:
     def _report(self) -> Report:
         replay = self._stepping.replay() if self._stepping.steps else None
         measured, = self.session.exchange(None if replay is None else replay.timeline.makespan, "reporting")[:1]
-        calls, ends = self.cut.captured.calls, [0, *self.cut.places, len(self.cut.captured.calls)]
         bound = self.plan.solver.get("makespan_bound")
-        return Report(self.plan.makespan, measured, self._stepping.seconds,
-                      tuple((calls[a].name, calls[b - 1].name) for a, b in pairwise(ends)),
+        return Report(self.plan.makespan, measured, self._stepping.seconds, stage_names(self.cut),
                       self.plan.stage_ranks or (), planned_peaks(self.plan), self.peaks, bound, self.notes)
 
     def _draw(self, path: str) -> None:

@@ -11,9 +11,12 @@ from weft.app.pipeline.row import rank_of
 from weft.runtime.measure.fitting import fit
 from weft.runtime.measure.gaps import executor_gaps, with_gaps
 from weft.runtime.measure.stage_costs import MeasureError, StageCosts, measured_problem, static_bytes
+from weft.runtime.plan.buffers import OPEN_SENDS
 from weft.runtime.replay.calibration import Calibration
+from weft.solver.bounds.makespan import least_time
 from weft.solver.problem import Block, Dependency, Device, Problem
 from weft.solver.schedule import Schedule
+from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
 
 __all__ = ["Run", "held_bytes", "loads", "optimizer_bytes", "stage_problem"]
@@ -25,19 +28,26 @@ OPTIMIZER_COPIES = 2
 def held_bytes(costs: Sequence[StageCosts], ranks: int, micro_batches: int,
                copies: int = OPTIMIZER_COPIES) -> list[int]:
     """Bytes that each rank holds all the time: weights, gradients, an optimizer's two values (``copies`` of a weight's
-    size, with masters and theirs), buffers, and messages."""
+    size, with masters and theirs), buffers, and messages to other ranks that may be under way."""
     held = [0] * ranks
+    sent: list[list[int]] = [[] for _ in range(ranks)]
     for cost in costs:
-        held[rank_of(cost.stage, len(costs), ranks)] += static_bytes(
-            costs, cost.stage, optimizer_copies=copies, micro_batches=micro_batches)
-    return held
+        rank = rank_of(cost.stage, len(costs), ranks)
+        held[rank] += static_bytes(costs, cost.stage, optimizer_copies=copies, micro_batches=0)
+        for giver in range(cost.stage):
+            other = rank_of(giver, len(costs), ranks)
+            if other != rank:
+                sent[other].append(_passes(costs, giver, cost.stage))
+                sent[rank].append(_passes(costs, cost.stage, giver))
+    return [own + sum(sorted(messages * micro_batches, reverse=True)[:OPEN_SENDS])
+            for own, messages in zip(held, sent, strict=True)]
 
 
 def optimizer_bytes(costs: Sequence[StageCosts], ranks: int, copies: int = OPTIMIZER_COPIES) -> list[int]:
     """Of these, the optimizer's."""
     held = [0] * ranks
     for cost in costs:
-        held[rank_of(cost.stage, len(costs), ranks)] += copies * cost.parameter_bytes
+        held[rank_of(cost.stage, len(costs), ranks)] += copies * cost.learning_bytes
     return held
 
 
@@ -76,11 +86,18 @@ def _stage(problem: Problem, dependency: Dependency) -> int:
 def _message(costs: Sequence[StageCosts], problem: Problem, block: Block, dependency: Dependency) -> int:
     """Bytes that come with what ``block`` waits for: an activation from an earlier stage, a gradient from a later."""
     (taker,), giver = block.devices, _stage(problem, dependency)
+    return _passes(costs, giver, taker)
+
+
+def _passes(costs: Sequence[StageCosts], giver: int, taker: int) -> int:
+    """Bytes that pass from one stage to another: an activation to a later one, a gradient to an earlier one."""
     if giver == taker:
         return 0
     early, late = min(giver, taker), max(giver, taker)
     named = costs[late].takes if giver < taker else costs[late].owes
-    return costs[early].output_bytes if named is None else named.get(early, 0)
+    if named is None:  # a chain
+        return costs[early].output_bytes if late == early + 1 else 0
+    return named.get(early, 0)
 
 
 def loads(problem: Problem, count: int) -> list[float]:
@@ -125,9 +142,16 @@ class Run:
         """The same order with the times that were fitted."""
         return self._timed(self.fitted)
 
+    @cached_property
+    def bound(self) -> float:
+        """What no order of these stages on these ranks goes below, if blocks and messages take their medians."""
+        return min(least_time(TickProblem.of(self.fitted), self.schedule.micro_batches), self.alone)
+
     def settled(self) -> Schedule:
-        """The same order with times under which the step takes what it was measured to take."""
-        return self._timed(scaled(self.fitted, self.factor))
+        """The same order with times under which the step takes what it was measured to take. The bound is stretched
+        with them: what holds of all orders holds in any unit of time."""
+        found = self._timed(scaled(self.fitted, self.factor))
+        return replace(found, makespan_bound=min(self.factor * self.bound, found.makespan))
 
     def _timed(self, problem: Problem) -> Schedule:
         n = self.schedule.micro_batches

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from typing import Any, NamedTuple
+
+from torch.optim import Optimizer
 
 from weft.app.pipeline.build import make_pipeline
 from weft.app.pipeline.options import PipelineOptions
+from weft.app.pipeline.pipe import Pipeline
 from weft.app.pipeline.saving import Saving
 from weft.app.pipeline.setup import Setup, example_setup, setup_of
 from weft.runtime.captured.captured import CaptureError
@@ -38,12 +41,14 @@ class TrainOptions(NamedTuple):
     timeout: float
     figure: str | None
     spec: str | os.PathLike[str] | None = None
+    as_json: bool = False
     checkpoint: str | os.PathLike[str] | None = None
     every: int | None = None
 
 
 def train_rank(options: TrainOptions, on_line: Callable[[str], object]) -> int:
-    """What one rank does, and its exit code; ``on_line`` hears each step's loss and the report, on rank 0. Raises
+    """What one rank does, and its exit code; ``on_line`` hears each step's loss and the report, on rank 0; or one line
+    with both as JSON, ``{"losses": [...], "report": {...}}``. Raises
     :class:`~weft.runtime.captured.captured.CaptureError` before the ranks meet."""
     try:
         setup = _setup(options)
@@ -52,44 +57,45 @@ def train_rank(options: TrainOptions, on_line: Callable[[str], object]) -> int:
             raise
         time.sleep(1)  # let rank 0 speak
         raise SystemExit(2) from None
-    asked = {"loss": setup.loss, "target": setup.target, "schedule": options.schedule, "memory": options.memory,
-             "spec": options.spec, "time_limit": options.time_limit, "timeout": options.timeout}
-    pipe = make_pipeline(setup.module, setup.args, setup.kwargs, PipelineOptions(
-        options.micro_batches or setup.micro_batches or MICRO_BATCHES, **{**asked, **_known(setup.options)}))
-    with pipe:
+    with make_pipeline(setup.module, setup.args, setup.kwargs, _options(setup, options)) as pipe:
+        heard = on_line if pipe.rank == 0 and not options.as_json else _nobody
         parameters = list(pipe.parameters())
         optimizer = setup.optimizer(parameters) if parameters else None
-        saving = Saving(pipe, optimizer, options.checkpoint, options.every, on_line if pipe.rank == 0 else _unheard)
-        behind = saving.begin()
-        for args, kwargs, target in itertools.islice(_batches(setup), behind, options.steps):
-            loss = pipe.step(*args, target=target, **kwargs)
-            if optimizer is not None:
-                optimizer.step()
-                optimizer.zero_grad()
-            if pipe.rank == 0:
-                on_line(f"step {pipe.steps}  loss {loss:.6g}")
-            if saving.after_step():
-                break
+        saving = Saving(pipe, optimizer, options.checkpoint, options.every, heard)
+        losses = []
+        for loss in _steps(pipe, setup, optimizer, saving, options.steps):
+            losses.append(loss)
+            heard(f"step {pipe.steps}  loss {loss:.6g}")
         saving.end()
-        if pipe.steps > behind:
-            report = pipe.report()
-            if options.figure is not None:
-                pipe.draw(options.figure)
-            if pipe.rank == 0:
-                on_line(str(report))
+        report = pipe.report()
+        if losses and options.figure is not None:
+            pipe.draw(options.figure)
+        heard(str(report))
+        if pipe.rank == 0 and options.as_json:
+            on_line(json.dumps({"losses": losses, "report": report.to_json()}))
     return saving.code
 
 
-def _known(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    known = {entry.name for entry in fields(PipelineOptions)} - {"micro_batches", "loss", "target"}
-    for name in given:
-        if name not in known:
-            raise CaptureError(f"options of setup has {name!r:.60}, it may have {', '.join(sorted(known))}")
-    return given
+def _options(setup: Setup, options: TrainOptions) -> PipelineOptions:
+    return PipelineOptions(
+        options.micro_batches or setup.micro_batches or MICRO_BATCHES, loss=setup.loss, target=setup.target,
+        schedule=options.schedule, memory=options.memory, spec=options.spec, time_limit=options.time_limit,
+        timeout=options.timeout, **setup.options)
 
 
-def _unheard(line: str) -> None:
-    """Ranks beside rank 0 say nothing."""
+def _steps(pipe: Pipeline, setup: Setup, optimizer: Optimizer | None, saving: Saving, steps: int) -> Iterator[float]:
+    """The loss of each step from the checkpoint on; the optimizer's follows when the next is asked for."""
+    for args, kwargs, target in itertools.islice(_batches(setup), saving.begin(), steps):
+        yield pipe.step(*args, target=target, **kwargs)
+        if optimizer is not None:
+            optimizer.step()
+            optimizer.zero_grad()
+        if saving.after_step():
+            return
+
+
+def _nobody(line: str) -> None:
+    """Hears nothing."""
 
 
 def launch_ranks(ranks: int, command: Sequence[str], patient: bool = False) -> int:
@@ -101,6 +107,7 @@ def launch_ranks(ranks: int, command: Sequence[str], patient: bool = False) -> i
     # In a group of their own: else a terminal's Ctrl-C would come to them twice.
     running = [subprocess.Popen(command, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
                                 process_group=0 if patient else None) for rank in range(ranks)]
+
     def hand_on(number: int, frame: object) -> None:
         for process in running:
             process.send_signal(number)

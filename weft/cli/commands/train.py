@@ -16,7 +16,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("setup", metavar="FILE.py:FUNCTION", nargs="?",
                          help="the function that gives model, example, loss, optimizer and data (or MODULE:FUNCTION)")
     command.add_argument("--example", metavar="NAME", help="in its place a small model: gpt, or with transformers "
-                         "gpt2, llama")
+                         "gpt2, llama, bert, t5, vit, mixtral")
     command.add_argument("--gpus", type=count, metavar="N", help="ranks, on this machine (default: 2)")
     command.add_argument("--steps", type=count, default=10, metavar="N", help="batches (default: 10)")
     command.add_argument("--micro-batches", type=count, metavar="N",
@@ -34,6 +34,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
                          "SIGTERM comes; go on from what is there")
     command.add_argument("--every", type=count, metavar="N", help="with --checkpoint, save after every N batches too")
     command.add_argument("--draw", metavar="FILE", help="draw the measured step beside the planned one there")
+    command.add_argument("--json", action="store_true", help="print losses and report as JSON")
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -47,7 +48,7 @@ def _run(options: argparse.Namespace) -> int:
     return api.train(options.setup, example=options.example, gpus=options.gpus, steps=options.steps,
                      micro_batches=options.micro_batches, schedule=options.schedule, memory=options.memory,
                      spec=options.spec, time_limit=options.time_limit, timeout=options.timeout, figure=options.draw,
-                     checkpoint=options.checkpoint, every=options.every, on_line=_told)
+                     as_json=options.json, checkpoint=options.checkpoint, every=options.every, on_line=_told)
 
 
 def _told(line: str) -> None:

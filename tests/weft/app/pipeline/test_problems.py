@@ -52,7 +52,8 @@ def test_a_skip_sends_its_own_bytes_and_only_what_is_owed_comes_back() -> None:
 def test_a_rank_of_two_stages_holds_both() -> None:
     costs = [stage(s, 4) for s in range(4)]
     held = held_bytes(costs, 2, 4)
-    assert sum(held) == sum(held_bytes(costs, 4, 4)) and optimizer_bytes(costs, 2) == [4000, 4000]
+    assert held == [2 * 4008 + 4 * 200, 2 * 4008 + 4 * 200] and optimizer_bytes(costs, 2) == [4000, 4000]
+    assert held_bytes(costs, 4, 10) == [4008 + 8 * 100] * 4  # no more than 8 messages are under way
     problem = stage_problem(costs, (), machine(held[0] + 300, None), "full", 4)
     assert [device.memory for device in problem.devices] == [300, None]
     assert [block.devices for block in problem.blocks[:4]] == [(0,), (1,), (1,), (0,)]
@@ -74,4 +75,6 @@ def test_settled_times_are_those_of_the_run() -> None:
     settled = run.settled()
     assert settled.makespan == pytest.approx(run.measured) and not violations(settled)
     assert settled.orders == schedule.orders
+    assert 0 < settled.makespan_bound <= settled.makespan
+    assert settled.makespan_bound == pytest.approx(run.factor * run.bound)
     assert loads(run.fitted, 2) == pytest.approx([9.0, 9.0], rel=1e-3)

@@ -1,0 +1,157 @@
+"""Gradients and optimizer steps as operators of a program, so that plans split, place and order them like any others.
+
+The gradient of an operator splits as the operator does: a name that the operator cuts is cut in it too, and where the
+gradient does not have the name, its parts are terms of a sum. So a weight that all parts of a batch read has terms of
+its gradient on every device, and what adds them up is derived, not written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from weft.models.transform.annotation import Annotation, Dimensions, PlanError, mirrored
+from weft.models.transform.kernels import kernel
+from weft.models.transform.program import Operation, Program, ProgramTensor
+
+__all__ = ["gradient_name", "recomputing", "with_backward", "with_update"]
+
+
+def gradient_name(tensor: str) -> str:
+    """The name of a tensor's gradient."""
+    return f"d({tensor})"
+
+
+def with_backward(program: Program, outputs: Sequence[str] | None = None) -> Program:
+    """``program`` with the operators that compute the gradients of its parameters, and of inputs that want one.
+
+    ``outputs``: where gradients begin, by default all outputs; what they begin with is an input of the result for each,
+    :func:`gradient_name`. The gradients are outputs beside the program's own. Raises
+    :class:`~weft.models.transform.annotation.PlanError` for an operator whose kernel has no gradient.
+    """
+    terms: dict[str, list[str]] = {}
+    tensors = dict(program.tensors)
+    operations = list(program.operations)
+    sums = dict(program.sums)
+
+    def made(name: str, like: str) -> str:
+        tensors[name] = replace(tensors[like], name=name, source="operator")
+        return name
+
+    for output in outputs if outputs is not None else program.outputs:
+        seed = f"{gradient_name(output)} given"
+        tensors[seed] = replace(tensors[output], name=seed, source="input", gradient=False)
+        terms[output] = [seed]
+    for operation in reversed(program.operations):
+        if not any(terms.get(name) for name in operation.outputs):
+            continue
+        if len(operation.outputs) > 1:
+            raise PlanError(f"operator {operation.name!r} has several outputs and no gradient")
+        output = _total(operation.outputs[0], terms[operation.outputs[0]], tensors, sums)
+        for i, name in enumerate(operation.inputs):
+            if not tensors[name].gradient:
+                continue
+            found = kernel(operation.kind).gradient(i, len(operation.inputs), operation.attributes)
+            if found is None:
+                raise PlanError(f"operator {operation.name!r}: the kernel {operation.kind!r} has no gradient of its "
+                                f"input {i}")
+            read = [output, *(_read(operation, which) for which in found.reads)]
+            given: list[Dimensions] = [operation.annotation.outputs[0], *(_dimensions(operation, which)
+                                                                          for which in found.reads)]
+            how = mirrored(given, [operation.annotation.inputs[i]], [
+                one for one in operation.annotation.names if operation.annotation.role(one) == "frozen"])
+            term = made(f"{gradient_name(name)} by {operation.name}.{i}", name)
+            operations.append(Operation(term, found.kind, how, tuple(read), (term,), operation.sizes, found.attributes,
+                                        operation.follows or operation.name, "backward"))
+            terms.setdefault(name, []).append(term)
+    wanted = [_total(name, terms[name], tensors, sums) for name, tensor in program.tensors.items()
+              if tensor.source in ("parameter", "input") and tensor.gradient and name in terms]
+    return replace(program, operations=tuple(operations), tensors=tensors, sums=sums,
+                   outputs=(*program.outputs, *wanted))
+
+
+def with_update(program: Program, kind: str = "sgd", **attributes: Any) -> Program:
+    """``program`` with an optimizer's step for each parameter that has a gradient: ``sgd`` (``rate``), or ``adam``.
+
+    Names of its dimensions are those of the parameter in the first operator that reads it, which it follows. What it
+    makes is the parameter (and the state) of the next step.
+    """
+    tensors, operations, carried = dict(program.tensors), list(program.operations), dict(program.carried)
+    outputs = list(program.outputs)
+    for name, tensor in program.tensors.items():
+        gradient = gradient_name(name)
+        if tensor.source != "parameter" or gradient not in outputs:
+            continue
+        reader = program.by_name[program.readers[name][0]]
+        own = reader.annotation.inputs[reader.inputs.index(name)]
+        states = [f"{name}.{what}" for what in ("mean", "square")] if kind == "adam" else []
+        for state in states:
+            tensors[state] = ProgramTensor(state, tensor.shape, "state", tensor.itemsize, False)
+        results = [f"{one}'" for one in (name, *states)]
+        for result in results:
+            tensors[result] = ProgramTensor(result, tensor.shape, "operator", tensor.itemsize, False)
+        how = Annotation((own,) * (2 + len(states)), (own,) * len(results), {})
+        operations.append(Operation(f"update({name})", kind, how, (name, gradient, *states), tuple(results),
+                                    reader.sizes, attributes, reader.name, "update"))
+        carried |= dict(zip(results, (name, *states), strict=True))
+        outputs += results
+        outputs.remove(gradient)
+    return replace(program, operations=tuple(operations), tensors=tensors, outputs=tuple(outputs), carried=carried)
+
+
+def recomputing(program: Program, names: Sequence[str]) -> Program:
+    """``program`` whose backward reads nothing that the operators ``names`` made: they run again just before.
+
+    Raises :class:`~weft.models.transform.annotation.PlanError` for operators of a backward.
+    """
+    again: dict[str, str] = {}
+    tensors, found = dict(program.tensors), list(program.operations)
+    copies: list[Operation] = []
+    for operation in program.operations:
+        if operation.name not in names:
+            continue
+        if operation.phase != "forward":
+            raise PlanError(f"operator {operation.name!r} is of the {operation.phase}: only forwards are recomputed")
+        for name in operation.outputs:
+            again[name] = f"{name} again"
+            tensors[again[name]] = replace(tensors[name], name=again[name])
+        copies.append(replace(operation, name=f"{operation.name} again", phase="recomputed",
+                              inputs=tuple(again.get(name, name) for name in operation.inputs),
+                              outputs=tuple(again[name] for name in operation.outputs),
+                              follows=operation.follows or operation.name))
+    back = [i for i, operation in enumerate(found) if operation.phase == "backward"]
+    reads = {name for i in back for name in found[i].inputs}
+    needed: set[str] = {again[name] for name in reads & set(again)}
+    kept: list[Operation] = []
+    for copy in reversed(copies):
+        if needed & set(copy.outputs):
+            kept.append(copy)
+            needed |= set(copy.inputs)
+    for i in back:
+        found[i] = replace(found[i], inputs=tuple(again.get(name, name) for name in found[i].inputs))
+    first = min((i for i in back if set(found[i].inputs) & needed), default=len(found))
+    found[first:first] = reversed(kept)
+    made = {name for operation in found for name in operation.outputs}
+    tensors = {name: tensor for name, tensor in tensors.items() if tensor.source != "operator" or name in made
+               or name in program.sums}
+    return replace(program, operations=tuple(found), tensors=tensors)
+
+
+def _total(name: str, terms: Sequence[str], tensors: dict[str, ProgramTensor],
+           sums: dict[str, tuple[str, ...]]) -> str:
+    """The whole gradient of a tensor: the only term, or their sum."""
+    total = gradient_name(name)
+    if total not in sums:
+        tensors[total] = replace(tensors[name], name=total, source="operator")
+        sums[total] = tuple(terms)
+    return total
+
+
+def _read(operation: Operation, which: str) -> str:
+    return (operation.inputs if which[0] == "i" else operation.outputs)[int(which[1:])]
+
+
+def _dimensions(operation: Operation, which: str) -> Dimensions:
+    side: Mapping[str, tuple[Dimensions, ...]] = {"i": operation.annotation.inputs, "o": operation.annotation.outputs}
+    return side[which[0]][int(which[1:])]

@@ -1,0 +1,233 @@
+"""An independent check of plans: every part run on a device of its own memory, and all of it compared with one device.
+
+A virtual device has what its parts made and what communications brought to it, nothing else; where a part reads what
+neither gave, the check says so. Nothing here looks at how communications were found: a device's pieces are put together
+by counting how often each element of each term is there, collectives are run as :mod:`weft.models.layouts.values`
+defines them, and what a part reads must be there in full, once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from weft.models.layouts.steps import Box, Step
+from weft.models.layouts.values import applied
+from weft.models.transform.annotation import PlanError
+from weft.models.transform.kernels import Array, Call, kernel
+from weft.models.transform.planned import Part, Planned, View
+from weft.models.transform.preserving import Communication
+from weft.models.transform.program import Program
+
+__all__ = ["largest_difference", "run_dense", "run_planned"]
+
+
+def run_dense(program: Program, given: Mapping[str, Array]) -> dict[str, Array]:
+    """All tensors of a program on one device, from its inputs, parameters and states."""
+    values = dict(given)
+
+    def value(name: str) -> Array:
+        if name in program.sums and name not in values:
+            terms = [values[term] for term in program.sums[name]]
+            values[name] = sum(terms[1:], terms[0])
+        return values[name]
+
+    for operation in program.operations:
+        call = Call(operation.annotation, operation.sizes, operation.sizes, {}, operation.attributes)
+        made = kernel(operation.kind).run([value(name) for name in operation.inputs], call)
+        values.update(zip(operation.outputs, made, strict=True))
+    for name in program.outputs:
+        value(name)
+    return values
+
+
+def run_planned(planned: Planned, joined: Sequence[Communication], order: Sequence[Part],
+                given: Mapping[str, Array]) -> dict[str, Array]:
+    """The outputs of a program, and what it carries into its next step, put together from what virtual devices made.
+
+    Raises :class:`~weft.models.transform.annotation.PlanError` where a part reads what its device does not have, and
+    where devices that should hold the same do not.
+    """
+    return _Run(planned, joined, given).go(order)
+
+
+def largest_difference(planned: Planned, joined: Sequence[Communication], order: Sequence[Part],
+                       given: Mapping[str, Array]) -> float:
+    """The largest error of any output, relative to the largest of its elements on one device (at least 1)."""
+    dense, found = run_dense(planned.program, given), run_planned(planned, joined, order, given)
+    return max(float(np.abs(found[name] - dense[name]).max(initial=0)) / max(1.0, float(np.abs(dense[name]).max(
+        initial=0))) for name in planned.program.outputs)
+
+
+class _Run:
+    def __init__(self, planned: Planned, joined: Sequence[Communication], given: Mapping[str, Array]) -> None:
+        self.planned, self.program, self.given = planned, planned.program, given
+        self.made: dict[tuple[Part, str], Array] = {}
+        self.brought: dict[tuple[int, int], Array] = {}  # communication, device
+        self.serving: dict[tuple[str, Part], list[int]] = {}
+        self.joined = joined
+        for i, entry in enumerate(joined):
+            for view in entry.readers:
+                mine = self.serving.setdefault((f"{entry.tensor}{' next' if entry.next_step else ''}", view.part), [])
+                if i not in mine:
+                    mine.append(i)
+
+    def go(self, order: Sequence[Part]) -> dict[str, Array]:
+        for part in order:
+            self.run(part)
+        found = {name: self.together(name) for name in self.program.outputs}
+        for made, held in self.program.carried.items():
+            for reader in self.program.readers.get(held, ()):
+                for view in self.planned.reads(reader, held):
+                    got = self.read(made, view, next_step=True)
+                    self.require_same(made, got, found[made][_slices(view.box)])
+        return found
+
+    def run(self, part: Part) -> None:
+        operation = self.program.by_name[part.operation]
+        spans = self.planned.spans(part)
+        device = self.planned.device(part)
+        arrays = []
+        for name, dimensions in zip(operation.inputs, operation.annotation.inputs, strict=True):
+            view = View(part, device, self.planned.box(part, dimensions), (0, 1), ())
+            arrays.append(self.read(name, view))
+        sizes = {name: high - low for name, (low, high) in spans.items()}
+        call = Call(operation.annotation, sizes, operation.sizes, {name: low for name, (low, _) in spans.items()},
+                    operation.attributes)
+        results = kernel(operation.kind).run(arrays, call)
+        for name, dimensions, array in zip(operation.outputs, operation.annotation.outputs, results, strict=True):
+            box = self.planned.box(part, dimensions)
+            if array.shape != tuple(high - low for low, high in box):
+                raise PlanError(f"{part} gives {name} of shape {array.shape}, its part is {box}")
+            self.made[part, name] = array
+
+    def read(self, name: str, view: View, *, next_step: bool = False) -> Array:
+        """What a part reads: what is given from outside, and what communications bring, added up."""
+        total = np.zeros([high - low for low, high in view.box])
+        terms = set(self.program.terms(name))
+        for term in sorted(terms):
+            if term in self.given:
+                total = total + self.given[term][_slices(view.box)]
+                terms.discard(term)
+        for i in self.serving.get((f"{name}{' next' if next_step else ''}", view.part), ()):
+            entry = self.joined[i]
+            if view.device not in entry.wanted or not self.inside(view.box, entry.wanted[view.device]):
+                continue
+            terms -= set(entry.terms)
+            total = total + self.bring(i, view.device)[_within(view.box, entry.wanted[view.device])]
+        if terms:
+            raise PlanError(f"{view.part} reads {', '.join(sorted(terms))}, which is not on device {view.device}")
+        return total
+
+    @staticmethod
+    def inside(box: Box, other: Box) -> bool:
+        return all(a >= c and b <= d for (a, b), (c, d) in zip(box, other, strict=True))
+
+    # -- communications --------------------------------------------------------------------------------------------
+
+    def bring(self, i: int, device: int) -> Array:
+        """What communication ``i`` brings to a device, run as far as what was made allows."""
+        if (i, device) not in self.brought:
+            entry = self.joined[i]
+            found = self.converted(entry) if entry.conversion is not None else self.sent(entry, device)
+            for target, array in found.items():
+                self.brought[i, target] = array
+        if (i, device) not in self.brought:
+            raise PlanError(f"device {device} reads {self.joined[i].tensor} before what it needs of it is made")
+        return self.brought[i, device]
+
+    def converted(self, entry: Communication) -> dict[int, Array]:
+        """The steps, in the groups in which every device has what it is to send."""
+        assert entry.conversion is not None
+        shape = tuple(high - low for low, high in entry.frame)
+        held = {}
+        for device in entry.conversion.source.devices:
+            own = [view for view in entry.producers if view.device == device]
+            if not all((view.part, name) in self.made for view in own for name in entry.terms
+                       if self.program.producer[name] == view.part.operation):
+                continue
+            box = tuple((min(max(view.box[axis][0], low) for view in own),
+                         max(min(view.box[axis][1], high) for view in own))
+                        for axis, (low, high) in enumerate(entry.frame))
+            held[device] = self.local(entry, own, box)
+        for step in entry.conversion.steps:
+            held = applied(_restricted(step, set(held)), held, shape)
+        return held
+
+    def local(self, entry: Communication, views: Sequence[View], box: Box) -> Array:
+        """All terms of ``box`` that a device has, added up: every element of each term once."""
+        total = np.zeros([high - low for low, high in box])
+        counts: dict[tuple[str, tuple[int, int]], Array] = {}
+        for view in views:
+            for term in entry.terms:
+                if self.program.producer[term] != view.part.operation:
+                    continue
+                common = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(view.box, box, strict=True))
+                count = counts.setdefault((term, view.value), np.zeros(total.shape))
+                if math.prod(max(0, high - low) for low, high in common) and not count[_within(common, box)].any():
+                    count[_within(common, box)] += 1
+                    total[_within(common, box)] += self.made[view.part, term][_within(common, view.box)]
+        if {term for term, _ in counts} != set(entry.terms) or any((count != 1).any() for count in counts.values()):
+            raise PlanError(f"{entry.tensor}: a device does not have all of its piece")
+        return total
+
+    def sent(self, entry: Communication, device: int) -> dict[int, Array]:
+        found = {device: np.zeros([high - low for low, high in entry.wanted[device]])}
+        for message in entry.messages:
+            if message.target != device:
+                continue
+            if (message.source, message.tensor) not in self.made:
+                raise PlanError(f"{entry.tensor} is sent before {message.source} made it")
+            if self.planned.device(message.source) != message.device:
+                raise PlanError(f"{message.source} is not on device {message.device}")
+            view = next(view for view in self.planned.gives(message.source.operation, message.tensor)
+                        if view.part == message.source)
+            found[message.target][_within(message.box, entry.wanted[message.target])] += self.made[
+                message.source, message.tensor][_within(message.box, view.box)]
+        return found
+
+    # -- what comes out --------------------------------------------------------------------------------------------
+
+    def together(self, name: str) -> Array:
+        """A tensor put together from all parts that give it; copies must be the same."""
+        whole = np.zeros(self.program.tensors[name].shape)
+        for term in self.program.terms(name):
+            if term in self.given:
+                whole = whole + self.given[term]
+                continue
+            pieces: dict[tuple[Box, tuple[int, int]], Array] = {}
+            for view in self.planned.gives(self.program.producer[term], term):
+                array = self.made[view.part, term]
+                first = pieces.setdefault((view.box, view.value), array)
+                self.require_same(term, array, first)
+            for (box, _), array in pieces.items():
+                whole[_slices(box)] += array
+        return whole
+
+    @staticmethod
+    def require_same(name: str, one: Array, other: Array) -> None:
+        if not np.allclose(one, other, rtol=1e-9, atol=1e-9):
+            raise PlanError(f"{name}: devices that should hold the same hold different numbers")
+
+
+def _restricted(step: Step, ready: set[int]) -> Step:
+    """``step`` without the groups, or targets, that wait for others."""
+    if step.kind == "send":
+        late = {message.target for message in step.messages if message.source not in ready}
+        pairs = [pair for pair in zip(step.after.devices, step.after.pieces, strict=True) if pair[0] not in late]
+        after = replace(step.after, devices=tuple(device for device, _ in pairs),
+                        pieces=tuple(piece for _, piece in pairs))
+        return replace(step, after=after, messages=tuple(one for one in step.messages if one.target not in late))
+    pairs_of = [pair for pair in zip(step.groups, step.gathered, strict=True) if set(pair[0]) <= ready]
+    return replace(step, groups=tuple(one for one, _ in pairs_of), gathered=tuple(other for _, other in pairs_of))
+
+
+def _slices(box: Box) -> tuple[slice, ...]:
+    return tuple(slice(low, high) for low, high in box)
+
+
+def _within(box: Box, frame: Box) -> tuple[slice, ...]:
+    return tuple(slice(low - start, high - start) for (low, high), (start, _) in zip(box, frame, strict=True))

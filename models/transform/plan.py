@@ -1,0 +1,168 @@
+"""A plan of one's own, written call by call: transform, place and order, preserve.
+
+::
+
+    plan = Plan(program)
+    plan.split("up", "f", 4).split("down", "f", 4).assign("up down", range(4))
+    print(plan.preserve())                       # the communication that follows
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from weft.models.layouts.prices import Prices
+from weft.models.transform import planned as transformations
+from weft.models.transform.annotation import Role
+from weft.models.transform.checking import largest_difference, run_planned
+from weft.models.transform.kernels import Array
+from weft.models.transform.ordering import run_order
+from weft.models.transform.planned import Part, Planned, Which
+from weft.models.transform.preserving import Communication, communications
+from weft.models.transform.program import Program
+
+__all__ = ["Plan", "Preserved"]
+
+
+@dataclass(frozen=True)
+class Preserved:
+    """A plan put together: its communications, and its parts in an order in which they can run."""
+
+    planned: Planned
+    joined: tuple[Communication, ...]
+    order: tuple[Part, ...]
+
+    @property
+    def communications(self) -> tuple[Communication, ...]:
+        """Those in which something is sent."""
+        return tuple(entry for entry in self.joined if not entry.silent)
+
+    @property
+    def seconds(self) -> float:
+        """What they cost one after another."""
+        return sum(entry.seconds for entry in self.communications)
+
+    @property
+    def bytes(self) -> int:
+        """What the busiest device of each sends, added up."""
+        return sum(entry.bytes for entry in self.communications)
+
+    def kinds(self, tensor: str) -> tuple[str, ...]:
+        """What is done to bring a tensor to its readers, one after another."""
+        return tuple(kind for entry in self.communications if entry.tensor == tensor for kind in entry.kinds)
+
+    def run(self, given: Mapping[str, Array]) -> dict[str, Array]:
+        """The outputs, from virtual devices in numpy (:mod:`weft.models.transform.checking`)."""
+        return run_planned(self.planned, self.joined, self.order, given)
+
+    def error(self, given: Mapping[str, Array]) -> float:
+        """The largest relative difference between any output and that of one device."""
+        return largest_difference(self.planned, self.joined, self.order, given)
+
+    @cached_property
+    def peaks(self) -> dict[int, int]:
+        """Bytes of what parts made that each device holds at most at once, kept until its last reader has run."""
+        last: dict[tuple[Part, str], int] = {}
+        position = {part: i for i, part in enumerate(self.order)}
+        made: dict[int, list[tuple[Part, str, int]]] = {}
+        program = self.planned.program
+        for entry in self.joined:
+            end = max((position[view.part] for view in entry.readers), default=0)
+            for view in entry.producers:
+                for term in entry.terms:
+                    if not entry.next_step and program.producer[term] == view.part.operation:
+                        near = [position[read.part] for read in entry.readers if read.device == view.device
+                                and _meet(read.box, view.box)]
+                        when = max(near, default=position[view.part]) if entry.silent else end
+                        last[view.part, term] = max(last.get((view.part, term), 0), when)
+        for part in self.order:
+            operation = program.by_name[part.operation]
+            for name, dimensions in zip(operation.outputs, operation.annotation.outputs, strict=True):
+                size = program.tensors[name].itemsize
+                for low, high in self.planned.box(part, dimensions):
+                    size *= high - low
+                made.setdefault(self.planned.device(part), []).append((part, name, size))
+        found = {}
+        for device, tensors in made.items():
+            change = [0] * (len(self.order) + 1)
+            for part, name, size in tensors:
+                change[position[part]] += size
+                change[last.get((part, name), position[part]) + 1] -= size
+            total = most = 0
+            for step in change:
+                total += step
+                most = max(most, total)
+            found[device] = most
+        return found
+
+    def __str__(self) -> str:
+        lines = [str(entry) for entry in self.communications]
+        return "\n".join(lines or ["nothing is sent"])
+
+
+def _meet(one: Sequence[tuple[int, int]], other: Sequence[tuple[int, int]]) -> bool:
+    return all(max(a, c) < min(b, d) for (a, b), (c, d) in zip(one, other, strict=True))
+
+
+@dataclass
+class Plan:
+    """A plan being written. Every call changes it and gives it back; each raises
+    :class:`~weft.models.transform.annotation.PlanError` for what cannot be.
+
+    Operators are named one by one, by patterns as of a shell, or several of both between spaces. Gradients are cut and
+    placed as their operators are, updates of parameters as those that read them, unless they are named themselves.
+    """
+
+    program: Program
+    planned: Planned = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.planned = Planned(self.program)
+
+    def apply(self, transformation: Callable[[Planned], Planned]) -> Plan:
+        """A transformation of one's own: a function of what is planned."""
+        self.planned = transformation(self.planned)
+        return self
+
+    def split(self, operators: str, along: str, parts: int, *, role: Role | None = None, in_turn: bool = False) -> Plan:
+        """As :func:`weft.models.transform.planned.split`."""
+        return self.apply(lambda planned: transformations.split(planned, operators, along, parts, role=role,
+                                                                in_turn=in_turn))
+
+    def replicate(self, operators: str, copies: int) -> Plan:
+        """As :func:`weft.models.transform.planned.replicate`."""
+        return self.apply(lambda planned: transformations.replicate(planned, operators, copies))
+
+    def co_shard(self, operators: str, along: str, parts: int, *, recomputed: bool = True) -> Plan:
+        """As :func:`weft.models.transform.planned.co_shard`."""
+        return self.apply(lambda planned: transformations.co_shard(planned, operators, along, parts,
+                                                                   recomputed=recomputed))
+
+    def recompute(self, operators: str) -> Plan:
+        """As :func:`weft.models.transform.planned.recompute`."""
+        return self.apply(lambda planned: transformations.recompute(planned, operators))
+
+    def pipeline(self, stages: Sequence[str], devices: Sequence[int | Sequence[int]], along: str, micro_batches: int, *,
+                 schedule: Literal["1f1b", "gpipe"] = "1f1b") -> Plan:
+        """As :func:`weft.models.transform.planned.pipeline`."""
+        return self.apply(lambda planned: transformations.pipeline(planned, stages, devices, along, micro_batches,
+                                                                   schedule=schedule))
+
+    def assign(self, operators: str, devices: int | Sequence[int]) -> Plan:
+        """As :func:`weft.models.transform.planned.assign`."""
+        return self.apply(lambda planned: transformations.assign(planned, operators, devices))
+
+    def order(self, first: Which, then: Which) -> Plan:
+        """As :func:`weft.models.transform.planned.order`."""
+        return self.apply(lambda planned: transformations.order(planned, first, then))
+
+    def preserve(self, prices: Prices | None = None) -> Preserved:
+        """Derive the communication, and an order of all parts.
+
+        Raises :class:`~weft.models.transform.annotation.PlanError` with the circle, where data and orders close one.
+        """
+        joined = communications(self.planned, prices)
+        return Preserved(self.planned, joined, run_order(self.planned, joined))

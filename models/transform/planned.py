@@ -1,0 +1,399 @@
+"""A program with what a plan decided of it: how operators are cut, which device has which part, and which part waits.
+
+The transformations are functions from one :class:`Planned` to another: :func:`split`, :func:`replicate`,
+:func:`co_shard`, :func:`recompute`, :func:`pipeline`, :func:`assign`, :func:`order`. A user's own is one more such
+function.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal, NamedTuple, Protocol, TypeAlias
+
+from weft.models.layouts.steps import Box
+from weft.models.transform.annotation import Dimensions, PlanError, Role
+from weft.models.transform.backward import recomputing
+from weft.models.transform.program import Operation, Program
+
+__all__ = ["Cut", "Order", "Part", "Planned", "View", "assign", "co_shard", "order", "pipeline", "recompute",
+           "replicate", "split"]
+
+
+class Cut(NamedTuple):
+    """``parts`` equal parts along the name ``along`` (``None``: copies). ``in_turn``: on the same device, one after
+    another."""
+
+    along: str | None
+    parts: int
+    in_turn: bool = False
+
+
+class Part(NamedTuple):
+    """One part of an operator, by its number."""
+
+    operation: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.operation}#{self.number}"
+
+
+class View(NamedTuple):
+    """What a part has of a tensor: its elements, and of how many terms which. ``turn``: its place among parts that run
+    in turn."""
+
+    part: Part
+    device: int
+    box: Box
+    value: tuple[int, int]
+    turn: tuple[int, ...]
+
+
+#: A part, or an operator for all its parts.
+Which: TypeAlias = str | Part | tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """``cuts``: of operators, in the order in which they were made; the last changes fastest in the number of a part.
+    ``devices``: of an operator's parts, but for those in turn. ``orders``: rules on parts that end before others begin;
+    they mean the parts that there are when all cuts are made."""
+
+    program: Program
+    cuts: Mapping[str, tuple[Cut, ...]] = field(default_factory=dict)
+    devices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    orders: tuple[Order, ...] = ()
+
+    @cached_property
+    def _cuts(self) -> dict[str, tuple[Cut, ...]]:
+        return {operation.name: self._cuts_of(operation) for operation in self.program.operations}
+
+    def _cuts_of(self, operation: Operation) -> tuple[Cut, ...]:
+        """Its own cuts, or those of the operator that it follows: a name that it does not have is not cut in turn, and
+        means copies else."""
+        if operation.name in self.cuts or operation.follows is None:
+            return self.cuts.get(operation.name, ())
+        found = []
+        for cut in self.cuts.get(operation.follows, ()):
+            has = cut.along is None or cut.along in operation.annotation.names
+            if has and cut.along is not None and operation.annotation.role(cut.along) == "frozen":
+                has = False
+            if has or not cut.in_turn:
+                found.append(cut if has else Cut(None, cut.parts))
+        return tuple(found)
+
+    def cuts_of(self, name: str) -> tuple[Cut, ...]:
+        """How an operator is cut, followed cuts included."""
+        return self._cuts[name]
+
+    def devices_of(self, name: str) -> tuple[int, ...]:
+        """The devices of an operator's parts, but for those in turn. Raises :class:`PlanError` where there are none."""
+        operation = self.program.by_name[name]
+        found = self.devices.get(name) or self.devices.get(operation.follows or "")
+        count = math.prod(cut.parts for cut in self.cuts_of(name) if not cut.in_turn)
+        if found is None:
+            raise PlanError(f"operator {name!r} has no device: assign it")
+        if len(found) != count:
+            raise PlanError(f"operator {name!r} has {count} parts beside each other, but {len(found)} devices")
+        return found
+
+    def parts(self, name: str) -> tuple[Part, ...]:
+        """All parts of an operator."""
+        return tuple(Part(name, i) for i in range(math.prod(cut.parts for cut in self.cuts_of(name))))
+
+    def places(self, part: Part) -> tuple[int, ...]:
+        """Which part it is of each cut."""
+        found, index = [], part.number
+        for cut in reversed(self.cuts_of(part.operation)):
+            found.append(index % cut.parts)
+            index //= cut.parts
+        return tuple(reversed(found))
+
+    def device(self, part: Part) -> int:
+        """Where a part runs."""
+        at = 0
+        for cut, i in zip(self.cuts_of(part.operation), self.places(part), strict=True):
+            at = at if cut.in_turn else at * cut.parts + i
+        return self.devices_of(part.operation)[at]
+
+    def turn(self, part: Part) -> tuple[int, ...]:
+        """Its place among parts in turn."""
+        pairs = zip(self.cuts_of(part.operation), self.places(part), strict=True)
+        return tuple(i for cut, i in pairs if cut.in_turn)
+
+    def spans(self, part: Part) -> dict[str, tuple[int, int]]:
+        """Which indices of each name a part has."""
+        operation = self.program.by_name[part.operation]
+        found = {name: (0, operation.sizes[name]) for name in operation.annotation.names}
+        for cut, i in zip(self.cuts_of(part.operation), self.places(part), strict=True):
+            if cut.along is not None:
+                low, high = found[cut.along]
+                size = (high - low) // cut.parts
+                found[cut.along] = low + size * i, low + size * (i + 1)
+        return found
+
+    def value(self, part: Part) -> tuple[int, int]:
+        """Which of how many terms a part gives."""
+        operation, index, count = self.program.by_name[part.operation], 0, 1
+        for cut, i in zip(self.cuts_of(part.operation), self.places(part), strict=True):
+            if cut.along is not None and operation.annotation.role(cut.along) == "reduction":
+                index, count = index * cut.parts + i, count * cut.parts
+        return index, count
+
+    def box(self, part: Part, dimensions: Dimensions) -> Box:
+        """A part's elements of a tensor whose dimensions have these names."""
+        spans, sizes = self.spans(part), self.program.by_name[part.operation].sizes
+        found = []
+        for axis in dimensions:
+            low, high, inner = 0, 1, math.prod(sizes[name] for name in axis)
+            for name in axis:
+                inner //= sizes[name]
+                if spans[name] != (0, sizes[name]):
+                    low, high = spans[name][0] * inner, spans[name][1] * inner
+                    break
+            else:
+                low, high = 0, math.prod(sizes[name] for name in axis)
+            found.append((low, high))
+        return tuple(found)
+
+    def reads(self, name: str, tensor: str) -> tuple[View, ...]:
+        """What the parts of an operator read of a tensor; of one that is read twice, once for each."""
+        operation = self.program.by_name[name]
+        return tuple(View(part, self.device(part), self.box(part, dimensions), (0, 1), self.turn(part))
+                     for part in self.parts(name)
+                     for given, dimensions in zip(operation.inputs, operation.annotation.inputs, strict=True)
+                     if given == tensor)
+
+    def gives(self, name: str, tensor: str) -> tuple[View, ...]:
+        """What the parts of an operator give of a tensor."""
+        operation = self.program.by_name[name]
+        dimensions = operation.annotation.outputs[operation.outputs.index(tensor)]
+        return tuple(View(part, self.device(part), self.box(part, dimensions), self.value(part), self.turn(part))
+                     for part in self.parts(name))
+
+
+# -- orders ----------------------------------------------------------------------------------------------------------
+
+
+class Order(Protocol):
+    """A rule: pairs of parts of which one ends before the other begins."""
+
+    def pairs(self, planned: Planned) -> Iterable[tuple[Part, Part]]:
+        """Of the parts of ``planned``. Raises :class:`PlanError` for parts that are not there."""
+
+
+@dataclass(frozen=True)
+class _Given:
+    first: Which
+    then: Which
+
+    def pairs(self, planned: Planned) -> Iterable[tuple[Part, Part]]:
+        return itertools.product(_parts(planned, self.first), _parts(planned, self.then))
+
+
+@dataclass(frozen=True)
+class _InTurns:
+    """One turn of these operators behind the other, in each phase; recomputed forwards come with the backward."""
+
+    names: frozenset[str]
+
+    def pairs(self, planned: Planned) -> Iterable[tuple[Part, Part]]:
+        phases: dict[bool, dict[int, list[Part]]] = {True: {}, False: {}}
+        for operation in planned.program.operations:
+            if operation.phase != "update" and (operation.name in self.names or operation.follows in self.names):
+                for part in planned.parts(operation.name):
+                    turn = planned.turn(part)
+                    if turn:
+                        phases[operation.phase == "forward"].setdefault(turn[-1], []).append(part)
+        for turns in phases.values():
+            for i in sorted(turns):
+                yield from _between(planned, turns[i], turns.get(i + 1, ()))
+
+
+@dataclass(frozen=True)
+class _Staged:
+    """The order of each stage's forwards and backwards."""
+
+    members: tuple[tuple[str, ...], ...]
+    micro_batches: int
+    schedule: Literal["1f1b", "gpipe"]
+
+    def pairs(self, planned: Planned) -> Iterable[tuple[Part, Part]]:
+        for stage, names in enumerate(self.members):
+            ahead = self.micro_batches
+            if self.schedule == "1f1b":
+                ahead = min(len(self.members) - stage, ahead)
+            items = [("forward", i) for i in range(ahead)]
+            for i in range(self.micro_batches):
+                items.append(("backward", i))
+                if ahead + i < self.micro_batches:
+                    items.append(("forward", ahead + i))
+            parts = [some for phase, i in items if (some := _micro_batch(planned, names, phase, i))]
+            for one, other in itertools.pairwise(parts):
+                yield from _between(planned, one, other)
+
+
+# -- transformations -------------------------------------------------------------------------------------------------
+
+
+def split(planned: Planned, operators: str, along: str, parts: int, *, role: Role | None = None,
+          in_turn: bool = False) -> Planned:
+    """Cut operators into so many equal parts along a name of their annotations; parts that there are are cut further.
+
+    An operator that follows another, such as an update, no longer does so when it is cut itself.
+
+    ``role``: what the name must be, spatial or reduction; ``None`` takes what it is. ``in_turn``: parts run one after
+    another on the same device. Raises :class:`PlanError` for a name that is not there, is frozen or of another role, or
+    that so many parts do not divide.
+    """
+    cuts = dict(planned.cuts)
+    for name in planned.program.named(operators):
+        operation = planned.program.by_name[name]
+        _require_cut(planned, operation, along, parts, role)
+        cuts[name] = (*cuts.get(name, ()), Cut(along, parts, in_turn))
+    return replace(planned, cuts=cuts)
+
+
+def replicate(planned: Planned, operators: str, copies: int) -> Planned:
+    """Have so many devices compute the same. Raises :class:`PlanError` for less than one."""
+    if copies < 1:
+        raise PlanError(f"{operators}: {copies} copies, there must be at least 1")
+    cuts = dict(planned.cuts)
+    for name in planned.program.named(operators):
+        cuts[name] = (*cuts.get(name, ()), Cut(None, copies))
+    return replace(planned, cuts=cuts)
+
+
+def recompute(planned: Planned, operators: str) -> Planned:
+    """Keep nothing of what operators make for the backward: they run again before it, behind all forwards."""
+    program = recomputing(planned.program, planned.program.named(operators))
+    return replace(planned, program=program)
+
+
+def co_shard(planned: Planned, operators: str, along: str, parts: int, *, recomputed: bool = True) -> Planned:
+    """Run operators in so many parts, one after the other on the same device, forward and backward.
+
+    What has the name ``along`` is cut; of the others nothing changes. ``recomputed``: each part's forward runs again
+    just before its backward, so that activations of one part exist at a time.
+    """
+    names = planned.program.named(operators)
+    cut = [name for name in names if along in planned.program.by_name[name].annotation.names]
+    if not cut:
+        raise PlanError(f"{operators}: no operator has {along!r}")
+    if recomputed:
+        planned = recompute(planned, " ".join(names))
+    for name in cut:
+        planned = split(planned, name, along, parts, in_turn=True)
+    return replace(planned, orders=(*planned.orders, _InTurns(frozenset(cut))))
+
+
+def assign(planned: Planned, operators: str, devices: int | Sequence[int]) -> Planned:
+    """Put operators on devices: one for each part, but for those in turn. An operator in one piece that gets several
+    devices is computed by all of them. Raises :class:`PlanError` where the numbers do not fit."""
+    given = (devices,) if isinstance(devices, int) else tuple(devices)
+    if not given or len(set(given)) != len(given):
+        raise PlanError(f"{operators}: the devices {list(given)} must be different; parts in turn are co_shard's")
+    cuts, found = dict(planned.cuts), dict(planned.devices)
+    for name in planned.program.named(operators):
+        if planned.program.by_name[name].follows is not None and name not in cuts and name != operators:
+            continue  # it goes where what it follows goes
+        count = math.prod(cut.parts for cut in planned.cuts_of(name) if not cut.in_turn)
+        if count == 1 < len(given):
+            cuts[name] = (*planned.cuts_of(name), Cut(None, len(given)))
+        elif count != len(given):
+            raise PlanError(f"operator {name!r} has {count} parts beside each other, {len(given)} devices are given")
+        found[name] = given
+    return replace(planned, cuts=cuts, devices=found)
+
+
+def order(planned: Planned, first: Which, then: Which) -> Planned:
+    """Have ``then`` begin behind the end of ``first``: parts, or operators for all their parts.
+
+    Whether that closes a circle is seen when plans are put together (:mod:`weft.models.transform.ordering`). Raises
+    :class:`PlanError` for what is not there.
+    """
+    for which in (first, then):
+        _parts(planned, which)
+    return replace(planned, orders=(*planned.orders, _Given(first, then)))
+
+
+def pipeline(planned: Planned, stages: Sequence[str], devices: Sequence[int | Sequence[int]], along: str,
+             micro_batches: int, *, schedule: Literal["1f1b", "gpipe"] = "1f1b") -> Planned:
+    """Stages on devices of their own, with micro-batches in turn: cut along the name ``along`` of each operator.
+
+    Operators of a stage that do not have the name are not cut. ``schedule`` orders forwards and backwards of each
+    stage. Raises :class:`PlanError` where stages and devices do not fit, or the parts do not divide.
+    """
+    if len(stages) != len(devices):
+        raise PlanError(f"there are {len(stages)} stages, but devices for {len(devices)}")
+    members = [planned.program.named(stage) for stage in stages]
+    for names, where in zip(members, devices, strict=True):
+        for name in names:
+            if along in planned.program.by_name[name].annotation.names and name not in planned.cuts:
+                planned = split(planned, name, along, micro_batches, in_turn=True)
+            if name not in planned.devices:
+                planned = assign(planned, name, where)
+    return replace(planned, orders=(*planned.orders, _Staged(tuple(members), micro_batches, schedule)))
+
+
+# -- within ----------------------------------------------------------------------------------------------------------
+
+
+def _require_cut(planned: Planned, operation: Operation, along: str, parts: int, role: Role | None) -> None:
+    here = f"operator {operation.name!r} ({operation.annotation})"
+    if along not in operation.annotation.names:
+        raise PlanError(f"{here} has no {along!r}; it has {', '.join(operation.annotation.names) or 'no names'}")
+    own = operation.annotation.role(along)
+    if own == "frozen":
+        raise PlanError(f"{here}: {along!r} is frozen, it cannot be cut; replicate the operator instead")
+    if role is not None and role != own:
+        what = "a reduction, whose parts give terms of a sum" if own == "reduction" else "spatial"
+        raise PlanError(f"{here}: {along!r} is {what}; it cannot be split as {role}")
+    if parts < 1:
+        raise PlanError(f"{here}: {parts} parts of {along!r}, there must be at least 1")
+    own_cuts = replace(planned, cuts={**planned.cuts, operation.name: planned.cuts.get(operation.name, ())})
+    low, high = own_cuts.spans(Part(operation.name, 0))[along]
+    if (high - low) % parts:
+        raise PlanError(f"{here}: {along!r} has {high - low} elements in each part, which {parts} parts do not divide")
+    for tensor in (*operation.annotation.inputs, *operation.annotation.outputs):
+        for axis in tensor:
+            before = axis[:axis.index(along)] if along in axis else ()
+            if math.prod(operation.sizes[name] for name in before) > 1:
+                raise PlanError(f"{here}: {along!r} stands behind {before[0]!r} in one dimension, so that its parts "
+                                f"are not in one piece; cut {before[0]!r}")
+
+
+def _parts(planned: Planned, which: Which) -> tuple[Part, ...]:
+    if isinstance(which, str):
+        return tuple(part for name in planned.program.named(which, followers=True) for part in planned.parts(name))
+    part = Part(*which)
+    if part.operation not in planned.program.by_name or part not in planned.parts(part.operation):
+        raise PlanError(f"there is no part {part}")
+    return (part,)
+
+
+def _micro_batch(planned: Planned, names: Iterable[str], phase: str, i: int) -> list[Part]:
+    """The parts of stage operators that belong to one micro-batch, forward or backward."""
+    wanted = set(names)
+    found = []
+    for operation in planned.program.operations:
+        is_forward = operation.phase == "forward"
+        if operation.phase == "update" or is_forward != (phase == "forward"):
+            continue
+        if (operation.name if is_forward else operation.follows) in wanted:
+            cuts = planned.cuts_of(operation.name)
+            first = next((n for n, cut in enumerate(cuts) if cut.in_turn), None)
+            if first is not None:
+                found += [part for part in planned.parts(operation.name) if planned.places(part)[first] == i]
+    return found
+
+
+def _between(planned: Planned, ahead: Iterable[Part], behind: Sequence[Part]) -> Iterable[tuple[Part, Part]]:
+    """Pairs of parts of one device and, but for the last, of one turn."""
+    for one, other in itertools.product(ahead, behind):
+        if planned.turn(one)[:-1] == planned.turn(other)[:-1] and planned.device(one) == planned.device(other):
+            yield one, other

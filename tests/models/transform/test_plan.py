@@ -1,0 +1,262 @@
+"""Plans of a few lines: published ones come out with their communication, random ones compute what one device does."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.support.programs import attention, convolutions, experts, mlp, numbers, transformer
+from weft.models.layouts.prices import uniform
+from weft.models.transform.annotation import PlanError
+from weft.models.transform.checking import run_dense, run_planned
+from weft.models.transform.plan import Plan
+from weft.models.transform.planned import Cut, Part, Planned
+from weft.models.transform.program import Program
+
+
+def test_megatrons_tensor_parallelism() -> None:
+    program = transformer()
+    plan = Plan(program).split("*.q *.k *.v *.attend *.out", "h", 4).split("*.up *.act *.down", "f", 4)
+    done = plan.assign("*", range(4)).preserve()
+    assert [entry.kinds for entry in done.communications] == [("all_reduce",)] * 4  # two forward, two backward
+    assert [entry.tensor for entry in done.communications] == ["l0.out", "l0.down", "d(l0.ln2)", "d(l0.ln1)"]
+    assert done.error(numbers(program)) < 1e-10
+
+
+def test_with_sequence_parallelism_it_scatters_and_gathers_in_place_of_all_reducing() -> None:
+    program = transformer(layers=2)
+    plan = Plan(program).split("*.q *.k *.v *.attend *.out", "h", 4).split("*.up *.act *.down", "f", 4)
+    plan.split("*.ln? *.add?", "s", 4)
+    done = plan.assign("*", range(4)).preserve()
+    for i in range(2):
+        assert done.kinds(f"l{i}.ln1") == done.kinds(f"l{i}.ln2") == ("all_gather",)
+        assert done.kinds(f"l{i}.out") == done.kinds(f"l{i}.down") == ("reduce_scatter",)
+        assert done.kinds(f"d(l{i}.ln1)") == done.kinds(f"d(l{i}.ln2)") == ("reduce_scatter",)
+        assert done.kinds(f"d(l{i}.out)") == ("all_gather",)
+    assert not any("all_reduce" in entry.kinds for entry in done.communications)
+    assert done.error(numbers(program)) < 1e-10
+
+
+def test_one_vocabulary_on_all_devices_and_data_parallel_beside_it() -> None:
+    program = transformer()
+    plan = Plan(program).split("embed head", "v", 2).split("embed l0.* head entropy loss", "b", 2)
+    done = plan.assign("l0.*", (0, 2)).assign("entropy loss", (0, 2)).assign("embed head", range(4)).preserve()
+    assert done.error(numbers(program)) < 1e-10
+
+
+def test_data_parallel_adds_up_gradients_and_shards_an_optimizer() -> None:
+    program = mlp(update=True)
+    everything = "up bias act down residual loss"
+    plain = Plan(program).split(everything, "b", 4).assign("*", range(4)).preserve()
+    assert {entry.tensor: entry.kinds for entry in plain.communications} == {
+        f"d({name})": ("all_reduce",) for name in ("w1", "b1", "w2")}
+    plan = Plan(program).split(everything, "b", 4)
+    plan.split("update(w1)", "m", 4).split("update(w2) update(b1)", "f", 4)
+    sharded = plan.assign("*", range(4)).preserve()
+    assert {entry.tensor: entry.kinds for entry in sharded.communications} == {
+        **{f"d({name})": ("reduce_scatter",) for name in ("w1", "b1", "w2")},
+        **{f"{name}'": ("all_gather",) for name in ("w1", "b1", "w2")}}
+    state = sharded.planned.reads("update(w1)", "w1.mean")
+    assert {view.box for view in state} == {((2 * i, 2 * i + 2), (0, 16)) for i in range(4)}
+    given = numbers(program)
+    assert plain.error(given) < 1e-10 and sharded.error(given) < 1e-10
+
+
+def test_co_shard_runs_parts_in_turn_and_sends_nothing() -> None:
+    program = mlp(64, 8, 256)
+    whole = Plan(program).assign("*", 0).preserve()
+    parts = Plan(program).co_shard("up bias act down", "f", 4).assign("*", 0).preserve()
+    assert not parts.communications
+    assert parts.peaks[0] < 0.75 * whole.peaks[0]
+    order = [str(part) for part in parts.order]
+    assert order.index("down#0") < order.index("up#1")
+    assert order.index("d(w1) by up.1#0") < order.index("up again#1")
+    given = numbers(program)
+    assert parts.error(given) < 1e-10
+
+
+def test_co_shard_beside_tensor_parallelism() -> None:
+    program = transformer()
+    plan = Plan(program).split("*.q *.k *.v *.attend *.out", "h", 2).split("*.up *.act *.down", "f", 2)
+    done = plan.co_shard("l0.up l0.act l0.down", "f", 4).assign("*", range(2)).preserve()
+    assert done.kinds("l0.down") == ("all_reduce",)
+    assert done.error(numbers(program)) < 1e-10
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_a_pipeline_sends_each_micro_batch(schedule: str) -> None:
+    program = mlp()
+    plan = Plan(program)
+    if schedule == "gpipe":
+        plan.pipeline(["up bias act", "down residual loss"], [0, 1], "b", 4, schedule="gpipe")
+    else:
+        plan.pipeline(["up bias act", "down residual loss"], [0, 1], "b", 4)
+    done = plan.preserve()
+    assert done.kinds("act") == done.kinds("d(act)") == ("send",) * 4
+    first = [part for part in map(str, done.order) if part.startswith(("act#", "d(bias) by act.0#"))]
+    assert first == (["act#0", "act#1", "d(bias) by act.0#0", "act#2", "d(bias) by act.0#1", "act#3",
+                      "d(bias) by act.0#2", "d(bias) by act.0#3"] if schedule == "1f1b" else
+                     [f"act#{i}" for i in range(4)] + [f"d(bias) by act.0#{i}" for i in range(4)])
+    assert done.error(numbers(program)) < 1e-10
+
+
+def test_an_embedding_on_all_devices_of_a_pipeline() -> None:
+    program = transformer(layers=2)
+    plan = Plan(program).split("embed head", "v", 2).assign("embed head", (0, 1))
+    plan.split("embed head", "b", 2, in_turn=True)
+    plan.pipeline(["l0.*", "l1.* entropy loss"], [0, 1], "b", 2)
+    done = plan.preserve()
+    assert done.kinds("embed") and done.kinds("head")
+    assert done.error(numbers(program)) < 1e-10
+
+
+def test_experts_swap_tokens_all_to_all() -> None:
+    program = experts()
+    plan = Plan(program).split("scores gates dispatch combine loss", "g", 2).split("up act down", "e", 2)
+    done = plan.assign("*", range(2)).preserve()
+    assert [entry.kinds for entry in done.communications] == [("all_to_all",)] * 4
+    assert done.error(numbers(program)) < 1e-10
+
+
+def test_groups_of_different_size_and_prices_of_a_cluster() -> None:
+    program = mlp()
+    plan = Plan(program).split("up bias act", "f", 4).assign("up bias act", range(4))
+    done = plan.split("down", "f", 2).assign("down", (4, 5)).assign("residual loss", 6).preserve(uniform(1e-3, 1e6))
+    assert done.kinds("act") and done.seconds > 1e-3 and done.bytes > 0
+    assert done.error(numbers(program)) < 1e-10
+
+
+def test_a_transformation_of_ones_own() -> None:
+    def halved(planned: Planned) -> Planned:
+        names = [operation.name for operation in planned.program.operations if "f" in operation.annotation.names
+                 and operation.phase == "forward"]
+        return replace(planned, cuts={**planned.cuts, **{name: (Cut("f", 2),) for name in names}})
+
+    program = mlp()
+    done = Plan(program).apply(halved).assign("*", range(2)).preserve()
+    assert done.kinds("down") == ("all_reduce",)
+    assert done.error(numbers(program)) < 1e-10
+
+
+@pytest.mark.parametrize("model", [mlp, transformer, attention, convolutions, experts])
+def test_random_plans_compute_what_one_device_does(model: Callable[[], Program]) -> None:
+    program, draw = model(), random.Random(model.__name__)
+    given, sent = numbers(program), 0
+    for _ in range(12):
+        plan = random_plan(program, draw)
+        done = plan.preserve()
+        sent += len(done.communications)
+        assert done.error(given) < 1e-10
+    assert sent
+
+
+def random_plan(program: Program, draw: random.Random) -> Plan:
+    """Every operator cut, copied and placed at random on up to 4 of 4 devices."""
+    plan = Plan(program)
+    if draw.random() < 0.5:
+        forwards = [operation.name for operation in program.operations if operation.phase == "forward"]
+        plan.recompute(" ".join(draw.sample(forwards, 2)))
+    for operation in plan.program.operations:
+        if operation.phase != "forward":
+            continue
+        count = 1
+        for _ in range(draw.randint(0, 2)):
+            name = draw.choice(operation.annotation.names) if operation.annotation.names else "none"
+            in_turn = draw.random() < 0.2
+            try:
+                plan.split(operation.name, name, 2, in_turn=in_turn)
+                count *= 1 if in_turn else 2
+            except PlanError:
+                continue
+        if count == 1 and draw.random() < 0.3:
+            plan.replicate(operation.name, 2)
+            count = 2
+        plan.assign(operation.name, draw.sample(range(4), count))
+    return plan
+
+
+def test_planted_circles_are_all_refused() -> None:
+    draw, refused = random.Random(4), 0
+    program = transformer()
+    names = [operation.name for operation in program.operations]
+    for _ in range(60):
+        plan = Plan(program).split("*.up *.act *.down", "f", 2).assign("*", range(2))
+        reached = set()
+        first = draw.choice(names)
+        waiting = [first]
+        while waiting:
+            made = {*program.by_name[waiting.pop()].outputs}
+            made |= {total for total, terms in program.sums.items() if made & set(terms)}
+            for operation in program.operations:
+                if made & set(operation.inputs) and operation.name not in reached:
+                    reached.add(operation.name)
+                    waiting.append(operation.name)
+        if not reached:
+            continue
+        plan.order(draw.choice(sorted(reached)), first)
+        with pytest.raises(PlanError, match=r"in a circle: .*-\(ordered\) -> "):
+            plan.preserve()
+        refused += 1
+    assert refused > 40
+
+
+def test_orders_that_fit_are_kept() -> None:
+    program = mlp()
+    plan = Plan(program).split("up bias act", "f", 2).assign("up bias act", (0, 1)).assign("down residual loss", 0)
+    done = plan.order(("up", 1), ("up", 0)).preserve()
+    assert done.order.index(Part("up", 1)) < done.order.index(Part("up", 0))
+    with pytest.raises(PlanError, match=r"circle: .*up#[01] -\(ordered\)"):
+        plan.order(("up", 0), ("up", 1)).preserve()
+
+
+@pytest.mark.parametrize(("wrong", "said"), [
+    (lambda plan: plan.split("up", "f", 3), "'f' has 16 elements in each part, which 3 parts do not divide"),
+    (lambda plan: plan.split("up", "f", 4).split("up", "f", 8), "'f' has 4 elements in each part, which 8 parts"),
+    (lambda plan: plan.split("up", "m", 2, role="spatial"), "'m' is a reduction, .* cannot be split as spatial"),
+    (lambda plan: plan.split("up", "f", 2, role="reduction"), "'f' is spatial; it cannot be split as reduction"),
+    (lambda plan: plan.split("up", "z", 2), "has no 'z'; it has b, m, f"),
+    (lambda plan: plan.split("up", "f", 0), "0 parts of 'f'"),
+    (lambda plan: plan.split("nothing*", "f", 2), "there is no operator 'nothing\\*'"),
+    (lambda plan: plan.replicate("up", 0), "0 copies"),
+    (lambda plan: plan.split("up", "f", 4).assign("up", (0, 1)), "has 4 parts beside each other, 2 devices"),
+    (lambda plan: plan.assign("up", (0, 0)), "must be different"),
+    (lambda plan: plan.preserve(), "has no device: assign it"),
+    (lambda plan: plan.order(("up", 7), "down"), "there is no part up#7"),
+    (lambda plan: plan.co_shard("up", "z", 2), "no operator has 'z'"),
+    (lambda plan: plan.pipeline(["up"], [0, 1], "b", 2), "there are 1 stages, but devices for 2"),
+    (lambda plan: plan.recompute("d(w1) by up.1"), "only forwards are recomputed"),
+])
+def test_what_cannot_be_is_refused_in_a_sentence(wrong: Callable[[Plan], object], said: str) -> None:
+    with pytest.raises(PlanError, match=said):
+        wrong(Plan(mlp()))
+
+
+def test_frozen_names_and_inner_ones_are_not_cut() -> None:
+    with pytest.raises(PlanError, match="'m' is frozen"):
+        Plan(transformer()).split("l0.ln1", "m", 2)
+    with pytest.raises(PlanError, match="'d' stands behind 'h' in one dimension"):
+        Plan(attention()).split("q", "d", 2)
+
+
+def test_the_check_sees_what_is_missing() -> None:
+    program = mlp()
+    given = numbers(program)
+    done = Plan(program).split("up bias act down", "f", 2).assign("*", range(2)).preserve()
+    dropped = [entry for entry in done.joined if entry.tensor != "down"]
+    with pytest.raises(PlanError, match="reads down, which is not on device"):
+        run_planned(done.planned, dropped, done.order, given)
+    with pytest.raises(PlanError, match="before"):
+        run_planned(done.planned, done.joined, tuple(reversed(done.order)), given)
+    summed = next(entry for entry in done.joined if entry.tensor == "down")
+    assert summed.conversion is not None
+    unsummed = replace(summed, conversion=replace(summed.conversion, steps=()))
+    wrong = [unsummed if entry is summed else entry for entry in done.joined]
+    found = None
+    try:
+        found = run_planned(done.planned, wrong, done.order, given)
+    except PlanError as error:
+        assert "different numbers" in str(error)
+    assert found is None or abs(found["loss"] - run_dense(program, given)["loss"]) > 1e-3
