@@ -144,7 +144,7 @@ def test_a_signal_ends_training_with_a_checkpoint_from_which_it_goes_on(script: 
     second = weft_train(*words, "--steps", str(done + 3))
     out, errors = second.communicate(timeout=100)
     assert second.returncode == 0 and f"goes on after step {done}, from" in out, errors
-    losses = [float(line.split()[-1]) for line in (*lines, *out.splitlines()) if line.startswith("step ")]
+    losses = [float(line.split()[-1]) for line in (*lines, *out.splitlines()) if re.match(r"step \d", line)]
     setup = setup_of(f"{script}:endless")
     assert setup.data is not None
     optimizer, wanted = setup.optimizer(setup.module.parameters()), []
