@@ -63,6 +63,7 @@ PLACES = {
         "checkpoint": Place(0.5, 1, "save, resume"),
         "measure": Place(1.6, 1, "costs for the solver"),
         "captured": Place(2.7, 1, "any model, cut"),
+        "by_modules": Place(2.7, 0, "cut, no export"),
         "train": Place(1.6, 2, "real modules"),
         "execute": Place(1.6, 3, "instructions in order"),
         "interface": Place(0.5, 4, "what users write"),

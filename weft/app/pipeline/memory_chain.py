@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Node
 
-from weft.app.pipeline.times import BOTH_WAYS, operator_seconds, untouched
+from weft.app.pipeline.times import BOTH_WAYS, operator_seconds
 from weft.runtime.captured.captured import Captured, tensors
 from weft.runtime.captured.cut import crossings
 from weft.runtime.captured.decisions import Mode, units
 from weft.runtime.captured.kept import Kept, kept_bytes
 from weft.runtime.captured.purity import Purity
+from weft.runtime.captured.untouched import untouched
 from weft.runtime.train.offload import CopyEngine
 from weft.solver.placement.memory.plan import ChainOperator, MemoryProblem
 
