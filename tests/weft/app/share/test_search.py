@@ -19,7 +19,7 @@ from weft.runtime.plan.plan import plan_of
 from weft.solver.feasibility.infeasible import Infeasible
 from weft.solver.io.schedule_files import load_schedule
 from weft.solver.judge.collective_order import collective_order_faults
-from weft.solver.problem import Block, BlockKind, Device, Problem
+from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
 
 def options() -> SearchOptions:
@@ -62,6 +62,16 @@ def test_own_overlap_is_part_of_what_a_job_does_alone() -> None:
     found = share_jobs(pair, Question("1:1"), options())
     assert [(job.own.period, job.bare.period) for job in found.jobs] == [(3, 5)] * 2
     assert found.speedup == 1 and found.speedup_bare == pytest.approx(10 / 6)
+
+
+@pytest.mark.parametrize(("memory", "period"), [(12, 10), (11, 20)])
+def test_memory_is_that_of_all_together(memory: float, period: float) -> None:
+    devices = (Device("gpu", memory), Device("net", lane_of="gpu"))
+    blocks = (Block("C", BlockKind.OTHER, (0,), 5, memory=(6,), after=(Dependency("S", distance=1),)),
+              Block("S", BlockKind.COLLECTIVE, (1,), 5, memory=(-6,), after=(Dependency("C"),)))
+    pair = [job_of(name, Problem(name, devices, blocks)) for name in "ab"]
+    found = share_jobs(pair, EVEN, options())
+    assert found.round.period == period and max(found.schedule.peak_memory) <= memory
 
 
 def test_no_job_gets_slower_than_allowed() -> None:
