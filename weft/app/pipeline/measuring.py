@@ -180,7 +180,8 @@ class Ranks:
         own = [s for s in training.stages if rank_of(s) == self.session.rank]
         self.session.barrier("to measure stages")
         with untouched(self.captured.model):
-            mine = measure_stages(training, device=self.session.device, repeats=REPEATS, only=own)
+            mine = measure_stages(training, device=self.session.device, repeats=REPEATS, only=own,
+                                  slots=True)
         found = [cost for each in self.session.exchange(mine, "measuring stages") for cost in each]
         return _chain(sorted(found, key=lambda cost: cost.stage))
 
