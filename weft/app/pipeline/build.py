@@ -100,6 +100,8 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
         shown = ", ".join(unread[:3]) + (f" and {len(unread) - 3} more" if len(unread) > 3 else "")
         raise CaptureError(f"no operator reads the parameters {shown}: freeze them with requires_grad_(False), or pass "
                            "allow_unread=True, and they stay as they are")
+    if isinstance(captured, Captured):
+        captured.require_fixed()
     purity = Purity(captured, options.light) if isinstance(captured, Captured) else None
     _require_equal(session, captured, options.settings(), None if materials is None else materials.facts)
     goal = Goal(loss, None if loss is None else target_spec(options.target))
