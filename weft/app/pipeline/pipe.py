@@ -155,6 +155,7 @@ class Pipeline:
         have been saved by another number of ranks, with other cuts; with as many, random numbers go on too. One that
         is damaged, or of another model or optimizer, is refused on all ranks."""
         self._behind = self._guarded(lambda: self._state.resume(Path(folder), optimizer)) - self._stepping.steps
+        self._stepping.trainer.worker.first_step = self._behind  # random numbers go on where they were
         return self.steps
 
     @property
