@@ -80,6 +80,30 @@ def resumed(folder: Path) -> dict[str, Any]:
                 "state": pipe.state_dict(), "own": list(pipe.state_dict(whole=False))}
 
 
+def with_dropout(folder: Path) -> dict[str, Any]:
+    """Steps of a model that draws random numbers, and the last two again from a checkpoint, in other stages."""
+    def model() -> torch.nn.Module:
+        torch.manual_seed(7)
+        layers = [part for _ in range(3) for part in (torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Dropout(0.3))]
+        return torch.nn.Sequential(*layers, torch.nn.Linear(8, 1)).double()
+
+    def run(seed: int, cut: int, first: int) -> list[float]:
+        x, y, losses = torch.linspace(-1, 1, 64).double().reshape(8, 8), torch.ones(8, 1).double(), []
+        with weft.pipeline(model(), (x,), loss=torch.nn.functional.mse_loss, target=y, micro_batches=2, seed=seed,
+                           schedule="1f1b", cuts=[cut], timeout=30.0) as pipe:
+            optimizer = torch.optim.SGD(pipe.parameters(), 0.1)
+            assert pipe.resume(folder / "dropout", optimizer) == first
+            for step in range(first, 4):
+                losses.append(pipe.step(x, target=y))
+                optimizer.step()
+                optimizer.zero_grad()
+                if step == 1:
+                    pipe.save(folder / "dropout", optimizer)
+            return losses
+
+    return {"whole": run(5, 3, 0), "again": run(6, 7, 2)}
+
+
 def held(pipe: Pipeline) -> dict[str, int]:
     """The bytes of what this rank has numbers for, by name."""
     tensors = (*pipe.model.named_parameters(), *pipe.model.named_buffers())
@@ -175,7 +199,8 @@ def with_compile(folder: Path) -> dict[str, Any]:
 
 
 PARTS: dict[str, Callable[[Path], dict[str, Any]]] = {
-    "accumulated": accumulated, "saved": saved, "resumed": resumed, "meta": meta, "made_here": made_here,
+    "accumulated": accumulated, "saved": saved, "with_dropout": with_dropout, "resumed": resumed,
+    "meta": meta, "made_here": made_here,
     "narrow": narrow, "narrow_on_meta": narrow_on_meta, "cast": cast, "with_compile": with_compile}
 
 

@@ -170,3 +170,10 @@ def test_compiled_stages_compute_the_same_with_whole_backwards(found: Ranks) -> 
     for each in found["with_compile"]:
         assert each["losses"] == pytest.approx(losses[:2], rel=1e-10) and each["graphs"] == 1
         assert each["plan"] == ["F0", "F1", "B1", "B0"]
+
+
+@pytest.mark.slow
+def test_random_operators_go_on_as_they_would_have(found: Ranks) -> None:
+    for each in found["with_dropout"]:
+        assert each["again"] == pytest.approx(each["whole"][2:], rel=1e-12)
+        assert len(set(each["whole"])) == 4
