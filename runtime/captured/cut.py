@@ -16,6 +16,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from torch import Tensor, nn
@@ -148,6 +149,11 @@ class Cut:
                 assert name is not None
                 held.setdefault(id(parameter), {})[s] = name
         return [names for names in held.values() if len(names) > 1]
+
+    def spans(self) -> tuple[tuple[str, str], ...]:
+        """The first and the last operator of each stage."""
+        calls = self.captured.calls
+        return tuple((calls[a].name, calls[b - 1].name) for a, b in pairwise((0, *self.places, len(calls))))
 
     # -- which operators -----------------------------------------------------------------------------------------------
 

@@ -23,8 +23,9 @@ from weft.app.pipeline.options import PipelineOptions
 from weft.app.pipeline.precision import copies_of_weights
 from weft.app.pipeline.problems import Run, held_bytes, loads, optimizer_bytes, stage_problem
 from weft.app.pipeline.row import Row, proposals, rank_of, rough_step
-from weft.runtime.captured.captured import Captured, CaptureError
-from weft.runtime.captured.cut import Cut
+from weft.app.pipeline.split import Model, divided, fixed_places, stage_counts
+from weft.runtime.captured.captured import CaptureError
+from weft.runtime.captured.division import Division, Known
 from weft.runtime.captured.loss import LOSS
 from weft.runtime.captured.materials import Materials
 from weft.runtime.captured.part import Goal
@@ -84,7 +85,7 @@ class Tried:
         return min(self.runs, key=lambda run: run.measured)
 
 
-def decide(captured: Captured, purity: Purity, example: Example, goal: Goal, session: Session,
+def decide(captured: Model, purity: Purity | None, example: Example, goal: Goal, session: Session,
            options: PipelineOptions, materials: Materials | None = None) -> Decision:
     """The plan of ``captured`` for the ranks of ``session``, which call it together, and all get the same. Where it is
     on the meta device, stages are given ``materials`` while they are measured.
@@ -101,8 +102,8 @@ def decide(captured: Captured, purity: Purity, example: Example, goal: Goal, ses
     ranks = ranks.deciding(asked_decisions(captured, purity, options, given))
     sizes = ranks.sizes()
     machine = look_at(session, options, [int(size) for size in sizes if size is not None], ranks.model_bytes)
-    counts = _counts(machine, options, given)
-    row = None if options.cuts is not None else ranks.row(sizes)
+    counts = stage_counts(captured, _counts(machine, options, given), machine.ranks)
+    row = None if fixed_places(captured, options) is not None else ranks.row(sizes)
     cuts = _Cuts(ranks, machine, row, counts)
     if given is not None:
         places = ranks.told(cuts.following, "cutting the model")
@@ -220,7 +221,7 @@ class _Cuts:
         return fresh[0]
 
     def _fixed(self) -> tuple[int, ...]:
-        places, count = tuple(self.options.cuts or ()), self.counts[0]
+        places, count = fixed_places(self.ranks.captured, self.options) or (), self.counts[0]
         if len(places) != count - 1:
             raise CaptureError(f"cuts has {len(places)} places, but {count} stages have {count - 1} between them")
         return places
@@ -356,13 +357,13 @@ def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: Run, looked: in
         notes.append(f"the cut is the best of {looked} that were looked at, chosen among balanced ones by the step of "
                      "a published schedule; others may be better")
     if any(block.kind == BlockKind.WEIGHT_GRAD for block in schedule.problem.blocks):
-        notes += _held_back(ranks.captured, Cut(ranks.captured, tried.places, ranks.purity))
+        notes += _held_back(ranks.captured, divided(ranks.captured, tried.places, ranks.purity))
     return Decision(tried.places, plan_with(plan_of(schedule), ranks.captured), tuple(notes), tuple(
         peak + state for peak, state in zip(run.calibration.peaks, optimizer_bytes(tried.costs, machine.ranks,
                                                                                    values), strict=True)))
 
 
-def _held_back(captured: Captured, cut: Cut) -> list[str]:
+def _held_back(captured: Known, cut: Division) -> list[str]:
     """What a split backward computes in I all the same: a sentence, where there is any."""
     waiting = {id(parameter) for module in cut.stages().modules.values() for parameter in deferred_parameters(module)}
     trained = {id(p): p for own in cut.parameters for p in own}

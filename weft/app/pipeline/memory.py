@@ -20,6 +20,8 @@ from weft.app.pipeline.memory_rounds import MemoryRounds
 from weft.app.pipeline.options import PipelineOptions
 from weft.app.pipeline.problems import held_bytes
 from weft.app.pipeline.row import rank_of
+from weft.app.pipeline.split import Model
+from weft.runtime.captured.batch_dims import Dims
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.decisions import MODES, Decisions, Mode, decisions_from_json
 from weft.runtime.captured.learning import first_weight
@@ -49,37 +51,54 @@ def require_memory_plan(options: PipelineOptions) -> None:
     if options.co_shard is not None and not isinstance(options.co_shard, Mapping):
         raise CaptureError(f"co_shard is {options.co_shard!r:.60}, it must be a mapping of modules' paths to numbers "
                            "of shares")
+    if options.compile and (said not in ("auto", "keep") or options.co_shard is not None):
+        raise CaptureError(f"{'memory_plan' if options.co_shard is None else 'co_shard'} runs operators one by one, "
+                           "which compiled stages do not: leave one of them out")
+    if options.split is not None and (said not in ("auto", "keep") or options.co_shard is not None):
+        raise CaptureError(f"{'memory_plan' if options.co_shard is None else 'co_shard'} needs the model's operators, "
+                           "which split does without: leave one of them out")
 
 
-def asked_decisions(captured: Captured, purity: Purity, options: PipelineOptions, given: Plan | None) -> Decisions:
+def asked_decisions(captured: Model, purity: Purity | None, options: PipelineOptions,
+                    given: Plan | None) -> Decisions:
     """What the user has decided, or the plan that he gives.
 
     Raises :class:`~weft.runtime.captured.captured.CaptureError`.
     """
+    if not isinstance(captured, Captured) or purity is None:
+        if given is not None and given.solver.get(OPERATOR_MEMORY):
+            raise CaptureError("the plan decides the memory of operators, which split does without: leave split out")
+        return Decisions()
     found = Decisions() if given is None else decisions_from_json(given.solver.get(OPERATOR_MEMORY), captured)
     if isinstance(options.memory_plan, Mapping):
         found = Decisions.by_path(captured, purity, options.memory_plan)
     elif options.memory_plan in MODES:
         mode: Mode = next(mode for mode in MODES if mode == options.memory_plan)
         found = Decisions.made(captured, purity, dict.fromkeys((node.name for node in captured.calls), mode))
+    if options.compile and found:
+        raise CaptureError("the plan decides the memory of operators, which compiled stages do not run one by one: "
+                           "leave compile out")
     return found if options.co_shard is None else replace(found, shards=dict(options.co_shard))
 
 
-def treated_as_planned(captured: Captured, plan: Plan, leaves: Sequence[Any], dim: int) -> Captured:
-    """``captured``, whose stages do what ``plan`` says of their memory; ``leaves``: inputs of one micro-batch."""
-    return treated(captured, decisions_from_json(plan.solver.get(OPERATOR_MEMORY), captured), leaves, dim)
+def treated_as_planned(captured: Model, plan: Plan, leaves: Sequence[Any], dims: Dims) -> Model:
+    """``captured``, whose stages do what ``plan`` says of their memory; ``leaves``: inputs of one micro-batch,
+    which are cut along ``dims``."""
+    if not isinstance(captured, Captured):
+        return captured
+    return treated(captured, decisions_from_json(plan.solver.get(OPERATOR_MEMORY), captured), leaves, dims)
 
 
-def plan_with(plan: Plan, captured: Captured) -> Plan:
+def plan_with(plan: Plan, captured: Model) -> Plan:
     """``plan``, which says what is done to the stages of ``captured``."""
     told = _told(captured)
     return replace(plan, solver={**{key: value for key, value in plan.solver.items() if key != OPERATOR_MEMORY},
                                  **told})
 
 
-def memory_notes(captured: Captured) -> list[str]:
+def memory_notes(captured: Model) -> list[str]:
     """What was decided of memory, a sentence."""
-    if not isinstance(captured.treatment, Treatment):
+    if not isinstance(captured, Captured) or not isinstance(captured.treatment, Treatment):
         return []
     decisions = captured.treatment.decisions
     counts = [f"{count} are {said}" for mode, said in (("recompute", "recomputed"), ("offload", "offloaded"))
@@ -93,6 +112,7 @@ def plans_memory(ranks: Ranks, machine: Machine, counts: Sequence[int]) -> bool:
     """Whether memory is planned by operators where no cut fits otherwise: with a limit, a stage on each rank, and a
     model whose operators can be run as it stands."""
     return (ranks.options.memory_plan == "auto" and machine.ranks in counts and ranks.materials is None
+            and not ranks.options.compile and isinstance(ranks.captured, Captured)
             and any(amount is not None for amount in machine.memory))
 
 
@@ -102,7 +122,7 @@ def memory_planned(ranks: Ranks, machine: Machine, attempt: Callable[[Ranks, tup
     call it together. ``best``: which of the attempts was best, asked on rank 0. The ranks with what was decided there
     are returned.
     """
-    options = ranks.options
+    options, (captured, purity) = ranks.options, ranks.graph
     limits = [amount for amount in machine.memory if amount is not None]
     rounds: list[MemoryRounds] = []
     chains: list[Chain] = []
@@ -115,14 +135,14 @@ def memory_planned(ranks: Ranks, machine: Machine, attempt: Callable[[Ranks, tup
         if found is None:
             return None
         modes = chains[0].modes(found.modes)
-        shards = ranks.captured.treatment.decisions.shards if isinstance(ranks.captured.treatment, Treatment) else {}
-        decisions = Decisions.made(ranks.captured, ranks.purity, modes, shards)
+        shards = captured.treatment.decisions.shards if isinstance(captured.treatment, Treatment) else {}
+        decisions = Decisions.made(captured, purity, modes, shards)
         return chains[0].cuts(found.cuts), decisions.to_json()
 
     tried: list[Ranks] = []
     while (told := ranks.told(following, "planning memory")) is not None:
         places, decided = told
-        own = ranks.deciding(decisions_from_json(decided, ranks.captured))
+        own = ranks.deciding(decisions_from_json(decided, captured))
         tried.append(own)
         costs = attempt(own, places)
         if rounds:
@@ -152,8 +172,9 @@ def _chosen(rounds: MemoryRounds, best: Callable[[], int]) -> int:
 
 
 def _chain(ranks: Ranks) -> Chain:
-    first = first_weight(ranks.captured)
-    return chain_of(ranks.captured, ranks.purity, ranks.example.leaves, _loss(ranks), first=first + 1,
+    captured, purity = ranks.graph
+    first = first_weight(captured)
+    return chain_of(captured, purity, ranks.example.leaves, _loss(ranks), first=first + 1,
                     cuts=ranks.options.cuts or ())
 
 
@@ -179,6 +200,6 @@ def _planner(ranks: Ranks, chain: Chain, machine: Machine) -> Callable[[int], Me
     return plan
 
 
-def _told(captured: Captured) -> dict[str, Any]:
-    treatment = captured.treatment
+def _told(captured: Model) -> dict[str, Any]:
+    treatment = captured.treatment if isinstance(captured, Captured) else None
     return {OPERATOR_MEMORY: treatment.decisions.to_json()} if isinstance(treatment, Treatment) else {}

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import TreeSpec, tree_flatten
 
+from weft.app.pipeline.feeding import Feeding
 from weft.app.pipeline.names import stage_names
 from weft.app.pipeline.options import PipelineOptions
 from weft.app.pipeline.peaks import planned_peaks
@@ -22,9 +23,10 @@ from weft.app.pipeline.precision import masters_of, typed
 from weft.app.pipeline.report import Report
 from weft.app.pipeline.running import compiled, under_autocast
 from weft.app.pipeline.state import PipelineState
-from weft.runtime.captured.batch import BatchError, Layout, batch_size
+from weft.runtime.captured.batch import BatchError, Layout
+from weft.runtime.captured.batch_dims import target_dim
 from weft.runtime.captured.captured import CaptureError
-from weft.runtime.captured.cut import Cut
+from weft.runtime.captured.division import Division
 from weft.runtime.captured.part import Data, Goal, evaluation_of, training_of
 from weft.runtime.checkpoint.weights import State
 from weft.runtime.interface.training import Training
@@ -47,14 +49,15 @@ class Pipeline:
     :class:`~weft.runtime.ranks.watch.Watch`.
     """
 
-    def __init__(self, session: Session, close: Callable[[BaseException | None], None], cut: Cut, plan: Plan,
+    def __init__(self, session: Session, close: Callable[[BaseException | None], None], cut: Division, plan: Plan,
                  goal: Goal, inputs: Layout, options: PipelineOptions, notes: tuple[str, ...],
                  full: Mapping[str, Tensor], peaks: tuple[int, ...] | None = None) -> None:
         self.session, self.cut, self.plan, self.goal, self.notes = session, cut, plan, goal, notes
         self.peaks, self.options = peaks, options
         self.model, self.rank = cut.captured.model, session.rank
         self._close, self._closed = close, False
-        self._inputs, self._data = inputs, Data()
+        self._data = Data()
+        self.feeding = Feeding(cut, plan.stage_ranks or (), session.rank, inputs, goal, target_dim(options.batch_dims))
         self.stages = tuple(stages_of(plan, session.rank))
         training = self._computing(training_of(cut, self.stages, goal, self._data))
         training.clip_norm = options.clip_norm
@@ -76,7 +79,8 @@ class Pipeline:
         """Run one batch through the schedule: its mean loss, on every rank. Gradients are ready then.
 
         ``args`` and ``kwargs`` are what the model is called with, for a whole batch; ``target`` what the loss is given
-        beside the result. Each micro-batch is an equal part of it.
+        beside the result. Each micro-batch is an equal part of it. A rank may leave out, or give as ``None``, what it
+        does not read (:meth:`needs`).
         """
         return self._guarded(lambda: self._step(args, kwargs, target))
 
@@ -108,6 +112,21 @@ class Pipeline:
             raise
         done = self._stepping.steps - begun
         self._guarded(lambda: self._require_all(done, batches))
+
+    def needs(self, name: str) -> bool:
+        """Whether this rank reads the argument of the model called ``name``, or ``"target"``: others need not be handed
+        over here. Raises :class:`~weft.runtime.captured.batch.BatchError` for a name that there is not."""
+        return self.feeding.needs(name)
+
+    @property
+    def takes_data(self) -> bool:
+        """Whether this rank reads anything of a batch: if not, :meth:`step` may be called without one."""
+        return self.rank in self.data_ranks
+
+    @property
+    def data_ranks(self) -> tuple[int, ...]:
+        """The ranks that read something of a batch, so that a loader is needed there; all must be given the same."""
+        return tuple(sorted({rank for ranks in self.feeding.arguments.values() for rank in ranks}))
 
     @property
     def norm(self) -> float | None:
@@ -245,36 +264,7 @@ class Pipeline:
              with_target: bool) -> list[dict[str, Tensor]]:
         self._state.round()
         args, kwargs = typed((args, dict(kwargs)), self.options.dtype)
-        micro_batches = self._inputs.micro_batches((args, self._ordered(kwargs)))
-        if not with_target:
-            if target is not None:
-                raise BatchError("target was given, but the pipeline has no loss to hand it to: give loss= to "
-                                 "weft.pipeline, or leave target out")
-            return micro_batches
-        size = batch_size(tree_flatten((args, kwargs))[0], self._inputs.dim)
-        for name, parts in zip(self.goal.names, self._targets(target, size), strict=True):
-            for micro_batch, part in zip(micro_batches, parts, strict=True):
-                micro_batch[name] = part
-        return micro_batches
-
-    def _ordered(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """``kwargs`` in the order of the example's."""
-        wanted = list(self._inputs.spec.unflatten([None] * self._inputs.spec.num_leaves)[1])
-        return {name: kwargs[name] for name in [*wanted, *kwargs] if name in kwargs}
-
-    def _targets(self, target: Any, size: int | None) -> Iterator[tuple[Tensor, ...]]:
-        leaves, spec = tree_flatten(target)
-        if target is None or spec != self.goal.target:
-            raise BatchError(f"target is {type(target).__name__}, but the pipeline was made for "
-                             + ("one tensor: give target=TENSOR" if self.goal.target == tree_flatten(0)[1] else
-                                f"what is nested as {self.goal.target!s:.120}"))
-        for i, leaf in enumerate(leaves):
-            if not isinstance(leaf, Tensor) or leaf.dim() <= self._inputs.dim:
-                raise BatchError(f"target's part {i} is no tensor with a batch dimension: give one")
-            if size is not None and leaf.shape[self._inputs.dim] != size:
-                raise BatchError(f"target has {leaf.shape[self._inputs.dim]} entries along dimension "
-                                 f"{self._inputs.dim}, but the batch has {size}: give one for each sample")
-            yield leaf.chunk(self._inputs.count, self._inputs.dim)
+        return self.feeding.micro_batches(args, kwargs, target, with_target)
 
     def _evaluate(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any, with_loss: bool) -> Any:
         stepping, results = self._evaluator(with_loss)

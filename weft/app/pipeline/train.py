@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from torch.optim import Optimizer
 
@@ -85,13 +85,24 @@ def _options(setup: Setup, options: TrainOptions) -> PipelineOptions:
 
 def _steps(pipe: Pipeline, setup: Setup, optimizer: Optimizer | None, saving: Saving, steps: int) -> Iterator[float]:
     """The loss of each step from the checkpoint on; the optimizer's follows when the next is asked for."""
-    for args, kwargs, target in itertools.islice(_batches(setup), saving.begin(), steps):
+    for args, kwargs, target in itertools.islice(_batches(setup, pipe), saving.begin(), steps):
         yield pipe.step(*args, target=target, **kwargs)
         if optimizer is not None:
             optimizer.step()
             optimizer.zero_grad()
         if saving.after_step():
             return
+
+
+class Feeds(Protocol):
+    """What is asked of a pipeline before it is fed."""
+
+    @property
+    def takes_data(self) -> bool:
+        """Whether this rank reads anything of a batch."""
+
+    def needs(self, name: str) -> bool:
+        """Whether it reads this argument."""
 
 
 def _nobody(line: str) -> None:
@@ -133,14 +144,18 @@ def _setup(options: TrainOptions) -> Setup:
     return setup_of(options.setup) if options.setup is not None else example_setup(str(options.example))
 
 
-def _batches(setup: Setup) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], Any]]:
-    """Arguments, named ones and target of each batch, round and round."""
+def _batches(setup: Setup, pipe: Feeds) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], Any]]:
+    """Arguments, named ones and target of each batch, round and round; on a rank that reads none, nothing is asked of
+    the user's data."""
+    if not pipe.takes_data:
+        yield from itertools.repeat(((), {}, None))
+        return
     if setup.data is None:
         yield from itertools.repeat((tuple(setup.args), dict(setup.kwargs), setup.target))
         return
     seen = False
     while True:
-        for batch in setup.data:
+        for batch in setup.data(pipe.needs) if callable(setup.data) else setup.data:
             seen = True
             yield _batch(batch)
         if not seen:

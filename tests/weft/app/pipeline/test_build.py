@@ -11,7 +11,7 @@ import torch
 import weft
 from tests.support.captured_models import made
 from tests.support.paths import ROOT
-from tests.support.pipeline_ranks import SIZE, one_process
+from tests.support.pipeline_ranks import SIZE, one_process, parts
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.ranks.launch import Ended, launch_local
 
@@ -24,9 +24,11 @@ def launch(ranks: int, *arguments: str, **environment: str) -> list[Ended]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "name", "schedule"), [
     (3, "gpt", "1f1b"), (3, "skip", "1f1b"), (2, "masked", "zb-h1"), (2, "gpt", "zb-v"),
-    (3, "towers", "search")])
+    (3, "towers", "search"), (2, "branches", "1f1b"), (3, "adapted", "zb-h1")])
 def test_two_steps_of_adamw_are_those_of_one_process(ranks: int, name: str, schedule: str, tmp_path: Path) -> None:
-    asked = {"WEFT_CUTS": "4 8"} if name == "towers" else {}  # between the towers, and before they are joined
+    asked = {"towers": {"WEFT_CUTS": "4 8"},  # between the towers, and before they are joined
+             "adapted": {"WEFT_CUTS": "3 5"},  # two frozen stages before one that trains
+             "branches": {"WEFT_SPLIT": "layers.2"}}.get(name, {})
     if name == "skip":
         asked["WEFT_SPEC"] = str(tmp_path / "machine.yaml")
         (tmp_path / "machine.yaml").write_text("cluster: {memory: 64 MiB, bandwidth: 1 GB/s, latency: 1 ms}\n")
@@ -57,8 +59,8 @@ def test_two_steps_of_adamw_are_those_of_one_process(ranks: int, name: str, sche
     case.model.load_state_dict(found[0]["state"])
     if case.loss is not None:  # what comes out in evaluation, on the rank of the last stage
         results, = (each["results"] for each in found if each["results"] is not None)
-        plain = case.model.eval()(*case.args, **case.kwargs)
-        wanted = plain["y"] if isinstance(plain, dict) else plain
+        plain = [case.model.eval()(*args, **kwargs) for args, kwargs, _ in parts(case)]
+        wanted = torch.cat([r["y"] if isinstance(r, dict) else r for r in plain])
         assert torch.allclose(torch.cat([r["y"] if isinstance(r, dict) else r for r in results]), wanted, rtol=1e-12)
 
 

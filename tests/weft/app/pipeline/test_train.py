@@ -146,7 +146,7 @@ def test_a_signal_ends_training_with_a_checkpoint_from_which_it_goes_on(script: 
     assert second.returncode == 0 and f"goes on after step {done}, from" in out, errors
     losses = [float(line.split()[-1]) for line in (*lines, *out.splitlines()) if re.match(r"step \d", line)]
     setup = setup_of(f"{script}:endless")
-    assert setup.data is not None
+    assert setup.data is not None and not callable(setup.data)
     optimizer, wanted = setup.optimizer(setup.module.parameters()), []
     for x, y in itertools.islice(itertools.cycle(setup.data), done + 3):
         loss = nn.functional.mse_loss(setup.module(x), y)
