@@ -122,7 +122,8 @@ class _Graph:
         givers = {value: stage for stage, port in ports.items() for value in port.gives}
         self.givers = givers
         self.used = {value for port in ports.values() for value in port.takes}
-        self.holds_all = any(needs_numbers(self.training.stages[s]) for s in ports)  # one by one: each may be made here
+        stages = self.training.stages
+        self.holds_all = isinstance(stages, dict) and any(map(needs_numbers, stages.values()))  # else made at lookup
         for stage, port in ports.items():
             for value in port.takes:
                 if givers.get(value, -1) >= stage:

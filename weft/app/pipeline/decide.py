@@ -283,7 +283,7 @@ def _schedules(ranks: Ranks, machine: Machine, places: Sequence[int], costs: Seq
     problems = [stage_problem(costs, ties, machine, backward, options.micro_batches,
                               copies_of_weights(options.dtype)[1]) for backward in machine.backwards]
     if options.schedule is not None:
-        return [_published(str(options.schedule), problems, options.micro_batches)]
+        return [_published(str(options.schedule), problems, options.micro_batches, bool(options.compile))]
     found: list[Schedule] = []
     for i, problem in enumerate(problems):
         try:
@@ -295,7 +295,7 @@ def _schedules(ranks: Ranks, machine: Machine, places: Sequence[int], costs: Seq
     return [schedule for schedule in found if schedule.makespan <= WORSE * best]
 
 
-def _published(name: str, problems: Sequence[Problem], micro_batches: int) -> Schedule:
+def _published(name: str, problems: Sequence[Problem], micro_batches: int, compiles: bool = False) -> Schedule:
     """The schedule called ``name`` of the first problem that it is for."""
     why = ""
     for problem in problems:
@@ -307,7 +307,8 @@ def _published(name: str, problems: Sequence[Problem], micro_batches: int) -> Sc
         if faults := violations(schedule):
             raise MeasureError(f"schedule {name!r}: {faults[0]}")
         return schedule
-    raise CaptureError(f"schedule {name!r} does not fit {len(problems[0].devices)} ranks: {why}")
+    raise CaptureError(f"schedule {name!r} does not fit {len(problems[0].devices)} ranks: {why}" + (
+        ", which compiled stages cannot be" if compiles and "split" in why else ""))
 
 
 def _settled(ranks: Ranks, machine: Machine, cuts: _Cuts) -> Decision:
