@@ -97,8 +97,9 @@ class Ranks:
 
     def sizes(self) -> tuple[float | None, ...]:
         """The bytes that pass before each operator; ``None`` where no cut may be."""
-        return tuple(None if crossing.refused is not None or not crossing.values else float(crossing.size)
-                     for crossing in crossings(self.captured, self.purity))
+        return tuple(float(crossing.size) if crossing.refused is None and crossing.values and self.purity.begins(node)
+                     else None for node, crossing in zip(self.captured.calls, crossings(self.captured, self.purity),
+                                                         strict=True))
 
     def row(self, sizes: tuple[float | None, ...]) -> Row:
         """The operators, each timed by all ranks at once: the median of the ranks counts. (What they keep is worked out
