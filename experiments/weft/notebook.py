@@ -157,7 +157,7 @@ def executed(text: str, names: dict[str, Any]) -> list[dict[str, Any]]:
     tree = ast.parse(text)
     last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
     printed = io.StringIO()
-    value = None
+    value: Any = None
     with redirect_stdout(printed):
         exec(compile(tree, "cell", "exec"), names)
         if isinstance(last, ast.Expr):

@@ -20,6 +20,8 @@ from torch.fx import GraphModule, Node
 from torch.utils._pytree import TreeSpec, tree_leaves, tree_map
 
 from weft.runtime.captured.faked import exchanged, faked, is_on_meta
+from weft.runtime.captured.told import raised_at, split_advice
+from weft.runtime.captured.untouched import untouched
 
 __all__ = ["CaptureError", "Captured"]
 
@@ -36,8 +38,9 @@ class CaptureError(ValueError):
 class Treated(Protocol):
     """Something that is done to stages before they train."""
 
-    def of(self, places: Sequence[int], stages: Mapping[int, GraphModule]) -> dict[int, GraphModule]:
-        """``stages`` of the cut at ``places``, changed."""
+    def of(self, places: Sequence[int], stages: Mapping[int, GraphModule], light: bool) -> dict[int, GraphModule]:
+        """``stages`` of the cut at ``places``, changed; ``light`` as in
+        :class:`~weft.runtime.captured.purity.Purity`."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +88,7 @@ class Captured:
         try:
             exported = torch.export.export(model, args, kwargs, strict=False)
         except Exception as error:  # of many types: whatever the model's own code raises, too
-            raise CaptureError(f"{type(model).__name__} cannot be exported: {_told(error)}; torch.export must follow "
-                               "the whole forward: take out branches on values of tensors, and for a model of "
-                               "transformers give use_cache=False among kwargs") from error
+            raise CaptureError(_why(model, args, kwargs, error)) from error
         try:
             graph_module = exported.module(check_guards=False)
         except TypeError:  # before torch 2.9 there were no guards in the graph
@@ -145,7 +146,8 @@ class Captured:
         for node in self.calls:
             if isinstance(looks := node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool):
                 raise CaptureError(f"the operator {node.name}{where(node)} gives the number {looks} whose value "
-                                   "depends on data: compute it outside the model, and give it as an argument")
+                                   "depends on data: compute it outside the model and give it as an argument, or cut "
+                                   f"without an export, with {split_advice(self.model)}")
 
 
 def where(node: Node) -> str:
@@ -192,11 +194,20 @@ def _looks(node: Node) -> str:
                         node.meta.get("val")))
 
 
-def _told(error: BaseException) -> str:
-    """The first line of what was raised, and the user's line where it happened, if torch says so."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    place = next((line for line in lines if line.startswith("File ") and "site-packages/torch/" not in line), "")
-    return f"{lines[0].rstrip('.'):.300}" + (f" ({place:.200})" if place else "")
+def _why(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> str:
+    """Why an export failed, and what to do: of a model that does not run either, that."""
+    name, said = type(model).__name__, raised_at(error)
+    if "Unsupported output type" in str(error) or "Unsupported input type" in str(error):
+        return (f"{name} cannot be exported: {said}: give it and let it return tensors in tuples, lists or dicts, and "
+                "for a model of transformers give use_cache=False among kwargs")
+    try:
+        with untouched(model), torch.no_grad():
+            model(*args, **kwargs)
+    except Exception as own:  # of the user's own code
+        return f"{name} cannot be run on the example: {raised_at(own)}: give args and kwargs as its forward takes them"
+    return (f"{name} cannot be exported: {said}: torch.export must follow the whole forward, so take out what looks at "
+            "numbers of tensors there, or cut without an export, before submodules that you name, as with "
+            f"{split_advice(model)}")
 
 
 def leaves(value: Any) -> list[Any]:

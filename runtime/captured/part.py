@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_unflatten
 
-from weft.runtime.captured.cut import Cut
+from weft.runtime.captured.division import Division
 from weft.runtime.captured.evaluation import evaluated
 from weft.runtime.captured.loss import LOSS, TARGET, LossStage
 from weft.runtime.interface.training import Ports, Training
@@ -47,7 +47,7 @@ class Goal:
         return tuple(f"{TARGET}{i}" for i in range(0 if self.target is None else self.target.num_leaves))
 
 
-def training_of(cut: Cut, only: Sequence[int], goal: Goal, data: Data, evaluating: bool = False) -> Training:
+def training_of(cut: Division, only: Sequence[int], goal: Goal, data: Data, evaluating: bool = False) -> Training:
     """The stages in ``only`` of ``cut``, whose loss is a value that the last one gives."""
     found, last = cut.stages(only, plain=evaluating), cut.count - 1
     modules: dict[int, nn.Module] = {s: evaluated(module) if evaluating else module
@@ -63,7 +63,7 @@ def training_of(cut: Cut, only: Sequence[int], goal: Goal, data: Data, evaluatin
                     seed=goal.seed, untrained=found.untrained)
 
 
-def evaluation_of(cut: Cut, only: Sequence[int], data: Data) -> tuple[Training, Callable[[], list[Any]]]:
+def evaluation_of(cut: Division, only: Sequence[int], data: Data) -> tuple[Training, Callable[[], list[Any]]]:
     """The stages in ``only`` of ``cut`` in evaluation, and what gives the results of all micro-batches of the last
     batch that was run: none on a rank without the last stage."""
     found, last = cut.stages(only, plain=True), cut.count - 1

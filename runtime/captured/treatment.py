@@ -15,6 +15,7 @@ from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.cut import Cut
 from weft.runtime.captured.decisions import Decisions
 from weft.runtime.captured.executed import executed
+from weft.runtime.captured.purity import Purity
 
 __all__ = ["Treatment", "treated", "treatment_of"]
 
@@ -26,14 +27,16 @@ class Treatment:
     decisions: Decisions = field(default_factory=Decisions)
     shares: Mapping[int, Captured] = field(default_factory=dict)
 
-    def of(self, places: Sequence[int], stages: Mapping[int, GraphModule]) -> dict[int, GraphModule]:
-        """``stages`` of the cut at ``places``, changed in place so that they do what was decided.
+    def of(self, places: Sequence[int], stages: Mapping[int, GraphModule],
+           light: bool = False) -> dict[int, GraphModule]:
+        """``stages`` of the cut at ``places``, changed in place so that they do what was decided; ``light`` as in
+        :class:`~weft.runtime.captured.purity.Purity`.
 
         Raises :class:`~weft.runtime.captured.captured.CaptureError`.
         """
         if not self.decisions:
             return dict(stages)
-        parts = {count: Cut(captured, places) for count, captured in self.shares.items()}
+        parts = {count: Cut(captured, places, Purity(captured, light)) for count, captured in self.shares.items()}
         return {s: executed(module, self.decisions, {count: part.stages([s]).modules[s]
                                                      for count, part in parts.items()})
                 for s, module in stages.items()}

@@ -3,12 +3,14 @@
 In a chain a stage takes one tensor and gives one, whose looks
 :attr:`~weft.runtime.interface.training.Training.boundaries` has. In a graph of stages it takes and gives values by
 name. What a value between two stages looks like is found by running the stage that gives it on tensors without memory,
-since boundaries name only those that go to another rank; so stages must be numbered from givers to takers.
+since boundaries name only those that go to another rank; so stages must be numbered from givers to takers. A module
+whose way depends on numbers is run on true ones (:func:`needs_numbers`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -120,6 +122,7 @@ class _Graph:
         givers = {value: stage for stage, port in ports.items() for value in port.gives}
         self.givers = givers
         self.used = {value for port in ports.values() for value in port.takes}
+        self.holds_all = any(needs_numbers(module) for module in self.training.stages.values())
         for stage, port in ports.items():
             for value in port.takes:
                 if givers.get(value, -1) >= stage:
@@ -129,7 +132,7 @@ class _Graph:
     def feed(self, stage: int, module: nn.Module) -> Feed:
         training, device = self.training, self.device
         takes, gives = self.ports[stage]
-        data = training.inputs(0, 0) if any(value not in self.givers for value in takes) else {}
+        data = training.inputs(0, 0) if self.holds_all or any(value not in self.givers for value in takes) else {}
         missing = [value for value in takes if value not in self.givers and value not in data]
         if missing:
             raise MeasureError(f"stage {stage} takes {missing[0]!r}, which no stage gives and inputs(0, 0) does not "
@@ -138,10 +141,10 @@ class _Graph:
                          if value not in self.givers or value in self.still)
 
         def inputs() -> list[Tensor]:
-            return [_random(self.given[value][1], device) if value in self.givers
+            return [_random(self.given[value][1], device) if value in self.givers and value not in data
                     else torch.as_tensor(data[value]).to(device, copy=True) for value in takes]
 
-        kept, outputs = _foresee(module, inputs)
+        kept, outputs = _foresee(module, inputs, needs_numbers(module))
         if len(outputs) != len(gives):
             raise MeasureError(f"stage {stage} gives {len(outputs)} values, but its ports name {len(gives)}: "
                                f"{', '.join(gives)}")
@@ -179,9 +182,16 @@ def _by_giver(values: Any) -> dict[int, int]:
     return found
 
 
-def _foresee(function: Callable[..., Any], inputs: Callable[[], list[Tensor]]) -> tuple[int, list[Boundary]]:
-    """Bytes that a forward will keep and a backward need beside them, from shapes only, on the safe side; and what
-    the forward gives."""
+def needs_numbers(module: nn.Module) -> bool:
+    """Whether a part of ``module`` says so, by an attribute of this name: what it does depends on numbers, so that it
+    is measured on those that ``inputs(0, 0)`` holds for all that it takes, and never on shapes only."""
+    return any(getattr(part, "needs_numbers", False) for part in module.modules())
+
+
+def _foresee(function: Callable[..., Any], inputs: Callable[[], list[Tensor]],
+             with_numbers: bool = False) -> tuple[int, list[Boundary]]:
+    """Bytes that a forward will keep and a backward need beside them, from shapes only (or by running it,
+    ``with_numbers``), on the safe side; and what the forward gives."""
     kept: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
@@ -189,7 +199,8 @@ def _foresee(function: Callable[..., Any], inputs: Callable[[], list[Tensor]]) -
         kept[place._cdata] = place.nbytes()
         return tensor.detach()  # an operation that saves its own result would hold itself, and the weights, for ever
 
-    with FakeTensorMode(allow_non_fake_inputs=True), saved_tensors_hooks(keep, lambda tensor: tensor):
+    shapes = nullcontext() if with_numbers else FakeTensorMode(allow_non_fake_inputs=True)
+    with shapes, saved_tensors_hooks(keep, lambda tensor: tensor):
         ys = function(*(x.requires_grad_() if x.is_floating_point() or x.is_complex() else x for x in inputs()))
         outputs = [Boundary(tuple(y.shape), y.dtype) for y in ((ys,) if isinstance(ys, Tensor) else ys)]
     return sum(kept.values()) + 4 * max([*map(_size, outputs), *kept.values()], default=0), outputs

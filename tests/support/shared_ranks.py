@@ -94,6 +94,7 @@ def main(folder: Path, path: str) -> None:
                       for seed, name in enumerate("ab")}
             return run_shared(plan, session, makers, seconds_per_unit=unit, only=only, stop_folder=folder)
 
+        run()  # what is made once
         found = {"together": run(UNIT), "a": run(UNIT, ["a"]), "b": run(UNIT, ["b"]),
                  "failed": run(b={"fails": 3}), "short": run(b={"steps": 2}, a={"steps": 2 * STEPS}),
                  "stopped": run(b={"stops": folder / "b"})}

@@ -33,7 +33,10 @@ def pipeline(
     schedule: Schedule | PathLike | None = None,
     plan: Plan | PathLike | None = None,
     cuts: Sequence[int] | None = None,
+    split: Sequence[str] | None = None,
     memory: int | None = None,
+    memory_plan: str | Mapping[str, str] = "auto",
+    co_shard: Mapping[str, int] | None = None,
     spec: PathLike | Mapping[str, Any] | None = None,
     defer: str = "worth",
     state: State | None = None,
@@ -59,19 +62,37 @@ def pipeline(
     Each rank captures the model with ``torch.export``; all measure operators, links and stages together, and run the
     schedules of some cuts for a few steps, whose times the plan then has; buffers, gradients and random state are kept.
     Rank 0 decides; of the searches each has at most half of ``time_limit`` seconds, and no further cut is tried after
-    it. ``memory``: bytes that each rank has. ``spec`` says what the machine is, where it is not to be looked at: the
-    path of a YAML file, or the same as a mapping, with ``cluster`` (``memory``, and ``bandwidth`` and ``latency``, or
-    ``links``, as in a model spec) and ``placement`` (``shapes``: ``chain``, ``v``; ``backward``: ``full``, ``split``).
+    it.
+
     ``schedule`` names a published one (:data:`weft.solver.BASELINES`), or is a schedule or its file, as ``plan`` is a
-    plan or its file: their stages are then what the model is cut into. ``cuts`` names the operators that begin the
-    second stage and those after, by number. ``defer`` says which weight gradients wait for W where backwards are split:
-    ``"worth"`` those of products, convolutions and tables, ``"all"`` those of norms, scales and biases too, which take
-    next to no time, but keep as much memory until then. With ``clip_norm`` each step clips the norm of the whole
-    model's gradient. ``timeout``, in seconds, is for one wait: past it all ranks end. ``transport`` is as in
-    :class:`weft.runtime.ReplayOptions`. Dropout, and all else in the model that draws random numbers, draws them from
-    seeds made of ``seed`` (without it, rank 0's ``torch.initial_seed()``), the step, the micro-batch, and the
-    operator's place in the model: so they do not depend on the schedule or on the number of ranks, and recomputation
-    repeats them. ``allow_unread``: parameters that no operator reads stay as they are.
+    plan or its file: their stages are then what the model is cut into.
+
+    ``cuts`` names the operators that begin the second stage and those after, by number. For a model that
+    ``torch.export`` cannot follow, ``split`` names the submodules that begin these stages (``["transformer.h.6"]``):
+    each stage then runs its part of the model's own forward, without an export.
+
+    ``spec`` says what the machine is, where it is not to be looked at: the path of a YAML file, or the same as a
+    mapping, with ``cluster`` (``memory``, and ``bandwidth`` and ``latency``, or ``links``, as in a model spec) and
+    ``placement`` (``shapes``: ``chain``, ``v``; ``backward``: ``full``, ``split``). ``memory``: bytes that each rank
+    has.
+
+    ``memory_plan`` says what becomes of what operators keep for the backward: ``auto`` keeps all where a schedule fits
+    the memory so, and else plans cuts and for each operator whether it is kept, recomputed or offloaded to the host;
+    ``keep``, ``recompute`` and ``offload`` do so with all of them; a mapping says it by module, as
+    ``{"layers.3": "recompute"}``. ``co_shard`` computes modules in equal shares of the micro-batch, one after another,
+    each recomputed by itself: ``{"layers.3": 4}``.
+
+    ``defer`` says which weight gradients wait for W where backwards are split: ``"worth"`` those of products,
+    convolutions and tables, ``"all"`` those of norms, scales and biases too, which take next to no time, but keep as
+    much memory until then.
+
+    Dropout, and all else in the model that draws random numbers, draws them from seeds made of ``seed`` (without it,
+    rank 0's ``torch.initial_seed()``), the step, the micro-batch, and the operator's place in the model: so they do not
+    depend on the schedule or on the number of ranks, and recomputation repeats them.
+
+    With ``clip_norm`` each step clips the norm of the whole model's gradient. ``allow_unread``: parameters that no
+    operator reads stay as they are. ``timeout``, in seconds, is for one wait: past it all ranks end. ``transport`` is
+    as in :class:`weft.runtime.ReplayOptions`.
 
     The module may be on the meta device (built under ``with torch.device("meta")``): then no rank ever holds more than
     its own part, and each reads that from ``state``, which is a state dict, a ``.pt`` or ``.safetensors`` file, or a
@@ -97,7 +118,8 @@ def pipeline(
     options = PipelineOptions(
         micro_batches,
         loss=loss, target=target, batch_dims=batch_dims, clip_norm=clip_norm, allow_unread=allow_unread,
-        schedule=schedule, plan=plan, cuts=cuts, memory=memory, spec=spec, defer=defer, time_limit=time_limit,
+        schedule=schedule, plan=plan, cuts=cuts, split=split, memory=memory, memory_plan=memory_plan, co_shard=co_shard,
+        spec=spec, defer=defer, time_limit=time_limit,
         state=state, materialise=materialise, dtype=dtype, autocast=autocast, compile=compile,
         seed=seed, timeout=timeout, transport=transport)
     return make_pipeline(module, args, kwargs, options)

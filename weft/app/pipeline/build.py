@@ -18,14 +18,18 @@ from torch.utils._pytree import tree_flatten
 
 from weft.app.pipeline.decide import Example, decide
 from weft.app.pipeline.frozen import require_backwards
+from weft.app.pipeline.memory import require_memory_plan, treated_as_planned
 from weft.app.pipeline.meta import numbers_for, real
 from weft.app.pipeline.options import PipelineOptions
 from weft.app.pipeline.pipe import Pipeline, target_spec
 from weft.app.pipeline.precision import autocasting, lowered, require_types, typed
 from weft.app.pipeline.running import require_compile
+from weft.app.pipeline.split import Model, divided, require_split, with_values
+from weft.runtime.by_modules.trace import Traced
 from weft.runtime.captured.batch import Layout, micro_batch
-from weft.runtime.captured.captured import Captured, CaptureError, tensors
-from weft.runtime.captured.cut import BATCH, Cut
+from weft.runtime.captured.captured import Captured, CaptureError
+from weft.runtime.captured.cut import BATCH
+from weft.runtime.captured.division import InputLeaf
 from weft.runtime.captured.faked import is_on_meta
 from weft.runtime.captured.materials import Materials
 from weft.runtime.captured.part import Goal
@@ -85,26 +89,31 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
     materials = None if not is_on_meta(module) else Materials(
         module, session.device, options.state, options.materialise, {name: v.dtype for name, v in full.items()})
     with autocasting(options.autocast, session.device):
-        captured = Captured.of(module, part_args, part_kwargs, session.device)
+        captured: Model = (
+            Captured.of(module, part_args, part_kwargs, session.device) if options.split is None else
+            Traced.of(module, [micro_batch((args, kwargs), count, dim, i) for i in range(count)], options.split))
     if (unread := captured.unread()) and not options.allow_unread:
         shown = ", ".join(unread[:3]) + (f" and {len(unread) - 3} more" if len(unread) > 3 else "")
         raise CaptureError(f"no operator reads the parameters {shown}: freeze them with requires_grad_(False), or pass "
                            "allow_unread=True, and they stay as they are")
-    purity = Purity(captured, options.light)
+    purity = Purity(captured, options.light) if isinstance(captured, Captured) else None
     _require_equal(session, captured, options.settings(), None if materials is None else materials.facts)
     goal = Goal(loss, None if loss is None else target_spec(options.target))
     example = _example(captured, part_args, part_kwargs, None if loss is None else options.target, goal, count, dim)
+    with autocasting(options.autocast, session.device):
+        example = with_values(example, captured)
     made = decide(captured, purity, example, goal, session, options, materials)
+    captured = treated_as_planned(captured, made.plan, example.leaves, dim)
     seed = session.exchange(torch.initial_seed() if options.seed is None else options.seed, "agreeing on a seed")[0]
-    cut, notes = Cut(captured, made.places, purity), made.notes
+    cut, notes = divided(captured, made.places, purity), made.notes
     require_backwards(cut, made.plan)
     if materials is not None:
         session.watch.doing("giving this rank's part of the model its numbers")
         notes = (*notes, *materials.notes)
+        assert isinstance(captured, Captured)
         captured, full = numbers_for(captured, cut, stages_of(made.plan, session.rank), materials, session.rank == 0)
-        cut = Cut(captured, made.places, Purity(captured, options.light))
-    looks = [node.meta.get("val") if tensors(node) is not None else leaf
-             for node, leaf in zip(captured.inputs, example.leaves, strict=True)]
+        cut = divided(captured, made.places, Purity(captured, options.light))
+    looks = [leaf.to("meta") if isinstance(leaf, Tensor) else leaf for leaf in example.leaves]
     inputs = Layout("the batch", [BATCH + node.name for node in captured.inputs], tree_flatten((args, kwargs))[1],
                     looks, count, dim)
     pipe = Pipeline(session, close, cut, made.plan, replace(goal, seed=seed), inputs, options, notes, full,
@@ -123,10 +132,12 @@ def _require_plain(module: object, options: PipelineOptions, device: torch.devic
         raise CaptureError(f"micro_batches is {micro_batches!r:.60}, it must be a whole number of at least 1")
     if type(batch_dims) is not int or batch_dims < 0:
         raise CaptureError(f"batch_dims is {batch_dims!r:.60}, it must be the number of a dimension")
+    require_memory_plan(options)
     if options.seed is not None and type(options.seed) is not int:
         raise CaptureError(f"seed is {options.seed!r:.60}, it must be a whole number")
     if options.defer not in ("worth", "all"):
         raise CaptureError(f"defer is {options.defer!r:.60}, it must be 'worth' or 'all'")
+    require_split(module, options)
     if loss is not None and not callable(loss):
         raise CaptureError(f"loss is {type(loss).__name__}, it must be a function of the result and the target")
     require_types(options.dtype, options.autocast)
@@ -137,7 +148,7 @@ def _require_plain(module: object, options: PipelineOptions, device: torch.devic
                                "before weft.pipeline")
 
 
-def _require_equal(session: Session, captured: Captured, settings: object, materials: object) -> None:
+def _require_equal(session: Session, captured: Model, settings: object, materials: object) -> None:
     """Refuse ranks that have built another model, or the same with other numbers; ``materials`` stand for those that
     are to come."""
     facts = {"the settings of weft.pipeline": repr(settings),
@@ -165,13 +176,14 @@ def _values(model: nn.Module) -> str:
     return total.hexdigest()
 
 
-def _example(captured: Captured, args: Any, kwargs: Any, target: Any, goal: Goal, micro_batches: int,
+def _example(captured: Model, args: Any, kwargs: Any, target: Any, goal: Goal, micro_batches: int,
              dim: int) -> Example:
     leaves = tree_flatten((args, kwargs))[0]
     if len(leaves) != len(captured.inputs):
         raise CaptureError(f"the model was captured with {len(captured.inputs)} inputs, but the example has "
                            f"{len(leaves)}: give each argument by position or by name, as the model takes them")
-    named = {BATCH + node.name: leaf for node, leaf in zip(captured.inputs, leaves, strict=True)
+    inputs: Sequence[InputLeaf] = captured.inputs
+    named = {BATCH + node.name: leaf for node, leaf in zip(inputs, leaves, strict=True)
              if isinstance(leaf, Tensor)}
     if target is None:
         return Example(leaves, None, named)

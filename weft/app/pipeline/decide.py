@@ -18,12 +18,14 @@ from weft.app.lib.judged import judged
 from weft.app.pipeline.frozen import published
 from weft.app.pipeline.machine import Machine, look_at
 from weft.app.pipeline.measuring import Example, Ranks
+from weft.app.pipeline.memory import asked_decisions, memory_notes, memory_planned, plan_with, plans_memory
 from weft.app.pipeline.options import PipelineOptions
 from weft.app.pipeline.precision import copies_of_weights
 from weft.app.pipeline.problems import Run, held_bytes, loads, optimizer_bytes, stage_problem
 from weft.app.pipeline.row import Row, proposals, rank_of, rough_step
-from weft.runtime.captured.captured import Captured, CaptureError
-from weft.runtime.captured.cut import Cut
+from weft.app.pipeline.split import Model, divided, fixed_places, stage_counts
+from weft.runtime.captured.captured import CaptureError
+from weft.runtime.captured.division import Division, Known
 from weft.runtime.captured.loss import LOSS
 from weft.runtime.captured.materials import Materials
 from weft.runtime.captured.part import Goal
@@ -83,7 +85,7 @@ class Tried:
         return min(self.runs, key=lambda run: run.measured)
 
 
-def decide(captured: Captured, purity: Purity, example: Example, goal: Goal, session: Session,
+def decide(captured: Model, purity: Purity | None, example: Example, goal: Goal, session: Session,
            options: PipelineOptions, materials: Materials | None = None) -> Decision:
     """The plan of ``captured`` for the ranks of ``session``, which call it together, and all get the same. Where it is
     on the meta device, stages are given ``materials`` while they are measured.
@@ -97,17 +99,22 @@ def decide(captured: Captured, purity: Purity, example: Example, goal: Goal, ses
                                                      for block in given.problem.blocks):
         raise CaptureError("the plan splits backwards, which compiled stages cannot: leave compile out, or give a plan "
                            "with whole backwards")
+    ranks = ranks.deciding(asked_decisions(captured, purity, options, given))
     sizes = ranks.sizes()
     machine = look_at(session, options, [int(size) for size in sizes if size is not None], ranks.model_bytes)
-    counts = _counts(machine, options, given)
-    row = None if options.cuts is not None else ranks.row(sizes)
+    counts = stage_counts(captured, _counts(machine, options, given), machine.ranks)
+    row = None if fixed_places(captured, options) is not None else ranks.row(sizes)
     cuts = _Cuts(ranks, machine, row, counts)
     if given is not None:
         places = ranks.told(cuts.following, "cutting the model")
         assert places is not None
-        return Decision(places, given, ("the plan was given, its costs too",))
+        return Decision(places, plan_with(given, ranks.captured), (
+            "the plan was given, its costs too", *memory_notes(ranks.captured)))
     while (places := ranks.told(cuts.following, "choosing a cut")) is not None:
         _try(ranks, machine, places, cuts)
+    if ranks.told(lambda: not cuts.tried, "choosing a cut"):
+        ranks = memory_planned(ranks, machine, lambda own, places: cuts.attempted(_try(own, machine, places, cuts)),
+                               cuts.best_attempt)
     return _settled(ranks, machine, cuts)
 
 
@@ -155,6 +162,8 @@ class _Cuts:
         self.looked: list[tuple[int, ...]] = []
         self.tried: list[Tried] = []
         self.reason: ValueError | None = None  # why the last cut left no schedule
+        self.planning = plans_memory(ranks, machine, counts)
+        self.attempts: list[Tried | None] = []
         if row is not None and ranks.session.rank == 0 and any(amount is not None for amount in machine.memory):
             self.row = ranks.kept(row)
 
@@ -164,7 +173,7 @@ class _Cuts:
         found = self._next()
         if found is not None:
             self.looked.append(found)
-        elif not self.tried:
+        elif not self.tried and not self.planning:
             raise CaptureError(f"no cut leaves a schedule that fits: {self.reason}") from self.reason
         return found
 
@@ -173,6 +182,22 @@ class _Cuts:
         self.tried.append(tried)
         if self.row is not None:
             self.row = self.row.scaled(tried.places, loads(tried.best.fitted, len(tried.costs)))
+
+    def attempted(self, costs: Sequence[StageCosts]) -> Sequence[StageCosts]:
+        """A cut with a memory plan has been looked at, whose stages cost ``costs``."""
+        self.attempts.append(self.tried.pop() if self.tried else None)
+        return costs
+
+    def best_attempt(self) -> int:
+        """Which of these took least, from here on the only one. Raises
+        :class:`~weft.runtime.captured.captured.CaptureError` where none leaves a schedule that fits."""
+        found = [(tried.best.measured, i) for i, tried in enumerate(self.attempts) if tried is not None]
+        if not found:
+            raise CaptureError(f"no cut leaves a schedule that fits, whatever operators are recomputed or offloaded: "
+                               f"{self.reason}") from self.reason
+        number = min(found)[1]
+        self.tried = [tried for tried in [self.attempts[number]] if tried is not None]
+        return number
 
     def _next(self) -> tuple[int, ...] | None:
         if self.row is None:
@@ -196,7 +221,7 @@ class _Cuts:
         return fresh[0]
 
     def _fixed(self) -> tuple[int, ...]:
-        places, count = tuple(self.options.cuts or ()), self.counts[0]
+        places, count = fixed_places(self.ranks.captured, self.options) or (), self.counts[0]
         if len(places) != count - 1:
             raise CaptureError(f"cuts has {len(places)} places, but {count} stages have {count - 1} between them")
         return places
@@ -206,8 +231,8 @@ class _Cuts:
         return rough_step(row, places, self.machine, self.options.micro_batches, name)
 
 
-def _try(ranks: Ranks, machine: Machine, places: tuple[int, ...], cuts: _Cuts) -> None:
-    """Measure the stages of a cut, schedule them, and run the schedules that are good."""
+def _try(ranks: Ranks, machine: Machine, places: tuple[int, ...], cuts: _Cuts) -> Sequence[StageCosts]:
+    """Measure the stages of a cut, schedule them, and run the schedules that are good; what stages cost."""
     costs = ranks.costs(places, lambda stage: rank_of(stage, len(places) + 1, machine.ranks))
     found: list[Schedule] = []
 
@@ -227,6 +252,7 @@ def _try(ranks: Ranks, machine: Machine, places: tuple[int, ...], cuts: _Cuts) -
             runs.append(run)
     if runs:
         cuts.learn(Tried(places, costs, tuple(runs)))
+    return costs
 
 
 def _is_worth(run: Run, options: PipelineOptions) -> bool:
@@ -321,6 +347,7 @@ def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: Run, looked: in
                                     stages_alone=run.schedule.makespan, medians=run.alone)
     notes = list(machine.notes)
     notes.append(_told(ranks, run))
+    notes += memory_notes(ranks.captured)
     if ranks.materials is not None:
         notes.append("operators were timed one by one, on numbers made for each, as the model is on the meta device")
     if options.compile:
@@ -329,13 +356,13 @@ def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: Run, looked: in
         notes.append(f"the cut is the best of {looked} that were looked at, chosen among balanced ones by the step of "
                      "a published schedule; others may be better")
     if any(block.kind == BlockKind.WEIGHT_GRAD for block in schedule.problem.blocks):
-        notes += _held_back(ranks.captured, Cut(ranks.captured, tried.places, ranks.purity))
-    return Decision(tried.places, plan_of(schedule), tuple(notes), tuple(
+        notes += _held_back(ranks.captured, divided(ranks.captured, tried.places, ranks.purity))
+    return Decision(tried.places, plan_with(plan_of(schedule), ranks.captured), tuple(notes), tuple(
         peak + state for peak, state in zip(run.calibration.peaks, optimizer_bytes(tried.costs, machine.ranks,
                                                                                    values), strict=True)))
 
 
-def _held_back(captured: Captured, cut: Cut) -> list[str]:
+def _held_back(captured: Known, cut: Division) -> list[str]:
     """What a split backward computes in I all the same: a sentence, where there is any."""
     waiting = {id(parameter) for module in cut.stages().modules.values() for parameter in deferred_parameters(module)}
     trained = {id(p): p for own in cut.parameters for p in own}

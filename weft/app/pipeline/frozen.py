@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from weft.app.pipeline.in_a_row import baseline_in_a_row
 from weft.runtime.captured.captured import CaptureError
-from weft.runtime.captured.cut import Cut
+from weft.runtime.captured.division import Division
 from weft.runtime.plan.plan import Plan
 from weft.solver.problem import Block, BlockKind, Dependency, Problem
 from weft.solver.schedule import Schedule
@@ -38,7 +38,7 @@ def published(name: str, problem: Problem, micro_batches: int) -> Schedule:
                    makespan_bound=max(0.0, made.makespan_bound - spared), period_bound=None, repetend=None)
 
 
-def require_backwards(cut: Cut, plan: Plan) -> None:
+def require_backwards(cut: Division, plan: Plan) -> None:
     """Refuse a plan by which a stage that trains would have no gradients.
 
     Raises :class:`~weft.runtime.captured.captured.CaptureError`.

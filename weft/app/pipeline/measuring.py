@@ -21,13 +21,18 @@ from weft.app.pipeline.options import PipelineOptions
 from weft.app.pipeline.precision import autocasting, has_masters
 from weft.app.pipeline.row import Row
 from weft.app.pipeline.running import under_autocast
-from weft.app.pipeline.times import operator_seconds, operator_weights, saved_bytes, untouched
+from weft.app.pipeline.split import Model, divided
+from weft.app.pipeline.times import operator_seconds, operator_weights, saved_bytes
 from weft.runtime.captured.captured import Captured
-from weft.runtime.captured.cut import Cut, crossings
+from weft.runtime.captured.cut import crossings
+from weft.runtime.captured.decisions import Decisions
+from weft.runtime.captured.division import Division
 from weft.runtime.captured.learning import first_weight, work_of
 from weft.runtime.captured.materials import Materials
 from weft.runtime.captured.part import Data, Goal, training_of
 from weft.runtime.captured.purity import Purity
+from weft.runtime.captured.treatment import treated
+from weft.runtime.captured.untouched import untouched
 from weft.runtime.interface.precision import MasterWeights
 from weft.runtime.interface.training import Training
 from weft.runtime.measure.measure_stages import measure_stages
@@ -37,7 +42,7 @@ from weft.runtime.ranks.session import Session
 from weft.runtime.replay.calibration import Calibration, calibrate
 from weft.runtime.replay.stepping import stages_of
 
-__all__ = ["Example", "Ranks"]
+__all__ = ["Example", "Ranks", "stand_in"]
 
 Value = TypeVar("Value")
 REPEATS = 3  # of each pass of a stage: the executor's own run says more later
@@ -58,8 +63,8 @@ class Ranks:
     """All ranks of ``session``, each with the whole captured model; every method but :meth:`training` is called by all
     of them together."""
 
-    captured: Captured
-    purity: Purity
+    captured: Model
+    purity: Purity | None
     example: Example
     goal: Goal
     session: Session
@@ -88,6 +93,12 @@ class Ranks:
         """Whether the loss can be called."""
         return self.goal.loss is None or self.example.target is not None
 
+    def deciding(self, decisions: Decisions) -> Ranks:
+        """The same where stages do what ``decisions`` says of their memory."""
+        if not isinstance(self.captured, Captured):
+            return self  # there is nothing to decide
+        return replace(self, captured=treated(self.captured, decisions, self.example.leaves, self.options.batch_dims))
+
     @property
     def model_bytes(self) -> int:
         """Bytes of the model on this rank's device."""
@@ -95,35 +106,45 @@ class Ranks:
                                                           *self.captured.model.buffers()}
                    if t.device.type == self.session.device.type)
 
+    @property
+    def graph(self) -> tuple[Captured, Purity]:
+        """What is only there of a model that was exported."""
+        assert isinstance(self.captured, Captured) and self.purity is not None
+        return self.captured, self.purity
+
     def sizes(self) -> tuple[float | None, ...]:
-        """The bytes that pass before each operator; ``None`` where no cut may be."""
-        return tuple(float(crossing.size) if crossing.refused is None and crossing.values and self.purity.begins(node)
-                     else None for node, crossing in zip(self.captured.calls, crossings(self.captured, self.purity),
-                                                         strict=True))
+        """The bytes that pass before each operator; ``None`` where no cut may be. Of a model that is cut before
+        submodules: those that pass there."""
+        if not isinstance(self.captured, Captured):
+            return self.captured.sizes()
+        captured, purity = self.graph
+        return tuple(float(crossing.size) if crossing.refused is None and crossing.values and purity.begins(node)
+                     else None for node, crossing in zip(captured.calls, crossings(captured, purity), strict=True))
 
     def row(self, sizes: tuple[float | None, ...]) -> Row:
         """The operators, each timed by all ranks at once: the median of the ranks counts. (What they keep is worked out
         by rank 0, from shapes.)"""
-        first, shares = first_weight(self.captured), work_of(self.captured, self.purity)
+        captured, purity = self.graph
+        first, shares = first_weight(captured), work_of(captured, purity)
         self.session.barrier("to measure operators")
         seconds = self.session.exchange(self._operator_seconds(), "measuring operators")
         medians = (statistics.median(times) for times in zip(*seconds, strict=True))
         return Row(tuple(time * share for time, share in zip(medians, shares, strict=True)), sizes, first + 1,
-                   tuple(operator_weights(self.captured)), (0.0,) * len(sizes))
+                   tuple(operator_weights(captured)), (0.0,) * len(sizes))
 
     def _operator_seconds(self) -> list[float]:
         with autocasting(self.options.autocast, self.session.device):
-            return operator_seconds(self.captured, self.example.leaves)
+            return operator_seconds(self.graph[0], self.example.leaves)
 
     def kept(self, row: Row) -> Row:
         """``row`` with what operators keep, which only a limit of memory needs to be known for."""
         with autocasting(self.options.autocast, self.session.device):
-            return replace(row, kept=tuple(saved_bytes(self.captured, self.example.leaves)))
+            return replace(row, kept=tuple(saved_bytes(self.graph[0], self.example.leaves)))
 
     def training(self, places: Sequence[int]) -> Training:
         """The stages of the cut at ``places``, fed with the example; a loss that needs a target that nobody has given
         is made of the result. On the meta device they are given numbers each time they are looked up."""
-        cut = Cut(self.captured, places, self.purity)
+        cut = divided(self.captured, places, self.purity)
         whole = self._training_of(cut, range(cut.count))
         return whole if self.materials is None else built_when_asked(
             whole, lambda s: self._training_of(cut, [s]).stages[s], self.materials)
@@ -131,7 +152,7 @@ class Ranks:
     @contextmanager
     def _as_run(self, places: Sequence[int], only: Sequence[int]) -> Iterator[Training]:
         """Those in ``only`` as they will run: inside, they have numbers, and masters if weights are to have such."""
-        cut = Cut(self.captured, places, self.purity)
+        cut = divided(self.captured, places, self.purity)
         training = self._training_of(cut, only)
         if self.materials is not None:
             known: dict[int, Tensor] = {}
@@ -146,8 +167,8 @@ class Ranks:
             if training.masters is not None:
                 training.masters.close()
 
-    def _training_of(self, cut: Cut, only: Sequence[int]) -> Training:
-        known = self.goal if self.has_target else Goal(_stand_in, None)
+    def _training_of(self, cut: Division, only: Sequence[int]) -> Training:
+        known = self.goal if self.has_target else Goal(stand_in, None)
         found = training_of(cut, only, known, Data([self.example.named] * self.options.micro_batches))
         return under_autocast(found, self.options.autocast, self.session.device)
 
@@ -167,7 +188,7 @@ class Ranks:
             return calibrate(plan, self.session, training)
 
 
-def _stand_in(output: Any, target: Any) -> Tensor:
+def stand_in(output: Any, target: Any) -> Tensor:
     """The mean of all numbers of the result: what a loss costs where no target is known to call it with."""
     return torch.stack([leaf.double().mean() for leaf in tree_leaves(output)
                         if isinstance(leaf, Tensor) and leaf.is_floating_point()]).sum()

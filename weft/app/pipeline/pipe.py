@@ -23,7 +23,7 @@ from weft.app.pipeline.running import compiled, under_autocast
 from weft.app.pipeline.state import PipelineState
 from weft.runtime.captured.batch import BatchError, Layout, batch_size
 from weft.runtime.captured.captured import CaptureError
-from weft.runtime.captured.cut import Cut
+from weft.runtime.captured.division import Division
 from weft.runtime.captured.part import Data, Goal, evaluation_of, training_of
 from weft.runtime.checkpoint.weights import State
 from weft.runtime.interface.training import Training
@@ -46,7 +46,7 @@ class Pipeline:
     :class:`~weft.runtime.ranks.watch.Watch`.
     """
 
-    def __init__(self, session: Session, close: Callable[[BaseException | None], None], cut: Cut, plan: Plan,
+    def __init__(self, session: Session, close: Callable[[BaseException | None], None], cut: Division, plan: Plan,
                  goal: Goal, inputs: Layout, options: PipelineOptions, notes: tuple[str, ...],
                  full: Mapping[str, Tensor], peaks: tuple[int, ...] | None = None) -> None:
         self.session, self.cut, self.plan, self.goal, self.notes = session, cut, plan, goal, notes

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from weft.runtime.captured.captured import CaptureError
-from weft.runtime.captured.cut import Cut
+from weft.runtime.captured.division import Division
 from weft.runtime.checkpoint import model_checkpoint
 from weft.runtime.checkpoint.model_names import NamedTensor, fitted, named_tensors
 from weft.runtime.checkpoint.weights import State, WeightsError, weights_of
@@ -28,7 +28,7 @@ class PipelineState:
     the first one's; one that no stage reads as rank 0's.
     """
 
-    def __init__(self, session: Session, cut: Cut, stage_ranks: Sequence[int]) -> None:
+    def __init__(self, session: Session, cut: Division, stage_ranks: Sequence[int]) -> None:
         self.session, self.model = session, cut.captured.model
         self.masters: MasterWeights | None = None
         self.kind = type(self.model).__name__

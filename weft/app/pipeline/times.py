@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,9 +14,10 @@ from torch.fx import Interpreter, Node
 from weft.app.pipeline.times_alone import seconds_alone
 from weft.runtime.captured.captured import Captured
 from weft.runtime.captured.faked import is_on_meta
+from weft.runtime.captured.untouched import untouched
 from weft.runtime.measure.measure import single_threaded
 
-__all__ = ["operator_seconds", "operator_weights", "saved_bytes", "untouched"]
+__all__ = ["operator_seconds", "operator_weights", "saved_bytes"]
 
 #: A pass back takes about twice as long as the one forward: two products in place of one.
 BOTH_WAYS = 3.0
@@ -93,19 +93,3 @@ def operator_weights(captured: Captured) -> list[float]:
         seen |= own.keys()
         found.append(float(sum(p.numel() * p.element_size() for p in own.values())))
     return found
-
-
-@contextmanager
-def untouched(model: nn.Module) -> Iterator[None]:
-    """Whatever runs inside, buffers, gradients and random state are afterwards as they were."""
-    buffers = {buffer: buffer.clone() for buffer in model.buffers()}
-    gradients = {parameter: parameter.grad for parameter in model.parameters()}
-    for parameter in gradients:
-        parameter.grad = None
-    with torch.random.fork_rng():
-        yield
-    with torch.no_grad():
-        for buffer, value in buffers.items():
-            buffer.copy_(value)
-    for parameter, gradient in gradients.items():
-        parameter.grad = gradient
