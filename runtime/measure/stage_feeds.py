@@ -204,7 +204,7 @@ def _foresee(function: Callable[..., Any], inputs: Callable[[], list[Tensor]],
     with shapes, saved_tensors_hooks(keep, lambda tensor: tensor):
         ys = function(*(x.requires_grad_() if x.is_floating_point() or x.is_complex() else x for x in inputs()))
         outputs = [Boundary(tuple(y.shape), y.dtype) for y in ((ys,) if isinstance(ys, Tensor) else ys)]
-    return sum(kept.values()) + 4 * max([*map(_size, outputs), *kept.values()]), outputs
+    return sum(kept.values()) + 4 * max([*map(_size, outputs), *kept.values()], default=0), outputs
 
 
 def _random(looks: Boundary, device: torch.device) -> Tensor:

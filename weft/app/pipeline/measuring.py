@@ -120,8 +120,8 @@ class Ranks:
         if not isinstance(self.captured, Captured):
             return self.captured.sizes()
         captured, purity = self.graph
-        return tuple(None if crossing.refused is not None or not crossing.values else float(crossing.size)
-                     for crossing in crossings(captured, purity))
+        return tuple(float(crossing.size) if crossing.refused is None and crossing.values and purity.begins(node)
+                     else None for node, crossing in zip(captured.calls, crossings(captured, purity), strict=True))
 
     def row(self, sizes: tuple[float | None, ...]) -> Row:
         """The operators, each timed by all ranks at once: the median of the ranks counts. (What they keep is worked out

@@ -295,7 +295,7 @@ class Pipeline:
 
         replay = self._stepping.replay()
         if replay is not None:
-            draw_step(self.plan, replay, path)
+            draw_step(self.plan, replay, path, type(self.model).__name__)
 
     def _leave(self) -> None:
         for stepping, _ in self._evaluation.values():
