@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from weft.runtime.ranks.session import Session, SessionError
     from weft.runtime.replay.options import ReplayError, ReplayOptions
     from weft.runtime.replay.result import Replay
+    from weft.runtime.train.deferred import Formula
+    from weft.runtime.train.deferring import register_deferred
     from weft.runtime.train.parallel import (
         ColumnLinear,
         RowLinear,
@@ -50,11 +52,11 @@ if TYPE_CHECKING:
     )
     from weft.runtime.train.requests import Requests
 
-__all__ = ["AdamA", "Boundary", "ColumnLinear", "MasterWeights", "MeasuredStages", "Plan", "Ports", "Program",
-           "ProgramError", "Replay", "ReplayError", "ReplayOptions", "Requests", "RowLinear", "Session", "SessionError",
-           "StageCosts", "StageGraph", "Timeline", "Training", "VocabularyEmbedding", "load_plan", "load_stage_costs",
-           "load_timeline", "measure_stages", "measured_problem", "parallel_cross_entropy", "plan_of", "save_plan",
-           "save_stage_costs", "sharded"]
+__all__ = ["AdamA", "Boundary", "ColumnLinear", "Formula", "MasterWeights", "MeasuredStages", "Plan", "Ports",
+           "Program", "ProgramError", "Replay", "ReplayError", "ReplayOptions", "Requests", "RowLinear", "Session",
+           "SessionError", "StageCosts", "StageGraph", "Timeline", "Training", "VocabularyEmbedding", "load_plan",
+           "load_stage_costs", "load_timeline", "measure_stages", "measured_problem", "parallel_cross_entropy",
+           "plan_of", "register_deferred", "save_plan", "save_stage_costs", "sharded"]
 
 #: Where each public name is defined.
 _MODULES = {
@@ -70,6 +72,8 @@ _MODULES = {
     "ranks.session": ("Session", "SessionError"),
     "replay.options": ("ReplayError", "ReplayOptions"),
     "replay.result": ("Replay",),
+    "train.deferred": ("Formula",),
+    "train.deferring": ("register_deferred",),
     "train.parallel": ("ColumnLinear", "RowLinear", "VocabularyEmbedding", "parallel_cross_entropy", "sharded"),
     "train.requests": ("Requests",),
 }

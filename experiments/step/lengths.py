@@ -45,19 +45,20 @@ class Setting:
 
     seed: int
     memory: str
+    micro_batches: int = MICRO_BATCHES
 
     @property
     def lengths(self) -> list[int]:
         """Tokens of each micro-batch."""
         draw = random.Random(self.seed)
-        drawn = (draw.lognormvariate(0, _SIGMA) * _MEDIAN for _ in range(MICRO_BATCHES))
+        drawn = (draw.lognormvariate(0, _SIGMA) * _MEDIAN for _ in range(self.micro_batches))
         return [min(_MOST, max(_STEP, round(tokens / _STEP) * _STEP)) for tokens in drawn]
 
     @property
     def spec(self) -> Spec:
         """The model on its GPUs with these lengths."""
         return parse_spec(f"""
-name: GPT-1.3B, 16 lengths
+name: GPT-1.3B, {self.micro_batches} lengths
 model: {{family: gpt, layers: 24, hidden: 2048, heads: 32, vocabulary: 51200, sequence: {_MOST}}}
 cluster: {{gpus: {DEVICES}, memory: {self.memory}, device: a100-40gb}}
 training: {{lengths: {self.lengths}}}
@@ -70,15 +71,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=60.0, help="of each of weft's two searches")
     parser.add_argument("--memories", nargs="+", default=["40 GiB", "16 GiB"])
+    parser.add_argument("--micro-batches", type=int, default=MICRO_BATCHES)
     parser.add_argument("--output", type=Path, default=RESULTS / "lengths.json")
     options = parser.parse_args(arguments)
     record = Record(options.output)
-    rows = [_measure(Setting(seed, memory), options.seconds) for memory in options.memories
+    rows = [_measure(Setting(seed, memory, options.micro_batches), options.seconds) for memory in options.memories
             for seed in range(options.draws)]
     _show(rows)
     better = [1 - row["weft, reordered"]["ms"] / row["DynaPipe, its order"]["ms"] for row in rows]
     gain = [1 - row["weft, reordered"]["ms"] / row["weft, as given"]["ms"] for row in rows]
-    record.write({"seconds": options.seconds, "devices": DEVICES, "micro_batches": MICRO_BATCHES, "summary": {
+    record.write({"seconds": options.seconds, "devices": DEVICES, "micro_batches": options.micro_batches, "summary": {
         "settings": len(rows), "mean share below DynaPipe's order": round(sum(better) / len(better), 4),
         "mean share gained by order": round(sum(gain) / len(gain), 4),
         "widest gap, as given": max(row["weft, as given"]["gap"] for row in rows),

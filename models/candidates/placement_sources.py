@@ -31,7 +31,7 @@ from weft.models.times.profiles import PROFILES
 from weft.models.times.roofline import Roofline
 from weft.solver.placement.problem import PlacementError, PlacementProblem
 
-__all__ = ["at_size", "costs_of_one_size", "graph_problem", "spec_problem"]
+__all__ = ["all_reduce_seconds", "at_size", "costs_of_one_size", "graph_problem", "spec_problem"]
 
 #: Kept free on every device for the framework, as a spec's cluster does by default.
 _RESERVE = 1024**3
@@ -135,11 +135,11 @@ def _replicas(spec: Spec, gradients: int, kinds: int) -> list[Replicas]:
         run = spec.run.model_copy(update={"micro_batch_size": size // devices})
         part = spec.model_copy(update={"training" if isinstance(run, Training) else "inference": run})
         found.append(Replicas(devices, [family_costs(part).times],
-                              _all_reduce(spec, gradients, devices, machines) / gradients if gradients else 0.0))
+                              all_reduce_seconds(spec, gradients, devices, machines) / gradients if gradients else 0.0))
     return found
 
 
-def _all_reduce(spec: Spec, size: int, devices: int, machines: int) -> float:
+def all_reduce_seconds(spec: Spec, size: int, devices: int, machines: int) -> float:
     """Seconds to add up ``size`` bytes: as the spec's device does, or a ring's over the cluster's link."""
     name, network = device_of(spec), model_cluster(spec.cluster).network
     if name is not None:

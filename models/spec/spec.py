@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -32,8 +32,12 @@ from weft.models.spec.model_sections import (
 from weft.models.spec.sections import Cluster, Inference, Placement, Spec, Training
 from weft.models.spec.yaml_lines import LinedYaml, YamlError, show_path
 
-__all__ = ["Spec", "SpecError", "demo_spec", "load_spec", "named_file", "parse_spec", "path_in", "spec_schema",
-           "with_lengths"]
+__all__ = ["Spec", "SpecError", "checked", "demo_spec", "load_spec", "named_file", "parse_spec", "path_in",
+           "spec_schema", "with_lengths"]
+
+#: The sections of a file, by where they stand in it.
+Sections: TypeAlias = Mapping[tuple[str, ...], type[BaseModel]]
+Found = TypeVar("Found", bound=BaseModel)
 
 _TYPES = {
     "bool_type": "true or false", "dict_type": "a mapping", "int_from_float": "a whole number", "int_type":
@@ -56,21 +60,33 @@ def parse_spec(text: str, where: str = "spec", folder: Path | None = None) -> Sp
 
     Raises :class:`SpecError`.
     """
+    spec, value = checked(Spec, text, where, {
+        ("cluster",): Cluster, ("training",): Training, ("inference",): Inference, ("placement",): Placement,
+        ("model", "layers"): LayerSpec})
+    spec._where, spec._folder = where, folder
+    training = value.get("training")
+    return with_lengths(spec, counted=isinstance(training, dict) and "micro_batches" in training)
+
+
+def checked(kind: type[Found], text: str, where: str, sections: Sections, *,
+            lines: bool = True) -> tuple[Found, dict[str, Any]]:
+    """What ``text`` (YAML) holds as a ``kind`` with ``sections`` in it, and as plain data. ``where`` leads every
+    message; ``lines``: they say on which line, which means something where the user has written the text.
+
+    Raises :class:`SpecError`.
+    """
     if not text.strip():
         raise SpecError(f"{where}: is empty")
     try:
         source = LinedYaml(text)
     except YamlError as error:
-        raise SpecError(f"{where}: {f'line {error.line}: ' if error.line else ''}{error}") from None
+        raise SpecError(f"{where}: {f'line {error.line}: ' if error.line and lines else ''}{error}") from None
     try:
-        spec = Spec.model_validate(source.value)
+        return kind.model_validate(source.value), source.value
     except ValidationError as error:
-        raise SpecError(_sentence(error, source, where)) from None
+        raise SpecError(_sentence(error, source, where, {(): kind, **sections}, lines)) from None
     except RecursionError:
         raise SpecError(f"{where}: is nested too deeply") from None
-    spec._where, spec._folder = where, folder
-    training = source.value.get("training")
-    return with_lengths(spec, counted=isinstance(training, dict) and "micro_batches" in training)
 
 
 def with_lengths(spec: Spec, *, counted: bool = False) -> Spec:
@@ -127,12 +143,13 @@ def spec_schema() -> dict[str, Any]:
 # -- from pydantic's findings to one sentence --------------------------------------------------------------------
 
 
-def _sentence(error: ValidationError, source: LinedYaml, where: str) -> str:
+def _sentence(error: ValidationError, source: LinedYaml, where: str, sections: Sections, lines: bool) -> str:
     """One sentence for the finding that stands first in the file; unknown keys go before what they may cause."""
     findings = [(_rank(entry["type"]), source.line(_entry_path(entry)), entry) for entry in error.errors()]
     _, line, entry = min(findings, key=lambda finding: finding[:2])
     path = _entry_path(entry)
-    return f"{where}: line {line}: {_finding(entry, path, source)}"
+    place = f"{where}: line {line}" if lines else where
+    return f"{place}: {_finding(entry, path, source, sections)}"
 
 
 def _rank(kind: str) -> int:
@@ -152,12 +169,12 @@ def _path(location: tuple[int | str, ...]) -> tuple[str | int, ...]:
     return tuple(step for step in steps if step not in (EXPLICIT, CONFIG, GRAPH))
 
 
-def _finding(entry: Mapping[str, Any], path: tuple[str | int, ...], source: LinedYaml) -> str:
+def _finding(entry: Mapping[str, Any], path: tuple[str | int, ...], source: LinedYaml, sections: Sections) -> str:
     kind, field, context = entry["type"], show_path(path), entry.get("ctx", {})
     if kind == "extra_forbidden":
-        return _unknown_key(path, source)
+        return _unknown_key(path, source, sections)
     if kind == "missing":
-        meaning = _allowed_keys(path[:-1], source).get(str(path[-1]), "").rstrip(".")
+        meaning = _allowed_keys(path[:-1], source, sections).get(str(path[-1]), "").rstrip(".")
         return f"{field} is missing" + (f": {meaning[0].lower()}{meaning[1:]}" if meaning else "")
     if kind.startswith("union_tag"):
         found = "missing" if kind == "union_tag_not_found" else source.text(path)
@@ -184,18 +201,15 @@ def _finding(entry: Mapping[str, Any], path: tuple[str | int, ...], source: Line
     return f"{found}, it must be {_TYPES[kind]}" if kind in _TYPES else f"{found}: {entry['msg']}"
 
 
-def _unknown_key(path: tuple[str | int, ...], source: LinedYaml) -> str:
-    allowed, section = list(_allowed_keys(path[:-1], source)), show_path(path[:-1])
+def _unknown_key(path: tuple[str | int, ...], source: LinedYaml, sections: Sections) -> str:
+    allowed, section = list(_allowed_keys(path[:-1], source, sections)), show_path(path[:-1])
     name = str(path[-1])
     return (f"{f'{section}: ' if section else ''}unknown key {name!r}{_near(name, allowed)}"
             f"; the keys are {', '.join(allowed)}")
 
 
-def _allowed_keys(path: tuple[str | int, ...], source: LinedYaml) -> dict[str, str]:
+def _allowed_keys(path: tuple[str | int, ...], source: LinedYaml, sections: Sections) -> dict[str, str]:
     """The keys of the section at ``path`` and what they mean."""
-    sections: dict[tuple[str, ...], type[BaseModel]] = {
-        (): Spec, ("cluster",): Cluster, ("training",): Training, ("inference",): Inference,
-        ("placement",): Placement, ("model", "layers"): LayerSpec}
     names = tuple(step for step in path if isinstance(step, str))
     if names == ("model",):
         model = source.value["model"]

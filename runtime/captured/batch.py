@@ -18,8 +18,8 @@ class BatchError(CaptureError):
     """A batch that does not fit: one sentence."""
 
 
-def micro_batch(value: Any, count: int, dim: int = 0) -> Any:
-    """The first of ``count`` micro-batches of ``value``, whose tensors are cut along ``dim``.
+def micro_batch(value: Any, count: int, dim: int = 0, number: int = 0) -> Any:
+    """Number ``number`` of ``count`` micro-batches of ``value``, whose tensors are cut along ``dim``.
 
     Raises :class:`BatchError` where the batch does not divide.
     """
@@ -27,7 +27,7 @@ def micro_batch(value: Any, count: int, dim: int = 0) -> Any:
     if size is not None and size % count:
         raise BatchError(f"a batch of {size} does not divide into {count} micro-batches: give a batch whose size is a "
                          f"multiple of {count}, or another micro_batches")
-    return tree_map(lambda leaf: _cut(leaf, size, count, dim, 0) if isinstance(leaf, Tensor) else leaf, value)
+    return tree_map(lambda leaf: _cut(leaf, size, count, dim, number) if isinstance(leaf, Tensor) else leaf, value)
 
 
 def batch_size(leaves: Sequence[Any], dim: int) -> int | None:
@@ -46,6 +46,11 @@ class Layout:
     def __init__(self, what: str, names: Sequence[str], spec: TreeSpec, looks: Sequence[Any], count: int,
                  dim: int = 0) -> None:
         self.what, self.names, self.spec, self.looks, self.count, self.dim = what, names, spec, looks, count, dim
+
+    @property
+    def named(self) -> dict[str, Tensor]:
+        """A tensor like each of those of a micro-batch, by name."""
+        return {name: looks for name, looks in zip(self.names, self.looks, strict=True) if isinstance(looks, Tensor)}
 
     def micro_batches(self, value: Any) -> list[dict[str, Tensor]]:
         """The tensors of each micro-batch, by name. Raises :class:`BatchError`."""

@@ -10,14 +10,18 @@ from __future__ import annotations
 import hashlib
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import TreeSpec, tree_leaves, tree_map
+
+from weft.runtime.captured.faked import exchanged, faked, is_on_meta
+from weft.runtime.captured.told import raised_at, split_advice
+from weft.runtime.captured.untouched import untouched
 
 __all__ = ["CaptureError", "Captured"]
 
@@ -31,13 +35,23 @@ class CaptureError(ValueError):
     """A model that cannot be captured, or cannot be cut so; the message says where and what to do, in one sentence."""
 
 
+class Treated(Protocol):
+    """Something that is done to stages before they train."""
+
+    def of(self, places: Sequence[int], stages: Mapping[int, GraphModule], light: bool) -> dict[int, GraphModule]:
+        """``stages`` of the cut at ``places``, changed; ``light`` as in
+        :class:`~weft.runtime.captured.purity.Purity`."""
+
+
 @dataclass(frozen=True)
 class Captured:
     """An exported model.
 
     ``graph_module``: its operators; ``names``: of each parameter and buffer, by ``id``, the model's own first name for
     it; ``inputs``: the placeholders, in the order of the leaves of ``(args, kwargs)`` as ``in_spec`` has them;
-    ``out_spec``: how the results are put together.
+    ``out_spec``: how the results are put together. ``treatment``: what is done to the stages that it is cut into.
+    ``under_autocast``: it was captured so, and must run so: the graph says of which types tensors are, but has no
+    casts.
     """
 
     model: nn.Module
@@ -45,27 +59,44 @@ class Captured:
     names: Mapping[int, str]
     in_spec: TreeSpec
     out_spec: TreeSpec
+    treatment: Treated | None = None
+    under_autocast: bool = False
 
     @classmethod
-    def of(cls, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Captured:
-        """``model`` as called with ``args`` and ``kwargs``, which are of the size of one micro-batch.
+    def of(cls, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None,
+           device: torch.device | None = None) -> Captured:
+        """``model`` as called with ``args`` and ``kwargs``, which are of the size of one micro-batch. What of it is on
+        the meta device is captured as if it were on ``device`` (default: the CPU).
 
         Raises :class:`CaptureError` for a model that ``torch.export`` cannot follow.
         """
-        given = dict(kwargs or {})
+        given = tuple(args), dict(kwargs or {})
+        if not is_on_meta(model):
+            return cls._exported(model, *given)
+        with faked(model, device or torch.device("cpu"), given) as (standing_in, own):
+            found = cls._exported(model, *standing_in)
+        return found.exchanging(own)
+
+    def exchanging(self, others: Mapping[int, Tensor]) -> Captured:
+        """The same with ``others`` in the place of the tensors that have these ids, in the graph and in the model."""
+        exchanged(self.graph_module, others)
+        exchanged(self.model, others)
+        return replace(self, names=_names(self.model))
+
+    @classmethod
+    def _exported(cls, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
         try:
-            exported = torch.export.export(model, tuple(args), given, strict=False)
+            exported = torch.export.export(model, args, kwargs, strict=False)
         except Exception as error:  # of many types: whatever the model's own code raises, too
-            raise CaptureError(f"{type(model).__name__} cannot be exported: {_told(error)}; torch.export must follow "
-                               "the whole forward: take out branches on values of tensors, and for a model of "
-                               "transformers give use_cache=False among kwargs") from error
+            raise CaptureError(_why(model, args, kwargs, error)) from error
         try:
             graph_module = exported.module(check_guards=False)
         except TypeError:  # before torch 2.9 there were no guards in the graph
             graph_module = exported.module()
         assert isinstance(graph_module, GraphModule)
         _drop_checks(graph_module)
-        found = cls(model, graph_module, _names(model), exported.call_spec.in_spec, exported.call_spec.out_spec)
+        found = cls(model, graph_module, _names(model), exported.call_spec.in_spec, exported.call_spec.out_spec,
+                    under_autocast=any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")))
         found._require_read()
         return found
 
@@ -115,7 +146,8 @@ class Captured:
         for node in self.calls:
             if isinstance(looks := node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool):
                 raise CaptureError(f"the operator {node.name}{where(node)} gives the number {looks} whose value "
-                                   "depends on data: compute it outside the model, and give it as an argument")
+                                   "depends on data: compute it outside the model and give it as an argument, or cut "
+                                   f"without an export, with {split_advice(self.model)}")
 
 
 def where(node: Node) -> str:
@@ -162,11 +194,20 @@ def _looks(node: Node) -> str:
                         node.meta.get("val")))
 
 
-def _told(error: BaseException) -> str:
-    """The first line of what was raised, and the user's line where it happened, if torch says so."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    place = next((line for line in lines if line.startswith("File ") and "site-packages/torch/" not in line), "")
-    return f"{lines[0].rstrip('.'):.300}" + (f" ({place:.200})" if place else "")
+def _why(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> str:
+    """Why an export failed, and what to do: of a model that does not run either, that."""
+    name, said = type(model).__name__, raised_at(error)
+    if "Unsupported output type" in str(error) or "Unsupported input type" in str(error):
+        return (f"{name} cannot be exported: {said}: give it and let it return tensors in tuples, lists or dicts, and "
+                "for a model of transformers give use_cache=False among kwargs")
+    try:
+        with untouched(model), torch.no_grad():
+            model(*args, **kwargs)
+    except Exception as own:  # of the user's own code
+        return f"{name} cannot be run on the example: {raised_at(own)}: give args and kwargs as its forward takes them"
+    return (f"{name} cannot be exported: {said}: torch.export must follow the whole forward, so take out what looks at "
+            "numbers of tensors there, or cut without an export, before submodules that you name, as with "
+            f"{split_advice(model)}")
 
 
 def leaves(value: Any) -> list[Any]:

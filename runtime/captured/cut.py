@@ -7,7 +7,7 @@ to the stage that makes the tuple. A stage holds the parameters, buffers and con
 own names, and they are the model's own objects. A parameter that several stages read is a tie.
 
 Operators on weights become layers again (:mod:`~weft.runtime.captured.layers`), so that a split backward can defer
-their weight gradients.
+their weight gradients. Those that draw random numbers get seeds of their own (:mod:`~weft.runtime.train.moment`).
 """
 
 from __future__ import annotations
@@ -16,22 +16,27 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
 
 from weft.runtime.captured.captured import Captured, CaptureError, is_item, tensors, where
-from weft.runtime.captured.layers import layer_of
-from weft.runtime.captured.purity import Purity
+from weft.runtime.captured.layers import Layers
+from weft.runtime.captured.purity import Purity, draws
 from weft.runtime.interface.training import Boundary, Ports
+from weft.runtime.train.moment import Seeded
 
-__all__ = ["BATCH", "Cut", "Crossing", "Stages", "crossings"]
+__all__ = ["BATCH", "OPERATOR", "Cut", "Crossing", "Stages", "crossings"]
 
 #: How the data that stages take is named: this, and the input's own name.
 BATCH = "batch."
 #: Where a stage's module keeps the layers that operators have been made of.
 OPERATORS = "weft_operators"
+#: In the meta data of a stage's nodes: the node of the captured graph that each is.
+OPERATOR = "weft_operator"
 
 
 @dataclass(frozen=True)
@@ -68,13 +73,15 @@ def crossings(captured: Captured, purity: Purity) -> list[Crossing]:
 class Stages:
     """The stages of a cut: modules and ports by number, and how every value that passes looks.
 
-    ``results`` are the model's, as values' names or numbers: what the last stage gives, or takes and gives.
+    ``untrained``: the values that depend on no trained parameter. ``results`` are the model's, as values' names or
+    numbers: what the last stage gives, or takes and gives.
     """
 
     modules: Mapping[int, GraphModule]
     ports: Mapping[int, Ports]
     boundaries: Mapping[str, Boundary]
     results: tuple[Any, ...]
+    untrained: frozenset[str] = frozenset()
 
 
 class Cut:
@@ -109,8 +116,14 @@ class Cut:
                     found[s][id(value)] = value
         return tuple(tuple(p for p in each.values() if p.requires_grad) for each in found)
 
-    def stages(self, only: Sequence[int] | None = None) -> Stages:
-        """The modules of all stages, or of those in ``only``; ports and boundaries are those of all."""
+    def tensors(self, s: int) -> list[Tensor]:
+        """The parameters, buffers and constants that stage ``s`` reads, each once."""
+        read = [self.captured.attribute(node) for node in self._wanted(s) if node.op == "get_attr"]
+        return list({id(value): value for value in read if isinstance(value, Tensor)}.values())
+
+    def stages(self, only: Sequence[int] | None = None, plain: bool = False) -> Stages:
+        """The modules of all stages, or of those in ``only``; ports and boundaries are those of all. ``plain``: the
+        operators as they were captured, no layers, random ones without seeds, and nothing done to them."""
         ports, boundaries = {}, {}
         for s in range(self.count):
             gives = self._gives(s)
@@ -120,7 +133,12 @@ class Cut:
                 boundaries[node.name] = _boundary(node)
         results = tuple(leaf.name if isinstance(leaf, Node) else leaf for leaf in self.captured.results)
         wanted = range(self.count) if only is None else only
-        return Stages({s: self._module(s) for s in wanted}, ports, boundaries, results)
+        modules, treatment = {s: self._module(s, plain) for s in wanted}, self.captured.treatment
+        if treatment is not None and not plain:
+            modules = treatment.of(self.places, modules, self.purity.light)
+        untrained = frozenset(name.name for own in self.given.values() for name in own
+                              if name not in self.purity.learned)
+        return Stages(modules, ports, boundaries, results, untrained)
 
     def ties(self) -> list[dict[int, str]]:
         """The trained parameters that several stages read: by stage, the name that each has in its module."""
@@ -131,6 +149,11 @@ class Cut:
                 assert name is not None
                 held.setdefault(id(parameter), {})[s] = name
         return [names for names in held.values() if len(names) > 1]
+
+    def spans(self) -> tuple[tuple[str, str], ...]:
+        """The first and the last operator of each stage."""
+        calls = self.captured.calls
+        return tuple((calls[a].name, calls[b - 1].name) for a, b in pairwise((0, *self.places, len(calls))))
 
     # -- which operators -----------------------------------------------------------------------------------------------
 
@@ -187,23 +210,31 @@ class Cut:
 
     # -- modules -------------------------------------------------------------------------------------------------------
 
-    def _module(self, s: int) -> GraphModule:
+    def _module(self, s: int, plain: bool) -> GraphModule:
         graph, root = Graph(), nn.Module()
         env: dict[Node, Node] = {}
         for node in (*self.takes[s], *self.data[s]):
             env[node] = graph.placeholder(node.name)
         operators = nn.Module()
         root.add_module(OPERATORS, operators)
-        for node in self._wanted(s):
-            if node in env or node.op == "placeholder":
+        wanted = self._wanted(s)
+        layers = Layers([node for node in wanted if node not in env and not plain], self._gives(s), self.purity)
+        for node in wanted:
+            if node in env or node.op == "placeholder" or node in layers.absorbed:
                 continue
             if node.op == "get_attr":
                 env[node] = graph.get_attr(self._put(root, node))  # under its own name, whoever reads it
-            elif (layer := layer_of(node, self.captured.attribute)) is not None:
+            elif (layer := layers.found.get(node)) is not None:
                 operators.add_module(node.name, layer.module)
-                env[node] = graph.call_module(f"{OPERATORS}.{node.name}", (env[layer.x],))
+                env[node] = graph.call_module(f"{OPERATORS}.{node.name}", tuple(env[x] for x in layer.xs))
+            elif not plain and draws(node):
+                operators.add_module(node.name, Seeded(node.target, self.purity.place[node]))  # type: ignore[arg-type]
+                env[node] = graph.call_module(f"{OPERATORS}.{node.name}", *map_arg(
+                    (node.args, node.kwargs), lambda arg: env[arg]))
             else:
                 env[node] = graph.node_copy(node, lambda arg: env[arg])
+        for node, own in env.items():
+            own.meta.update(node.meta, **{OPERATOR: node})
         graph.output(tuple(env[node] for node in self._gives(s)))
         for read in graph.find_nodes(op="get_attr"):
             if not read.users:

@@ -18,9 +18,13 @@ __all__ = ["evaluated"]
 FLAGS: dict[str, float | bool] = {"train": False, "training": False, "dropout_p": 0.0, "use_input_stats": False}
 
 
-def evaluated(stage: GraphModule) -> GraphModule:
-    """``stage``, changed in place. Raises :class:`~weft.runtime.captured.captured.CaptureError` where it would still
+def evaluated(stage: nn.Module) -> nn.Module:
+    """``stage``, changed in place: a graph as said, any other module by ``eval()``.
+
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` where a graph would still
     write into a buffer."""
+    if not isinstance(stage, GraphModule):
+        return stage.eval()
     for node in list(stage.graph.nodes):
         schema = getattr(node.target, "_schema", None)
         if node.op != "call_function" or schema is None:

@@ -1,90 +1,285 @@
-"""Operators of a captured graph as layers again, so that a split backward can defer their weight gradients."""
+"""Operators of a captured graph as layers again, so that a split backward can defer their weight gradients.
+
+What a layer's weights are made of is part of it: where an operator reads a function of parameters alone (a transpose, a
+cast, ``-exp(A_log)``, several put together), the function is run in the layer, and torch goes back through it in W.
+
+By :mod:`~weft.runtime.captured.makers` an operator has a formula. Any other that reads weights, draws no random numbers
+and writes nowhere can be run again in W (:class:`~weft.runtime.train.deferred.Again`), but for what takes long. What is
+light (:data:`~weft.runtime.train.formulas.LIGHT`) becomes a layer only where ``purity.light`` asks for it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from torch import nn
-from torch.fx import Node
+from torch import Tensor, nn
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from weft.runtime.captured.purity import operator_name
-from weft.runtime.train.deferred import Convolution, Product, Table
+from weft.runtime.captured.captured import is_item
+from weft.runtime.captured.makers import MAKERS, NOT_AGAIN, Made, arguments
+from weft.runtime.captured.purity import Purity, is_random, operator_name, written
+from weft.runtime.train.deferred import Again, DeferredOperator, Formula
+from weft.runtime.train.formulas import LIGHT, Linear, Product
 
-__all__ = ["Layer", "layer_of"]
+__all__ = ["Layer", "Layers"]
+
+#: Views of a matrix that a linear layer has in it already.
+TRANSPOSES = {"t", "transpose", "numpy_T", "permute", "swapaxes", "mT"}
 
 
 class Layer(NamedTuple):
-    """A module that does what an operator does with its input ``x``."""
+    """A module that does what an operator does with its inputs ``xs``."""
 
     module: nn.Module
-    x: Node
+    xs: tuple[Node, ...]
 
 
-def layer_of(node: Node, attribute: Callable[[Node], Any]) -> Layer | None:
-    """The layer that ``node`` is, if it is one on weights of the model's own; ``attribute`` gives what a ``get_attr``
-    node reads. Kinds: ``linear``; products with a matrix or matrices of weights (``addmm``, ``mm``, ``matmul``,
-    ``bmm``); convolutions; rows of a table."""
-    if node.op != "call_function" or getattr(node.target, "_schema", None) is None:
-        return None
-    values = [attribute(arg) if isinstance(arg, Node) and arg.op == "get_attr" else arg for arg in node.args]
-    name = operator_name(node)
-    overload = node.target._overloadname  # type: ignore[union-attr]
-    if node.kwargs or (name != "bmm" and overload != "default") or name not in _MAKERS:
-        return None
-    found = _MAKERS[name](values)
-    if found is None or not isinstance(found[1], Node):
-        return None
-    return Layer(*found)
+class Layers:
+    """The layers among ``nodes``, those of a stage in the graph's order, of which ``given`` leave it.
+
+    ``found``: by operator; ``absorbed``: nodes that are computed in layers alone. With
+    ``purity.light``, all that can wait waits.
+    """
+
+    def __init__(self, nodes: Sequence[Node], given: Sequence[Node], purity: Purity) -> None:
+        self.purity, self.attribute, self.light = purity, purity.captured.attribute, purity.light
+        self.nodes, self._given = dict.fromkeys(nodes), set(given)
+        self.functions: set[Node] = set()  # of parameters alone
+        self.found: dict[Node, Layer] = {}
+        self.absorbed: set[Node] = set()
+        self._inside: dict[Node, set[Node]] = {}  # by layer, the functions that its weights are
+        made: dict[Node, Made] = {}
+        for node in self.nodes:
+            if node.op == "call_function":
+                self._look_at(node, made)
+        for node, it in made.items():
+            self._inside[node] = {f for weight in it.weights for f in self._closure(weight)}
+        self._absorb(made)
+        self.found.update((node, self._layer(it)) for node, it in made.items())
+
+    # -- which ---------------------------------------------------------------------------------------------------------
+
+    def _look_at(self, node: Node, made: dict[Node, Made]) -> None:
+        """Whether ``node`` is a layer, or a function of parameters."""
+        if getattr(node.target, "_schema", None) is None and not is_item(node):
+            return
+        if self.purity.captured.under_autocast and self._casts(node):
+            return
+        if (bag := self._only_result(node)) is not None:
+            made[node] = bag
+            self.absorbed.add(node.all_input_nodes[0])
+            return
+        reads = [arg for arg in node.all_input_nodes if self._is_weight(arg)]
+        if not reads or not self._is_pure(node):
+            return
+        maker = MAKERS.get(operator_name(node))
+        it = None
+        if maker is not None and isinstance(node.meta.get("val"), Tensor):
+            it = maker(arguments(node), self._weigh)
+        if it is None and all(self._is_weight(arg) or self._is_constant(arg) for arg in node.all_input_nodes):
+            self.functions.add(node)
+            return
+        if it is None:
+            it = self._again(node)
+        if it is not None and self._is_wanted(it):
+            made[node] = it
+
+    def _casts(self, node: Node) -> bool:
+        """Whether autocast has ``node`` compute in another type than that of what it reads: W, outside of it, would
+        not. (A linear layer knows.)"""
+        if operator_name(node) == "linear" and all(arg.op == "get_attr" for arg in node.all_input_nodes[1:]):
+            return False
+        looks = [self.attribute(each) if each.op == "get_attr" else each.meta.get("val")
+                 for each in (node, *node.all_input_nodes)]
+        return len({leaf.dtype for each in looks for leaf in tree_flatten(each)[0]
+                    if isinstance(leaf, Tensor) and leaf.is_floating_point()}) > 1
+
+    def _is_wanted(self, it: Made) -> bool:
+        parameters = [p for weight in it.weights for p in self._leaves(weight)]
+        if any(p.is_complex() for p in parameters):
+            return False
+        return not isinstance(it.formula, LIGHT) or (self.light and any(p.requires_grad for p in parameters))
+
+    def _is_pure(self, node: Node) -> bool:
+        """Whether it can be run twice, and finds its inputs in W as they are now."""
+        if is_item(node):
+            return node.args[0] in self.functions
+        if is_random(node) or (operator_name(node) != "batch_norm" and any(True for _ in written(node))):
+            return False
+        place = self.purity.place[node]
+        return not any(self.purity.place[writer] > place for arg in node.all_input_nodes
+                       for writer in self.purity.writers_of(arg))
+
+    def _only_result(self, node: Node) -> Made | None:
+        """``node`` as the one result that is read of an operator on weights that gives several."""
+        if not is_item(node) or not (isinstance(source := node.args[0], Node) and source in self.nodes):
+            return None
+        if source.op != "call_function" or len(source.users) > 1 or source in self.functions or not any(
+                map(self._is_weight, source.all_input_nodes)) or not self._is_pure(source):
+            return None
+        it = self._again(source, node.args[1])  # type: ignore[arg-type]
+        return it if it is not None and self._is_wanted(it) else None
+
+    def _again(self, node: Node, item: int | None = None) -> Made | None:
+        """``node`` as what W runs again."""
+        if operator_name(node) in NOT_AGAIN or any(True for _ in written(node)):
+            return None
+        if item is None and not isinstance(node.meta.get("val"), Tensor):
+            return None
+        weights = [arg for arg in node.all_input_nodes if self._is_weight(arg)]
+        xs = [arg for arg in node.all_input_nodes if not self._is_weight(arg)]
+        if not all(isinstance(arg.meta.get("val"), Tensor) or arg.op == "get_attr" for arg in (*weights, *xs)):
+            return None
+        return Made(Again(_Call.of(node, xs, weights, item)), weights, xs)
+
+    def _is_weight(self, node: Any) -> bool:
+        if not isinstance(node, Node):
+            return False
+        return node in self.functions or (
+            node.op == "get_attr" and isinstance(self.attribute(node), nn.Parameter))
+
+    def _is_constant(self, node: Node) -> bool:
+        """Whether it is the same in every micro-batch: a constant, or made of such alone."""
+        if node.op == "get_attr":
+            return isinstance(self.attribute(node), Tensor) and not any(True for _ in self.purity.writers_of(node))
+        return node in self.purity.free and all(self._is_constant(arg) for arg in node.all_input_nodes)
+
+    def _weigh(self, value: Any) -> Tensor | None:
+        if not self._is_weight(value):
+            return None
+        looks = self.attribute(value) if value.op == "get_attr" else value.meta.get("val")
+        return looks if isinstance(looks, Tensor) else None
+
+    def _absorb(self, made: dict[Node, Made]) -> None:
+        """Leave out what layers alone need; with ``light``, what others need too is a layer by itself."""
+        for node in reversed(self.nodes):
+            if node not in self.functions:
+                continue
+            users = [user for user in node.users if user in self.nodes]
+            if node not in self._given and users and all(
+                    user in self.absorbed or node in self._inside.get(user, ()) for user in users):
+                self.absorbed.add(node)
+            elif self.light and isinstance(node.meta.get("val"), Tensor):
+                made[node] = Made(_Given(), [node], [])
+                if self._is_wanted(made[node]):
+                    self._inside[node] = {f for arg in node.all_input_nodes for f in self._closure(arg)}
+                else:
+                    del made[node]
+
+    # -- functions of parameters ---------------------------------------------------------------------------------------
+
+    def _closure(self, node: Node) -> list[Node]:
+        """All that ``node`` is made of, with itself, in the graph's order."""
+        found: set[Node] = set()
+        waiting = [node]
+        while waiting:
+            if (each := waiting.pop()) not in found:
+                found.add(each)
+                waiting += each.all_input_nodes
+        return [each for each in self.nodes if each in found]
+
+    def _leaves(self, weight: Node) -> list[nn.Parameter]:
+        """The parameters that ``weight`` is made of."""
+        return list({id(p): p for node in self._closure(weight) if node.op == "get_attr"
+                     and isinstance(p := self.attribute(node), nn.Parameter)}.values())
+
+    def _layer(self, it: Made) -> Layer:
+        it = self._untransposed(it)
+        direct = [self.attribute(weight) for weight in it.weights if weight.op == "get_attr"]
+        if len(direct) == len(it.weights) and len({id(p) for p in direct}) == len(direct):
+            if type(it.formula) is Linear:
+                return Layer(_linear(*direct), tuple(it.xs))
+            names = ("weight", "bias", *(f"p{i}" for i in range(2, len(direct))))
+            return Layer(DeferredOperator(it.formula, dict(zip(names, direct, strict=False))), tuple(it.xs))
+        parameters = list({id(p): p for weight in it.weights for p in self._leaves(weight)}.values())
+        return Layer(DeferredOperator(it.formula, {f"p{i}": p for i, p in enumerate(parameters)},
+                                      self._function(it.weights, parameters)), tuple(it.xs))
+
+    def _untransposed(self, it: Made) -> Made:
+        """A product with a matrix that is only transposed, as a linear layer."""
+        weight, *bias = it.weights if it.weights else [None]
+        if type(it.formula) is not Product or weight is None or operator_name(weight) not in TRANSPOSES:
+            return it
+        matrix = weight.args[0]
+        looks, biases = self._weigh(matrix), [self._weigh(b) for b in bias]
+        if looks is None or looks.dim() != 2 or not isinstance(matrix, Node) or matrix.op != "get_attr" or any(
+                b is None or b.dim() != 1 for b in biases) or weight.meta["val"].shape != looks.shape[::-1]:
+            return it
+        if [d % 2 for d in tree_flatten(weight.args[1:])[0]] not in (
+                [[1, 0]] if operator_name(weight) == "permute" else [[], [0, 1], [1, 0]]):
+            return it
+        return Made(Linear(), [matrix, *bias], it.xs)
+
+    def _function(self, weights: Sequence[Node], parameters: Sequence[nn.Parameter]) -> Callable[..., Any]:
+        """What makes ``weights`` of ``parameters``."""
+        graph, root = Graph(), nn.Module()
+        entered = {id(p): graph.placeholder(f"p{i}") for i, p in enumerate(parameters)}
+        wanted = {node for weight in weights for node in self._closure(weight)}
+        env: dict[Node, Node] = {}
+        for node in self.nodes:
+            if node not in wanted:
+                continue
+            value = self.attribute(node) if node.op == "get_attr" else None
+            if id(value) in entered:
+                env[node] = entered[id(value)]
+            elif node.op == "get_attr":
+                root.register_buffer(node.name, value, persistent=False)
+                env[node] = graph.get_attr(node.name)
+            else:
+                env[node] = graph.node_copy(node, lambda arg: env[arg])
+        graph.output(tuple(env[weight] for weight in weights))
+        return GraphModule(root, graph, class_name="Weights")
 
 
-def _linear(values: list[Any]) -> tuple[nn.Module, Any] | None:
-    x, weight, *rest = values
-    bias = rest[0] if rest else None
-    if not _is_weight(weight, 2) or not (bias is None or isinstance(bias, nn.Parameter)):
-        return None
+class _Given(Formula):
+    """A weight as it is: for what reads it and is no layer."""
+
+    def run(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        return weights[0], ()
+
+    def gradients(self, kept: Sequence[Tensor], gradient: Tensor, weights: Sequence[Tensor],
+                  wanted: Sequence[bool]) -> Sequence[Tensor | None]:
+        return [gradient.clone()]
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """Where a tensor goes among a call's arguments."""
+
+    of_weights: bool
+    number: int
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call of ``target`` on what stands at the slots; of several results that number ``item``."""
+
+    target: Callable[..., Tensor]
+    leaves: tuple[Any, ...]
+    spec: Any = field(repr=False)
+    item: int | None
+
+    @classmethod
+    def of(cls, node: Node, xs: Sequence[Node], weights: Sequence[Node], item: int | None) -> _Call:
+        slots = {**{x: _Slot(False, i) for i, x in enumerate(xs)}, **{w: _Slot(True, i) for i, w in enumerate(weights)}}
+        called: Any = (node.args, dict(node.kwargs))
+        found, spec = tree_flatten(map_arg(called, lambda arg: slots[arg]))  # type: ignore[arg-type,return-value]
+        return cls(node.target, tuple(found), spec, item)  # type: ignore[arg-type]
+
+    def __call__(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+        args, kwargs = tree_unflatten([(weights if leaf.of_weights else xs)[leaf.number]
+                                       if isinstance(leaf, _Slot) else leaf for leaf in self.leaves], self.spec)
+        found: Any = self.target(*args, **kwargs)
+        return found if self.item is None else found[self.item]  # type: ignore[no-any-return]
+
+
+def _linear(weight: nn.Parameter, bias: nn.Parameter | None = None) -> nn.Linear:
     linear = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
     linear.weight = weight
     if bias is not None:
         linear.bias = bias
-    return linear, x
-
-
-def _addmm(values: list[Any]) -> tuple[nn.Module, Any] | None:
-    bias, x, weight = values
-    return (Product(weight, bias), x) if isinstance(bias, nn.Parameter) and _is_weight(weight, 2) else None
-
-
-def _product(values: list[Any]) -> tuple[nn.Module, Any] | None:
-    x, weight = values
-    return (Product(weight), x) if _is_weight(weight, 2) else None
-
-
-def _products(values: list[Any]) -> tuple[nn.Module, Any] | None:
-    x, weight = values
-    return (Product(weight), x) if _is_weight(weight, 3) else None
-
-
-def _convolution(values: list[Any]) -> tuple[nn.Module, Any] | None:
-    x, weight, bias, stride, padding, dilation, groups = [*values, *_PLAIN[len(values) - 2:]]
-    if not isinstance(weight, nn.Parameter) or not (bias is None or isinstance(bias, nn.Parameter)):
-        return None
-    return Convolution(weight, bias, stride, padding, dilation, groups), x
-
-
-def _table(values: list[Any]) -> tuple[nn.Module, Any] | None:
-    weight, x, *rest = values
-    if not _is_weight(weight, 2) or any(rest[1:]):  # gradients scaled by frequency, or sparse
-        return None
-    return Table(weight, rest[0] if rest else -1), x
-
-
-#: What a convolution has where nothing is said: bias, stride, padding, dilation, groups.
-_PLAIN: list[Any] = [None, [1], [0], [1], 1]
-_MAKERS: dict[str, Callable[[list[Any]], tuple[nn.Module, Any] | None]] = {
-    "linear": _linear, "addmm": _addmm, "mm": _product, "matmul": _product, "bmm": _products,
-    "conv1d": _convolution, "conv2d": _convolution, "conv3d": _convolution, "embedding": _table}
-
-
-def _is_weight(value: object, dims: int) -> bool:
-    return isinstance(value, nn.Parameter) and value.dim() == dims
+    return linear

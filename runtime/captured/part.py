@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_unflatten
 
-from weft.runtime.captured.cut import Cut
+from weft.runtime.captured.division import Division
 from weft.runtime.captured.evaluation import evaluated
 from weft.runtime.captured.loss import LOSS, TARGET, LossStage
 from weft.runtime.interface.training import Ports, Training
@@ -34,11 +34,12 @@ class Data:
 
 @dataclass(frozen=True)
 class Goal:
-    """What is trained on: ``loss`` of the model's result and a target, whose leaves ``target`` puts together; without
-    a loss, what the model gives as its own."""
+    """What is trained on: ``loss`` of the model's result and a target, whose leaves ``target`` puts together; without a
+    loss, what the model gives as its own. Random operators draw from ``seed``."""
 
     loss: Callable[..., Tensor] | None
     target: TreeSpec | None
+    seed: int = 0
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -46,9 +47,9 @@ class Goal:
         return tuple(f"{TARGET}{i}" for i in range(0 if self.target is None else self.target.num_leaves))
 
 
-def training_of(cut: Cut, only: Sequence[int], goal: Goal, data: Data, evaluating: bool = False) -> Training:
+def training_of(cut: Division, only: Sequence[int], goal: Goal, data: Data, evaluating: bool = False) -> Training:
     """The stages in ``only`` of ``cut``, whose loss is a value that the last one gives."""
-    found, last = cut.stages(only), cut.count - 1
+    found, last = cut.stages(only, plain=evaluating), cut.count - 1
     modules: dict[int, nn.Module] = {s: evaluated(module) if evaluating else module
                                      for s, module in found.modules.items()}
     prefix = dict.fromkeys(range(cut.count), "")
@@ -58,13 +59,14 @@ def training_of(cut: Cut, only: Sequence[int], goal: Goal, data: Data, evaluatin
     ports = dict(found.ports)
     ports[last] = Ports((*ports[last].takes, *goal.names), (LOSS,))
     ties = [{s: prefix[s] + name for s, name in tie.items()} for tie in cut.ties()]
-    return Training(modules, found.boundaries, data.of, ports=ports, losses=(LOSS,), ties=() if evaluating else ties)
+    return Training(modules, found.boundaries, data.of, ports=ports, losses=(LOSS,), ties=() if evaluating else ties,
+                    seed=goal.seed, untrained=found.untrained)
 
 
-def evaluation_of(cut: Cut, only: Sequence[int], data: Data) -> tuple[Training, Callable[[], list[Any]]]:
+def evaluation_of(cut: Division, only: Sequence[int], data: Data) -> tuple[Training, Callable[[], list[Any]]]:
     """The stages in ``only`` of ``cut`` in evaluation, and what gives the results of all micro-batches of the last
     batch that was run: none on a rank without the last stage."""
-    found, last = cut.stages(only), cut.count - 1
+    found, last = cut.stages(only, plain=True), cut.count - 1
     gathered = _Results(found.results, cut.captured.out_spec)
     modules: dict[int, nn.Module] = {s: evaluated(module) for s, module in found.modules.items()}
     ports = dict(found.ports)

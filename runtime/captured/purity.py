@@ -12,6 +12,7 @@ write nowhere, and multiply no matrices.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -26,6 +27,9 @@ __all__ = ["Purity", "written"]
 MAYBE_VIEWS = {"reshape", "contiguous", "flatten", "to", "type_as", "dropout", "unflatten", "view_as", "matrix_H"}
 #: Running statistics are written to, though schemas do not say so: the places of the tensors and of the flag.
 STATISTICS = {"batch_norm": ((3, 4), 5), "instance_norm": ((3, 4), 5), "_batch_norm_impl_index": ((3, 4), 5)}
+#: Operators that draw random numbers, or may, though not all torch versions say so of them.
+RANDOM = {"dropout", "dropout_", "feature_dropout", "alpha_dropout", "rrelu", "bernoulli", "multinomial",
+          "scaled_dot_product_attention", "multi_head_attention_forward", "lstm", "gru"}
 #: Operators that multiply matrices, and how long a sum may be for which they are cheap all the same.
 PRODUCTS = {"linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "convolution", "conv1d", "conv2d", "conv3d",
             "scaled_dot_product_attention", "multi_head_attention_forward", "lstm", "gru", "_grouped_mm"}
@@ -50,15 +54,34 @@ def written(node: Node) -> Iterator[Node]:
             yield from _nodes(_argument(node, place, ""))
 
 
+def is_random(node: Node) -> bool:
+    """Whether a call may draw random numbers."""
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) or operator_name(node) in RANDOM
+
+
+def draws(node: Node) -> bool:
+    """Whether a call draws random numbers: not a dropout of nothing, or in evaluation."""
+    if node.op != "call_function" or not is_random(node):
+        return False
+    schema = node.target._schema  # type: ignore[union-attr]
+    given = {argument.name: node.args[i] if i < len(node.args) else node.kwargs.get(argument.name)
+             for i, argument in enumerate(schema.arguments)}
+    if given.get("train") is False or given.get("training") is False:
+        return False
+    names = [name for name in ("p", "dropout_p", "dropout") if name in given]
+    return not names or any(given[name] not in (None, 0, 0.0) for name in names)
+
+
 class Purity:
     """What holds of the operators of ``captured``.
 
-    ``free``: those that may be computed wherever they are used. :meth:`forbidden` has the places where no cut may be.
-    Raises :class:`~weft.runtime.captured.captured.CaptureError` for a model that writes into its inputs.
+    ``free``: those that may be computed wherever they are used. ``light``: whether also those are to be layers whose
+    weight gradients take next to no time (:mod:`~weft.runtime.captured.layers`). :meth:`forbidden` has the places where
+    no cut may be. Raises :class:`~weft.runtime.captured.captured.CaptureError` for a model that writes into its inputs.
     """
 
-    def __init__(self, captured: Captured) -> None:
-        self.captured = captured
+    def __init__(self, captured: Captured, light: bool = False) -> None:
+        self.captured, self.light = captured, light
         self.base: dict[Node, Node] = {}  # whose memory a node's tensor lies in
         self.place = {node: i for i, node in enumerate(captured.calls)}
         for node in captured.graph_module.graph.nodes:
@@ -76,6 +99,27 @@ class Purity:
             if self._is_free(node):
                 self.free.add(node)
 
+    @cached_property
+    def learned(self) -> set[Node]:
+        """The operators, and the reads of trained parameters, whose values have gradients: real numbers that depend on
+        a parameter that is trained."""
+        found: set[Node] = set()
+        bases: set[Node] = set()  # whose memory holds such a value
+        grown = True
+        while grown:  # what is written into a tensor may be read through another view of it
+            before = len(found), len(bases)
+            for node in self.captured.graph_module.graph.nodes:
+                if node.op == "get_attr":
+                    value = self.captured.attribute(node)
+                    if isinstance(value, nn.Parameter) and value.requires_grad:
+                        found.add(node)
+                elif _has_numbers(node) and (self.base[node] in bases or any(arg in found
+                                                                             for arg in node.all_input_nodes)):
+                    found.add(node)
+                    bases.update(self.base[target] for target in written(node))
+            grown = (len(found), len(bases)) != before
+        return found
+
     def forbidden(self) -> dict[int, Node]:
         """The places where no cut may be, each with a node that it would part from the tensor that is written to. A cut
         at place i has call i as the first of the next stage."""
@@ -89,6 +133,10 @@ class Purity:
             for place in range(min(members) + 1, last + 1):
                 found.setdefault(place, writers[-1])
         return found
+
+    def writers_of(self, node: Node) -> list[Node]:
+        """The operators that write into the memory of what ``node`` gives."""
+        return self.writers.get(self._memory(self.base[node]), [])
 
     def _memory(self, base: Node) -> Any:
         """The same for all nodes whose tensors lie in one memory: several may read one buffer."""
@@ -110,7 +158,7 @@ class Purity:
             return all(self._is_source(arg) for arg in node.all_input_nodes)
         if schema is None or schema.is_mutable or any(True for _ in written(node)):
             return False
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        if is_random(node):
             return False
         if operator_name(node) in PRODUCTS and self._summed(node) > SHORT_SUM:
             return False
@@ -126,6 +174,13 @@ class Purity:
         """How many products each number of the result is the sum of, about."""
         first = next((looks for arg in node.all_input_nodes if isinstance(looks := arg.meta.get("val"), Tensor)), None)
         return SHORT_SUM + 1 if first is None or not first.dim() else int(first.shape[-1])
+
+
+def _has_numbers(node: Node) -> bool:
+    looks = node.meta.get("val")
+    if isinstance(looks, Tensor):
+        return looks.is_floating_point() or looks.is_complex()
+    return node.op == "call_function" and looks is not None
 
 
 def _argument(node: Node, place: int, name: str) -> Any:

@@ -17,7 +17,6 @@ them. So nothing has to be assumed about what a module or an optimizer keeps.
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 import shutil
 from collections.abc import Mapping
@@ -36,17 +35,14 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from weft.runtime.checkpoint.files import (
     DamagedCheckpoint,
-    Facts,
-    Marker,
     SafeReader,
     checksums,
-    fault_of,
+    commit,
     marker_of,
     newest,
-    share_of,
     whole,
-    write_marker,
 )
+from weft.runtime.checkpoint.meeting import begin_partial, require_one, require_whole
 from weft.runtime.checkpoint.signature import signatures
 from weft.runtime.checkpoint.state import NotPlain, flat, nested
 from weft.runtime.interface.training import Training
@@ -80,14 +76,14 @@ class Checkpoints:
             return 0
         here = newest(self.folder)
         if here is None:
-            self._require_one(session, None)
+            require_one(session, self.folder, None)
             return 0
         try:
             marker = marker_of(here, self.unchecked)
         except DamagedCheckpoint as error:
             raise SessionError(str(error)) from None
-        self._require_one(session, (here.name, marker.digest))
-        _require_whole(here, marker, session)
+        require_one(session, self.folder, (here.name, marker.digest))
+        require_whole(here, marker, session)
         if (marker.replicas or 1) != session.replicas:
             raise SessionError(f"{here}: the checkpoint is of {marker.replicas or 'one or more'} replicas, now "
                                f"there are {session.replicas}: their batches differ; go on with as many")
@@ -105,16 +101,6 @@ class Checkpoints:
         session.barrier("to have read the checkpoint")
         return marker.step
 
-    def _require_one(self, session: Session, found: tuple[str, str] | None) -> None:
-        """Refuse to go on unless all ranks see one checkpoint, ``found``: its name and digest."""
-        seen = session.everywhere(found, "looking for a checkpoint")
-        for process, other in enumerate(seen):
-            if other != seen[0]:
-                names = [one and one[0] for one in (seen[0], other)]
-                raise SessionError(f"{self.folder}: the newest checkpoint is {names[0]} for rank 0, but "
-                                   + (f"another {names[1]}" if names[0] == names[1] else f"{names[1]}")
-                                   + f" for rank {process}; all ranks must see one folder")
-
     def save(self, plan: Plan, session: Session, training: Training, step: int) -> None:
         """Save ``training`` after batch ``step``, if one is due. All ranks must call it together."""
         done = step + 1
@@ -124,14 +110,7 @@ class Checkpoints:
         partial = self.folder / f".{target.name}.partial"
         theirs = session.exchange(dict(signatures(training)), f"saving {target}")
         first = session.process(session.rank) == 0
-        if first:
-            try:
-                for left in self.folder.glob(".step-*.partial"):
-                    shutil.rmtree(left)
-                partial.mkdir(parents=True)
-            except OSError as error:
-                raise SessionError(f"{partial}: cannot be written: {error.strerror}") from None
-        session.barrier(f"to save {target}")
+        begin_partial(partial, target, session)
         state = _once(session, _state(session, training))
         session.watch.doing(f"saving {target}", range(session.processes))
         try:
@@ -140,7 +119,7 @@ class Checkpoints:
             parts = session.everywhere(checksums(partial, session.process(session.rank), session.processes),
                                        f"saving {target}")
             if first:
-                _commit(partial, target, {"plan": plan.digest, "step": done, "replicas": session.replicas,
+                commit(partial, target, {"plan": plan.digest, "step": done, "replicas": session.replicas,
                                           "signatures": {str(rank): found for rank, found in enumerate(theirs)}},
                         {name: facts for part in parts for name, facts in part.items()})
                 for old in whole(self.folder)[KEPT:]:
@@ -155,15 +134,6 @@ def latest(folder: Path) -> Path | None:
     return next(iter(whole(folder)), None)
 
 
-def _require_whole(path: Path, marker: Marker, session: Session) -> None:
-    """Refuse ``path`` where a file is not what was written; the ranks share the work of reading them."""
-    mine = share_of(marker.files, session.process(session.rank), session.processes)
-    fault = fault_of(path, marker, mine, lambda name: session.watch.doing(f"checking {path / name}"))
-    for found in session.everywhere(fault, f"checking {path}"):
-        if found is not None:
-            raise SessionError(found)
-
-
 def _reason(error: CheckpointException | OSError) -> str:
     """What was wrong, on which process. (A ``CheckpointException`` is no ``Exception``, so other handlers do not catch
     it.)"""
@@ -171,25 +141,6 @@ def _reason(error: CheckpointException | OSError) -> str:
         return error.strerror or type(error).__name__
     process, (first, _) = min(error.failures.items(), key=lambda item: item[0])
     return f"{(str(first) or type(first).__name__).splitlines()[0]} (process {process})"
-
-
-def _commit(partial: Path, target: Path, facts: Mapping[str, Any], files: Mapping[str, Facts]) -> None:
-    write_marker(partial, facts, files)
-    _sync(partial)
-    earlier = target.with_name(f".{target.name}.earlier.partial")
-    if target.exists():  # a run without --resume comes to a batch that an earlier one has saved
-        os.rename(target, earlier)
-    os.rename(partial, target)
-    _sync(target.parent)
-    shutil.rmtree(earlier, ignore_errors=True)
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _state(session: Session, training: Training) -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import pickle
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 
 from weft.solver.io.entries import Entry, FormatError, read_json
 
-__all__ = ["CHECKPOINT_FORMAT", "DamagedCheckpoint", "Facts", "Marker", "SafeReader", "checksums", "fault_of",
+__all__ = ["CHECKPOINT_FORMAT", "DamagedCheckpoint", "Facts", "Marker", "SafeReader", "checksums", "commit", "fault_of",
            "marker_of", "newest", "share_of", "whole", "write_marker"]
 
 CHECKPOINT_FORMAT = "weft.checkpoint/3"
@@ -56,7 +57,8 @@ class Facts(NamedTuple):
 
 class Marker(NamedTuple):
     """What a checkpoint says of itself: the digest of its plan, how many batches it has behind it, how many replicas
-    (``None``: not said), per rank the signatures of its stages, its files, and the SHA-256 of all that."""
+    (``None``: not said), per rank the signatures of its stages, its files, and the SHA-256 of all that. One of another
+    format has no plan and no signatures."""
 
     plan: str
     step: int
@@ -74,14 +76,14 @@ def newest(folder: Path) -> Path | None:
     return max(folder.glob("step-*"), default=None)
 
 
-def whole(folder: Path) -> list[Path]:
+def whole(folder: Path, format: str = CHECKPOINT_FORMAT) -> list[Path]:
     """The checkpoints in ``folder``, newest first, whose marker can be read and whose files have their sizes."""
-    return [path for path in sorted(folder.glob("step-*"), reverse=True) if _is_whole(path)]
+    return [path for path in sorted(folder.glob("step-*"), reverse=True) if _is_whole(path, format)]
 
 
-def _is_whole(path: Path) -> bool:
+def _is_whole(path: Path, format: str) -> bool:
     try:
-        return fault_of(path, marker_of(path, unchecked=True), (), lambda name: None) is None
+        return fault_of(path, marker_of(path, True, format), (), lambda name: None) is None
     except DamagedCheckpoint:
         return False
 
@@ -100,14 +102,36 @@ def checksums(folder: Path, process: int, processes: int) -> dict[str, Facts]:
                                                              processes)}
 
 
-def write_marker(folder: Path, facts: Mapping[str, Any], files: Mapping[str, Facts]) -> None:
+def write_marker(folder: Path, facts: Mapping[str, Any], files: Mapping[str, Facts],
+                 format: str = CHECKPOINT_FORMAT) -> None:
     """Mark what is in ``folder`` as complete, and sync it to the disk. Raises ``OSError``."""
-    said = {"format": CHECKPOINT_FORMAT, **facts,
+    said = {"format": format, **facts,
             "files": {name: {"size": found.size, "sha256": found.sha256} for name, found in sorted(files.items())}}
     with open(folder / MARKER, "w", encoding="utf-8") as marker:
         marker.write(_text(said))
         marker.flush()
         os.fsync(marker.fileno())
+
+
+def commit(partial: Path, target: Path, facts: Mapping[str, Any], files: Mapping[str, Facts],
+           format: str = CHECKPOINT_FORMAT) -> None:
+    """Mark ``partial`` as complete, and give it the name ``target``, at once. Raises ``OSError``."""
+    write_marker(partial, facts, files, format)
+    _sync(partial)
+    earlier = target.with_name(f".{target.name}.earlier.partial")
+    if target.exists():  # a run that was not resumed comes to a batch that an earlier one has saved
+        os.rename(target, earlier)
+    os.rename(partial, target)
+    _sync(target.parent)
+    shutil.rmtree(earlier, ignore_errors=True)
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _text(said: Mapping[str, Any]) -> str:
@@ -127,20 +151,20 @@ def _facts(path: Path) -> Facts:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def marker_of(path: Path, unchecked: bool = False) -> Marker:
-    """What the checkpoint ``path`` says of itself, if that is what was written there; ``unchecked``: also one without
-    checksums. Raises :class:`DamagedCheckpoint`."""
+def marker_of(path: Path, unchecked: bool = False, wanted: str = CHECKPOINT_FORMAT) -> Marker:
+    """What the checkpoint ``path`` of the format ``wanted`` says of itself, if that is what was written there;
+    ``unchecked``: also one without checksums. Raises :class:`DamagedCheckpoint`."""
     try:
         written, entry = (path / MARKER).read_bytes(), Entry(read_json(path / MARKER), str(path / MARKER))
         format = entry.text("format")
-        if format in UNCHECKED_FORMATS:
+        if format in UNCHECKED_FORMATS and wanted == CHECKPOINT_FORMAT:
             if not unchecked:
                 raise DamagedCheckpoint(f"{path}: the checkpoint is of an earlier weft ({format}), which wrote no "
                                         "checksums: whether its files are whole cannot be told; go on from it with "
                                         "--unchecked, or delete the folder")
             files = {name: Facts(size, None) for name, size in entry.child("files").value.items()}
             digest = _digest(entry.value)
-        elif format == CHECKPOINT_FORMAT:
+        elif format == wanted:
             said = {name: value for name, value in entry.value.items() if name != "sha256"}
             if written != _text(said).encode():
                 raise FormatError(f"{entry.where}: is not what was written: its own sha256 is another")
@@ -149,9 +173,11 @@ def marker_of(path: Path, unchecked: bool = False) -> Marker:
                      for name in listed.value}
             digest = entry.text("sha256")
         else:
-            raise FormatError(f"{entry.where}: format is {format!r:.60}, it must be {CHECKPOINT_FORMAT}")
-        marker = Marker(entry.text("plan"), entry.count("step"), entry.count("replicas") if entry.has("replicas")
-                        else None, entry.child("signatures").value, files, digest)
+            raise FormatError(f"{entry.where}: format is {format!r:.60}, it must be {wanted}")
+        of_a_plan = wanted == CHECKPOINT_FORMAT
+        marker = Marker(entry.text("plan") if of_a_plan else "", entry.count("step"),
+                        entry.count("replicas") if entry.has("replicas") else None,
+                        entry.child("signatures").value if of_a_plan else {}, files, digest)
     except OSError as error:
         raise DamagedCheckpoint(_damaged(f"{path / MARKER}: {error.strerror}")) from None
     except FormatError as error:

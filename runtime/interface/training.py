@@ -46,7 +46,8 @@ class Training:
     In a graph of stages, ``ports`` says for every stage, also those of other ranks, which values its module takes and
     gives. A value that no stage gives is data: ``inputs(step, micro_batch)`` holds it by name, on each rank where it is
     taken. The values named in ``losses`` are scalars, each a mean over the micro-batch, and what is trained on is their
-    sum; ``targets`` and ``loss`` are not used. ``boundaries`` has, by name, every value that goes to another rank.
+    sum; ``targets`` and ``loss`` are not used. No gradient is sent back for the values in ``untrained``: they depend on
+    no parameter that is trained. ``boundaries`` has, by name, every value that goes to another rank.
 
     The executor divides losses by the number of micro-batches, so that gradients are those of the whole batch, provided
     all micro-batches are of one size. With R replicas of a plan for N micro-batches, a batch has R N of them: replica r
@@ -72,6 +73,9 @@ class Training:
     ``layers`` may name those of each stage, in order: where the plan's problem names its layers too, they are compared
     (parameters always are: :mod:`weft.runtime.train.agreement`).
 
+    Operators of a captured model that draw random numbers draw them from seeds made of ``seed``, which is the same on
+    all ranks, the step, the micro-batch, and their number in the model (:mod:`weft.runtime.train.moment`).
+
     In inference, and for values that no stage takes, ``collect(step, micro_batch, output)`` gets what comes out: the
     last stage's tensor in a chain, a mapping by name in a graph, once for each stage, on its first rank. Micro-batches
     may end in any order (:class:`weft.runtime.train.requests.Requests` puts results back in the order of requests).
@@ -94,3 +98,5 @@ class Training:
     masters: MasterWeights | None = None
     offloaded: Mapping[int, Collection[str]] = field(default_factory=dict)
     layers: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    seed: int = 0
+    untrained: Collection[str] = ()

@@ -10,8 +10,9 @@ needs meanwhile. Parameter gradients are there from the start, as they are from 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from weft.runtime.interface.training import Training
 from weft.runtime.measure.measure import Sample, Timer, available_bytes, memory_of, single_threaded
 from weft.runtime.measure.stage_costs import MODES, PassCost, StageCosts
 from weft.runtime.measure.stage_feeds import Feed, feeds_of
-from weft.runtime.train.stage import StageRunner, deferrable
+from weft.runtime.train.stage import StageRunner, deferred_parameters
 
 __all__ = ["measure_stages", "measured_ties"]
 
@@ -32,8 +33,9 @@ SWEPT = 512 * 2**20
 
 
 def measure_stages(training: Training, *, device: torch.device | None = None, repeats: int = 7, held: int = 0,
-                   begin: int = 0) -> list[StageCosts]:
-    """The costs of all stages of ``training``, which holds every stage of a chain, or of a graph (then with ports).
+                   begin: int = 0, only: Collection[int] | None = None) -> list[StageCosts]:
+    """The costs of all stages of ``training``, which holds every stage of a chain, or of a graph (then with ports); or
+    of those in ``only``.
 
     Stages are measured one after another, from stage ``begin`` on and then from stage 0, and one that is built like an
     earlier one is not measured again; ``training.stages`` may be any mapping, so one that builds a stage when it is
@@ -48,24 +50,24 @@ def measure_stages(training: Training, *, device: torch.device | None = None, re
     found: dict[int, StageCosts] = {}
     likenesses: dict[Any, int] = {}
     with single_threaded():
-        for s in range(begin):  # what a stage is fed is known when all before it have been looked at
-            feeds.feed(s, training.stages[s].to(where))
-        for s in (*range(begin, count), *range(begin)):
+        wanted = range(count) if only is None else sorted(only)
+        for s in range(count if only is not None else begin):
+            feeds.feed(s, training.stages[s].to(where))  # a stage's feed is known when all before have been looked at
+        for s in (*(s for s in wanted if s >= begin), *(s for s in wanted if s < begin)):
             module = training.stages[s].to(where)
             feed = feeds.feed(s, module)
-            first = likenesses.setdefault(repr((_likeness(module), feed.likeness)), s)
+            first = likenesses.setdefault(repr((_likeness(module), feed.likeness, feed.trains)), s)
             cost = (_measure_stage(feed, module, where, repeats, held) if first == s
                     else replace(found[first], same_as=first))
             found[s] = replace(cost, stage=s, takes=feed.takes, owes=feed.owes,
                                parameters=sum(p.numel() for p in module.parameters()), deferred=_deferred(module))
             del module, feed
-    return [found[s] for s in range(count)]
+    return [found[s] for s in wanted]
 
 
 def _deferred(module: nn.Module) -> int:
     """Of how many parameters the weight gradient waits for W."""
-    return sum(p.numel() for p in {p for layer in deferrable(module) for p in layer.parameters(recurse=False)
-                                   if p.requires_grad})
+    return sum(p.numel() for p in deferred_parameters(module))
 
 
 def measured_ties(training: Training) -> tuple[tuple[str, tuple[int, ...]], ...]:
@@ -85,6 +87,7 @@ def measured_ties(training: Training) -> tuple[tuple[str, tuple[int, ...]], ...]
 
 def _measure_stage(feed: Feed, module: nn.Module, device: torch.device, repeats: int, held: int) -> StageCosts:
     parameters = sum(p.numel() * p.element_size() for p in module.parameters())
+    trained = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
     buffers = sum(b.numel() * b.element_size() for b in module.buffers())
     need, free = parameters + feed.kept_bytes, available_bytes(device)
     if need > SAFE * free:
@@ -92,10 +95,12 @@ def _measure_stage(feed: Feed, module: nn.Module, device: torch.device, repeats:
             f"needs about {need} bytes beside its weights, {free} are free"))
     stage = _Stage(feed, module, device)
     between = torch.zeros(min(SWEPT, max(0, held - 2 * parameters)), dtype=torch.uint8, device=device)
-    passes = {mode: stage.measure(mode, repeats, between) for mode in MODES}
+    passes = ({mode: stage.measure(mode, repeats, between) for mode in MODES} if feed.trains
+              else dict.fromkeys(MODES, stage.measure_forward(repeats, between)))
     for parameter in module.parameters():
         parameter.grad = None
-    return StageCosts(0, parameters, buffers, feed.output_bytes, passes)
+    return StageCosts(0, parameters, buffers, feed.output_bytes, passes,
+                      trained_bytes=trained if trained < parameters else None)
 
 
 class _Stage:
@@ -123,6 +128,23 @@ class _Stage:
             gc.enable()
             runner.close()
         return {letter: PassCost(Sample.of(laps[letter]), memories[letter]) for letter in MODES[mode]}
+
+    def measure_forward(self, repeats: int, between: Tensor) -> dict[str, PassCost]:
+        """The forward of a stage that does not train."""
+        runner = StageRunner(self.module, function=self.feed.function)
+        timer, laps = Timer(self.device), list[float]()
+
+        def forward() -> None:
+            runner.infer_of(0, *self.feed.inputs())
+
+        forward()
+        memory = memory_of(forward, self.device)[1]
+        for _ in range(repeats):
+            xs = self.feed.inputs()
+            between.add_(1)
+            laps.append(timer.lap(partial(runner.infer_of, 0, *xs))[1])
+        runner.close()
+        return {"F": PassCost(Sample.of(laps), memory)}
 
     def _passes(self, runner: StageRunner, mode: str) -> dict[str, Callable[[], None]]:
         """The passes in order; each makes what it is given, and drops what it gives."""

@@ -3,10 +3,11 @@
 The file, ``weft.stage-costs/1``, is one JSON object: ``format``, ``device``, ``torch``, and ``stages``, each with
 ``stage``; ``origin``, which is ``"measured"``, ``"as stage 3"`` where that one is built alike, or ``"skipped: ..."``
 with the reason; ``parameter_bytes``, ``buffer_bytes``, ``output_bytes``; and ``passes``, by kind of backward and
-letter: ``{seconds, spread, repeats, memory, peak}``, memory in bytes. Optional are ``parameters`` and ``deferred``,
-how many a stage has and of how many the weight gradient waits for W, and beside ``stages`` also ``ties``, each
-``{parameter, stages}``. The stages of a graph also have ``takes`` and
-``owes``: by the number of an earlier stage, the bytes of what it gives to this one, and of the gradients it gets back.
+letter: ``{seconds, spread, repeats, memory, peak}``, memory in bytes. Optional are ``parameters`` and ``deferred``, how
+many a stage has and of how many the weight gradient waits for W, and ``trained_bytes``, of those that are trained where
+not all are; a stage that does not train has the pass F alone. Beside ``stages`` also ``ties``, each ``{parameter,
+stages}``. The stages of a graph also have ``takes`` and ``owes``: by the number of an earlier stage, the bytes of what
+it gives to this one, and of the gradients it gets back.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ __all__ = ["MODES", "MeasureError", "MeasuredStages", "PassCost", "StageCosts", 
 COSTS_FORMAT = "weft.stage-costs/1"
 #: Kinds of backward, and the passes of each.
 MODES: Mapping[str, str] = {"full": "FB", "split": "FIW"}
+_COUNTS = ("parameters", "deferred", "trained_bytes")
 
 
 class MeasureError(ValueError):
@@ -52,7 +54,8 @@ class StageCosts:
     on. ``same_as``: the stage that was measured in its place, being built alike. ``skipped``: why it was not measured.
     ``takes``: in a graph of stages, the bytes that it takes from each earlier stage; ``owes`` those of the gradients
     that it gives back. ``None`` in a chain. ``parameters``: how many it has; ``deferred``: of how many the weight
-    gradient waited for W. ``None`` in files that do not say.
+    gradient waited for W. ``None`` in files that do not say. ``trained_bytes``: of its parameters that are trained;
+    ``None``: all. A stage that does not train, and none before it, has the pass F alone.
     """
 
     stage: int
@@ -66,6 +69,17 @@ class StageCosts:
     owes: Mapping[int, int] | None = None
     parameters: int | None = None
     deferred: int | None = None
+    trained_bytes: int | None = None
+
+    @property
+    def learning_bytes(self) -> int:
+        """Bytes of its parameters that are trained."""
+        return self.parameter_bytes if self.trained_bytes is None else self.trained_bytes
+
+    @property
+    def trains(self) -> bool:
+        """Whether it has passes back."""
+        return any(len(passes) > 1 for passes in self.passes.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +97,21 @@ def static_bytes(costs: Sequence[StageCosts], stage: int, *, optimizer_copies: i
                  micro_batches: int | None = None) -> int:
     """What the executor holds of a stage all the time, beside what the passes take and give back.
 
-    Weights, their gradients, ``optimizer_copies`` further values for each weight (Adam: 2; AdamA: 1, as it holds two
-    and no gradients), buffers, and results whose transfers may still be under way: up to
+    Weights, the gradients of those that are trained, ``optimizer_copies`` further values for each of these (Adam: 2;
+    AdamA: 1, as it holds two and no gradients), buffers, and results whose transfers may still be under way: up to
     :data:`~weft.runtime.plan.buffers.OPEN_SENDS` of them, or what ``micro_batches`` send.
     """
     cost = costs[stage]
     sends = _messages(costs, stage)
     sent = sorted(sends * (OPEN_SENDS if micro_batches is None else micro_batches), reverse=True)
-    return (2 + optimizer_copies) * cost.parameter_bytes + cost.buffer_bytes + sum(sent[:OPEN_SENDS])
+    held = cost.parameter_bytes + (1 + optimizer_copies) * cost.learning_bytes
+    return held + cost.buffer_bytes + sum(sent[:OPEN_SENDS])
 
 
 def _messages(costs: Sequence[StageCosts], stage: int) -> list[int]:
     """The bytes of each message that ``stage`` sends for a micro-batch, with every stage on a device of its own."""
     if costs[stage].takes is None:  # an activation, an input gradient
-        return [costs[stage].output_bytes, costs[stage - 1].output_bytes if stage else 0]
+        return [costs[stage].output_bytes, costs[stage - 1].output_bytes if stage and costs[stage - 1].trains else 0]
     return [*(cost.takes[stage] for cost in costs if cost.takes and stage in cost.takes),
             *(costs[stage].owes or {}).values()]
 
@@ -116,6 +131,8 @@ def measured_problem(costs: Sequence[StageCosts], *, backward: str = "full", mem
     blocks = [_block(cost, "F", backward, BlockKind.FORWARD, _after("F", _givers(cost))) for cost in costs]
     for cost in reversed(costs):
         s = cost.stage
+        if not cost.trains:
+            continue
         takers = [other.stage for other in costs if s in (_givers(other) if other.owes is None else other.owes)]
         # In a chain a gradient comes after the forward anyway; in a graph it must say so, or it might be another's.
         own = _after("F", [s]) if cost.takes is not None or not takers else ()
@@ -186,7 +203,7 @@ def _stage_to_json(cost: StageCosts) -> dict[str, Any]:
     origin = "measured" if cost.same_as is None else f"as stage {cost.same_as}"
     graph = {name: {str(stage): size for stage, size in values.items()}
              for name, values in (("takes", cost.takes), ("owes", cost.owes)) if values is not None}
-    counts = {name: value for name in ("parameters", "deferred") if (value := getattr(cost, name)) is not None}
+    counts = {name: value for name in _COUNTS if (value := getattr(cost, name)) is not None}
     return {
         **graph, **counts, "stage": cost.stage,
         "origin": origin if cost.skipped is None else f"skipped: {cost.skipped}",
@@ -218,7 +235,7 @@ def _tie(item: Entry, count: int) -> tuple[str, tuple[int, ...]]:
 
 def _stage(item: Entry) -> StageCosts:
     item.allow("stage", "origin", "parameter_bytes", "buffer_bytes", "output_bytes", "passes", "takes", "owes",
-               "parameters", "deferred")
+               *_COUNTS)
     origin = item.text("origin")
     skipped = origin.removeprefix("skipped: ") if origin.startswith("skipped: ") else None
     twin = origin.removeprefix("as stage ")
@@ -232,7 +249,7 @@ def _stage(item: Entry) -> StageCosts:
         raise FormatError(f"{item.where}: owes must stand beside takes, and name no other stages")
     return StageCosts(item.count("stage"), item.count("parameter_bytes"), item.count("buffer_bytes"),
                       item.count("output_bytes"), passes, int(twin) if twin.isdecimal() else None, skipped, takes, owes,
-                      *(item.count(name) if item.has(name) else None for name in ("parameters", "deferred")))
+                      *(item.count(name) if item.has(name) else None for name in _COUNTS))
 
 
 def _by_stage(item: Entry, name: str) -> dict[int, int] | None:
@@ -248,7 +265,7 @@ def _by_stage(item: Entry, name: str) -> dict[int, int] | None:
 def _passes(entry: Entry, letters: str) -> dict[str, PassCost]:
     entry.allow(*letters)
     found = {}
-    for letter in letters:
+    for letter in letters if set(entry.value) != {"F"} else "F":
         item = entry.child(letter)
         item.allow("seconds", "spread", "repeats", "memory", "peak")
         memory = item.number("memory")

@@ -3,12 +3,14 @@
 In a chain a stage takes one tensor and gives one, whose looks
 :attr:`~weft.runtime.interface.training.Training.boundaries` has. In a graph of stages it takes and gives values by
 name. What a value between two stages looks like is found by running the stage that gives it on tensors without memory,
-since boundaries name only those that go to another rank; so stages must be numbered from givers to takers.
+since boundaries name only those that go to another rank; so stages must be numbered from givers to takers. A module
+whose way depends on numbers is run on true ones (:func:`needs_numbers`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -27,8 +29,9 @@ __all__ = ["Feed", "Feeds", "feeds_of"]
 class Feed:
     """One stage's: ``function`` is called on ``inputs()``, which are new each time, as if they had just arrived; then
     ``gradients()`` come back for what it gave (``None``: for nothing). Inputs numbered in ``constant`` are owed no
-    gradient. ``output_bytes`` is what it hands on. In a graph, ``takes`` are the bytes of values that it takes, by the
-    stage that gives them, and ``owes`` those of their gradients.
+    gradient. A stage that does not train (``trains``) runs forward only. ``output_bytes`` is what it hands on. In a
+    graph, ``takes`` are the bytes of values that it takes, by the stage that gives them, and ``owes`` those of their
+    gradients.
     """
 
     function: Callable[..., Any]
@@ -40,6 +43,7 @@ class Feed:
     likeness: Any
     takes: Mapping[int, int] | None = None
     owes: Mapping[int, int] | None = None
+    trains: bool = True
 
 
 class Feeds(Protocol):
@@ -61,6 +65,7 @@ def feeds_of(training: Training, device: torch.device) -> Feeds:
 class _Chain:
     training: Training
     device: torch.device
+    trained: dict[int, bool] = field(default_factory=dict)  # by stage: whether it trains
 
     def __post_init__(self) -> None:
         training = self.training
@@ -91,17 +96,21 @@ class _Chain:
             return [torch.ones((), device=device) if sink is None else _random(sink, device)]
 
         handed = 0 if sink is None else _size(sink)
-        return Feed(function, inputs, gradients, (0,) if source is None else (), handed,
-                    _foresee(function, inputs)[0], (source, sink))
+        before = self.trained.get(stage - 1, False)
+        self.trained[stage] = before or _is_trained(module)
+        return Feed(function, inputs, gradients, () if before else (0,), handed, _foresee(function, inputs)[0],
+                    (source, sink), trains=self.trained[stage])
 
 
 @dataclass
 class _Graph:
-    """``given``: how every value looks that a stage so far has given, and that stage; ``used``: who takes a value."""
+    """``given``: how every value looks that a stage so far has given, and that stage; ``still``: those of them that no
+    gradient comes back for; ``used``: who takes a value."""
 
     training: Training
     device: torch.device
     given: dict[str, tuple[int, Boundary]] = field(default_factory=dict)
+    still: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         ports = self.training.ports
@@ -113,6 +122,7 @@ class _Graph:
         givers = {value: stage for stage, port in ports.items() for value in port.gives}
         self.givers = givers
         self.used = {value for port in ports.values() for value in port.takes}
+        self.holds_all = any(needs_numbers(module) for module in self.training.stages.values())
         for stage, port in ports.items():
             for value in port.takes:
                 if givers.get(value, -1) >= stage:
@@ -122,26 +132,29 @@ class _Graph:
     def feed(self, stage: int, module: nn.Module) -> Feed:
         training, device = self.training, self.device
         takes, gives = self.ports[stage]
-        data = training.inputs(0, 0) if any(value not in self.givers for value in takes) else {}
+        data = training.inputs(0, 0) if self.holds_all or any(value not in self.givers for value in takes) else {}
         missing = [value for value in takes if value not in self.givers and value not in data]
         if missing:
             raise MeasureError(f"stage {stage} takes {missing[0]!r}, which no stage gives and inputs(0, 0) does not "
                                "hold")
         constant = tuple(i for i, value in enumerate(takes)
-                         if value not in self.givers or not self.given[value][1].has_gradient)
+                         if value not in self.givers or value in self.still)
 
         def inputs() -> list[Tensor]:
-            return [_random(self.given[value][1], device) if value in self.givers
+            return [_random(self.given[value][1], device) if value in self.givers and value not in data
                     else torch.as_tensor(data[value]).to(device, copy=True) for value in takes]
 
-        kept, outputs = _foresee(module, inputs)
+        kept, outputs = _foresee(module, inputs, needs_numbers(module))
         if len(outputs) != len(gives):
             raise MeasureError(f"stage {stage} gives {len(outputs)} values, but its ports name {len(gives)}: "
                                f"{', '.join(gives)}")
+        trains = _is_trained(module) or len(constant) < len(takes)
+        self.still.update(value for value, looks in zip(gives, outputs, strict=True)
+                          if not trains or not looks.has_gradient or value in training.untrained)
         self.given.update((value, (stage, looks)) for value, looks in zip(gives, outputs, strict=True))
-        returned = [value in training.losses or (value in self.used and looks.has_gradient)
-                    for value, looks in zip(gives, outputs, strict=True)]
-        if not any(returned):
+        returned = [value in training.losses or (value in self.used and value not in self.still)
+                    for value in gives]
+        if trains and not any(returned):
             raise MeasureError(f"stage {stage} gives no loss, and nothing that a gradient comes back for")
 
         def gradients() -> list[Tensor | None]:
@@ -155,7 +168,11 @@ class _Graph:
                     sum(_size(looks) for value, looks in zip(gives, outputs, strict=True) if value in self.used), kept,
                     ([looks for (_, looks), _ in taken], looks_of_data, constant, outputs, returned),
                     _by_giver((giver, looks) for (giver, looks), _ in taken),
-                    _by_giver((giver, looks) for (giver, looks), free in taken if not free))
+                    _by_giver((giver, looks) for (giver, looks), free in taken if not free), trains)
+
+
+def _is_trained(module: nn.Module) -> bool:
+    return any(p.requires_grad for p in module.parameters())
 
 
 def _by_giver(values: Any) -> dict[int, int]:
@@ -165,9 +182,16 @@ def _by_giver(values: Any) -> dict[int, int]:
     return found
 
 
-def _foresee(function: Callable[..., Any], inputs: Callable[[], list[Tensor]]) -> tuple[int, list[Boundary]]:
-    """Bytes that a forward will keep and a backward need beside them, from shapes only, on the safe side; and what
-    the forward gives."""
+def needs_numbers(module: nn.Module) -> bool:
+    """Whether a part of ``module`` says so, by an attribute of this name: what it does depends on numbers, so that it
+    is measured on those that ``inputs(0, 0)`` holds for all that it takes, and never on shapes only."""
+    return any(getattr(part, "needs_numbers", False) for part in module.modules())
+
+
+def _foresee(function: Callable[..., Any], inputs: Callable[[], list[Tensor]],
+             with_numbers: bool = False) -> tuple[int, list[Boundary]]:
+    """Bytes that a forward will keep and a backward need beside them, from shapes only (or by running it,
+    ``with_numbers``), on the safe side; and what the forward gives."""
     kept: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
@@ -175,7 +199,8 @@ def _foresee(function: Callable[..., Any], inputs: Callable[[], list[Tensor]]) -
         kept[place._cdata] = place.nbytes()
         return tensor.detach()  # an operation that saves its own result would hold itself, and the weights, for ever
 
-    with FakeTensorMode(allow_non_fake_inputs=True), saved_tensors_hooks(keep, lambda tensor: tensor):
+    shapes = nullcontext() if with_numbers else FakeTensorMode(allow_non_fake_inputs=True)
+    with shapes, saved_tensors_hooks(keep, lambda tensor: tensor):
         ys = function(*(x.requires_grad_() if x.is_floating_point() or x.is_complex() else x for x in inputs()))
         outputs = [Boundary(tuple(y.shape), y.dtype) for y in ((ys,) if isinstance(ys, Tensor) else ys)]
     return sum(kept.values()) + 4 * max([*map(_size, outputs), *kept.values()]), outputs

@@ -3,6 +3,9 @@
 Rank 0 makes the store (or ``torchrun``'s agent has made it), every rank puts its name there, and none goes on before
 all names are there. A connection to what listens at the port but never answers does not end by itself, so a thread
 beside it ends the process.
+
+A process may join more than once, one time after the other: its connections stay, and each time has keys of its own in
+the store, where those of the time before still stand.
 """
 
 from __future__ import annotations
@@ -26,6 +29,11 @@ __all__ = ["Found", "NotJoined", "find_others"]
 LOOK = 0.05  # seconds between two looks at who is there
 SLACK = 1.0  # seconds that a library has beyond the limit it was given
 FAULT = 2  # exit code: what the user can mend
+
+
+#: The connections of this process (a fork has none of its parent's), by process, address and port, and how often they
+#: have been joined by.
+_MET: dict[tuple[int, str, int], tuple[Store, Store, int]] = {}
 
 
 class NotJoined(ValueError):
@@ -59,8 +67,7 @@ def find_others(timeout: float) -> Found:
     with _ended_after(timeout + SLACK, f"{missing}: what listens there does not answer as rank 0 would; is it another "
                       "program? start all ranks with one MASTER_ADDR and a MASTER_PORT that is free"):
         try:
-            store, watched = (_store(host, port, rank, world, datetime.timedelta(seconds=max(1e-3, left)))
-                              for left in (timeout, until - time.monotonic()))
+            store, watched = _connected(host, port, rank, world, timeout, until)
             _call_roll(store, rank, world, timeout, until)
         except RuntimeError as error:
             why = f"{(str(error) or type(error).__name__).splitlines()[0]:.200}"
@@ -81,6 +88,18 @@ def _number(name: str) -> int:
 def _agent_has_it() -> bool:
     """Whether the store is in ``torchrun``'s own process."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def _connected(host: str, port: int, rank: int, world: int, timeout: float, until: float) -> tuple[Store, Store]:
+    """Two connections to the store, as seen by this time of joining."""
+    place = os.getpid(), host, port
+    if place not in _MET:
+        store, watched = (_store(host, port, rank, world, datetime.timedelta(seconds=max(1e-3, left)))
+                          for left in (timeout, until - time.monotonic()))
+        _MET[place] = store, watched, 0
+    store, watched, times = _MET[place]
+    _MET[place] = store, watched, times + 1
+    return PrefixStore(f"weft {times}", store), PrefixStore(f"weft {times}", watched)
 
 
 def _store(host: str, port: int, rank: int, world: int, wait: datetime.timedelta) -> Store:

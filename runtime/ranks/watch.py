@@ -236,6 +236,9 @@ class Unwatched:
         """See :meth:`Watch.doing`."""
         self.text = text
 
+    def joined(self) -> None:
+        """See :meth:`Watch.joined`."""
+
     def begin(self) -> None:
         """See :meth:`Watch.begin`."""
 

@@ -66,18 +66,24 @@ class Trainer:
         """Whether there are gradients at all."""
         return self.worker.graph.has_backward
 
-    def begin(self, step: int) -> None:
-        """Batch ``step`` begins: gradients become zero."""
+    def begin(self, step: int, place: int = 0, count: int = 1) -> None:
+        """Batch ``step`` begins, number ``place`` of ``count`` whose gradients' mean is added up: before the first of
+        them gradients become zero. A plan without backward leaves gradients alone."""
         self.worker.begin(step)
-        self.gradients.clear()
+        self.worker.batches, self.gradients.summing = count, place == count - 1
+        if not place and self.has_backward:
+            self.gradients.clear()
 
     def end(self, session: Session, training: Training, step: int) -> float | None:
-        """Batch ``step`` has been computed: finish its gradients, then step the optimizer.
+        """Batch ``step`` has been computed: finish its gradients, then step the optimizer; where further batches are
+        to be added to them, neither.
 
         Returns the norm of the gradients before clipping (``None`` without clipping). Raises
         :class:`~weft.runtime.ranks.health.RunError` if a loss is not finite.
         """
         require_finite(self.worker.losses, step)
+        if not self.gradients.summing:
+            return None
         if self.has_backward:
             self.gradients.finish()
         session.doing(f"after the backward of batch {step}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -22,8 +21,8 @@ from weft.runtime.train.agreement import Allowed
 __all__ = ["Stepping"]
 
 #: Batches that all ranks begin at one moment, so that their times can be held against the plan: with what is made in
-#: the first one, and without.
-TOGETHER = (0, 1)
+#: the first one, and some without.
+TOGETHER = range(4)
 THEIRS = "running the script's own code between two steps"
 
 
@@ -41,20 +40,25 @@ class Stepping:
         self.plan = self.trainer.gradients.plan
         self.executor = Executor(self.plan, session, self.trainer.worker, reduce=self.trainer.gradients.start)
         self.steps, self.norm = 0, None  # type: int, float | None
-        self._measured: list[Measured] = []
+        self._added, self._batches = 0, 1
+        self._measured: list[list[Measured]] = []
         self._seconds: list[float] = []
 
     def step(self) -> float:
-        """Run one batch. Afterwards parameters have the gradients of its mean loss, which is returned on every rank.
+        """Run one batch. Afterwards parameters have the gradients of its mean loss, which is returned on every rank; of
+        several batches (:meth:`accumulate`) after the last.
 
         Raises :class:`~weft.runtime.ranks.health.RunError` if a loss is not finite.
         """
         begun = time.perf_counter()
-        self.trainer.begin(self.steps)
+        self.trainer.begin(self.steps, self._added, self._batches)
         measured = self.executor.run(together=self.steps in TOGETHER)
         if self.steps in TOGETHER:
-            self._measured = measured
-        self.norm = self.trainer.end(self.session, self.training, self.steps)
+            self._measured.append(measured)
+        norm = self.trainer.end(self.session, self.training, self.steps)
+        self._added += 1
+        if self._added == self._batches:
+            self.norm, self._added = norm, 0
         loss = self._everywhere(self.trainer.worker.loss())
         if self.steps:
             self._seconds.append(time.perf_counter() - begun)
@@ -62,14 +66,27 @@ class Stepping:
         self.session.watch.doing(THEIRS)
         return loss
 
+    def accumulate(self, batches: int) -> None:
+        """From here on gradients are the mean over ``batches`` batches, ready after the last of them."""
+        self._added, self._batches = 0, batches
+
+    @property
+    def added(self) -> int:
+        """How many batches have been added up of those that are to be."""
+        return self._added
+
     @property
     def seconds(self) -> float | None:
         """The median time of a step, from the second on; ``None`` before there is one."""
         return statistics.median(self._seconds) if self._seconds else None
 
     def replay(self) -> Replay | None:
-        """What the last batch that all ranks began together took, beside the plan; on process 0."""
-        return gather_replay(self.plan, self.session, seconds_in_unit(self.plan), self._measured)
+        """What a batch took that all ranks began together, beside the plan; on process 0. Of several behind the first,
+        it is the median one."""
+        counted = self._measured[1:] or self._measured or [[]]
+        found = [replay for measured in counted if (replay := gather_replay(
+            self.plan, self.session, seconds_in_unit(self.plan), measured)) is not None]
+        return sorted(found, key=lambda replay: replay.timeline.makespan)[(len(found) - 1) // 2] if found else None
 
     def close(self) -> None:
         """Give buffers and modules back."""
@@ -83,7 +100,7 @@ class Stepping:
         return float(total) / self.session.replicas
 
 
-def stages_of(plan: Plan, rank: int) -> Sequence[int]:
+def stages_of(plan: Plan, rank: int) -> tuple[int, ...]:
     """The stages that ``rank`` runs."""
     groups = plan.stage_groups or ()
-    return [s for s, ranks in enumerate(groups) if rank in ranks]
+    return tuple(s for s, ranks in enumerate(groups) if rank in ranks)

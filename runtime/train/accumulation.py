@@ -60,7 +60,7 @@ class Folding:
                                "and freed it by then; give clip_norm=None, or torch.optim.Adam")
         self.optimizer, self.masters = training.optimizer, training.masters
         self.tied = tied_parameters(training)
-        self.deferred = {stage: {p for layer in runner.deferring for p in layer.parameters(recurse=False)} - self.tied
+        self.deferred = {stage: {p for layer in runner.deferring for p in layer.parameters()} - self.tied
                          for stage, runner in runners.items()}
         self._waiting: dict[tuple[int, int], dict[Tensor, Tensor]] = {}
         self._now: tuple[int, int, str] = (-1, -1, "")

@@ -5,12 +5,12 @@ parameters are one in several stages. It always knows which backwards it splits.
 cuts the model elsewhere, or cannot split what the plan splits would run, and train or time something else without a
 word. So each is a sentence, on all ranks.
 
-The rule for a split backward: the executor defers the weight gradients of plain linear layers
-(:func:`weft.runtime.train.stage .deferrable`). Of the others, matrices and kernels of more dimensions count: biases,
-norms and embeddings have weight gradients that take next to nothing, wherever a plan counts them. What moves from W to
-I is taken to be the planned W times the share of the stage's trained matrix elements that cannot be deferred, and more
-than :data:`HELD_BACK` of its planned backward is refused. A stage that was measured by this executor with as many
-parameters deferred as now has the I and W that it was planned with, and is never refused.
+The rule for a split backward: the executor defers the weight gradients of linear layers, convolutions, embeddings, and
+what else is registered (:mod:`weft.runtime.train.deferring`). Of the others, matrices and kernels of more dimensions
+count: biases, norms and embeddings have weight gradients that take next to nothing, wherever a plan counts them. What
+moves from W to I is taken to be the planned W times the share of the stage's trained matrix elements that cannot be
+deferred, and more than :data:`HELD_BACK` of its planned backward is refused. A stage that was measured by this executor
+with as many parameters deferred as now has the I and W that it was planned with, and is never refused.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from weft.runtime.interface.training import Boundary, Training
 from weft.runtime.plan.plan import Plan
 from weft.runtime.plan.stage_graph import StageGraph
 from weft.runtime.ranks.session import Session, SessionError
+from weft.runtime.train.deferring import deferred_parameters
 from weft.runtime.train.parallel import is_sharded
-from weft.runtime.train.stage import deferrable
 from weft.runtime.train.tied_parameters import Holding, holding, shared_stages
 from weft.runtime.train.wiring import Wiring
 from weft.solver.model_facts import StageFacts
@@ -133,7 +133,7 @@ def facts_of(plan: Plan, training: Training) -> RankFacts:
 
 def _found(module: nn.Module, is_spread: bool, layers: tuple[str, ...]) -> StageFound:
     parameters = list(module.parameters())
-    deferred = {p for layer in deferrable(module) for p in layer.parameters(recurse=False) if p.requires_grad}
+    deferred = deferred_parameters(module)
     kinds = {name: type(module.get_submodule(name.rpartition(".")[0])).__name__
              for name, _ in module.named_parameters()}
     matrices = {p: name for name, p in module.named_parameters() if p.requires_grad and p.dim() > 1
@@ -238,4 +238,5 @@ def _unsplit(plan: Plan, graph: StageGraph, wanted: StageFacts | None, stage: in
     more = f" and {len(it.held_back) - SHOWN} more" if len(it.held_back) > SHOWN else ""
     return (f"stage {stage}: the plan splits its backward, but of {lost / it.matrices:.0%} of its weights ({lost:,} of "
             f"{it.matrices:,}) the executor computes the gradient in I, not in W: {names}{more}, as it defers those of "
-            "plain nn.Linear only; plan with full backwards, or from stages measured with `weft profile --stages`")
+            "registered layers only (weft.runtime.register_deferred); plan with full backwards, or from stages "
+            "measured with `weft profile --stages`")

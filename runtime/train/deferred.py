@@ -1,117 +1,162 @@
-"""Operators on weights whose weight gradient can wait, beside ``nn.Linear``: what a captured graph calls.
+"""Operators on weights whose weight gradient can wait: what they are, and what a pass back leaves for W.
 
-Each is a module of one tensor in and one out, so that a stage's graph can call it and a split backward can leave its
-weight gradient for later: the input gradient is made at once, from the output's and the weights; the weight gradient
-from the input and the output's gradient, which are kept until then. The kernels are those that torch's own backward
-calls, so that the numbers are the same.
+An operator runs on *inputs* and on *weights*. For a split backward it runs on the detached weights: so torch's own
+backward gives the inputs' gradients in I, and nothing else. Behind it stands a tap (:class:`_Tap`), which hands the
+result's gradient on and notes it down, with what the operator's :class:`Formula` keeps; from these the formula makes
+the weights' gradients in W.
+
+Weights need not be parameters: they may be what a function gives of parameters (a transpose, a cast, several of them
+put together). Then W runs the function again, and torch goes back through it.
+
+The formulas of torch's operators are in :mod:`~weft.runtime.train.formulas`; layers of modules by hand, and how others
+are registered, in :mod:`~weft.runtime.train.deferring`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FunctionType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Convolution", "DeferredOperator", "Product", "Table"]
+__all__ = ["Again", "DeferredOperator", "Formula", "Kept", "tapped"]
 
-_aten = torch.ops.aten
+
+class Formula:
+    """What one operator computes, and how its weights' gradients are made later.
+
+    One object may serve many calls: it has settings, but no tensors of its own.
+    """
+
+    def run(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The result for the inputs ``xs``, by operators that torch can go back through; and what :meth:`gradients`
+        needs, such as ``xs`` themselves. It must draw no random numbers."""
+        raise NotImplementedError
+
+    def gradients(self, kept: Sequence[Tensor], gradient: Tensor, weights: Sequence[Tensor],
+                  wanted: Sequence[bool]) -> Sequence[Tensor | None]:
+        """The gradients of the weights, of their shapes, from the result's ``gradient`` and what :meth:`run` kept; new
+        tensors, that share memory with nothing. ``None`` is enough for a weight that is not ``wanted``."""
+        raise NotImplementedError
+
+
+class Again(Formula):
+    """Any differentiable ``function(xs, weights)``: its weights' gradients are made by running it again, in W. That
+    costs one more forward of it. It must draw no random numbers and write nowhere."""
+
+    def __init__(self, function: Callable[[Sequence[Tensor], Sequence[Tensor]], Tensor]) -> None:
+        self.function = function
+
+    def run(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """See :class:`Formula`."""
+        return self.function(xs, weights), tuple(xs)
+
+    def gradients(self, kept: Sequence[Tensor], gradient: Tensor, weights: Sequence[Tensor],
+                  wanted: Sequence[bool]) -> Sequence[Tensor | None]:
+        """See :class:`Formula`."""
+        entered = [weight.detach().requires_grad_(want) for weight, want in zip(weights, wanted, strict=True)]
+        with torch.enable_grad():
+            y = self.function(kept, entered)
+        found = iter(torch.autograd.grad(y, [w for w in entered if w.requires_grad], gradient, allow_unused=True))
+        each = [next(found) if weight.requires_grad else None for weight in entered]
+        return [None if one is None else _owned(one, gradient) for one in each]
 
 
 class DeferredOperator(nn.Module):
-    """An operator on a tensor and on parameters of its own: ``weight``, and perhaps ``bias``."""
+    """An operator as a module: ``formula`` on inputs and on ``parameters``, of which ``function`` makes the weights
+    (``None``: they are the weights). ``parameters``: by the names that they have in this module."""
 
-    weight: nn.Parameter
-    bias: nn.Parameter | None
-
-    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None = None) -> None:
+    def __init__(self, formula: Formula, parameters: Mapping[str, nn.Parameter],
+                 function: Callable[..., Sequence[Tensor]] | None = None) -> None:
         super().__init__()
-        self.register_parameter("weight", weight)
-        self.register_parameter("bias", bias)
+        self.formula, self.function = formula, function
+        for name, parameter in parameters.items():
+            self.register_parameter(name, parameter)
 
-    def input_gradient(self, x: Tensor, gradient: Tensor) -> Tensor | None:
-        """The gradient of ``x``; ``None`` where there can be none."""
-        raise NotImplementedError
+    def weights(self, parameters: Sequence[Tensor]) -> Sequence[Tensor]:
+        """What the formula is given for ``parameters``, which are this module's or stand for them."""
+        return parameters if self.function is None else self.function(*parameters)
 
-    def weight_gradient(self, parameter: nn.Parameter, x: Tensor, gradient: Tensor) -> Tensor:
-        """The gradient of ``parameter``, the weight or the bias."""
-        raise NotImplementedError
+    def forward(self, *xs: Tensor) -> Tensor:
+        """The result; torch's backward gives all gradients at once."""
+        return self.formula.run(xs, self.weights(self.own))[0]
 
+    def extra_repr(self) -> str:
+        """The operator and its settings, by which two stages that are built alike are known."""
+        own = {key: value for key, value in vars(self.formula).items() if not isinstance(value, FunctionType)}
+        return f"{type(self.formula).__name__}({own}){getattr(self.function, 'code', '')}"
 
-class Product(DeferredOperator):
-    """``x @ weight``, with a ``bias`` added: matrices, or as many products of two as the weight has matrices."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The product."""
-        if self.bias is not None:
-            return torch.addmm(self.bias, x, self.weight)
-        return torch.matmul(x, self.weight)
-
-    def input_gradient(self, x: Tensor, gradient: Tensor) -> Tensor:
-        """See :class:`DeferredOperator`."""
-        return torch.matmul(gradient, self.weight.transpose(-1, -2))
-
-    def weight_gradient(self, parameter: nn.Parameter, x: Tensor, gradient: Tensor) -> Tensor:
-        """See :class:`DeferredOperator`."""
-        if parameter is self.bias:
-            return gradient.sum_to_size(parameter.shape)
-        if self.weight.dim() == 2:
-            return x.reshape(-1, x.shape[-1]).T @ gradient.reshape(-1, gradient.shape[-1])
-        return torch.bmm(x.transpose(-1, -2), gradient)
+    @property
+    def own(self) -> tuple[nn.Parameter, ...]:
+        """Its parameters, as they are now."""
+        return tuple(p for p in self._parameters.values() if p is not None)
 
 
-class Convolution(DeferredOperator):
-    """A convolution in one to three dimensions, with its settings as ``aten.conv1d`` to ``conv3d`` have them."""
+class Kept(NamedTuple):
+    """What the weight gradients of one use of an operator need, after one micro-batch's input-gradient pass."""
 
-    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None, stride: Sequence[int], padding: Sequence[int],
-                 dilation: Sequence[int], groups: int) -> None:
-        super().__init__(weight, bias)
-        dims = weight.dim() - 2
-        self.settings = (_each(stride, dims), _each(padding, dims), _each(dilation, dims), False, [0] * dims, groups)
+    operator: DeferredOperator
+    tensors: tuple[Tensor, ...]
+    gradient: Tensor
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The convolution."""
-        y: Tensor = _aten.convolution(x, self.weight, self.bias, *self.settings)
-        return y
+    @property
+    def parameters(self) -> tuple[nn.Parameter, ...]:
+        """Those that get a gradient of it, or may."""
+        return self.operator.own
 
-    def input_gradient(self, x: Tensor, gradient: Tensor) -> Tensor:
-        """See :class:`DeferredOperator`."""
-        found: Tensor = self._backward(x, gradient, 0)
-        return found
-
-    def weight_gradient(self, parameter: nn.Parameter, x: Tensor, gradient: Tensor) -> Tensor:
-        """See :class:`DeferredOperator`."""
-        if parameter is self.bias:
-            return gradient.sum([i for i in range(gradient.dim()) if i != 1])
-        return self._backward(x, gradient, 1)
-
-    def _backward(self, x: Tensor, gradient: Tensor, which: int) -> Tensor:
-        wanted = [place == which for place in range(3)]
-        found: Any = _aten.convolution_backward(gradient, x, self.weight, None, *self.settings, wanted)
-        return found[which]  # type: ignore[no-any-return]
-
-
-class Table(DeferredOperator):
-    """Rows of ``weight``, picked by whole numbers; ``padding`` is the row that is not trained, -1 if all are."""
-
-    def __init__(self, weight: nn.Parameter, padding: int = -1) -> None:
-        super().__init__(weight)
-        self.padding = padding
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The rows."""
-        y: Tensor = _aten.embedding(self.weight, x, self.padding)
-        return y
-
-    def input_gradient(self, x: Tensor, gradient: Tensor) -> None:
-        """Whole numbers have none."""
-
-    def weight_gradient(self, parameter: nn.Parameter, x: Tensor, gradient: Tensor) -> Tensor:
-        """See :class:`DeferredOperator`."""
-        found: Tensor = _aten.embedding_dense_backward(gradient, x, len(parameter), self.padding, False)
-        return found
+    def gradients(self) -> Iterator[tuple[nn.Parameter, Tensor]]:
+        """The trained parameters of the operator, and their gradients."""
+        operator = self.operator
+        if operator.function is None:
+            own = operator.own
+            wanted = [p.requires_grad for p in own]
+            found = operator.formula.gradients(self.tensors, self.gradient, own, wanted)
+            yield from ((p, g) for p, g, want in zip(own, found, wanted, strict=True) if want and g is not None)
+            return
+        entered = [p.detach().requires_grad_(p.requires_grad) for p in operator.own]
+        with torch.enable_grad():
+            weights = operator.weights(entered)
+        wanted = [weight.requires_grad for weight in weights]
+        found = operator.formula.gradients(self.tensors, self.gradient, [w.detach() for w in weights], wanted)
+        ends = [(w, g.to(w.dtype)) for w, g in zip(weights, found, strict=True) if w.requires_grad and g is not None]
+        trained = [(p, e) for p, e in zip(operator.own, entered, strict=True) if e.requires_grad]
+        back = torch.autograd.grad([w for w, _ in ends], [e for _, e in trained], [g for _, g in ends],
+                                   allow_unused=True)
+        for (parameter, _), gradient in zip(trained, back, strict=True):
+            if gradient is not None:
+                yield parameter, _owned(gradient, self.gradient)
 
 
-def _each(values: Sequence[int], dims: int) -> list[int]:
-    return list(values) * dims if len(values) == 1 else list(values)
+class _Tap(torch.autograd.Function):
+    """Where an operator's result leaves it: the same tensor. Its gradient is handed on, and put down in ``kept``; the
+    ``parameters`` are there to say that the result has one."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, operator: DeferredOperator, tensors: Sequence[Tensor], kept: list[Any],
+                *parameters: Tensor) -> Tensor:
+        ctx.save_for_backward(*(tensor.detach() for tensor in tensors))
+        ctx.operator, ctx.kept = operator, kept
+        return y.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        ctx.kept.append(Kept(ctx.operator, ctx.saved_tensors, gradient))
+        return (gradient if ctx.needs_input_grad[0] else None, None, None, None, *(None for _ in ctx.operator.own))
+
+
+def tapped(operator: DeferredOperator, xs: Sequence[Tensor], kept: list[Any]) -> Tensor:
+    """The result of ``operator`` for ``xs``, whose backward leaves the weights' gradients in ``kept``, for later."""
+    own = operator.own
+    y, tensors = operator.formula.run(xs, operator.weights([parameter.detach() for parameter in own]))
+    found: Tensor = _Tap.apply(y, operator, tensors, kept, *own)  # type: ignore[no-untyped-call]
+    return found
+
+
+def _owned(gradient: Tensor, other: Tensor) -> Tensor:
+    """``gradient`` as plain memory of its own, which can be added to: not expanded, and not that of ``other``."""
+    if gradient.layout != torch.strided:
+        return gradient
+    found = gradient.contiguous()
+    return found.clone() if found.untyped_storage().data_ptr() == other.untyped_storage().data_ptr() else found

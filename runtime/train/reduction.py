@@ -76,6 +76,7 @@ class Reduction:
             self._flat = {instruction.stages: list(self._lay_out(self.members[instruction.stages]))
                           for instruction in self.plan.program.ranks[session.rank] if isinstance(instruction, Reduce)}
         self._open: list[dist.Work] = []
+        self.summing = True  # off while further batches will be added to the gradients
         self._require_equal_starts()
 
     @property
@@ -96,7 +97,9 @@ class Reduction:
 
     def start(self, instruction: Reduce) -> None:
         """Sum the gradients of the parameters that ``instruction`` names: over the ranks that hold them now, over the
-        replicas until :meth:`finish`."""
+        replicas until :meth:`finish`. Sums are linear: of several batches they are made once, in the last."""
+        if not self.summing:
+            return
         members = self.members.get(instruction.stages, [])
         if not self._flat:
             self._drop_unused(members)

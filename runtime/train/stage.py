@@ -1,10 +1,10 @@
 """One stage of a model: its passes over one micro-batch at a time, while others are under way.
 
 The split backward is a weight-gradient store (the idea of zero-bubble pipelines: Qi et al., ICLR 2024, section 2): the
-input-gradient pass goes through the whole graph and frees it, but a linear layer only notes its input and its output's
-gradient there, and the weight-gradient pass multiplies them. PyTorch's own split keeps the graph until the
-weight-gradient pass, and more beside it. All parameters that are not a linear layer's get their gradients in the
-input-gradient pass: they cost little.
+input-gradient pass goes through the whole graph and frees it, but a layer that can wait
+(:mod:`~weft.runtime.train.deferring`) only notes its input and its output's gradient there, and the weight-gradient
+pass multiplies them. PyTorch's own split keeps the graph until the weight-gradient pass, and more beside it. All other
+parameters get their gradients in the input-gradient pass: they cost little.
 
 A stage's graph begins in a function of ours (:class:`_Entrance`), and of its ends only the edges are kept, so that the
 runner keeps neither inputs nor outputs itself: what stays in memory is what the stage's operations saved, and no more.
@@ -24,10 +24,12 @@ from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
-from weft.runtime.train.deferred import DeferredOperator
+from weft.runtime.train.deferred import DeferredOperator, Kept, tapped
+from weft.runtime.train.deferring import deferrable, deferred_parameters, operator_of
+from weft.runtime.train.moment import Moment, seeds_of
 from weft.runtime.train.offload import CopyEngine, Shelf
 
-__all__ = ["Offloading", "StageRunner", "add_gradient", "deferrable"]
+__all__ = ["Offloading", "StageRunner", "add_gradient", "deferrable", "deferred_parameters"]
 
 Gradients: TypeAlias = list[Tensor | None]
 
@@ -41,65 +43,22 @@ def add_gradient(parameter: Tensor, gradient: Tensor) -> None:
         parameter.grad += gradient
 
 
-def deferrable(module: nn.Module) -> list[nn.Linear | DeferredOperator]:
-    """The layers of ``module`` whose weight gradients a split backward can leave for later: plain linear ones of real
-    numbers, and the operators of :mod:`weft.runtime.train.deferred`. A subclass of ``nn.Linear``, or a layer with a
-    parametrization, may compute something else."""
-    return [layer for layer in module.modules() if (type(layer) is nn.Linear or isinstance(layer, DeferredOperator))
-            and not layer.weight.is_complex()]
-
-
-class _Kept(NamedTuple):
-    """What the weight gradient of one layer needs, after one micro-batch's input-gradient pass."""
-
-    layer: nn.Linear | DeferredOperator
-    x: Tensor
-    gradient: Tensor
-
-    def of(self, parameter: nn.Parameter) -> Tensor:
-        """The gradient of ``parameter``, one of the layer's."""
-        if isinstance(self.layer, DeferredOperator):
-            return self.layer.weight_gradient(parameter, self.x, self.gradient)
-        rows = self.gradient.reshape(-1, self.gradient.shape[-1])
-        return rows.T @ self.x.reshape(-1, self.x.shape[-1]).to(rows.dtype) if parameter is self.layer.weight else (
-            rows.sum(0))
-
-
 class _DeferredLinear(torch.autograd.Function):
     """A linear layer whose backward gives the input gradient and keeps what its weight gradient needs."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, layer: nn.Linear,
-                kept: list[_Kept]) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, operator: DeferredOperator,
+                kept: list[Kept]) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.layer, ctx.kept = layer, kept
+        ctx.operator, ctx.kept = operator, kept
         return nn.functional.linear(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None, None, None]:
         x, weight = ctx.saved_tensors
-        ctx.kept.append(_Kept(ctx.layer, x.detach(), gradient))
+        ctx.kept.append(Kept(ctx.operator, (x.detach(),), gradient))
         x_gradient = (gradient @ weight.to(gradient.dtype)).to(x.dtype) if ctx.needs_input_grad[0] else None
         return x_gradient, None, None, None, None
-
-
-class _Deferred(torch.autograd.Function):
-    """The same of an operator; its ``parameters`` are there to say that the result has a gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, layer: DeferredOperator, kept: list[_Kept], *parameters: nn.Parameter) -> Tensor:
-        ctx.save_for_backward(x)
-        ctx.layer, ctx.kept = layer, kept
-        y: Tensor = type(layer).forward(layer, x)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, = ctx.saved_tensors
-        layer = ctx.layer
-        ctx.kept.append(_Kept(layer, x.detach(), gradient))
-        x_gradient = layer.input_gradient(x, gradient) if ctx.needs_input_grad[0] else None
-        return (x_gradient, None, None, *(None for _ in layer.parameters(recurse=False)))
 
 
 class _Entrance(torch.autograd.Function):
@@ -147,24 +106,26 @@ class StageRunner:
     """Runs ``module`` on micro-batches that overlap in time: tensors in, a tensor or several out.
 
     The inputs numbered in ``constant`` get no gradient, nor do those of whole numbers or truth values. ``function`` is
-    what a forward calls, the module itself unless given. With ``split``, the module's plain ``nn.Linear`` layers (of
-    real numbers) defer their weight gradients; they are changed in place, and given back by :meth:`close`. Hooks on
-    their weights do not see the deferred gradients, which go to ``add``, and the module must not be compiled. With
-    ``recompute``, a forward keeps its inputs only, until :meth:`recompute` runs it again on the same random numbers
-    (running statistics, as of a batch norm, are then counted twice). With ``offloading``, what a forward keeps can be
-    moved to the host. ``complete``, if set, is called for a deferred parameter when a micro-batch has given it all that
-    its layers' uses contribute. Nothing but the copy engine is shared between runners.
+    what a forward calls, the module itself unless given. With ``split``, the module's layers that can wait
+    (:func:`~weft.runtime.train.deferring.deferrable`) defer their weight gradients; they are changed in place, and
+    given back by :meth:`close`. Hooks on their weights do not see the deferred gradients, which go to ``add``, and the
+    module must not be compiled. With ``recompute``, a forward keeps its inputs only, until :meth:`recompute` runs it
+    again on the same random numbers (running statistics, as of a batch norm, are then counted twice). With
+    ``offloading``, what a forward keeps can be moved to the host. ``complete``, if set, is called for a deferred
+    parameter when a micro-batch has given it all that its layers' uses contribute. Nothing but the copy engine is
+    shared between runners. Operators that draw random numbers (:class:`~weft.runtime.train.moment.Seeded`) draw those
+    of ``moment``: its step is the caller's to set; its micro-batch, when the runner is made, is that of micro-batch 0.
     """
 
     def __init__(self, module: nn.Module, *, constant: Collection[int] = (),
                  function: Callable[..., Tensor | Sequence[Tensor]] | None = None, split: bool = False,
-                 recompute: bool = False, offloading: Offloading | None = None,
+                 recompute: bool = False, offloading: Offloading | None = None, moment: Moment | None = None,
                  add: Callable[[Tensor, Tensor], None] = add_gradient) -> None:
         self.module, self.constant, self.add = module, constant, add
         self.complete: Callable[[Tensor], None] = lambda parameter: None
         self._function = module if function is None else function
         self._graphs: dict[int, _Graph] = {}
-        self._kept: dict[int, list[_Kept]] = {}
+        self._kept: dict[int, list[Kept]] = {}
         self._repeats: dict[int, _Repeat] | None = {} if recompute else None
         self._shelves: dict[int, Shelf] | None = None if offloading is None else {}
         engine, names, self._beside = offloading or (None, None, False)
@@ -173,19 +134,22 @@ class StageRunner:
         self._hooks = [hook for name in names or () for hook in self._watch(module.get_submodule(name))]
         self._handle = torch.empty(0, requires_grad=True)
         self._micro_batch = 0
+        self.moment = moment or Moment()
+        self._before = self.moment.micro_batch
+        seeds_of(module, self.moment)
         self._split = deferrable(module) if split else []
         for layer in self._split:
             layer.__dict__["forward"] = self._deferring(layer)
 
     def close(self) -> None:
-        """Give the module its own linear layers back."""
+        """Give the module its own layers back."""
         for layer in self._split:
             layer.__dict__.pop("forward", None)
         for hook in self._hooks:
             hook.remove()
 
     @property
-    def deferring(self) -> Sequence[nn.Linear | DeferredOperator]:
+    def deferring(self) -> Sequence[nn.Module]:
         """The layers whose weight gradients wait."""
         return self._split
 
@@ -194,8 +158,14 @@ class StageRunner:
         """How many micro-batches have a graph kept, and how many wait for their weight gradient only."""
         return len(self._graphs), len(self._kept.keys() - self._graphs.keys())
 
+    def enter(self, micro_batch: int) -> None:
+        """What runs from now on is of ``micro_batch``: layers keep for it, and draw its random numbers."""
+        self._micro_batch = micro_batch
+        self.moment.micro_batch = self._before + micro_batch
+
     def forward(self, micro_batch: int, *xs: Tensor) -> tuple[Tensor, ...]:
         """The stage's outputs for the inputs ``xs``, detached. What the backward needs is kept until then."""
+        self.enter(micro_batch)
         if self._repeats is None:
             return self._forward(micro_batch, xs)
         shelf = self._shelf(micro_batch) if self._shelves is not None else None
@@ -245,6 +215,11 @@ class StageRunner:
         assert self._shelves is not None
         return self._shelves[micro_batch].size
 
+    def infer_of(self, micro_batch: int, *xs: Tensor) -> tuple[Tensor, ...]:
+        """The same of a micro-batch that may draw random numbers."""
+        self.enter(micro_batch)
+        return self.infer(*xs)
+
     def infer(self, *xs: Tensor) -> tuple[Tensor, ...]:
         """The stage's outputs for ``xs`` without keeping anything."""
         with torch.no_grad():
@@ -255,7 +230,7 @@ class StageRunner:
 
         Adds to the parameters' gradients and returns the inputs' (``None`` for one that has none).
         """
-        self._micro_batch = micro_batch  # for layers that are recomputed now
+        self.enter(micro_batch)  # for layers that are recomputed now
         self.arrive(micro_batch)
         graph = self._graphs.pop(micro_batch)
         led = [(edge, gradient) for i, edge in graph.ends if (gradient := gradients[i]) is not None]
@@ -266,25 +241,25 @@ class StageRunner:
         return tuple(graph.inputs)
 
     def input_grad(self, micro_batch: int, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Backward without the linear layers' weight gradients, which :meth:`weight_grad` must follow with."""
+        """Backward without the weight gradients that wait, which :meth:`weight_grad` must follow with."""
         self._kept.setdefault(micro_batch, [])
         return self.backward(micro_batch, *gradients)
 
     def weight_grad(self, micro_batch: int) -> None:
         """Add the weight gradients that :meth:`input_grad` deferred, and free what it kept."""
         kept = self._kept.pop(micro_batch)
-        uses = Counter(parameter for item in kept for parameter in item.layer.parameters(recurse=False))
+        uses = Counter(parameter for item in kept for parameter in item.parameters)
         with torch.no_grad():
             for item in _drain(kept):
-                for parameter in item.layer.parameters(recurse=False):
-                    if parameter.requires_grad:
-                        self.add(parameter, item.of(parameter))
+                for parameter, gradient in item.gradients():
+                    self.add(parameter, gradient)
+                for parameter in item.parameters:
                     uses[parameter] -= 1
                     if not uses[parameter]:
                         self.complete(parameter)
 
     def _forward(self, micro_batch: int, xs: Sequence[Tensor], shelved: bool = True) -> tuple[Tensor, ...]:
-        self._micro_batch = micro_batch
+        self.enter(micro_batch)
         gradients: Gradients = [None] * len(xs)
         kept: AbstractContextManager[object] = nullcontext()
         shelf = self._shelf(micro_batch) if self._shelves is not None and shelved else None
@@ -323,29 +298,18 @@ class StageRunner:
         yield part.register_forward_pre_hook(enter)
         yield part.register_forward_hook(leave, always_call=True)
 
-    def _deferring(self, layer: nn.Linear | DeferredOperator) -> Callable[[Tensor], Tensor]:
-        if isinstance(layer, DeferredOperator):
-            return self._deferring_operator(layer)
+    def _deferring(self, layer: nn.Module) -> Callable[..., Any]:
+        operator, is_linear = operator_of(layer), type(layer) is nn.Linear
 
-        def forward(x: Tensor) -> Tensor:
-            if not (torch.is_grad_enabled() and layer.weight.requires_grad):
-                return nn.Linear.forward(layer, x)
+        def forward(*xs: Any, **settings: Any) -> Any:
+            if settings or not torch.is_grad_enabled() or not all(isinstance(x, Tensor) for x in xs) or not any(
+                    parameter.requires_grad for parameter in operator.own):
+                return type(layer).forward(layer, *xs, **settings)
             kept = self._kept.setdefault(self._micro_batch, [])
-            y: Tensor = _DeferredLinear.apply(x, layer.weight, layer.bias, layer, kept)  # type: ignore[no-untyped-call]
-            return y
-
-        return forward
-
-    def _deferring_operator(self, layer: DeferredOperator) -> Callable[[Tensor], Tensor]:
-        own = list(layer.parameters(recurse=False))
-
-        def forward(x: Tensor) -> Tensor:
-            if not (torch.is_grad_enabled() and any(parameter.requires_grad for parameter in own)):
-                plain: Tensor = type(layer).forward(layer, x)
-                return plain
-            kept = self._kept.setdefault(self._micro_batch, [])
-            y: Tensor = _Deferred.apply(x, layer, kept, *own)  # type: ignore[no-untyped-call]
-            return y
+            if is_linear:  # the same, in one node of the graph
+                x, = xs
+                return _DeferredLinear.apply(x, layer.weight, layer.bias, operator, kept)  # type: ignore[no-untyped-call]
+            return tapped(operator, xs, kept)
 
         return forward
 
@@ -375,6 +339,6 @@ def _several(ys: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
     return (ys,) if isinstance(ys, Tensor) else tuple(ys)
 
 
-def _drain(kept: list[_Kept]) -> Iterator[_Kept]:
+def _drain(kept: list[Kept]) -> Iterator[Kept]:
     while kept:
         yield kept.pop()  # each is freed as soon as it has been used

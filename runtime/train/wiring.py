@@ -31,6 +31,7 @@ class Wiring:
         self.is_chain = training.ports is None
         self.ports, self.boundaries = _chain(graph, training) if training.ports is None else (
             training.ports, _named(training.boundaries))
+        self.untrained = training.untrained
         self.losses: Collection[str] = ("loss",) if self.is_chain else training.losses
         self.giver: dict[str, int] = {}
         self.takers: dict[str, list[int]] = {}
@@ -137,7 +138,8 @@ class Wiring:
                                    "it gives no loss")
 
     def _is_number(self, value: str) -> bool:
-        return value not in self.boundaries or self.boundaries[value].has_gradient
+        return value not in self.untrained and (
+            value not in self.boundaries or self.boundaries[value].has_gradient)
 
     def _backward(self, stage: int) -> str:
         letter = self.graph.stages[stage].backward

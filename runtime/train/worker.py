@@ -17,6 +17,7 @@ from weft.runtime.plan.program import StageWork, Work
 from weft.runtime.ranks.session import Session, SessionError
 from weft.runtime.train.accumulation import Folding
 from weft.runtime.train.agreement import wiring_of
+from weft.runtime.train.moment import Moment
 from weft.runtime.train.offload import CopyEngine
 from weft.runtime.train.stage import Offloading, StageRunner, add_gradient
 from weft.runtime.train.wiring import INPUT, OUTPUT, TARGET
@@ -43,6 +44,7 @@ class Stages:
         self.micro_batches = plan.micro_batches
         self.first_micro_batch = session.replica * plan.micro_batches
         self.batch_size = session.replicas * plan.micro_batches
+        self.batches = 1  # whose mean gradient is added up
         self._layouts: dict[tuple[int, str, int], Mapping[str, Boundary]] = {}  # the same for every micro-batch
         self.step = 0
         self.token = torch.zeros(1, dtype=torch.uint8, device=self.device)
@@ -61,6 +63,8 @@ class Stages:
     def begin(self, step: int) -> None:
         """The micro-batches are those of batch ``step`` from now on."""
         self.step = step
+        for runner in self.runners.values():
+            runner.moment.step = step
         self.losses.clear()
 
     def loss(self) -> float:
@@ -150,7 +154,7 @@ class Stages:
         giver = {value: StageWork(self.wiring.giver[value], "F", micro_batch) for value in takes
                  if value in self.wiring.giver}
         fetch, collect = self._data(stage, micro_batch), self._collect(stage, micro_batch)
-        run = partial(runner.forward, micro_batch) if self.graph.stages[stage].backward is not None else runner.infer
+        run = partial(runner.forward if self.graph.stages[stage].backward is not None else runner.infer_of, micro_batch)
         losses = [value for value in gives if value in self.wiring.losses]
 
         def forward(results: Mapping[Work, Parcel]) -> Parcel:
@@ -184,7 +188,8 @@ class Stages:
     def _gradient(self, stage: int, value: str, micro_batch: int) -> Callable[[Mapping[Work, Parcel]], Tensor | None]:
         """The gradient of what ``stage`` gave: of a loss, its share in the batch's mean; else the sum over takers."""
         if value in self.wiring.losses:
-            return lambda results: torch.full_like(self.losses[stage, value, micro_batch], 1 / self.batch_size)
+            return lambda results: torch.full_like(self.losses[stage, value, micro_batch],
+                                                   1 / (self.batch_size * self.batches))
         takers = []
         for taker in self.wiring.gradients_from(value):
             letter = self.graph.stages[taker].backward
@@ -221,6 +226,7 @@ class Stages:
                            offloading=Offloading(self.engine, training.offloaded.get(stage),
                                                  self.graph.copies_beside(stage)) if "O" in passes else None,
                            constant=[i for i, value in enumerate(wiring.ports[stage].takes) if value not in owed],
+                           moment=Moment(training.seed, 0, self.first_micro_batch),
                            add=add_gradient if training.masters is None else training.masters.add)
 
     def _data(self, stage: int, micro_batch: int) -> Callable[[], Mapping[str, Tensor]]:

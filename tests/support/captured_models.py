@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-__all__ = ["CASES", "Case", "GPT", "Masked", "Skip", "Towers", "made", "mean_loss", "token_loss"]
+__all__ = ["CASES", "Case", "GPT", "Masked", "Skip", "Towers", "made", "mean_loss", "scores_loss",
+           "token_loss"]
 
 
 class Layer(nn.Module):
@@ -93,6 +94,80 @@ class Towers(nn.Module):
         return self.join(torch.cat([self.left(x), self.right(other)], -1))  # type: ignore[no-any-return]
 
 
+class Thinking(nn.Module):
+    """A layer that looks at its numbers."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        chosen = x[x.abs().sum(-1) > 1]  # its shape depends on data
+        return (self.one if chosen.mean().item() > 0 else self.other)(x).tanh()  # type: ignore[no-any-return]
+
+
+class Branches(nn.Module):
+    """What ``torch.export`` refuses: Python looks at numbers inside layers and between them. The norm is run in some
+    micro-batches and not in others, and the way to it begins in one stage and is taken in all."""
+
+    def __init__(self, width: int = 8, layers: int = 4) -> None:
+        super().__init__()
+        self.into, self.out = nn.Linear(width, width), nn.Linear(width, 1)
+        self.layers, self.norm = nn.ModuleList([Thinking(width) for _ in range(layers)]), nn.LayerNorm(width)
+        self.scale = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = early = self.into(x) * self.scale
+        for i, layer in enumerate(self.layers):
+            h = layer(h)
+            if i % 2 == 0 and h.mean() > 0:
+                h = self.norm(h)
+        h = h + early * float((x > 0).double().mean())
+        return self.out(h)  # type: ignore[no-any-return]
+
+
+class Translator(nn.Module):
+    """An encoder whose result each layer of the decoder reads."""
+
+    def __init__(self, width: int = 8, words: int = 11, layers: int = 2) -> None:
+        super().__init__()
+        self.words = nn.Embedding(words, width)
+        self.encoder = nn.ModuleList([Layer(width) for _ in range(layers)])
+        self.decoder = nn.ModuleList([nn.TransformerDecoderLayer(width, 2, 2 * width, dropout=0.1, batch_first=True)
+                                      for _ in range(layers)])
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, source: Tensor, target: Tensor, *, keep: Tensor) -> dict[str, Tensor]:
+        memory = self.drop(self.words(source))
+        for layer in self.encoder:
+            memory = layer(memory, keep[:, None, :])
+        y = self.words(target)
+        for layer in self.decoder:
+            y = layer(y, memory, memory_key_padding_mask=~keep)
+        return {"scores": y @ self.words.weight.T, "memory": memory}
+
+
+def scores_loss(output: dict[str, Tensor], target: Tensor) -> Tensor:
+    return token_loss(output["scores"], target)
+
+
+class Adapted(nn.Module):
+    """A frozen part that is read twice, a trained part behind it, a frozen head; with dropout in all of them."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(width, 64), nn.Dropout(0.2), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(),
+                                     nn.Linear(64, width))
+        self.adapter, self.drop = nn.Sequential(nn.Linear(width, width), nn.LayerNorm(width)), nn.Dropout(0.4)
+        self.head = nn.Linear(width, 1)
+        self.encoder.requires_grad_(False)
+        self.head.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.encoder(x)
+        return self.head(self.drop(torch.tanh(self.adapter(x)) + x))  # type: ignore[no-any-return]
+
+
 def token_loss(output: Tensor, target: Tensor) -> Tensor:
     return nn.functional.cross_entropy(output.flatten(0, -2), target.flatten())
 
@@ -114,17 +189,27 @@ class Case(NamedTuple):
 CASES = ("gpt", "skip", "masked", "towers")
 
 
-def made(name: str, size: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Case:
+def made(name: str, size: int, seed: int = 0, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Case:
     """The case called ``name`` for a batch of ``size``: the same model for each size and seed of the data."""
     torch.manual_seed(7)
-    model = {"gpt": GPT, "skip": Skip, "masked": Masked, "towers": Towers}[name]().to(dtype)
+    with torch.device(device):
+        model = {"gpt": GPT, "skip": Skip, "masked": Masked, "towers": Towers, "branches": Branches,
+                 "translator": Translator, "adapted": Adapted}[name]().to(dtype)
     torch.manual_seed(seed)
     if name == "gpt":
         return Case(model, (torch.randint(23, (size, 10)),), {}, token_loss, torch.randint(23, (size, 10)))
     x = torch.randn(size, 8, dtype=dtype)
     if name == "skip":
         return Case(model, (x,), {"factor": 0.5}, mean_loss, torch.randn(size, 1, dtype=dtype))
+    if name == "branches":
+        return Case(model, (x,), {}, nn.functional.mse_loss, torch.randn(size, 1, dtype=dtype))
+    if name == "translator":
+        source, target = torch.randint(11, (size, 6)), torch.randint(11, (size, 5))
+        return Case(model, (source, target), {"keep": torch.arange(6) < torch.randint(3, 7, (size, 1))}, scores_loss,
+                    torch.randint(11, (size, 5)))
     if name == "towers":
         other = torch.randn(size, 8, dtype=dtype)
         return Case(model, (x, other), {}, nn.functional.mse_loss, torch.randn(size, 1, dtype=dtype))
+    if name == "adapted":
+        return Case(model, (x,), {}, nn.functional.mse_loss, torch.randn(size, 1, dtype=dtype))
     return Case(model, (x, torch.rand(size) > 0.2), {"labels": torch.randint(8, (size,))}, None, None)

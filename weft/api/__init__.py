@@ -10,13 +10,24 @@ from __future__ import annotations
 
 from weft.api import plans
 from weft.api.models import SCHEMAS, capture, estimate, profile, profile_stages, schema
-from weft.api.schedules import check, draw, export_schedule, fit, import_schedule, plan, replay, replay_alone, unroll
-from weft.api.searches import compare, demo, explain, latency, place, place_memory, place_step, solve, sweep
+from weft.api.schedules import (
+    check,
+    draw,
+    export_schedule,
+    fit,
+    import_schedule,
+    plan,
+    replay,
+    replay_alone,
+    replay_shared,
+    unroll,
+)
+from weft.api.searches import compare, demo, explain, latency, place, place_memory, place_step, share, solve, sweep
 from weft.api.training import pipeline, train
 from weft.app.lib.options import SearchOptions
 from weft.app.lib.sources import PathLike, Source
 
 __all__ = ["SCHEMAS", "PathLike", "SearchOptions", "Source", "capture", "check", "compare", "demo", "draw", "estimate",
            "explain", "export_schedule", "fit", "import_schedule", "latency", "pipeline", "place", "place_memory",
-           "place_step", "plan", "plans", "profile", "profile_stages", "replay", "replay_alone", "schema", "solve",
-           "sweep", "train", "unroll"]
+           "place_step", "plan", "plans", "profile", "profile_stages", "replay", "replay_alone", "replay_shared",
+           "schema", "share", "solve", "sweep", "train", "unroll"]

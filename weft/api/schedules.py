@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from weft.app.fit import Fitted
     from weft.solver.schedule import Schedule
 
-__all__ = ["check", "draw", "export_schedule", "fit", "import_schedule", "plan", "replay", "replay_alone", "unroll"]
+__all__ = ["check", "draw", "export_schedule", "fit", "import_schedule", "plan", "replay", "replay_alone",
+           "replay_shared", "unroll"]
 
 
 def check(schedule: Schedule | PathLike) -> list[str]:
@@ -135,6 +136,20 @@ def replay(plan: PathLike, **options: Any) -> Any:
     from weft.runtime.replay.replay import replay as run_plan
 
     return run_plan(plan, ReplayOptions(**options))
+
+
+def replay_shared(plan: PathLike, stages: Mapping[str, str], **options: Any) -> Any:
+    """Train the jobs of a plan with jobs in one set of processes, each by the function of ``stages`` that its name has;
+    on this process's rank (under ``torchrun``, on CPUs over gloo); needs torch.
+
+    Each job's losses are those that it has alone, and one that ends or fails leaves the others running. ``options`` are
+    those of :class:`weft.runtime.share.replay.SharedOptions`. Gives, on rank 0, the
+    :class:`weft.runtime.share.run.SharedRun`. Errors are those of :func:`weft.runtime.share.replay.replay_shared`.
+    """
+    from weft.runtime.share.replay import SharedOptions
+    from weft.runtime.share.replay import replay_shared as run_plan
+
+    return run_plan(plan, SharedOptions(stages, **options))
 
 
 def replay_alone(plan: PathLike, ranks: Sequence[int] | None = None, *, stages: str, **options: Any) -> Any:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from weft.app.explain import Explanation
     from weft.app.latency.serving import Serving
     from weft.app.place.memory_plans import MemoryPlans
+    from weft.app.share.result import Sharing
     from weft.app.sweep.result import Sweep
     from weft.app.sweep.run import SweepProgress
     from weft.models.graph.operators import OperatorGraph
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from weft.solver.schedule import Schedule
     from weft.solver.step.search import Progress
 
-__all__ = ["compare", "demo", "explain", "latency", "place", "place_memory", "place_step", "solve", "sweep"]
+__all__ = ["compare", "demo", "explain", "latency", "place", "place_memory", "place_step", "share", "solve", "sweep"]
 
 
 def solve(
@@ -174,6 +175,50 @@ def latency(
 
     return serve_source(source, micro_batches, SearchOptions.given(options, search), on_progress,
                         throughput=throughput, period=period, points=points)
+
+
+class LimitKeywords(TypedDict, total=False):
+    """The limits of a search, where what else may be asked of one means nothing."""
+
+    time_limit: float
+    effort: float | None
+    seed: int
+    workers: int
+
+
+def share(
+    *sources: Source,
+    ratio: str | Sequence[int] | Mapping[str, int] | None = None,
+    max_slowdown: float | Mapping[str, float] | None = None,
+    rounds: int | None = None,
+    parallel: str = "auto",
+    options: SearchOptions | None = None,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+    **limits: Unpack[LimitKeywords],
+) -> Sharing:
+    """Two or more jobs on the same GPUs in one period: one computes while another communicates.
+
+    Each of ``sources`` is a job: a block problem, whose micro-batch is one step of it (an edge of distance 1 from its
+    last collective to its first block has steps follow each other), or a model spec. A spec that trains runs data
+    parallel, with the whole model on every GPU and gradients summed in parts behind the backward, or as the pipeline
+    that is fastest alone: ``parallel`` is ``"data"``, ``"pipeline"``, or ``"auto"``, data parallel where that fits.
+    Jobs are on the same GPUs, share their memory, and are called by their files.
+
+    ``ratio`` says how many steps of each job a round has: ``"2:1"``, numbers in the order of the jobs, or a number by
+    name; without one small ratios are tried, and the one with the largest speed-up is taken. ``max_slowdown``: how many
+    times as long as alone, with its own overlap, a step may take at most, of all jobs or by name. ``rounds``: of the
+    schedule, by default 8, or more where the steady state takes more to appear. ``options`` limit the search as in
+    :func:`solve`.
+
+    The result has the period with its bound, the speed-up over running in turn with and without overlap inside each
+    job, each job's slowdown, and the ``schedule``; ``str()`` is the table, ``save(path)`` writes schedule or picture.
+    Raises :class:`weft.solver.step.search.Infeasible` where jobs do not fit together or some gets too slow, and
+    ``ValueError`` (``SharingError``, ``SpecError``, ``FormatError``) for jobs that cannot share GPUs.
+    """
+    from weft.app.share.search import Question, share_sources
+
+    return share_sources(sources, Question(ratio, max_slowdown, rounds, parallel),
+                         SearchOptions.given(options, cast(SearchKeywords, limits)), on_progress)
 
 
 def explain(

@@ -37,9 +37,9 @@ def plain(case: Case) -> tuple[Tensor, dict[str, Tensor]]:
 
 
 def by_stages(case: Case, captured: Captured, places: Sequence[int],
-              split: bool = False) -> tuple[Tensor, dict[str, Tensor]]:
+              split: bool = False, light: bool = False) -> tuple[Tensor, dict[str, Tensor]]:
     """The same, stage by stage, with nothing between two stages but the values of their ports."""
-    cut = Cut(captured, places).stages()
+    cut = Cut(captured, places, Purity(captured, light)).stages()
     flat = [*case.args, *case.kwargs.values()]
     values: dict[str, Tensor] = {BATCH + node.name: leaf for node, leaf in zip(captured.inputs, flat, strict=True)}
     runners = {s: StageRunner(module, split=split, constant=[

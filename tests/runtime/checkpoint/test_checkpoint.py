@@ -25,7 +25,7 @@ from tests.support.checkpoints import WIDTH, a_plan, training
 from tests.support.ranks import launch_forked
 from weft.runtime.checkpoint import checkpoint
 from weft.runtime.checkpoint.checkpoint import Checkpoints, latest
-from weft.runtime.checkpoint.files import checksums
+from weft.runtime.checkpoint.files import checksums, commit
 from weft.runtime.interface.optim import AdamA
 from weft.runtime.plan.timeline import Timeline
 from weft.runtime.ranks.launch import Ended
@@ -42,7 +42,7 @@ def a_checkpoint(folder: Path, step: int) -> Path:
     partial.mkdir(parents=True)
     (partial / "data").write_bytes(b"abc")
     facts = {"plan": "p", "step": step, "replicas": 1, "signatures": {}}
-    checkpoint._commit(partial, folder / f"step-{step:09d}", facts, checksums(partial, 0, 1))
+    commit(partial, folder / f"step-{step:09d}", facts, checksums(partial, 0, 1))
     return folder / f"step-{step:09d}"
 
 
@@ -192,7 +192,7 @@ def _assert_saved_once(folder: Path, held: list[dict[str, Tensor]]) -> None:
 def rank_main() -> None:
     folder, every = Path(sys.argv[1]), int(sys.argv[3]) if "--every" in sys.argv else 0
     kill, calls, dump = os.environ.get("WEFT_KILL"), 0, torch.save
-    renamed = checkpoint._commit
+    renamed = commit
 
     class Killed(FileSystemWriter):
         def write_data(self, *arguments: Any) -> Any:
@@ -203,14 +203,14 @@ def rank_main() -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             return super().write_data(*arguments)
 
-    def commit(partial: Path, target: Path, *facts: Any) -> None:
+    def dying(partial: Path, target: Path, *facts: Any) -> None:
         if kill == "renaming" and target.name == "step-000000004":
             os.kill(os.getpid(), signal.SIGKILL)
         renamed(partial, target, *facts)
 
     last = str(int(os.environ["WORLD_SIZE"]) - 1)
     if kill is not None and (kill == "renaming" or os.environ["RANK"] == last):
-        vars(checkpoint).update(FileSystemWriter=Killed, _commit=commit)
+        vars(checkpoint).update(FileSystemWriter=Killed, commit=dying)
     optimizer = {"AdamW": torch.optim.AdamW, "AdamA": AdamA}[os.environ.get("WEFT_OPTIMIZER", "AdamW")]
     with join(20, replicas=int(os.environ.get("WEFT_REPLICAS", int(os.environ["WORLD_SIZE"]) // 2))) as session:
         plan = a_plan()

@@ -62,6 +62,10 @@ def rank_main() -> None:
     vars(session).update(_offset=offset)
     vars(watch).update(JOINING=JOINING)
     vars(checkpoint).update(FileSystemWriter=Writer)
+    for before in range(2 if moment == "again" else 0):
+        with join(TIMEOUT) as joined:
+            told = joined.everywhere((before, joined.rank), "telling")
+            assert told == [(before, other) for other in range(joined.world)]
     with join(TIMEOUT) as joined:
         if moment == "leaving" and guilty:
             sys.exit(0)
@@ -106,6 +110,12 @@ def test_a_rank_that_is_lost_is_named_by_all_others(tmp_path: Path, fault: str, 
         assert len(said) == 1 and said[0].startswith(f"weft: rank {rank}: "), end.errors
         assert re.search(says, said[0]), said
         assert moment == "leaving" or "Traceback" not in end.errors, end.errors
+
+
+def test_ranks_join_again_and_again() -> None:
+    """The second time hung: what the first had written in the store stood for the second."""
+    for end in launch("none", "again", ranks=2):
+        assert end.code == 0 and not end.late, end.errors
 
 
 @pytest.mark.slow

@@ -9,22 +9,33 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
-from weft.app.pipeline.decide import Decision, Example, decide
+from weft.app.pipeline.decide import Example, decide
+from weft.app.pipeline.frozen import require_backwards
+from weft.app.pipeline.memory import require_memory_plan, treated_as_planned
+from weft.app.pipeline.meta import numbers_for, real
 from weft.app.pipeline.options import PipelineOptions
 from weft.app.pipeline.pipe import Pipeline, target_spec
+from weft.app.pipeline.precision import autocasting, lowered, require_types, typed
+from weft.app.pipeline.running import require_compile
+from weft.app.pipeline.split import Model, divided, require_split, with_values
+from weft.runtime.by_modules.trace import Traced
 from weft.runtime.captured.batch import Layout, micro_batch
-from weft.runtime.captured.captured import Captured, CaptureError, tensors
-from weft.runtime.captured.cut import BATCH, Cut
+from weft.runtime.captured.captured import Captured, CaptureError
+from weft.runtime.captured.cut import BATCH
+from weft.runtime.captured.division import InputLeaf
+from weft.runtime.captured.faked import is_on_meta
+from weft.runtime.captured.materials import Materials
 from weft.runtime.captured.part import Goal
 from weft.runtime.captured.purity import Purity
-from weft.runtime.plan.plan import plan_from_json, plan_to_json
 from weft.runtime.ranks.session import Session, SessionError, join
+from weft.runtime.replay.stepping import stages_of
 from weft.runtime.transports.registry import device_for
 
 __all__ = ["make_pipeline"]
@@ -71,30 +82,45 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
     _require_plain(module, options, session.device)
     session.watch.doing("capturing the model")
     count, dim, loss = options.micro_batches, options.batch_dims, options.loss
+    full = {} if options.dtype is None else lowered(module, options.dtype)
+    args, kwargs = typed((args, kwargs), options.dtype)
     part_args, part_kwargs = (micro_batch(value, count, dim) for value in (args, kwargs))
-    captured = Captured.of(module, part_args, part_kwargs)
+    part_args, part_kwargs = real((part_args, part_kwargs), session.device)
+    materials = None if not is_on_meta(module) else Materials(
+        module, session.device, options.state, options.materialise, {name: v.dtype for name, v in full.items()})
+    with autocasting(options.autocast, session.device):
+        captured: Model = (
+            Captured.of(module, part_args, part_kwargs, session.device) if options.split is None else
+            Traced.of(module, [micro_batch((args, kwargs), count, dim, i) for i in range(count)], options.split))
     if (unread := captured.unread()) and not options.allow_unread:
         shown = ", ".join(unread[:3]) + (f" and {len(unread) - 3} more" if len(unread) > 3 else "")
         raise CaptureError(f"no operator reads the parameters {shown}: freeze them with requires_grad_(False), or pass "
                            "allow_unread=True, and they stay as they are")
-    purity = Purity(captured)
-    _require_equal(session, captured, options.settings())
+    purity = Purity(captured, options.light) if isinstance(captured, Captured) else None
+    _require_equal(session, captured, options.settings(), None if materials is None else materials.facts)
     goal = Goal(loss, None if loss is None else target_spec(options.target))
     example = _example(captured, part_args, part_kwargs, None if loss is None else options.target, goal, count, dim)
-    session.watch.doing("waiting for rank 0 to plan" if session.rank else "planning")
-    made: Decision | None = None
-    if session.rank == 0:
-        made = decide(captured, purity, example, goal, session.world, options, session.device)
-    told = None if made is None else (made.places, plan_to_json(made.plan), made.notes)
-    told = session.exchange(told, "waiting for rank 0 to plan")[0]
-    assert told is not None
-    places, plan_json, notes = told
-    looks = [node.meta.get("val") if tensors(node) is not None else leaf
-             for node, leaf in zip(captured.inputs, example.leaves, strict=True)]
+    with autocasting(options.autocast, session.device):
+        example = with_values(example, captured)
+    made = decide(captured, purity, example, goal, session, options, materials)
+    captured = treated_as_planned(captured, made.plan, example.leaves, dim)
+    seed = session.exchange(torch.initial_seed() if options.seed is None else options.seed, "agreeing on a seed")[0]
+    cut, notes = divided(captured, made.places, purity), made.notes
+    require_backwards(cut, made.plan)
+    if materials is not None:
+        session.watch.doing("giving this rank's part of the model its numbers")
+        notes = (*notes, *materials.notes)
+        assert isinstance(captured, Captured)
+        captured, full = numbers_for(captured, cut, stages_of(made.plan, session.rank), materials, session.rank == 0)
+        cut = divided(captured, made.places, Purity(captured, options.light))
+    looks = [leaf.to("meta") if isinstance(leaf, Tensor) else leaf for leaf in example.leaves]
     inputs = Layout("the batch", [BATCH + node.name for node in captured.inputs], tree_flatten((args, kwargs))[1],
                     looks, count, dim)
-    return Pipeline(session, close, Cut(captured, places, purity), plan_from_json(plan_json), goal, inputs,
-                    options.clip_norm, tuple(notes))
+    pipe = Pipeline(session, close, cut, made.plan, replace(goal, seed=seed), inputs, options, notes, full,
+                    made.peaks)
+    if materials is None and options.state is not None:
+        pipe.load_state_dict(options.state)
+    return pipe
 
 
 def _require_plain(module: object, options: PipelineOptions, device: torch.device) -> None:
@@ -106,21 +132,28 @@ def _require_plain(module: object, options: PipelineOptions, device: torch.devic
         raise CaptureError(f"micro_batches is {micro_batches!r:.60}, it must be a whole number of at least 1")
     if type(batch_dims) is not int or batch_dims < 0:
         raise CaptureError(f"batch_dims is {batch_dims!r:.60}, it must be the number of a dimension")
+    require_memory_plan(options)
+    if options.seed is not None and type(options.seed) is not int:
+        raise CaptureError(f"seed is {options.seed!r:.60}, it must be a whole number")
+    if options.defer not in ("worth", "all"):
+        raise CaptureError(f"defer is {options.defer!r:.60}, it must be 'worth' or 'all'")
+    require_split(module, options)
     if loss is not None and not callable(loss):
         raise CaptureError(f"loss is {type(loss).__name__}, it must be a function of the result and the target")
+    require_types(options.dtype, options.autocast)
+    require_compile(options.compile)
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-        if tensor.is_meta:
-            raise CaptureError(f"{name} is on the meta device, without numbers: build the model on {device}")
-        if tensor.device.type != device.type:
+        if not tensor.is_meta and tensor.device.type != device.type:
             raise CaptureError(f"{name} is on {tensor.device}, but this rank runs on {device}: move the model there "
                                "before weft.pipeline")
 
 
-def _require_equal(session: Session, captured: Captured, settings: object) -> None:
-    """Refuse ranks that have built another model, or the same with other numbers."""
+def _require_equal(session: Session, captured: Model, settings: object, materials: object) -> None:
+    """Refuse ranks that have built another model, or the same with other numbers; ``materials`` stand for those that
+    are to come."""
     facts = {"the settings of weft.pipeline": repr(settings),
              "the model's operators": captured.digest,
-             "the model's values": _values(captured.model)}
+             "the model's values": (_values(captured.model), materials)}
     everywhere = session.everywhere(facts, "comparing the models")
     hints = {"the settings of weft.pipeline": "call it alike on all ranks",
              "the model's operators": "build the same model, from the same versions of its code, on all ranks",
@@ -136,20 +169,21 @@ def _values(model: nn.Module) -> str:
     """What tells two states apart."""
     total = hashlib.sha256()
     for name, value in model.state_dict().items():
-        if isinstance(value, Tensor):
+        if isinstance(value, Tensor) and not value.is_meta:
             wide = value.detach().reshape(-1).to(torch.float64) if not value.is_complex() else torch.view_as_real(
                 value.detach()).reshape(-1).double()
             total.update(f"{name} {float(wide.sum())!r} {float(torch.linalg.vector_norm(wide))!r}".encode())
     return total.hexdigest()
 
 
-def _example(captured: Captured, args: Any, kwargs: Any, target: Any, goal: Goal, micro_batches: int,
+def _example(captured: Model, args: Any, kwargs: Any, target: Any, goal: Goal, micro_batches: int,
              dim: int) -> Example:
     leaves = tree_flatten((args, kwargs))[0]
     if len(leaves) != len(captured.inputs):
         raise CaptureError(f"the model was captured with {len(captured.inputs)} inputs, but the example has "
                            f"{len(leaves)}: give each argument by position or by name, as the model takes them")
-    named = {BATCH + node.name: leaf for node, leaf in zip(captured.inputs, leaves, strict=True)
+    inputs: Sequence[InputLeaf] = captured.inputs
+    named = {BATCH + node.name: leaf for node, leaf in zip(inputs, leaves, strict=True)
              if isinstance(leaf, Tensor)}
     if target is None:
         return Example(leaves, None, named)

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.utils._pytree import TreeSpec, tree_flatten
 
+from weft.app.pipeline.names import stage_names
+from weft.app.pipeline.options import PipelineOptions
+from weft.app.pipeline.peaks import planned_peaks
+from weft.app.pipeline.precision import masters_of, typed
+from weft.app.pipeline.report import Report
+from weft.app.pipeline.running import compiled, under_autocast
+from weft.app.pipeline.state import PipelineState
 from weft.runtime.captured.batch import BatchError, Layout, batch_size
 from weft.runtime.captured.captured import CaptureError
-from weft.runtime.captured.cut import Cut
+from weft.runtime.captured.division import Division
 from weft.runtime.captured.part import Data, Goal, evaluation_of, training_of
+from weft.runtime.checkpoint.weights import State
+from weft.runtime.interface.training import Training
 from weft.runtime.plan.plan import Plan, plan_of
 from weft.runtime.ranks.session import Session, SessionError
 from weft.runtime.replay.stepping import Stepping, stages_of
@@ -26,39 +38,6 @@ __all__ = ["Pipeline", "Report"]
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True)
-class Report:
-    """What one step was planned to take and took, in seconds: ``planned`` and ``measured`` are from the first block to
-    the last (``None`` before the first step), ``step`` is the median of whole steps on this rank, without the
-    optimizer's. ``stages``: the operators of each stage, first to last; ``ranks``: where each stage is. ``peaks``: the
-    bytes that each rank was planned to hold at most."""
-
-    planned: float
-    measured: float | None
-    step: float | None
-    stages: tuple[tuple[str, str], ...]
-    ranks: tuple[int, ...]
-    peaks: tuple[int, ...]
-    bound: float | None
-    notes: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """The numbers as plain data."""
-        return asdict(self)
-
-    def __str__(self) -> str:
-        lines = [f"stage {s} on rank {rank}: {first} to {last}"
-                 for s, ((first, last), rank) in enumerate(zip(self.stages, self.ranks, strict=True))]
-        lines.append(f"planned step   {self.planned * 1e3:.3f} ms" + (
-            f" (no schedule is under {self.bound * 1e3:.3f} ms)" if self.bound is not None else ""))
-        if self.measured is not None:
-            lines.append(f"measured step  {self.measured * 1e3:.3f} ms, ratio {self.measured / self.planned:.3f}")
-        if self.step is not None:
-            lines.append(f"whole step     {self.step * 1e3:.3f} ms, with losses, sums and what the script hands over")
-        lines += [f"rank {rank}: {peak / 2**20:.1f} MiB planned at most" for rank, peak in enumerate(self.peaks)]
-        return "\n".join([*lines, *self.notes])
-
-
 class Pipeline:
     """This rank's part of a model that trains as a pipeline. All ranks call each method together, but for those that
     only read: :meth:`parameters`, :meth:`named_parameters`, :meth:`gradients`.
@@ -67,19 +46,27 @@ class Pipeline:
     :class:`~weft.runtime.ranks.watch.Watch`.
     """
 
-    def __init__(self, session: Session, close: Callable[[BaseException | None], None], cut: Cut, plan: Plan,
-                 goal: Goal, inputs: Layout, clip_norm: float | None, notes: tuple[str, ...]) -> None:
+    def __init__(self, session: Session, close: Callable[[BaseException | None], None], cut: Division, plan: Plan,
+                 goal: Goal, inputs: Layout, options: PipelineOptions, notes: tuple[str, ...],
+                 full: Mapping[str, Tensor], peaks: tuple[int, ...] | None = None) -> None:
         self.session, self.cut, self.plan, self.goal, self.notes = session, cut, plan, goal, notes
+        self.peaks, self.options = peaks, options
         self.model, self.rank = cut.captured.model, session.rank
         self._close, self._closed = close, False
         self._inputs, self._data = inputs, Data()
         self.stages = tuple(stages_of(plan, session.rank))
-        training = training_of(cut, self.stages, goal, self._data)
-        training.clip_norm = clip_norm
+        training = self._computing(training_of(cut, self.stages, goal, self._data))
+        training.clip_norm = options.clip_norm
+        if options.compile:
+            compiled(training, options.compile, session, inputs.named)
+        self._state, self._behind = PipelineState(session, cut, plan.stage_ranks or ()), 0
+        training.masters = masters_of(self._state.trained, full, options.dtype)
+        if training.masters is not None:
+            self._state.train(training.masters)
+        self._own = self._state.trained
         self._stepping = Stepping(plan, session, training)
         self._evaluation: dict[bool, tuple[Stepping, Callable[[], list[Any]]]] = {}
-        self._own = {name: parameter for name, parameter in self.model.named_parameters()
-                     if any(parameter is own for s in self.stages for own in self.cut.parameters[s])}
+        self._nothing = nn.Parameter(torch.empty(0))
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -100,6 +87,26 @@ class Pipeline:
         with_loss = target is not None or self.goal.loss is None
         return self._guarded(lambda: self._evaluate(args, kwargs, target, with_loss))
 
+    @contextmanager
+    def accumulate(self, batches: int) -> Iterator[None]:
+        """The next ``batches`` steps are one: their gradients are the mean over all these batches, as if they were one
+        larger batch, and are ready, summed and clipped after the last. ::
+
+            with pipe.accumulate(4):
+                for ids, labels in four_batches:
+                    loss = pipe.step(ids, target=labels)
+            optimizer.step()
+        """
+        self._guarded(lambda: self._accumulate(batches))
+        begun = self._stepping.steps
+        try:
+            yield
+        except BaseException:
+            self._stepping.accumulate(1)
+            raise
+        done = self._stepping.steps - begun
+        self._guarded(lambda: self._require_all(done, batches))
+
     @property
     def norm(self) -> float | None:
         """The norm of the whole model's gradient in the last step, before clipping; ``None`` without ``clip_norm``."""
@@ -108,8 +115,9 @@ class Pipeline:
     # -- what is trained -----------------------------------------------------------------------------------------------
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """The trained parameters of this rank's stages, each once: the model's own objects."""
-        yield from self._own.values()
+        """The trained parameters of this rank's stages, each once: the model's own objects. Where all are frozen, there
+        is one without numbers, since torch's optimizers refuse to have none."""
+        yield from self._own.values() or (self._nothing,)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """The same with the names that they have in the model."""
@@ -122,7 +130,37 @@ class Pipeline:
     def state_dict(self, whole: bool = True) -> dict[str, Tensor]:
         """All parameters and buffers of the model as they are now, on every rank, in the model's own names: it loads
         into the plain module. Not ``whole``: those of this rank's stages only."""
-        return self._guarded(lambda: self._state(whole))
+        return self._guarded(lambda: self._state.gather(whole))
+
+    def load_state_dict(self, state: State, strict: bool = True) -> None:
+        """Take the model's parameters and buffers from ``state``: a state dict, a ``.pt`` or ``.safetensors`` file, or
+        a folder of such (:func:`~weft.runtime.checkpoint.weights.weights_of`). Each rank reads its own part only. With
+        ``strict``, tensors that the model does not have are refused; those that it has must be there."""
+        self._guarded(lambda: self._state.load(state, strict))
+
+    def save(self, folder: str | os.PathLike[str], optimizer: Optimizer | None = None, *, step: int | None = None,
+             keep: int | None = None) -> Path:
+        """Save a checkpoint as ``folder/step-000000012``, in the model's own names; gives that path. ``step``: batches
+        behind it (default: as many as this pipeline has run, with those of the checkpoint that it was resumed from).
+        With ``keep`` only so many checkpoints stay.
+
+        Each rank writes its own part; the folder gets its name when all of it is there. ``optimizer`` is this rank's,
+        over ``pipe.parameters()``.
+        """
+        done = self.steps if step is None else step
+        return self._guarded(lambda: self._state.save(Path(folder), done, optimizer, keep))
+
+    def resume(self, folder: str | os.PathLike[str], optimizer: Optimizer | None = None) -> int:
+        """Go on from the newest checkpoint in ``folder``: how many batches it has behind it, 0 if there is none. It may
+        have been saved by another number of ranks, with other cuts; with as many, random numbers go on too. One that
+        is damaged, or of another model or optimizer, is refused on all ranks."""
+        self._behind = self._guarded(lambda: self._state.resume(Path(folder), optimizer)) - self._stepping.steps
+        return self.steps
+
+    @property
+    def steps(self) -> int:
+        """The batches behind the model: those of the checkpoint that it was resumed from, and those run since."""
+        return self._behind + self._stepping.steps
 
     def report(self) -> Report:
         """What was planned beside what was measured, on every rank."""
@@ -171,8 +209,24 @@ class Pipeline:
         self._data.micro_batches = self._fed(args, kwargs, target, with_target=self.goal.loss is not None)
         return self._stepping.step()
 
+    def _accumulate(self, batches: int) -> None:
+        if type(batches) is not int or batches < 1:
+            raise BatchError(f"accumulate is {batches!r:.60}, it must be a whole number of at least 1")
+        self.session.agree("accumulate", batches)
+        self._stepping.accumulate(batches)
+
+    def _require_all(self, done: int, batches: int) -> None:
+        self._stepping.accumulate(1)
+        if done != batches:
+            raise BatchError(f"{done} steps ran within accumulate({batches}): run {batches}, or say how many there are")
+
+    def _computing(self, training: Training) -> Training:
+        return under_autocast(training, self.options.autocast, self.session.device)
+
     def _fed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any,
              with_target: bool) -> list[dict[str, Tensor]]:
+        self._state.round()
+        args, kwargs = typed((args, dict(kwargs)), self.options.dtype)
         micro_batches = self._inputs.micro_batches((args, self._ordered(kwargs)))
         if not with_target:
             if target is not None:
@@ -218,36 +272,15 @@ class Pipeline:
             plan = forward_plan(self.plan)
             training, results = ((training_of(self.cut, self.stages, self.goal, self._data, True), list) if with_loss
                                  else evaluation_of(self.cut, self.stages, self._data))
-            self._evaluation[with_loss] = Stepping(plan, self.session, training), results
+            self._evaluation[with_loss] = Stepping(plan, self.session, self._computing(training)), results
         return self._evaluation[with_loss]
-
-    def _state(self, whole: bool) -> dict[str, Tensor]:
-        mine: dict[str, Tensor] = {}
-        held = {id(t) for s in self.stages for t in self._tensors(s)}
-        for name, value in self.model.state_dict(keep_vars=True).items():
-            if isinstance(value, Tensor) and id(value) in held:
-                mine[name] = value.detach()
-        if not whole:
-            return mine
-        found = {name: value.detach().clone() for name, value in self.model.state_dict(keep_vars=True).items()}
-        for each in self.session.exchange({n: v.cpu() for n, v in mine.items()}, "gathering the state"):
-            found.update(each)
-        return found
-
-    def _tensors(self, stage: int) -> Iterator[Tensor]:
-        module = self._stepping.training.stages[stage]
-        yield from module.parameters()
-        yield from module.buffers()
 
     def _report(self) -> Report:
         replay = self._stepping.replay() if self._stepping.steps else None
         measured, = self.session.exchange(None if replay is None else replay.timeline.makespan, "reporting")[:1]
-        calls, ends = self.cut.captured.calls, [0, *self.cut.places, len(self.cut.captured.calls)]
-        static = self.plan.solver.get("static_memory") or [0] * self.session.world
         bound = self.plan.solver.get("makespan_bound")
-        return Report(self.plan.makespan, measured, self._stepping.seconds,
-                      tuple((calls[a].name, calls[b - 1].name) for a, b in pairwise(ends)),
-                      self.plan.stage_ranks or (), tuple(int(held) for held in static), bound, self.notes)
+        return Report(self.plan.makespan, measured, self._stepping.seconds, stage_names(self.cut),
+                      self.plan.stage_ranks or (), planned_peaks(self.plan), self.peaks, bound, self.notes)
 
     def _draw(self, path: str) -> None:
         from weft.app.pipeline.drawing import draw_step

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["cut_places"]
+__all__ = ["Room", "cut_places"]
 
-#: What one byte between two stages costs each of them, in seconds.
+#: What one byte between two stages costs each of them, in seconds, where links have not been measured.
 SECONDS_A_BYTE = 1e-9
 #: Stages may be this much above the least largest load where fewer bytes pass between them so.
 SLACK = 1.05
@@ -17,46 +18,63 @@ SLACK = 1.05
 Numbers = npt.NDArray[np.float64]
 
 
-def cut_places(seconds: Sequence[float], sizes: Sequence[float | None], count: int, first: int = 1) -> list[int] | None:
+class Room(NamedTuple):
+    """What a stage may hold: ``held`` is the bytes that each operator comes to in it, ``bytes`` what there is."""
+
+    held: Sequence[float]
+    bytes: float
+
+
+def cut_places(seconds: Sequence[float], sizes: Sequence[float | None], count: int, first: int = 1, *,
+               seconds_a_byte: float = SECONDS_A_BYTE, slack: float = SLACK, shares: Sequence[float] | None = None,
+               rooms: Sequence[Room] | None = None) -> list[int] | None:
     """The places of the cuts into ``count`` stages; ``None`` if there are too few.
 
     ``seconds``: of each operator. ``sizes``: at each place the bytes that pass there, one way (``None``: no cut may be
     there). No cut is before ``first``. The load of a stage is the time of its operators and of the bytes on both its
-    borders, both ways. The answer is exact: by dynamic programming over all places, first for the largest load, then,
-    among all whose largest load is at most :data:`SLACK` times that, for the sum of bytes.
+    borders, both ways, at ``seconds_a_byte``; with ``shares``, that over the stage's own share. ``rooms``: what each
+    stage may hold. The answer is exact: by dynamic programming over all places, first for the largest load, then,
+    among all whose largest load is at most ``slack`` times that, for the sum of bytes.
     """
     ends = [0, *(place for place in range(max(1, first), len(seconds)) if sizes[place] is not None), len(seconds)]
     if len(ends) - 1 < count:
         return None
     before = np.concatenate(([0.0], np.cumsum(np.asarray(seconds, dtype=float))))
     sent = np.array([0.0, *(float(sizes[place] or 0) for place in ends[1:-1]), 0.0])
-    until, border = before[ends], 2 * SECONDS_A_BYTE * sent
+    until, border = before[ends], 2 * seconds_a_byte * sent
+    held = [np.concatenate(([0.0], np.cumsum(np.asarray(room.held, dtype=float))))[ends] for room in rooms or ()]
 
-    def loads(j: int) -> Numbers:
+    def loads(stage: int, j: int) -> Numbers:
         """Of the stages that end at ``ends[j]``, by where they begin."""
         found: Numbers = until[j] - until[:j] + border[:j] + border[j]
+        if shares is not None:
+            found = found / shares[stage]
+        if rooms is not None:
+            found = np.where(held[stage][j] - held[stage][:j] <= rooms[stage].bytes, found, np.inf)
         return found
 
     least, _ = _least(len(ends), count, loads, np.maximum)
+    if not np.isfinite(least):
+        return None
 
-    def bytes_within(j: int) -> Numbers:
-        found: Numbers = np.where(loads(j) <= SLACK * least, sent[j], np.inf)
+    def bytes_within(stage: int, j: int) -> Numbers:
+        found: Numbers = np.where(loads(stage, j) <= slack * least, sent[j], np.inf)
         return found
 
     _, chosen = _least(len(ends), count, bytes_within, np.add)
     return [ends[i] for i in chosen]
 
 
-def _least(count: int, stages: int, costs: Callable[[int], Numbers],
+def _least(count: int, stages: int, costs: Callable[[int, int], Numbers],
            joined: Callable[[Numbers, Numbers], Numbers]) -> tuple[float, list[int]]:
     """The least joined cost of ``stages`` steps from 0 to ``count - 1``, and the points between."""
     best = np.full(count, np.inf)
     best[0] = 0.0
     back: list[list[int]] = []
-    for _ in range(stages):
+    for stage in range(stages):
         following, came = np.full(count, np.inf), [0] * count
         for j in range(1, count):
-            total = joined(best[:j], costs(j))
+            total = joined(best[:j], costs(stage, j))
             came[j] = int(np.argmin(total))
             following[j] = total[came[j]]
         best = following

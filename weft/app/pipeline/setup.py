@@ -1,4 +1,4 @@
-"""What a user's ``setup()`` gives ``weft train``: a model, an example, a loss, an optimizer, data."""
+"""What a user's ``setup()`` gives ``weft train``: a model, a batch, a loss, an optimizer, data."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
+from weft.app.pipeline.examples import example, require_example
+from weft.app.pipeline.options import PipelineOptions
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.interface.factory import FactoryError, find_function
 
 __all__ = ["Setup", "example_setup", "require_setup", "setup_of"]
 
-#: Small models at random weights; all but the first are of transformers.
-EXAMPLES = ("gpt", "gpt2", "llama")
+#: What the command line says.
+SAID = {"schedule", "memory", "spec", "time_limit", "timeout"}
 
 
 @dataclass
 class Setup:
     """What is trained. ``args`` and ``kwargs``: one whole batch as an example. ``data``: batches, each ``(input,
     target)``, ``(inputs, target)`` with a tuple of inputs, or a mapping of the model's named arguments, in which
-    ``target`` is the loss's; without it the example is used again and again. ``optimizer`` makes one of parameters."""
+    ``target`` is the loss's; without it the example is used again and again. ``optimizer`` makes one of parameters.
+    ``options``: further arguments of :func:`weft.pipeline`, by name."""
 
     module: nn.Module
     args: Sequence[Any] = ()
@@ -32,15 +35,21 @@ class Setup:
     data: Iterable[Any] | None = None
     optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] = AdamW
     micro_batches: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        known = {entry.name for entry in fields(PipelineOptions)} - {entry.name for entry in fields(self)} - SAID
+        if wrong := sorted(map(str, set(self.options) - known)):
+            raise CaptureError(f"options of setup gives {wrong[0]!r}, it may give {', '.join(sorted(known))}")
 
 
-def require_setup(name: str | None, example: str | None) -> None:
+def require_setup(name: str | None, of_example: str | None) -> None:
     """Raise :class:`~weft.runtime.captured.captured.CaptureError` unless there is one function, or one example, of that
     name: before ranks are started for it."""
-    if (name is None) == (example is None):
+    if (name is None) == (of_example is None):
         raise CaptureError("say what to train: either FILE.py:FUNCTION, or --example NAME")
-    if example is not None and example not in EXAMPLES:
-        raise CaptureError(f"--example is {example!r}, it must be gpt, or with transformers installed gpt2 or llama")
+    if of_example is not None:
+        require_example(of_example)
     if name is not None:
         _function(name)
 
@@ -73,49 +82,8 @@ def setup_of(name: str) -> Setup:
 
 
 def example_setup(name: str) -> Setup:
-    """A small model at random weights, by name: ``gpt`` of plain torch, ``gpt2`` and ``llama`` of transformers."""
-    import torch
+    """The example called ``name`` (:data:`weft.app.pipeline.examples.EXAMPLES`).
 
-    require_setup(None, name)
-    torch.manual_seed(0)
-    ids = torch.randint(97, (16, 32))
-    if name == "gpt":
-        return Setup(_gpt(), (ids,), loss=_next_token, target=ids)
-    try:
-        import transformers
-    except ImportError:
-        raise CaptureError(f"--example {name} needs transformers: pip install transformers, or use --example gpt"
-                           ) from None
-    made = {"gpt2": lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(
-                vocab_size=97, n_positions=32, n_embd=64, n_layer=4, n_head=4, use_cache=False)),
-            "llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(
-                vocab_size=97, hidden_size=64, intermediate_size=128, num_hidden_layers=4, num_attention_heads=4,
-                num_key_value_heads=2, max_position_embeddings=32, use_cache=False))}[name]()
-    return Setup(made, (), {"input_ids": ids, "labels": ids})
-
-
-def _next_token(scores: Tensor, ids: Tensor) -> Tensor:
-    """Cross-entropy of what comes next."""
-    return nn.functional.cross_entropy(scores[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-
-
-def _gpt(width: int = 64, layers: int = 4, words: int = 97, length: int = 32) -> nn.Module:
-    import torch
-
-    class GPT(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.words, self.places = nn.Embedding(words, width), nn.Embedding(length, width)
-            self.layers = nn.ModuleList([nn.TransformerEncoderLayer(
-                width, 4, 4 * width, dropout=0.0, batch_first=True, norm_first=True) for _ in range(layers)])
-            self.head = nn.Linear(width, words, bias=False)
-            self.head.weight = self.words.weight
-
-        def forward(self, ids: Tensor) -> Tensor:
-            mask = torch.ones(ids.shape[-1], ids.shape[-1], dtype=torch.bool).triu(1)
-            x = self.words(ids) + self.places(torch.arange(ids.shape[-1]))
-            for layer in self.layers:
-                x = layer(x, src_mask=mask)
-            return self.head(x)  # type: ignore[no-any-return]
-
-    return GPT()
+    Raises :class:`~weft.runtime.captured.captured.CaptureError`.
+    """
+    return Setup(**example(name)._asdict())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 
 from weft.app.pipeline.build import make_pipeline
 from weft.app.pipeline.options import PipelineOptions
+from weft.app.pipeline.pipe import Pipeline
 from weft.app.pipeline.setup import Setup, example_setup, setup_of
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.ranks.launch import free_port
@@ -34,11 +36,14 @@ class TrainOptions(NamedTuple):
     time_limit: float
     timeout: float
     figure: str | None
+    spec: str | os.PathLike[str] | None = None
+    as_json: bool = False
 
 
 def train_rank(options: TrainOptions, on_line: Callable[[str], object]) -> None:
-    """What one rank does; ``on_line`` hears each step's loss and the report, on rank 0. Raises
-    :class:`~weft.runtime.captured.captured.CaptureError` before the ranks meet."""
+    """What one rank does; ``on_line`` hears each step's loss and the report, on rank 0; or one line with both as JSON,
+    ``{"losses": [...], "report": {...}}``. Raises :class:`~weft.runtime.captured.captured.CaptureError` before the
+    ranks meet."""
     try:
         setup = _setup(options)
     except CaptureError:
@@ -46,24 +51,40 @@ def train_rank(options: TrainOptions, on_line: Callable[[str], object]) -> None:
             raise
         time.sleep(1)  # let rank 0 speak
         raise SystemExit(2) from None
-    pipe = make_pipeline(setup.module, setup.args, setup.kwargs, PipelineOptions(
-        options.micro_batches or setup.micro_batches or MICRO_BATCHES, loss=setup.loss, target=setup.target,
-        schedule=options.schedule, memory=options.memory, time_limit=options.time_limit, timeout=options.timeout))
-    with pipe:
-        parameters = list(pipe.parameters())
-        optimizer = setup.optimizer(parameters) if parameters else None
-        for step, (args, kwargs, target) in enumerate(itertools.islice(_batches(setup), options.steps)):
-            loss = pipe.step(*args, target=target, **kwargs)
-            if optimizer is not None:
-                optimizer.step()
-                optimizer.zero_grad()
-            if pipe.rank == 0:
-                on_line(f"step {step + 1}  loss {loss:.6g}")
+    with make_pipeline(setup.module, setup.args, setup.kwargs, _options(setup, options)) as pipe:
+        heard = on_line if pipe.rank == 0 and not options.as_json else _nobody
+        losses = []
+        for loss in _steps(pipe, setup, options.steps):
+            losses.append(loss)
+            heard(f"step {len(losses)}  loss {loss:.6g}")
         report = pipe.report()
         if options.figure is not None:
             pipe.draw(options.figure)
-        if pipe.rank == 0:
-            on_line(str(report))
+        heard(str(report))
+        if pipe.rank == 0 and options.as_json:
+            on_line(json.dumps({"losses": losses, "report": report.to_json()}))
+
+
+def _options(setup: Setup, options: TrainOptions) -> PipelineOptions:
+    return PipelineOptions(
+        options.micro_batches or setup.micro_batches or MICRO_BATCHES, loss=setup.loss, target=setup.target,
+        schedule=options.schedule, memory=options.memory, spec=options.spec, time_limit=options.time_limit,
+        timeout=options.timeout, **setup.options)
+
+
+def _steps(pipe: Pipeline, setup: Setup, steps: int) -> Iterator[float]:
+    """The loss of each step; the optimizer's follows when the next is asked for."""
+    parameters = list(pipe.parameters())
+    optimizer = setup.optimizer(parameters) if parameters else None
+    for args, kwargs, target in itertools.islice(_batches(setup), steps):
+        yield pipe.step(*args, target=target, **kwargs)
+        if optimizer is not None:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def _nobody(line: str) -> None:
+    """Hears nothing."""
 
 
 def launch_ranks(ranks: int, command: Sequence[str]) -> int:

@@ -18,6 +18,7 @@ _MODULES = (
     "compare",
     "sweep",
     "latency",
+    "share",
     "estimate",
     "check",
     "explain",

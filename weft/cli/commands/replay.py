@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
+from pathlib import Path
 
 from weft import api
 from weft.cli.lib.arguments import add_allowed, count, positive
@@ -16,8 +18,13 @@ __all__ = ["COMMAND"]
 def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("plan", metavar="PLAN", help="a plan file (weft.plan/2)")
     command.add_argument("--emulate", action="store_true", help="sleep for each block's duration instead of computing")
-    command.add_argument("--stages", metavar="FILE.py:FUNCTION",
-                         help="where this rank's stages come from (or MODULE:FUNCTION)")
+    command.add_argument("--stages", metavar="FILE.py:FUNCTION", action="append",
+                         help="where this rank's stages come from (or MODULE:FUNCTION); of a plan with jobs "
+                              "JOB=FILE.py:FUNCTION, once for each")
+    command.add_argument("--stretched", action="store_true", help="with stages of jobs: a block takes its planned time "
+                         "at least, so that GPUs and links that are not there are emulated by time")
+    command.add_argument("--stop-folder", metavar="FOLDER", help="with stages of jobs: a file of its name there ends a "
+                         "job, and leaves the others running")
     add_allowed(command)
     command.add_argument("--timeout", type=positive, default=60.0, metavar="SECONDS",
                          help="stop everything if a rank makes no progress for so long (default: 60)")
@@ -49,6 +56,12 @@ def _arguments(command: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     require_output(options.timeline, "a timeline", JSON, [options.plan])
     require_torch("replay")
+    jobs = _jobs(options.stages or [])
+    if jobs:
+        return _run_shared(options, jobs)
+    if options.stretched or options.stop_folder is not None:
+        raise ValueError("--stretched and --stop-folder are for stages of jobs: give --stages JOB=MODULE:FUNCTION")
+    options.stages = options.stages[0] if options.stages else None
     if options.rank_alone is not None:
         return _run_alone(options)
     if options.device is not None or options.json:
@@ -60,6 +73,39 @@ def _run(options: argparse.Namespace) -> int:
                        replicas=options.replicas, paced=options.paced, allow_unsplit=options.allow_unsplit,
                        allow_other_model=options.allow_other_model)
     if found is not None:  # rank 0 has the whole picture
+        print(found)
+    return GOOD
+
+
+def _jobs(stages: Sequence[str]) -> dict[str, str]:
+    """By job, where its stages come from; nothing where they are of one training. Raises ``ValueError`` for both."""
+    if len(stages) == 1 and Path(stages[0].rpartition(":")[0]).exists():
+        return {}  # one training, in a file that has the sign in its name
+    parts = [entry.rpartition("=") for entry in stages]
+    jobs = {job: own for job, equals, own in parts if equals}
+    if jobs and len(jobs) < len(parts):
+        raise ValueError("--stages: give JOB=MODULE:FUNCTION once for each job of the plan")
+    if len(stages) > 1 and not jobs:
+        raise ValueError("--stages is given twice: of a plan with jobs say whose stages each are, as "
+                         "JOB=MODULE:FUNCTION")
+    return jobs
+
+
+#: What of replay's options is for one training, or none, alone.
+_NOT_SHARED = ("emulate", "rank_alone", "device", "json", "timeline", "paced", "transport", "reserve", "checkpoint",
+               "resume", "unchecked")
+
+
+def _run_shared(options: argparse.Namespace, jobs: dict[str, str]) -> int:
+    for name in _NOT_SHARED:
+        if getattr(options, name):
+            raise ValueError(f"--{name.replace('_', '-')} is not for jobs that are trained in one set of processes")
+    if options.replicas > 1 or options.checkpoint_every:
+        raise ValueError("--replicas and --checkpoint-every are not for jobs that are trained in one set of processes")
+    found = api.replay_shared(options.plan, jobs, timeout=options.timeout, stretched=options.stretched,
+                              time_scale=options.time_scale, stop_folder=options.stop_folder,
+                              allow_unsplit=options.allow_unsplit, allow_other_model=options.allow_other_model)
+    if found is not None:
         print(found)
     return GOOD
 
@@ -90,12 +136,16 @@ COMMAND = Command(
         "for its planned duration; with --stages it runs modules of yours: a function that returns this "
         "rank's stages. A rank that dies or hangs stops all of them within --timeout seconds and says what it "
         "waited for.",
+        "A plan with jobs (weft share) trains them in one set of processes, on CPUs over gloo, a group of ranks for "
+        "each job: --stages JOB=MODULE:FUNCTION once for each. Their losses are those they have alone; a job that ends "
+        "or fails leaves the others running. Jobs are data parallel there, each block on all ranks.",
         "With --rank-alone one rank, or all in turn, run in this process on one device, without torchrun: real "
         "stages and real memory, with what neighbours would send made here. Told are each rank's times and peak "
         "memory against the plan, and the step that they would make together.",
     ),
     example=(
         "torchrun --nproc-per-node 4 -m weft replay plan.json --emulate\n"
+        "torchrun --nproc-per-node 2 -m weft replay shared.json --stages a=my.gpt:make --stages b=my.bert:make\n"
         "weft replay plan.json --stages my.module:training --rank-alone all"
     ),
     arguments=_arguments,

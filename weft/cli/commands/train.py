@@ -16,7 +16,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("setup", metavar="FILE.py:FUNCTION", nargs="?",
                          help="the function that gives model, example, loss, optimizer and data (or MODULE:FUNCTION)")
     command.add_argument("--example", metavar="NAME", help="in its place a small model: gpt, or with transformers "
-                         "gpt2, llama")
+                         "gpt2, llama, bert, t5, vit, mixtral")
     command.add_argument("--gpus", type=count, metavar="N", help="ranks, on this machine (default: 2)")
     command.add_argument("--steps", type=count, default=10, metavar="N", help="batches (default: 10)")
     command.add_argument("--micro-batches", type=count, metavar="N",
@@ -24,11 +24,14 @@ def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--schedule", metavar="NAME", help="a published schedule, or a schedule's file (default: the "
                          "best that a short search finds)")
     command.add_argument("--memory", type=count, metavar="BYTES", help="what each rank has (default: not limited)")
+    command.add_argument("--spec", metavar="FILE", help="what the machine is: a YAML file with cluster and placement "
+                         "(default: it is looked at)")
     command.add_argument("--time-limit", type=positive, default=10.0, metavar="SECONDS",
                          help="of the search for a schedule (default: 10)")
     command.add_argument("--timeout", type=positive, default=60.0, metavar="SECONDS",
                          help="stop everything if a rank makes no progress for so long (default: 60)")
     command.add_argument("--draw", metavar="FILE", help="draw the measured step beside the planned one there")
+    command.add_argument("--json", action="store_true", help="print losses and report as JSON")
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -39,7 +42,8 @@ def _run(options: argparse.Namespace) -> int:
         raise ValueError(f"--gpus is {options.gpus}, it must be at least 1")
     return api.train(options.setup, example=options.example, gpus=options.gpus, steps=options.steps,
                      micro_batches=options.micro_batches, schedule=options.schedule, memory=options.memory,
-                     time_limit=options.time_limit, timeout=options.timeout, figure=options.draw, on_line=_told)
+                     spec=options.spec, time_limit=options.time_limit, timeout=options.timeout, figure=options.draw,
+                     as_json=options.json, on_line=_told)
 
 
 def _told(line: str) -> None:

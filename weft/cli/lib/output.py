@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from weft.app.fit import Fitted
     from weft.app.latency.serving import Serving
     from weft.app.place.memory_plans import MemoryPlans
+    from weft.app.share.result import Sharing
     from weft.app.sweep.result import Sweep
     from weft.solver.schedule import Schedule
 
@@ -60,7 +61,8 @@ def told(listener: Callable[[_Progress], object],
     return tell
 
 
-def show(found: Comparison | Sweep | Serving | Fitted | Report | MemoryPlans, as_json: bool, width: int = 140) -> None:
+def show(found: Comparison | Sharing | Sweep | Serving | Fitted | Report | MemoryPlans, as_json: bool,
+         width: int = 140) -> None:
     """A result's table, ``width`` columns wide where it is no terminal that reads it, or its numbers as JSON."""
     if as_json:
         print(json.dumps(found.to_json()))

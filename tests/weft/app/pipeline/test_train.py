@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ import torch
 from torch import nn
 
 from tests.support.paths import ROOT
+from weft.app.pipeline.examples import EXAMPLES
 from weft.app.pipeline.setup import Setup, example_setup, setup_of
 from weft.app.pipeline.train import launch_ranks
 from weft.cli.main import main
@@ -26,10 +30,14 @@ def setup():
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
     x, y = torch.randn(8, 6), torch.randn(8, 2)
     return {"module": model, "args": (x,), "loss": nn.functional.mse_loss, "target": y, "data": [(x, y)],
-            "optimizer": lambda parameters: torch.optim.SGD(parameters, 0.1), "micro_batches": 2}
+            "optimizer": lambda parameters: torch.optim.SGD(parameters, 0.1), "micro_batches": 2,
+            "options": {"clip_norm": 5.0}}
 
 def wrong():
     return {"module": nn.Linear(2, 2), "batches": 3}
+
+def misled():
+    return {"module": nn.Linear(2, 2), "options": {"memory": 3}}
 """
 
 
@@ -40,17 +48,43 @@ def script(tmp_path: Path) -> str:
     return str(path)
 
 
+def trained(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """How ``weft train`` with ``arguments`` ended, well."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "weft", "train", *arguments], capture_output=True, text=True, timeout=250,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "OMP_NUM_THREADS": "1"})
+    assert ended.returncode == 0, ended.stderr
+    return ended
+
+
 @pytest.mark.slow
 def test_a_setup_trains_on_two_ranks_and_the_loss_falls(script: str, tmp_path: Path) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "weft", "train", f"{script}:setup", "--steps", "3", "--schedule", "1f1b", "--draw",
-         str(tmp_path / "run.html")], capture_output=True, text=True, timeout=250,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
-    assert ended.returncode == 0, ended.stderr
+    ended = trained(f"{script}:setup", "--steps", "3", "--schedule", "1f1b", "--draw", str(tmp_path / "run.html"))
     losses = [float(line.split()[-1]) for line in ended.stdout.splitlines() if line.startswith("step ")]
     assert len(losses) == 3 and losses[0] > losses[1] > losses[2]
-    assert "stage 1 on rank 1" in ended.stdout and "measured step" in ended.stdout
+    assert "stage 1 on rank 1" in ended.stdout and re.search(r"planned +measured +ratio\nstep +", ended.stdout)
     assert (tmp_path / "run.html").stat().st_size > 1000
+
+
+@pytest.mark.slow
+def test_a_model_of_transformers_trains_and_is_told_as_json() -> None:
+    pytest.importorskip("transformers", reason="needs transformers: pip install 'weft[models]'")
+    ended = trained("--example", "gpt2", "--steps", "3", "--time-limit", "1", "--json")
+    found = json.loads(ended.stdout)
+    assert len(found["losses"]) == 3 and found["losses"][0] > found["losses"][2]
+    assert found["report"]["measured"] > 0 and len(found["report"]["stages"]) == 2
+
+
+def test_every_example_is_made_where_it_can_be() -> None:
+    for name in EXAMPLES:
+        if name != "gpt" and find_spec("transformers") is None:
+            with pytest.raises(CaptureError, match=f"--example {name} needs transformers: pip install transformers"):
+                example_setup(name)
+            continue
+        made = example_setup(name)
+        output = made.module(*made.args, **made.kwargs)
+        loss = output.loss if made.loss is None else made.loss(output, made.target)
+        assert loss.isfinite()
 
 
 def test_what_a_setup_gives_is_looked_at(script: str) -> None:
@@ -60,7 +94,10 @@ def test_what_a_setup_gives_is_looked_at(script: str) -> None:
         setup_of(f"{script}:wrong")
     with pytest.raises(CaptureError, match=r"^setup .*mine\.py:other: module .* has no attribute 'other'"):
         setup_of(f"{script}:other")
-    with pytest.raises(CaptureError, match="--example is 'cat', it must be gpt"):
+    with pytest.raises(CaptureError, match="options of setup gives 'memory', it may give allow_unread, batch_dims"):
+        setup_of(f"{script}:misled")
+    with pytest.raises(CaptureError, match="--example is 'cat', it must be gpt, or with transformers installed one of "
+                                           "gpt2, llama, bert, t5, vit, mixtral"):
         example_setup("cat")
     gpt = example_setup("gpt")
     assert gpt.module(*gpt.args).shape == torch.Size((16, 32, 97))

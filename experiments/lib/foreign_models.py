@@ -1,0 +1,261 @@
+"""Models that others wrote, tiny and with random weights: ten kinds of transformers, and some of plain torch.
+
+Each is made for a batch of any number of rows, and gives its own loss. Dropout is off, so that there is one right
+gradient. :class:`Model` is what :func:`weft.pipeline` is called with.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["MODELS", "Model", "made", "precision"]
+
+_WIDTHS = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4}
+_PICTURE = {"image_size": 16, "patch_size": 4}
+_IMAGE = 3  # the word that an image's parts stand for
+
+
+class Model(NamedTuple):
+    """A model and what it is called with, in a batch of some rows; ``settings``: what else :func:`weft.pipeline` must
+    be told."""
+
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    settings: dict[str, Any]
+
+    def typed(self, dtype: torch.dtype) -> Model:
+        """The same with numbers of this type, in place."""
+        def cast(value: Any) -> Any:
+            return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+
+        return Model(self.module.to(dtype), tuple(map(cast, self.args)),
+                     {name: cast(value) for name, value in self.kwargs.items()}, self.settings)
+
+
+def made(name: str, rows: int, dtype: torch.dtype, seed: int = 0) -> Model:
+    """The model called ``name``, always with the same weights, and a batch of ``rows`` that ``seed`` draws.
+
+    Raises ``ImportError`` where its package is missing.
+    """
+    torch.manual_seed(0)
+    module = MODELS[name].module(dtype)
+    for part in module.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+    torch.manual_seed(1 + seed)
+    found = MODELS[name].batch(rows)
+    args, kwargs = ((), found) if isinstance(found, dict) else (found, {})
+    return Model(module, args, kwargs, MODELS[name].settings).typed(dtype)
+
+
+class _Double(ModuleType):
+    """torch, but that its single precision is the double one."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, "float64" if name in ("float", "float32") else name)
+
+
+@contextmanager
+def precision(name: str, dtype: torch.dtype) -> Iterator[None]:
+    """What the model called ``name`` computes inside is of ``dtype`` throughout. In fp64, transformers would otherwise
+    round norms, angles and losses to fp32, and two orders of one sum would differ by as much.
+
+    Raises ``ImportError`` where its package is missing.
+    """
+    MODELS[name].module(dtype)  # imports the modules that round
+    single, double = Tensor.float, _Double("torch")
+    rounding = [module for path, module in sys.modules.items() if dtype == torch.float64
+                and path.startswith("transformers.") and module.__dict__.get("torch") is torch]
+    for module in rounding:
+        module.__dict__["torch"] = double
+    if rounding:
+        Tensor.float = Tensor.double  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Tensor.float = single  # type: ignore[method-assign]
+        for module in rounding:
+            module.__dict__["torch"] = torch
+
+
+def _ids(rows: int, length: int = 12, first: int = 4) -> Tensor:
+    return torch.randint(first, 97, (rows, length))
+
+
+def _words(rows: int) -> dict[str, Any]:
+    ids = _ids(rows)
+    return {"input_ids": ids, "labels": ids}
+
+
+def _labelled(name: str, *shape: int, labels: int) -> Callable[[int], dict[str, Any]]:
+    return lambda rows: {name: torch.randn(rows, *shape), "labels": torch.randint(labels, (rows,))}
+
+
+def _causal(kind: str, **settings: Any) -> Callable[[torch.dtype], nn.Module]:
+    def make(dtype: torch.dtype) -> nn.Module:
+        import transformers
+
+        config = getattr(transformers, f"{kind}Config")(vocab_size=97, use_cache=False, **settings)
+        if dtype == torch.float64 and any("experts" in name for name in settings):
+            config._experts_implementation = "batched_mm"  # grouped products take no fp64
+        found: nn.Module = getattr(transformers, f"{kind}LMHeadModel" if kind == "GPT2" else f"{kind}ForCausalLM")(
+            config)
+        return found
+
+    return make
+
+
+def _bert(dtype: torch.dtype) -> nn.Module:
+    from transformers import BertConfig, BertForMaskedLM
+
+    return BertForMaskedLM(BertConfig(vocab_size=97, **_WIDTHS))  # type: ignore[no-any-return]
+
+
+def _masked_words(rows: int) -> dict[str, Any]:
+    ids = _ids(rows)
+    keep = torch.ones_like(ids)
+    keep[0, -2:] = 0
+    return {"input_ids": ids, "attention_mask": keep, "labels": ids}
+
+
+def _t5(dtype: torch.dtype) -> nn.Module:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    return T5ForConditionalGeneration(T5Config(  # type: ignore[no-any-return]
+        vocab_size=97, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, use_cache=False,
+        decoder_start_token_id=0, dropout_rate=0.0))
+
+
+def _vit(dtype: torch.dtype) -> nn.Module:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    return ViTForImageClassification(ViTConfig(num_labels=5, **_PICTURE, **_WIDTHS))  # type: ignore[no-any-return]
+
+
+def _resnet(dtype: torch.dtype) -> nn.Module:
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    return ResNetForImageClassification(ResNetConfig(  # type: ignore[no-any-return]
+        embedding_size=8, hidden_sizes=[16, 24, 32, 40], depths=[3, 4, 6, 3], num_labels=5))
+
+
+def _clip(dtype: torch.dtype) -> nn.Module:
+    from transformers import CLIPConfig, CLIPModel
+
+    return CLIPModel(CLIPConfig(  # type: ignore[no-any-return]
+        text_config={"vocab_size": 97, "max_position_embeddings": 16, "eos_token_id": 2, **_WIDTHS},
+        vision_config={**_PICTURE, **_WIDTHS}, projection_dim=16))
+
+
+def _llava(dtype: torch.dtype) -> nn.Module:
+    from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
+
+    text = LlamaConfig(vocab_size=97, num_key_value_heads=2, max_position_embeddings=64, use_cache=False, **_WIDTHS)
+    return LlavaForConditionalGeneration(LlavaConfig(  # type: ignore[no-any-return]
+        vision_config=CLIPVisionConfig(**_PICTURE, **_WIDTHS), text_config=text, image_token_index=_IMAGE,
+        image_seq_length=16, use_cache=False))
+
+
+def _illustrated(rows: int) -> dict[str, Any]:
+    ids = torch.cat([_ids(rows, 2), torch.full((rows, 16), _IMAGE), _ids(rows, 6)], 1)  # 16 patches amid the text
+    return {"input_ids": ids, "pixel_values": torch.randn(rows, 3, 16, 16),
+            "labels": ids.masked_fill(ids == _IMAGE, -100)}
+
+
+def _mamba(dtype: torch.dtype) -> nn.Module:
+    from transformers import MambaConfig, MambaForCausalLM
+
+    return MambaForCausalLM(MambaConfig(  # type: ignore[no-any-return]
+        vocab_size=97, hidden_size=16, state_size=4, num_hidden_layers=2, use_cache=False))
+
+
+def _few_words(rows: int) -> dict[str, Any]:
+    ids = _ids(rows, 6)
+    return {"input_ids": ids, "labels": ids}
+
+
+def _wav2vec(dtype: torch.dtype) -> nn.Module:
+    from transformers import Wav2Vec2Config, Wav2Vec2ForSequenceClassification
+
+    return Wav2Vec2ForSequenceClassification(Wav2Vec2Config(  # type: ignore[no-any-return]
+        conv_dim=(16, 16), conv_stride=(5, 2), conv_kernel=(10, 3), num_feat_extract_layers=2,
+        num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2, num_labels=3, classifier_proj_size=16,
+        mask_time_prob=0.0, layerdrop=0.0, attention_dropout=0.0, **_WIDTHS))
+
+
+class _Block(nn.Module):
+    def __init__(self, channels: int, to: int) -> None:
+        super().__init__()
+        self.norm, self.conv = nn.GroupNorm(4, channels), nn.Conv2d(channels, to, 3, padding=1)
+        self.time = nn.Linear(8, to)
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        return self.conv(nn.functional.silu(self.norm(x))) + self.time(t)[:, :, None, None]  # type: ignore[no-any-return]
+
+
+class _UNet(nn.Module):
+    """The noise in pictures that a diffusion of ``t`` steps has put there: what is seen early is read late."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.out = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 3, 3, padding=1)
+        self.down, self.middle, self.up = _Block(8, 16), _Block(16, 16), _Block(32, 8)
+
+    def forward(self, x: Tensor, t: Tensor, noise: Tensor) -> Tensor:
+        angles = t[:, None] * torch.arange(4, dtype=x.dtype)
+        time = torch.cat([angles.sin(), angles.cos()], -1)
+        early = self.down(self.into(x), time)
+        deep = nn.functional.interpolate(self.middle(nn.functional.avg_pool2d(early, 2), time), scale_factor=2.0)
+        return nn.functional.mse_loss(self.out(self.up(torch.cat([deep, early], 1), time)), noise)
+
+
+def _noisy(rows: int) -> tuple[Tensor, ...]:
+    return torch.randn(rows, 3, 8, 8), torch.rand(rows), torch.randn(rows, 3, 8, 8)
+
+
+class _Classifier(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True), 3)
+        self.head = nn.Linear(16, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.encoder(x)).square().mean()  # type: ignore[no-any-return]
+
+
+class _Maker(NamedTuple):
+    """What makes a model for a type of numbers, and batches of some rows; ``settings``: what else
+    :func:`weft.pipeline` must be told."""
+
+    module: Callable[[torch.dtype], nn.Module]
+    batch: Callable[[int], dict[str, Any] | tuple[Tensor, ...]]
+    settings: dict[str, Any] = {}  # noqa: RUF012
+
+
+#: By name; the last is no kind of its own beside the others, but the shortest way to a transformer in torch.
+MODELS: dict[str, _Maker] = {
+    "GPT-2": _Maker(_causal("GPT2", n_positions=32, n_embd=32, n_layer=3, n_head=4, attn_pdrop=0.0, embd_pdrop=0.0,
+                            resid_pdrop=0.0), _words),
+    "Llama": _Maker(_causal("Llama", num_key_value_heads=2, max_position_embeddings=32, **_WIDTHS), _words),
+    "BERT": _Maker(_bert, _masked_words),
+    "T5": _Maker(_t5, lambda rows: {**_words(rows), "use_cache": False}),
+    "ViT": _Maker(_vit, _labelled("pixel_values", 3, 16, 16, labels=5)),
+    "ResNet-50": _Maker(_resnet, _labelled("pixel_values", 3, 64, 64, labels=5)),
+    "Mixtral": _Maker(_causal("Mixtral", num_key_value_heads=2, num_local_experts=4, **_WIDTHS), _words),
+    "Qwen2-MoE": _Maker(_causal("Qwen2Moe", num_key_value_heads=2, num_experts=4, moe_intermediate_size=24,
+                                shared_expert_intermediate_size=24, **_WIDTHS), _words),
+    "CLIP": _Maker(_clip, lambda rows: {"input_ids": _ids(rows), "pixel_values": torch.randn(rows, 3, 16, 16),
+                                        "return_loss": True}),
+    "LLaVA": _Maker(_llava, _illustrated, {"allow_unread": True}),  # it reads the last vision layer but one
+    "Mamba": _Maker(_mamba, _few_words),
+    "Wav2Vec2": _Maker(_wav2vec, _labelled("input_values", 800, labels=3)),
+    "U-Net (torch)": _Maker(lambda dtype: _UNet(), _noisy),
+    "Transformer (torch)": _Maker(lambda dtype: _Classifier(), lambda rows: (torch.randn(rows, 8, 16),))}

@@ -1,0 +1,270 @@
+"""Foreign models trained by ``weft.pipeline`` on two and three ranks: are their gradients those of one process?
+
+    python -m experiments.runtime.any_model_ranks [--only NAME ...] [--ranks 2 3] [--schedules ...] [--dtypes ...]
+
+Each model is tiny, with random weights, and is trained for five steps of SGD by the call's own five lines
+(:func:`trained`): under the schedule that weft finds, 1F1B and ZB-V, in fp64 and fp32, plain and with stages
+recomputed. One process trains the plain model beside it, on the same micro-batches. An error is the norm of the
+difference of a parameter's gradient, in any of the steps, over that of the gradient or a millionth of the whole
+gradient's, whichever is larger: what is zero but for rounding has no digits to compare. ``ratio`` is the measured over
+the planned step. Models of transformers are left out where it is not installed, with that reason; a run that fails is
+kept with its sentence. Writes ``any_model_ranks.json``; exits with 1 where a run failed or a gradient is not the
+model's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import itertools
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+import weft
+from experiments.lib.foreign_models import MODELS, Model, made, precision
+from experiments.lib.provenance import RESULTS, ROOT, Record
+from weft.runtime.captured.loss import loss_of
+from weft.runtime.ranks.launch import Ended, launch_local
+
+__all__ = ["Run", "main"]
+
+STEPS, MICRO_BATCHES, ROWS = 5, 6, 2  # rows of a micro-batch
+SEARCH = 1.0  # seconds for weft's own schedule
+TIMEOUT = 300.0  # seconds for the runs of one model on as many ranks
+SCHEDULES = ("weft", "1f1b", "zb-v")
+DTYPES = {"fp64": torch.float64, "fp32": torch.float32}
+#: Largest relative errors of a gradient that count as none.
+EXACT = {"fp64": 1e-12, "fp32": 1e-4}
+#: The ten models of the table, and a state-space model, a diffusion's U-Net and a speech encoder.
+NAMES = tuple(name for name in MODELS if name != "Transformer (torch)")
+
+
+class Run(NamedTuple):
+    """What one model is trained as."""
+
+    dtype: str
+    schedule: str
+    recompute: bool
+
+
+def optimizer_of(parameters: Any) -> torch.optim.Optimizer:
+    """One whose step is continuous in the gradient: with AdamW, a weight whose gradient is rounding alone would move
+    as far as any other."""
+    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
+
+
+def trained(model: Model, batches: Sequence[Model], heard: Callable[[Any, float], None], **settings: Any) -> Any:
+    """``model`` trained on ``batches`` by the lines that a user writes; ``heard`` is no line of theirs."""
+    pipe = weft.pipeline(model.module, model.args, model.kwargs, micro_batches=MICRO_BATCHES, **settings)
+    optimizer = optimizer_of(pipe.parameters())
+    for batch in batches:
+        loss = pipe.step(*batch.args, **batch.kwargs)
+        heard(pipe, loss)
+        optimizer.step()
+        optimizer.zero_grad()
+    return pipe
+
+
+def lines_by_hand() -> int:
+    """The statements of :func:`trained` that a user writes: all but the loop over their data, ``heard``, ``return``."""
+    function, = ast.parse(inspect.getsource(trained)).body
+    assert isinstance(function, ast.FunctionDef)
+    loops = [node for node in ast.walk(function) if isinstance(node, ast.For)]
+    statements = [*function.body, *(statement for loop in loops for statement in loop.body)]
+    return sum(not isinstance(statement, ast.For | ast.Return) and "heard" not in ast.unparse(statement)
+               for statement in statements[1:])  # the first is the docstring
+
+
+# -- one process -------------------------------------------------------------------------------------------------------
+
+
+class Plain(NamedTuple):
+    """What one process finds: the loss and the gradients of each step."""
+
+    losses: list[float]
+    gradients: list[dict[str, Tensor]]
+
+
+def plain(name: str, dtype: torch.dtype) -> Plain:
+    """The plain model trained on the same micro-batches, one after the other."""
+    with precision(name, dtype):
+        module = made(name, ROWS, dtype).module
+        optimizer = optimizer_of(module.parameters())
+        found = Plain([], [])
+        for step in range(STEPS):
+            total = 0.0
+            for args, kwargs in micro_batches(made(name, MICRO_BATCHES * ROWS, dtype, step)):
+                loss = loss_of(module(*args, **kwargs)) / MICRO_BATCHES
+                loss.backward()  # type: ignore[no-untyped-call]
+                total += loss.item()
+            found.losses.append(total)
+            found.gradients.append({n: p.grad.clone() for n, p in module.named_parameters() if p.grad is not None})
+            optimizer.step()
+            optimizer.zero_grad()
+    return found
+
+
+def micro_batches(batch: Model) -> Iterator[tuple[list[Any], dict[str, Any]]]:
+    """Arguments of each part of a batch."""
+    for i in range(MICRO_BATCHES):
+        def part(value: Any, i: int = i) -> Any:
+            return value.chunk(MICRO_BATCHES)[i] if isinstance(value, Tensor) else value
+
+        yield list(map(part, batch.args)), {name: part(value) for name, value in batch.kwargs.items()}
+
+
+def errors(found: Sequence[dict[str, Tensor]], wanted: Plain) -> float:
+    """The largest error of a gradient in any step; infinite where one is missing."""
+    worst = 0.0
+    for mine, gradients in zip(found, wanted.gradients, strict=True):
+        if not mine.keys() <= gradients.keys():
+            return float("inf")
+        whole = float(torch.stack([g.double().norm() for g in gradients.values()]).norm())
+        for name, gradient in mine.items():
+            size = max(float(gradients[name].double().norm()), 1e-6 * whole)
+            worst = max(worst, float((gradient - gradients[name]).double().norm()) / size)
+    return worst
+
+
+# -- ranks -------------------------------------------------------------------------------------------------------------
+
+
+def rank(folder: Path, name: str, runs: Sequence[Run]) -> None:
+    """What each rank does: all ``runs`` one after the other, each written when it has ended."""
+    for run in runs:
+        dtype = DTYPES[run.dtype]
+        wanted: Plain = torch.load(folder / f"{run.dtype}.pt", weights_only=False)
+        settings: dict[str, Any] = {"schedule": None if run.schedule == "weft" else run.schedule}
+        if run.recompute:
+            settings["memory_plan"] = "recompute"
+        losses: list[float] = []
+        gradients: list[dict[str, Tensor]] = []
+
+        def heard(pipe: Any, loss: float, losses: list[float] = losses,
+                  gradients: list[dict[str, Tensor]] = gradients) -> None:
+            losses.append(loss)
+            gradients.append({n: g.clone() for n, g in pipe.gradients().items()})
+
+        begun = time.perf_counter()
+        with precision(name, dtype):
+            model = made(name, MICRO_BATCHES * ROWS, dtype)
+            batches = [made(name, MICRO_BATCHES * ROWS, dtype, step) for step in range(STEPS)]
+            with trained(model, batches, heard, **model.settings, time_limit=SEARCH, timeout=60.0, **settings) as pipe:
+                report = pipe.report()
+        told = {"error": errors(gradients, wanted), "parameters": sorted(gradients[0]), "loss_error": max(
+            abs(mine - loss) / abs(loss) for mine, loss in zip(losses, wanted.losses, strict=True)),
+            "planned": report.planned, "measured": report.measured, "stages": len(report.ranks),
+            "seconds": time.perf_counter() - begun}
+        path = folder / f"{'-'.join(map(str, run))}.{pipe.rank}.json"
+        path.with_suffix(".part").write_text(json.dumps(told))
+        path.with_suffix(".part").rename(path)
+
+
+def launched(folder: Path, name: str, ranks: int, runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
+    """A row of each run, of which those that fail hold why; the ranks are started again after each failure."""
+    left = list(runs)
+    while left:
+        ended = launch_local(ranks, [sys.executable, "-m", "experiments.runtime.any_model_ranks", "--rank",
+                                     str(folder), name, json.dumps(left)], timeout=TIMEOUT,
+                             environment={"PYTHONPATH": f"{ROOT}:{':'.join(sys.path)}"})
+        while left:
+            run = left.pop(0)
+            paths = [folder / f"{'-'.join(map(str, run))}.{i}.json" for i in range(ranks)]
+            row: dict[str, Any] = {"model": name, "ranks": ranks, **run._asdict()}
+            if not all(path.exists() for path in paths):
+                yield {**row, "failed": sentence(ended)}
+                break
+            yield {**row, **together(folder, run, [json.loads(path.read_text()) for path in paths])}
+
+
+def together(folder: Path, run: Run, told: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What the ranks found."""
+    wanted: Plain = torch.load(folder / f"{run.dtype}.pt", weights_only=False)
+    missing = wanted.gradients[0].keys() - {name for each in told for name in each["parameters"]}
+    error = float("inf") if missing else max(each["error"] for each in told)
+    first = told[0]
+    return {"error": error, "loss_error": max(each["loss_error"] for each in told), "stages": first["stages"],
+            "planned": first["planned"], "measured": first["measured"],
+            "ratio": first["measured"] / first["planned"], "seconds": first["seconds"]}
+
+
+def sentence(ended: Sequence[Ended]) -> str:
+    """Why ranks ended."""
+    for end in ended:
+        for line in reversed(end.errors.splitlines()):
+            if line.startswith("weft: "):
+                return line.removeprefix("weft: ")
+    lines = [line for end in ended for line in end.errors.splitlines()[-1:]]
+    return lines[0] if lines else "a rank took too long" if any(end.late for end in ended) else "no rank said why"
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a line for each run, and write them; 1 if one failed or a gradient is not the model's."""
+    if (words := list(sys.argv[1:] if arguments is None else arguments))[:1] == ["--rank"]:
+        rank(Path(words[1]), words[2], [Run(*run) for run in json.loads(words[3])])
+        return 0
+    options = parser().parse_args(words)
+    record = Record(options.output)
+    rows: list[dict[str, Any]] = []
+    left_out: list[dict[str, str]] = []
+    print(f"{'model':14} ranks  type  schedule  recompute  gradient error  loss error  planned ms  measured / planned",
+          flush=True)
+    for name in options.only:
+        runs = [Run(*each) for each in itertools.product(options.dtypes, options.schedules, options.recompute)]
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                for dtype in options.dtypes:
+                    torch.save(plain(name, DTYPES[dtype]), Path(folder) / f"{dtype}.pt")
+            except ImportError as error:
+                left_out.append({"model": name, "why": str(error).splitlines()[0]})
+                print(f"{name:14} left out: {left_out[-1]['why']}", flush=True)
+                continue
+            for ranks in options.ranks:
+                (here := Path(folder) / str(ranks)).mkdir()
+                for path in Path(folder).glob("*.pt"):
+                    (here / path.name).symlink_to(path)
+                for row in launched(here, name, ranks, runs):
+                    rows.append(row)
+                    print(line_of(row), flush=True)
+    found = {"lines_by_hand": lines_by_hand(), "steps": STEPS, "micro_batches": MICRO_BATCHES, "rows": rows,
+             "left_out": left_out}
+    record.write(found, part=options.only != list(NAMES))
+    return int(any("failed" in row or row["error"] > EXACT[row["dtype"]] for row in rows))
+
+
+def parser() -> argparse.ArgumentParser:
+    """Its arguments."""
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--only", nargs="*", choices=NAMES, default=list(NAMES), help="these models")
+    made.add_argument("--ranks", nargs="*", type=int, default=[2, 3], help="how many there are (default: 2 3)")
+    made.add_argument("--schedules", nargs="*", choices=SCHEDULES, default=list(SCHEDULES), help="these schedules")
+    made.add_argument("--dtypes", nargs="*", choices=DTYPES, default=list(DTYPES), help="these types")
+    made.add_argument("--recompute", nargs="*", type=int, choices=(0, 1), default=[0],
+                      help="0: plain, 1: with stages recomputed")
+    made.add_argument("--output", type=Path, default=RESULTS / "any_model_ranks.json")
+    return made
+
+
+def line_of(row: dict[str, Any]) -> str:
+    """A run for people."""
+    begun = f"{row['model']:14} {row['ranks']:5d}  {row['dtype']}  {row['schedule']:8}  {row['recompute']!s:9}"
+    if "failed" in row:
+        return f"{begun}  failed: {row['failed']}"
+    return (f"{begun}  {row['error']:14.1e}  {row['loss_error']:10.1e}  {row['planned'] * 1e3:10.2f}  "
+            f"{row['ratio']:18.2f}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

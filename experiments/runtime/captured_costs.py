@@ -1,0 +1,254 @@
+"""What a pipeline of a captured model is planned to take and to hold, beside what it takes and holds.
+
+    python -m experiments.runtime.captured_costs [--only NAME ...] [--schedule NAME] [--ranks N]
+
+Each model, of plain torch or of those of ``any_model``, is trained by ``weft.pipeline`` on two ranks for some steps, at
+as many samples a micro-batch as make a pass forward and back in one process take about 60 ms, so that a stage takes
+what means something. Told are the step as planned over the step as measured, in one run: as the plan has it; by the
+medians of blocks and messages of the run before training, without the stretch; and by stages measured one by one, with
+neighbours at work, and links measured alone. And the peak of memory as planned over that measured, of the rank where
+they are furthest apart. A machine that does anything else makes the first of these worse. Models of transformers are
+left out where it is not installed. Writes ``captured_costs.json``; exits with 1 if less than eight of ten steps are
+within 10 %, or a peak is not within 5 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from experiments.lib import foreign_models
+from experiments.lib.foreign_models import Model
+from experiments.lib.provenance import RESULTS, Record
+from weft.runtime.captured.captured import CaptureError
+from weft.runtime.captured.loss import loss_of
+from weft.runtime.ranks.launch import launch_local
+
+__all__ = ["MODELS", "main"]
+
+MICRO_BATCHES, STEPS = 6, 8
+#: Seconds of a forward and backward of one micro-batch in one process, about.
+PASS = 0.06
+#: Of steps that shall be within :data:`CLOSE`, and of peaks.
+SHARE, CLOSE, PEAK = 0.8, 0.10, 0.05
+TIME_LIMIT = 2.0  # seconds of the search
+
+
+class _Loss(nn.Module):
+    """A model of a tensor that gives its own loss: what its result has in squares."""
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x).square().mean()  # type: ignore[no-any-return]
+
+
+class _Decoder(nn.Module):
+    def __init__(self, layers: int, width: int, words: int = 500, length: int = 32) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(words, width), nn.Embedding(length, width)
+        self.layers = nn.ModuleList([nn.TransformerEncoderLayer(width, 4, 4 * width, 0.0, batch_first=True,
+                                                                norm_first=True) for _ in range(layers)])
+        self.head = nn.Linear(width, words, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        length = ids.shape[-1]
+        mask = torch.ones(length, length, dtype=torch.bool).triu(1)
+        x = self.words(ids) + self.places(torch.arange(length))
+        for layer in self.layers:
+            x = layer(x, src_mask=mask)
+        scores = self.head(x)
+        return nn.functional.cross_entropy(scores[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+
+
+class _Residual(nn.Module):
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.part = part
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.part(x)  # type: ignore[no-any-return]
+
+
+def _model(module: nn.Module, x: Tensor) -> Model:
+    return Model(module, (x,), {}, {})
+
+
+def _perceptron(rows: int) -> Model:
+    layers: list[nn.Module] = [nn.Linear(256, 512), nn.GELU()]
+    for _ in range(6):
+        layers += [nn.Linear(512, 512), nn.GELU()]
+    return _model(_Loss(nn.Sequential(*layers, nn.Linear(512, 64))), torch.randn(rows, 256))
+
+
+def _encoder(rows: int) -> Model:
+    layer = nn.TransformerEncoderLayer(128, 4, 512, 0.0, batch_first=True)
+    return _model(_Loss(nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)), torch.randn(rows, 32, 128))
+
+
+def _decoder(rows: int) -> Model:
+    return _model(_Decoder(6, 128), torch.randint(500, (rows, 32)))
+
+
+def _convolutions(rows: int) -> Model:
+    def block(width: int) -> nn.Module:
+        return _Residual(nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.GroupNorm(4, width), nn.SiLU(),
+                                       nn.Conv2d(width, width, 3, padding=1)))
+
+    return _model(_Loss(nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), block(16), block(16), nn.Conv2d(16, 32, 3, stride=2, padding=1), block(32),
+        block(32), block(32), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))), torch.randn(rows, 3, 24, 24))
+
+
+def _mixer(rows: int) -> Model:
+    class Across(nn.Module):
+        def __init__(self, places: int) -> None:
+            super().__init__()
+            self.part = nn.Sequential(nn.Linear(places, 2 * places), nn.GELU(), nn.Linear(2 * places, places))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.part(x.transpose(1, 2)).transpose(1, 2)  # type: ignore[no-any-return]
+
+    def layer() -> list[nn.Module]:
+        return [_Residual(nn.Sequential(nn.LayerNorm(96), Across(32))),
+                _Residual(nn.Sequential(nn.LayerNorm(96), nn.Linear(96, 384), nn.GELU(), nn.Linear(384, 96)))]
+
+    return _model(_Loss(nn.Sequential(*(part for _ in range(6) for part in layer()))), torch.randn(rows, 32, 96))
+
+
+def _hourglass(rows: int) -> Model:
+    widths = [512, 384, 256, 128, 256, 384, 512]
+    layers: list[nn.Module] = []
+    for before, after in itertools.pairwise(widths):
+        layers += [nn.Linear(before, after), nn.LayerNorm(after), nn.SiLU()]
+    return _model(_Loss(nn.Sequential(*layers)), torch.randn(rows, 512))
+
+
+_PLAIN: dict[str, Callable[[int], Model]] = {
+    "perceptron": _perceptron, "encoder": _encoder, "decoder, tied": _decoder, "convolutions": _convolutions,
+    "mixer": _mixer, "hourglass": _hourglass}
+MODELS = (*_PLAIN, "U-Net (torch)", "Transformer (torch)", "GPT-2", "Llama", "BERT", "T5", "ViT", "ResNet-50",
+          "Mixtral")
+
+
+def made(name: str, rows: int) -> Model:
+    """The model called ``name`` in fp32 without dropout, and a batch of ``rows`` samples."""
+    torch.manual_seed(0)
+    model = _PLAIN[name](rows) if name in _PLAIN else foreign_models.made(name, rows, torch.float32)
+    for part in model.module.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+    return model
+
+
+def rows_of(name: str) -> int:
+    """Samples of a micro-batch with which a pass takes about :data:`PASS`."""
+    torch.set_num_threads(1)
+    rows = 2
+    while True:
+        model = made(name, rows)
+        taken = []
+        for _ in range(3):
+            begun = time.perf_counter()
+            loss_of(model.module(*model.args, **model.kwargs)).backward()  # type: ignore[no-untyped-call]
+            taken.append(time.perf_counter() - begun)
+        if min(taken) >= 0.7 * PASS or rows >= 4096:
+            return rows
+        rows *= 2 if min(taken) > PASS / 4 else 4
+
+
+def rank_main(name: str, rows: int, schedule: str | None, path: Path) -> None:
+    """What one rank does."""
+    import weft
+
+    model = made(name, rows * MICRO_BATCHES)
+    begun = time.perf_counter()
+    with weft.pipeline(model.module, model.args, model.kwargs, micro_batches=MICRO_BATCHES, schedule=schedule,
+                       time_limit=TIME_LIMIT, **model.settings) as pipe:
+        seconds = time.perf_counter() - begun
+        optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-4)
+        for _ in range(STEPS):
+            pipe.step(*model.args, **model.kwargs)
+            optimizer.step()
+            optimizer.zero_grad()
+        report = pipe.report()
+        if pipe.rank == 0:
+            solver = pipe.plan.solver
+            path.write_text(json.dumps({**report.to_json(), "stages_alone": solver["stages_alone"], "medians":
+                                        solver["medians"], "seconds": seconds}))
+
+
+def measured(name: str, ranks: int, schedule: str | None) -> dict[str, Any]:
+    """One model. Raises ``ImportError`` where its package is missing,
+    :class:`~weft.runtime.captured.captured.CaptureError` where a rank refuses it."""
+    rows = rows_of(name)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "found.json"
+        ended = launch_local(ranks, [sys.executable, "-m", __spec__.name, "--rank", name, str(rows), schedule or "-",
+                                     str(path)], timeout=300)
+        if any(end.code for end in ended):
+            raise CaptureError(next((end.errors.splitlines()[-1] for end in ended if end.errors), "a rank ended"))
+        found = json.loads(path.read_text())
+    step = found["measured"]
+    peaks = [planned / held for planned, held in zip(found["peaks"], found["measured_peaks"], strict=True)]
+    return {"model": name, "rows": rows, "planned": found["planned"], "measured": step,
+            "ratio": found["planned"] / step, "by_medians": found["medians"] / step,
+            "by_stages": found["stages_alone"] / step, "peak_ratio": max(peaks, key=lambda ratio: abs(ratio - 1)),
+            "seconds_to_plan": found["seconds"], "notes": found["notes"]}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a line for each model, and write them; 1 if too few are as planned."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", choices=MODELS, help="these models")
+    parser.add_argument("--schedule", help="a published schedule (default: what a search finds)")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--rank", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--output", type=Path, default=RESULTS / "captured_costs.json")
+    options = parser.parse_args(arguments)
+    if options.rank is not None:
+        name, samples, schedule, path = options.rank
+        rank_main(name, int(samples), None if schedule == "-" else schedule, Path(path))
+        return 0
+    record = Record(options.output)
+    rows: list[dict[str, Any]] = []
+    left_out: list[dict[str, str]] = []
+    print("model                 rows  to plan s   planned ms  measured ms   planned/measured  by medians  by stages  "
+          "peak planned/measured")
+    for name in options.only or MODELS:
+        try:
+            row = measured(name, options.ranks, options.schedule)
+        except (CaptureError, ImportError) as error:
+            left_out.append({"model": name, "why": str(error).splitlines()[0]})
+            print(f"{name:20}  left out: {left_out[-1]['why']:.200}", flush=True)
+            continue
+        rows.append(row)
+        print(f"{name:20}  {row['rows']:4d}  {row['seconds_to_plan']:9.1f}  {1e3 * row['planned']:11.1f}  "
+              f"{1e3 * row['measured']:11.1f}  {row['ratio']:17.3f}  {row['by_medians']:10.3f}  "
+              f"{row['by_stages']:9.3f}  {row['peak_ratio']:21.3f}", flush=True)
+    close = sum(abs(row["ratio"] - 1) <= CLOSE for row in rows)
+    peaks = sum(abs(row["peak_ratio"] - 1) <= PEAK for row in rows)
+    if rows:
+        print(f"{close} of {len(rows)} steps within {CLOSE:.0%}, median off by "
+              f"{statistics.median(abs(row['ratio'] - 1) for row in rows):.1%}; {peaks} peaks within {PEAK:.0%}")
+    record.write({"ranks": options.ranks, "micro_batches": MICRO_BATCHES, "rows": rows, "left_out": left_out,
+                  "within_10_percent": close, "peaks_within_5_percent": peaks}, part=bool(options.only))
+    return int(close < SHARE * len(rows) or peaks < len(rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""A spec's training on all GPUs of its cluster at once: every GPU has the whole model, gradients are summed in parts.
+
+A step is the spec's micro-batches, divided over the GPUs. All of them run the last one's forward ``F0`` ... in a few
+groups of layers and its backward ``B...`` back; behind each backward the gradients of its layers are summed over the
+GPUs (``S...``), on their network lanes, beside the backwards of the layers before (as wait-free backpropagation and
+DistributedDataParallel do). What comes before the last micro-batch is one block, ``accumulate``. The next step begins
+when all sums of this one have ended: that is the edge of distance 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise
+
+from weft.models.candidates.build import bytes_per_parameter
+from weft.models.candidates.gpu_costs import gpu_costs
+from weft.models.candidates.placement_sources import all_reduce_seconds
+from weft.models.candidates.stage_blocks import forward_block, gradient_blocks, seconds_of
+from weft.models.candidates.stages import StageCost, Stages, peak_bytes, static_bytes
+from weft.models.layers.cluster import model_cluster
+from weft.models.layers.costs import LayerCost
+from weft.models.share.job import Job, SharingError, job_of
+from weft.models.spec.sections import Spec, Training
+from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
+
+__all__ = ["data_parallel_job", "network_lane", "why_not_data_parallel"]
+
+#: Groups of layers whose gradients are summed apart.
+GROUPS = 4
+
+
+def network_lane(gpu: str) -> str:
+    """The name of a GPU's engine that sums gradients."""
+    return f"{gpu} network"
+
+
+def why_not_data_parallel(spec: Spec) -> str | None:
+    """Why ``spec`` is not trained with the whole model on every GPU, in a sentence; ``None`` where it can be."""
+    run = spec.run
+    if not isinstance(run, Training):
+        return f"{spec.where}: inference has no gradients to sum; it runs as a pipeline"
+    gpus = spec.cluster.gpus
+    if run.lengths is not None:
+        return f"{spec.where}: training.lengths lists micro-batches that differ; leave them out"
+    if gpus < 2:
+        return f"{spec.where}: cluster.gpus is 1, there is nobody to sum gradients with"
+    if run.micro_batches % gpus:
+        return (f"{spec.where}: {run.micro_batches} micro-batches (training.micro_batches) cannot be divided over "
+                f"{gpus} GPUs; give a multiple of {gpus}")
+    missing = [need - own for own, need in zip(model_cluster(spec.cluster).available, _needs(spec), strict=True)]
+    if max(missing) > 0:
+        return (f"{spec.where}: the whole model on each GPU needs {max(missing) / 2**30:.1f} GiB more than GPU "
+                f"{missing.index(max(missing))} has")
+    return None
+
+
+def data_parallel_job(spec: Spec, name: str, groups: int = GROUPS) -> Job:
+    """The training of ``spec`` as the job ``name``, gradients summed in up to ``groups`` parts.
+
+    Raises :class:`~weft.models.share.job.SharingError` where :func:`why_not_data_parallel` has a reason, and what
+    :func:`~weft.models.candidates.gpu_costs.gpu_costs` does.
+    """
+    reason = why_not_data_parallel(spec)
+    if reason is not None:
+        raise SharingError(reason)
+    run, gpus = spec.run, spec.cluster.gpus
+    assert isinstance(run, Training)
+    costs = gpu_costs(spec)
+    layers, cluster = _slowest(costs.layers), model_cluster(spec.cluster)
+    stages = _grouped(layers, groups)
+    static = static_bytes(stages, bytes_per_parameter(spec))
+    devices: list[Device] = []
+    for gpu in range(gpus):
+        devices += [Device(f"gpu{gpu}", cluster.available[gpu] - static, static),
+                    Device(network_lane(f"gpu{gpu}"), lane_of=f"gpu{gpu}")]
+    everywhere, networks = tuple(range(0, 2 * gpus, 2)), tuple(range(1, 2 * gpus, 2))
+    total = sum(stage.parameters for stage in stages) * run.gradient_bytes
+    machines = spec.cluster.machines
+    all_seconds = all_reduce_seconds(spec, total, gpus, machines)
+    summed = [s for s, stage in enumerate(stages) if stage.parameters]
+    before = tuple(Dependency(f"S{s}", distance=1) for s in summed)
+    blocks: list[Block] = []
+    rest = run.micro_batches // gpus - 1
+    if rest:
+        load = seconds_of(rest * sum(stage.load for stage in stages))
+        blocks.append(Block("accumulate", BlockKind.OTHER, everywhere, load, (0,),
+                            (peak_bytes(stages, [1] * len(stages), "full"),), before))
+        before = (Dependency("accumulate"),)
+    for s, stage in enumerate(stages):
+        after = (Dependency(f"F{s - 1}"),) if s else before
+        blocks.append(_moved(forward_block(s, stage, 0, "full", after), everywhere))
+    last = f"F{len(stages) - 1}"
+    for s in reversed(range(len(stages))):
+        for block in gradient_blocks(s, stages[s], 0, "full", (Dependency(last),)):
+            blocks.append(_moved(block, everywhere))
+            last = block.name
+        if s in summed:
+            seconds = max(all_reduce_seconds(spec, stages[s].parameters * run.gradient_bytes, gpus, machines),
+                          1e-9) if all_seconds else 1e-9
+            blocks.append(Block(f"S{s}", BlockKind.COLLECTIVE, networks, round(seconds, 9), (0,), (0,),
+                                (Dependency(last),)))
+    problem = Problem(f"{spec.name} (data parallel)", tuple(devices), tuple(blocks))
+    return job_of(name, problem, f"data parallel, {len(stages)} groups of layers", costs.notes)
+
+
+def _moved(block: Block, devices: tuple[int, ...]) -> Block:
+    """``block``, of one device, on all of ``devices`` alike."""
+    return replace(block, devices=devices, memory=block.memory * len(devices), workspace=block.workspace * len(devices))
+
+
+def _slowest(layers: Sequence[list[LayerCost]]) -> list[LayerCost]:
+    """The layers with the times of the GPU that is slowest at all of them: the sums wait for it."""
+    return max(layers, key=lambda own: sum(layer.forward + layer.backward for layer in own))
+
+
+def _needs(spec: Spec) -> list[int]:
+    """Bytes that each GPU needs for the whole model and one micro-batch of it."""
+    stages = _grouped(_slowest(gpu_costs(spec).layers), GROUPS)
+    need = static_bytes(stages, bytes_per_parameter(spec)) + peak_bytes(stages, [1] * len(stages), "full")
+    return [need] * spec.cluster.gpus
+
+
+def _grouped(layers: Sequence[LayerCost], groups: int) -> list[StageCost]:
+    """The layers in up to ``groups`` groups of about as many parameters each."""
+    count = min(groups, len(layers))
+    before = list(accumulate((layer.parameters + 1 for layer in layers), initial=0))
+    borders = [0]
+    for group in range(1, count):
+        wanted = before[-1] * group / count
+        nearest = min(range(len(before)), key=lambda at: abs(before[at] - wanted))
+        borders.append(min(max(nearest, borders[-1] + 1), len(layers) - (count - group)))
+    whole = Stages(layers)
+    return [_alone(whole.stage(first, last), layers) for first, last in pairwise([*borders, len(layers)])]
+
+
+def _alone(stage: StageCost, layers: Sequence[LayerCost]) -> StageCost:
+    """``stage`` without the parameters that a layer before it holds already: one GPU has all of them."""
+    known = {name for layer in layers[:stage.first] for name, _ in layer.shared_parameters}
+    own = {name: count for layer in layers[stage.first:stage.last] for name, count in layer.shared_parameters}
+    return replace(stage, parameters=stage.parameters - sum(count for name, count in own.items() if name in known))

@@ -1,0 +1,347 @@
+"""One stage of a model that is cut before submodules: the model's own forward, of which it runs its part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+
+from weft.runtime.by_modules.calls import READS, Counts, calls_seen, function_name, is_random, users_line, version
+from weft.runtime.by_modules.ghost import Ghost, Imagination, real
+from weft.runtime.by_modules.trace import Call, Made, Traced, argument_name, copied
+from weft.runtime.captured.captured import CaptureError
+from weft.runtime.interface.training import Boundary
+from weft.runtime.train.moment import Seeded
+
+__all__ = ["ModuleStage"]
+
+#: What draws the stage's random numbers, from seeds of its own, is called among its modules.
+RANDOM = "weft_random"
+
+
+class ModuleStage(nn.Module):
+    """Stage ``number`` of ``traced``: takes the values named in ``takes`` and gives those in ``gives``.
+
+    It holds the submodules that it runs, under the model's own names; they are copies of the model's, with the model's
+    own parameters and buffers, so that two stages, or a stage in training and in evaluation, change nothing of each
+    other. Unless it is ``plain``, its random numbers have seeds made of step, micro-batch and stage.
+
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` where a batch takes another way through the model than
+    the example, and the values that it needs were not sent.
+    """
+
+    #: It is measured on the example's own values: :func:`weft.runtime.measure.stage_feeds.needs_numbers`.
+    needs_numbers = True
+
+    def __init__(self, traced: Traced, number: int, values: Sequence[str], inputs: Sequence[int],
+                 gives: Sequence[str], plain: bool) -> None:
+        super().__init__()
+        self.number = number
+        model = copied(traced.model)
+        run = _Run(traced, number, model, tuple(values), tuple(inputs), tuple(gives))
+        self.__dict__["run_"] = run
+        if not plain:
+            self.add_module(RANDOM, Seeded(run, number))
+        for path in traced.entries[number].modules:
+            _put(self, path, model.get_submodule(path))
+        for parameter in traced.entries[number].parameters.values():
+            _put(self, traced.names[id(parameter)], parameter)
+        self.train(model.training)
+
+    def forward(self, *xs: Tensor) -> tuple[Tensor, ...]:
+        """The tensors that it gives."""
+        run: Any = self._modules.get(RANDOM, self.__dict__["run_"])
+        found: tuple[Tensor, ...] = run(*xs)
+        return found
+
+    def train(self, mode: bool = True) -> ModuleStage:
+        """The whole model's code is run, so all of it changes its mode; submodules that the user has set apart from the
+        rest stay as they are in training."""
+        run: _Run | None = self.__dict__.get("run_")
+        if run is not None and mode != run.training:
+            run.set_training(mode)
+        self.training = mode
+        return self
+
+
+def _put(root: nn.Module, path: str, what: nn.Module | nn.Parameter) -> None:
+    *steps, leaf = path.split(".")
+    for step in steps:
+        if step not in root._modules:
+            root.add_module(step, nn.Module())
+        root = root._modules[step]  # type: ignore[assignment]
+    if isinstance(what, nn.Parameter):
+        root.register_parameter(leaf, what)
+    else:
+        root._modules[leaf] = what
+
+
+class _Run:
+    """What a stage runs, again and again."""
+
+    def __init__(self, traced: Traced, number: int, model: nn.Module, values: tuple[str, ...], inputs: tuple[int, ...],
+                 gives: tuple[str, ...]) -> None:
+        self.traced, self.number, self.model, self.gives = traced, number, model, gives
+        self.values, self.inputs = values, inputs
+        self.entry = traced.entries[number]
+        self.next = traced.entries[number + 1].at if number + 1 < len(traced.entries) else None
+        self.paths = {id(module): path for path, module in model.named_modules()}
+        self.imagined = Imagination()
+        self.held = {*self.entry.parameters, *(id(p) for path in self.entry.modules
+                                               for p in model.get_submodule(path).parameters())}
+        self.training = model.training
+        self._modes = {module: module.training for module in model.modules()}
+
+    def set_training(self, mode: bool) -> None:
+        self.training = mode
+        for module, was in self._modes.items():
+            module.training = was and mode
+
+    def __call__(self, *xs: Tensor) -> tuple[Tensor, ...]:
+        traced = self.traced
+        received = {name: x.clone() if name in self.entry.copies else x
+                    for name, x in zip(self.values, xs, strict=False)}
+        device = next((x.device for x in xs), torch.device("cpu"))
+        leaves = list(traced.in_leaves)
+        for i, leaf in enumerate(leaves):
+            if isinstance(leaf, Tensor):
+                looks = Boundary(tuple(leaf.shape), leaf.dtype)
+                leaves[i] = Ghost(self.imagined.tensor(looks, device), traced.inputs[i].name)
+        for place, x in zip(self.inputs, xs[len(self.values):], strict=True):
+            leaves[place] = x
+        args, kwargs = tree_unflatten(leaves, traced.in_spec)
+        walk = _Walk(self, received, device)
+        with calls_seen(walk), walk:
+            try:
+                result = self.model(*args, **kwargs)
+            except _Left:
+                pass
+            else:
+                walk.end(result)
+        return tuple(walk.given(name) for name in self.gives)
+
+
+class _Left(BaseException):
+    """The next stage begins here: the forward is left."""
+
+
+class _Walk(TorchFunctionMode):
+    """One forward of a stage: what comes before it is imagined, what is its own is run."""
+
+    def __init__(self, run: _Run, received: Mapping[str, Tensor], device: torch.device) -> None:
+        super().__init__()
+        self.run, self.traced, self.received, self.device = run, run.traced, received, device
+        self.mine, self.inside = run.number == 0, False
+        self.counts, self.wanted = Counts(), frozenset(run.gives)
+        self.kept: dict[str, Tensor] = {}
+
+    # -- submodules ----------------------------------------------------------------------------------------------------
+
+    def call(self, plain: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """See :class:`~weft.runtime.by_modules.calls.Watching`."""
+        path = None if self.inside else self.run.paths.get(id(module))
+        if path is None:
+            return plain(module, *args, **kwargs)
+        if path == self.run.next:
+            self._leave(path, args, kwargs)
+        if path == self.run.entry.at:
+            self._enter(args, kwargs)
+        if path in self.traced.through:
+            return plain(module, *args, **kwargs)
+        name = self.counts.next(path)
+        if not self.mine:
+            return self._stub(path, name, lambda *xs, **named: plain(module, *xs, **named), args, kwargs)
+        if path not in self.run.entry.modules:
+            raise CaptureError(f"split: stage {self.run.number} runs the submodule {path!r} for a micro-batch, but in "
+                               "no micro-batch of the example, so that its gradient would be lost: give an example "
+                               "with a micro-batch that goes this way")
+        args, kwargs = real(args), real(kwargs)
+        self.inside = True
+        try:
+            result = plain(module, *args, **kwargs)
+        finally:
+            self.inside = False
+        self._gave(path, name, result)
+        return result
+
+    def _enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        leaves = tree_leaves((args, kwargs))
+        for place, first in self.run.entry.arguments.items():
+            if place < len(leaves) and isinstance(leaf := leaves[place], Ghost) and leaf.__dict__["real_"] is None:
+                leaf.__dict__["real_"] = self.received[argument_name(str(self.run.entry.at), first)]
+        self.mine = True
+
+    def _leave(self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        entry = self.traced.entries[self.run.number + 1]
+        leaves, spec = tree_flatten((args, kwargs))
+        if not self.mine or spec != entry.spec:
+            raise CaptureError(f"split: {path!r} is called in another order, or with other arguments, than in the "
+                               "example: which submodules are called, and with what, must not depend on numbers of a "
+                               "batch where a stage begins")
+        for first in dict.fromkeys(entry.arguments.values()):
+            self.kept[argument_name(path, first)] = real(leaves[first])
+        raise _Left
+
+    def _known(self, path: str, name: str) -> Call | None:
+        """What a call gave in the example; one more than there were is like the first."""
+        return self.traced.calls.get(name, self.traced.calls.get(path))
+
+    def _stub(self, path: str, name: str, module: Callable[..., Any], args: tuple[Any, ...],
+              kwargs: dict[str, Any]) -> Any:
+        """What a submodule of an earlier stage gave, without running it."""
+        known = self._known(path, name)
+        if known is None:
+            self.inside = True
+            try:
+                leaves, spec = tree_flatten(self.run.imagined.run(module, args, kwargs))
+            finally:
+                self.inside = False
+            return tree_unflatten([self._ghost(leaf, f"{name}.{i}") if isinstance(leaf, Tensor) else leaf
+                                   for i, leaf in enumerate(leaves)], spec)
+        spec, looks = known
+        leaves = list(looks)
+        for i, leaf in enumerate(leaves):
+            if isinstance(leaf, Boundary):
+                leaves[i] = self._ghost(self.run.imagined.tensor(leaf, self.device), f"{name}.{i}")
+            elif leaf in (bool, int, float):
+                leaves[i] = leaf(self._number(f"{name}.{i}"))
+        return tree_unflatten(leaves, spec)
+
+    def _number(self, name: str) -> Any:
+        if name not in self.received:
+            raise CaptureError(f"split: {users_line()} reads the number {name!r} of another stage, which it did not in "
+                               "the example: move what decides about it into a submodule")
+        return self.received[name].item()
+
+    def _gave(self, path: str, name: str, result: Any) -> None:
+        """Keep what later stages take; refuse what they could not know of."""
+        leaves, spec = tree_flatten(result)
+        known = self._known(path, name)
+        for i, leaf in enumerate(leaves):
+            if (own := f"{name}.{i}") in self.wanted:
+                self.kept[own] = leaf if isinstance(leaf, Tensor) else torch.tensor(leaf, device=self.device)
+        if known is None:
+            return  # a later stage imagines what it gives
+        if spec != known.spec or any(_kind(leaf) != looks for leaf, looks in zip(leaves, known.leaves, strict=True)):
+            raise CaptureError(f"split: the submodule {path!r} gives {_told(leaves)} for a micro-batch, but gave "
+                               f"{_told(known.leaves)} in the example: what passes between submodules must always look "
+                               "the same")
+
+    # -- torch's functions ---------------------------------------------------------------------------------------------
+
+    def __torch_function__(self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (),
+                           kwargs: dict[str, Any] | None = None) -> Any:
+        given = kwargs or {}
+        if self.inside:
+            return func(*args, **given)
+        if function_name(func) in READS:
+            return func(*_numbers(args), **_numbers(given))
+        tensors = [leaf for leaf in tree_leaves((args, given)) if isinstance(leaf, Tensor)]
+        if not self.mine and (is_random(function_name(func)) or any(isinstance(leaf, Ghost | nn.Parameter)
+                                                                    for leaf in tensors)):
+            return self._imagine(func, args, given, tensors)
+        if any(isinstance(leaf, Ghost) for leaf in tensors):
+            if function_name(func) == "__get__" and all(leaf.__dict__["real_"] is None for leaf in tensors
+                                                        if isinstance(leaf, Ghost)):
+                return self._imagine(func, args, given, tensors)  # its shape, while nothing else of it is here
+            args, given = real(args), real(given)
+            tensors = [leaf for leaf in tree_leaves((args, given)) if isinstance(leaf, Tensor)]
+        for leaf in tensors:
+            if isinstance(leaf, nn.Parameter) and leaf.requires_grad and id(leaf) not in self.run.held:
+                raise CaptureError(f"split: stage {self.run.number} reads {self.traced.names.get(id(leaf))!r} at "
+                                   f"{users_line()}, but in no micro-batch of the example, so that its gradient would "
+                                   "be lost: give an example with a micro-batch that goes this way")
+        return self._run(func, args, given, tensors)
+
+    def _run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
+             tensors: Sequence[Tensor]) -> Any:
+        before = [version(leaf) for leaf in tensors]
+        result = func(*args, **kwargs)
+        leaves, spec = tree_flatten(result)
+        made = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+        written = [leaf for leaf, was in zip(tensors, before, strict=True) if version(leaf) != was]
+        if not made and not written:
+            return result
+        name = self.counts.next(f"{function_name(func)}()")
+        for number, leaf in enumerate([leaves[i] for i in made] or written[:1]):
+            if (own := f"{name}.{number}") in self.wanted:
+                self.kept[own] = leaf
+            if not self.mine and own in self.traced.ghostly:
+                leaves[made[number]] = self._ghost(self.run.imagined.like(leaf), own)
+        return result if self.mine else tree_unflatten(leaves, spec)
+
+    def _imagine(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
+                 tensors: Sequence[Tensor]) -> Any:
+        ghosts = [leaf for leaf in tensors if isinstance(leaf, Ghost)]
+        before = [leaf.__dict__["fake"]._version for leaf in ghosts]
+        result = self.run.imagined.run(func, args, kwargs)
+        leaves, spec = tree_flatten(result)
+        made = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+        written = [leaf for leaf, was in zip(ghosts, before, strict=True) if leaf.__dict__["fake"]._version != was]
+        if not made and not written:
+            return result
+        name = self.counts.next(f"{function_name(func)}()")
+        if not made:
+            self._rename(written[0], f"{name}.0")
+            return result
+        for number, i in enumerate(made):
+            own, fake = f"{name}.{number}", leaves[i]
+            same = next((leaf for leaf in ghosts if leaf.__dict__["fake"] is fake), written[0] if written else None)
+            if same is not None:
+                self._rename(same, own)
+                leaves[i] = same
+            else:
+                leaves[i] = self._ghost(self.run.imagined.like(fake), own)
+        return tree_unflatten(leaves, spec)
+
+    # -- values --------------------------------------------------------------------------------------------------------
+
+    def _ghost(self, fake: Tensor, name: str) -> Ghost:
+        return Ghost(fake, name, self.received.get(name))
+
+    def _rename(self, ghost: Ghost, name: str) -> None:
+        ghost.__dict__.update(name_=name, real_=self.received.get(name))
+
+    def end(self, result: Any) -> None:
+        """The forward has come to its end: keep what it returns."""
+        if self.run.next is not None or not self.mine:
+            raise CaptureError(f"split: the submodule {self.run.next or self.run.entry.at!r} is not called for a "
+                               "micro-batch, though it was in the example: each must be in every forward")
+        leaves, spec = tree_flatten(result)
+        if spec != self.traced.out_spec:
+            raise CaptureError("split: the last stage gives results nested in another way than the example's: which "
+                               "results there are must not depend on numbers, and what is collected behind the back of "
+                               "submodules (hidden states, router logits) does not cross stages, so leave that out")
+        for leaf, wanted in zip(leaves, self.traced.results, strict=True):
+            if isinstance(wanted, Made):
+                self.kept[wanted] = real(leaf)
+            elif leaf != wanted:
+                raise CaptureError(f"split: the model returns the number {leaf!r:.40}, but {wanted!r:.40} in the "
+                                   "example: return a tensor")
+
+    def given(self, name: str) -> Tensor:
+        """What the stage gives under ``name``: zeros where this micro-batch went a way on which nobody reads it."""
+        if name in self.kept:
+            return self.kept[name]
+        shape, dtype = self.traced.looks[name]
+        return torch.zeros(shape, dtype=dtype, device=self.device)
+
+
+def _numbers(value: Any) -> Any:
+    """``value`` with what is read of ghosts: Python learns no gradients."""
+    return tree_map(lambda leaf: real(leaf).detach() if isinstance(leaf, Ghost) else leaf, value)
+
+
+def _kind(leaf: Any) -> Any:
+    if isinstance(leaf, Tensor):
+        return Boundary(tuple(leaf.shape), leaf.dtype)
+    return type(leaf) if isinstance(leaf, bool | int | float) else leaf
+
+
+def _told(leaves: Sequence[Any]) -> str:
+    shown = tree_map(lambda leaf: str(tuple(leaf.shape)) if isinstance(leaf, Tensor | Boundary) else str(leaf), leaves)
+    return ", ".join(shown)[:120] or "nothing"

@@ -1,0 +1,494 @@
+"""One run of a model, watched: what must pass between stages that begin at submodules.
+
+Submodules with parameters are run by one stage each, whole; those that a cut lies in, and those without parameters, are
+gone through by every stage, as is the model's own code. A value is *free* if it is made of inputs, buffers and
+constants alone: every stage that comes by computes it again. All others belong to the stage that was running when they
+were made, and cross to each later stage that reads them: that hands them to a submodule of its own, computes with them,
+returns them, or lets Python look at their numbers (``if h.mean() > 0``, ``.item()``), which all later stages do too.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import hashlib
+import inspect
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import TreeSpec, keystr, tree_flatten, tree_flatten_with_path, tree_leaves, tree_unflatten
+
+from weft.runtime.by_modules.calls import READS, Counts, calls_seen, function_name, is_random, users_line, version
+from weft.runtime.captured.captured import CaptureError
+from weft.runtime.captured.told import raised_at
+from weft.runtime.captured.untouched import untouched
+from weft.runtime.interface.training import Boundary
+
+__all__ = ["Call", "Entry", "Input", "Traced", "copied"]
+
+#: How often a trace is begun anew, when a tensor that seemed free turns out to be written to.
+AGAIN = 10
+#: How many micro-batches of an example are looked at.
+EXAMPLES = 8
+#: What a submodule may give beside tensors: what is the same in each call, and numbers, which are sent.
+FIXED, NUMBERS = (str, bytes, torch.dtype, torch.device, type(None)), (bool, int, float)
+
+
+class Input(NamedTuple):
+    """A leaf of the model's arguments."""
+
+    name: str
+
+
+class Made(str):
+    """The name of a tensor, which tells it from a string that a model returns."""
+
+    __slots__ = ()
+
+
+class Call(NamedTuple):
+    """What a submodule that one stage runs gave: how it is nested, and of each leaf how it looks, the type of a number,
+    or what it is."""
+
+    spec: TreeSpec
+    leaves: tuple[Any, ...]
+
+
+@dataclass
+class Entry:
+    """What a stage takes and does. ``at``: the submodule that it begins with; ``arguments``: the places among the
+    leaves of its arguments of what the stage before made, with the place where the same tensor stands first; ``values``
+    of earlier stages, by name; ``inputs``: the leaves of the model's arguments whose numbers it reads; ``modules`` that
+    it runs; ``parameters`` that are read beside them; ``copies``: names of what it writes to and must not own."""
+
+    at: str | None
+    spec: TreeSpec | None = None
+    arguments: dict[int, int] = field(default_factory=dict)
+    values: dict[str, int] = field(default_factory=dict)
+    inputs: set[int] = field(default_factory=set)
+    modules: dict[str, nn.Module] = field(default_factory=dict)
+    parameters: dict[int, nn.Parameter] = field(default_factory=dict)
+    copies: set[str] = field(default_factory=set)
+
+
+class _Value(NamedTuple):
+    name: str
+    stage: int
+    free: bool
+    input: int | None = None
+
+
+class _Again(BaseException):
+    pass
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A model, run once and watched, and what its stages take and give.
+
+    ``in_leaves`` and ``inputs`` are the leaves of ``(args, kwargs)``, ``results`` those of what it returned (names of
+    tensors that are made, places of inputs given back, or what they are); ``looks`` of every value that crosses;
+    ``through``: the submodules that every stage goes through; ``ghostly``: tensors that are made of inputs, but written
+    to with what is not.
+    """
+
+    model: nn.Module
+    names: Mapping[int, str]
+    in_spec: TreeSpec
+    out_spec: TreeSpec
+    inputs: tuple[Input, ...]
+    in_leaves: tuple[Any, ...]
+    entries: tuple[Entry, ...]
+    calls: Mapping[str, Call]
+    looks: Mapping[str, Boundary]
+    results: tuple[Any, ...]
+    through: frozenset[str]
+    ghostly: frozenset[str]
+
+    @classmethod
+    def of(cls, model: nn.Module, examples: Sequence[tuple[Sequence[Any], Mapping[str, Any]]],
+           split: Sequence[str]) -> Traced:
+        """``model`` as called with each of ``examples``, the arguments of a micro-batch, by position and by name, cut
+        before the call of each submodule named in ``split``. Python may go different ways with them: what any of them
+        needs is sent.
+
+        Raises :class:`~weft.runtime.captured.captured.CaptureError` for names that are no submodules called once, and
+        for what cannot be sent.
+        """
+        _require_split(model, split)
+        ghostly: set[str] = set()
+        for _ in range(AGAIN):
+            found: list[Traced] = []
+            try:
+                for args, kwargs in examples[:EXAMPLES]:
+                    trace = _Trace(copied(model), split, ghostly)
+                    found.append(trace.run(model, tuple(args), dict(kwargs)))
+                return _merged(found)
+            except _Again:
+                ghostly |= trace.ghostly
+        raise CaptureError("split: tensors are written to again and again between submodules: move that into one")
+
+    def sizes(self) -> tuple[float | None, ...]:
+        """The bytes of each value that passes."""
+        return tuple(float(looks.dtype.itemsize * math.prod(looks.shape)) for looks in self.looks.values())
+
+    @property
+    def digest(self) -> str:
+        """What tells two models, cut so, apart."""
+        looks = [(tuple(leaf.shape), leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in self.in_leaves]
+        facts = [looks, sorted(self.looks.items()), self.results, str(self.out_spec),
+                 [(e.at, e.arguments, e.values, sorted(e.inputs), list(e.modules), sorted(e.copies))
+                  for e in self.entries], [(name, tuple(p.shape)) for name, p in self.model.named_parameters()]]
+        return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+    def name_of(self, tensor: Tensor) -> str | None:
+        """The model's own first name of a parameter or buffer."""
+        return self.names.get(id(tensor))
+
+    def unread(self) -> list[str]:
+        """The trained parameters of no submodule that was called, which nothing else read either."""
+        read = {id(p) for entry in self.entries for module in entry.modules.values() for p in module.parameters()}
+        read.update(key for entry in self.entries for key in entry.parameters)
+        return [name for name, p in self.model.named_parameters() if p.requires_grad and id(p) not in read]
+
+
+def _merged(found: Sequence[Traced]) -> Traced:
+    """What all of ``found`` need."""
+    first = found[0]
+    looks: dict[str, Boundary] = {}
+    calls: dict[str, Call] = {}
+    for each in found:
+        if [e.at for e in each.entries] != [e.at for e in first.entries] or any(
+                one.spec != other.spec for one, other in zip(each.entries, first.entries, strict=True)):
+            raise CaptureError("split: the stages do not begin in one order, with the same arguments, in all "
+                               "micro-batches of the example: name submodules that are always called")
+        if each.out_spec != first.out_spec or each.results != first.results:
+            raise CaptureError(f"split: {type(first.model).__name__} does not return the same in all micro-batches of "
+                               "the example")
+        for name, one in each.looks.items():
+            if looks.setdefault(name, one) != one:
+                raise CaptureError(f"split: {name!r}, which passes between submodules, has the shape {one.shape} in "
+                                   f"one micro-batch of the example and {looks[name].shape} in another: it must "
+                                   "always look the same")
+        calls = {**each.calls, **calls}
+        for mine, other in zip(first.entries, each.entries, strict=True):
+            mine.arguments.update({**other.arguments, **mine.arguments})
+            mine.values.update({**other.values, **mine.values})
+            mine.inputs |= other.inputs
+            mine.modules.update({**other.modules, **mine.modules})
+            mine.parameters.update(other.parameters)
+            mine.copies |= other.copies
+    return replace(first, calls=calls, looks=looks)
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """A model of its own modules, which hold the parameters and buffers of ``model``.
+
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` for one that has what cannot be copied.
+    """
+    memo: dict[int, Any] = {}
+    for module in model.modules():
+        memo.update((id(held), held) for held in (module._parameters, module._buffers))
+        memo.update((id(leaf), leaf) for leaf in tree_leaves(list(vars(module).values())) if isinstance(leaf, Tensor))
+    memo.update((id(tensor), tensor) for tensor in (*model.parameters(), *model.buffers()))
+    try:
+        return copy.deepcopy(model, memo)
+    except Exception as error:  # whatever the attributes of a user's module raise
+        raise CaptureError(f"split: {type(model).__name__} cannot be copied, which every stage does with its modules "
+                           f"(not its parameters): {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+                           ) from error
+
+
+def _require_split(model: nn.Module, split: Sequence[str]) -> None:
+    known = [name for name, _ in model.named_modules(remove_duplicate=False) if name]
+    for i, name in enumerate(split):
+        if not isinstance(name, str) or name not in known:
+            near = difflib.get_close_matches(str(name), known, 1)
+            raise CaptureError(f"split names {name!r:.60}, which is no submodule of {type(model).__name__}" + (
+                f": did you mean {near[0]!r}?" if near else ": see its named_modules()"))
+        module = model.get_submodule(name)
+        if isinstance(module, nn.ModuleList | nn.ModuleDict):
+            inner = next((key for key, _ in module.named_children()), "0")
+            raise CaptureError(f"split names {name!r}, which is a {type(module).__name__} and never called itself: "
+                               f"name one of its members, as {name}.{inner}")
+        if name in split[:i]:
+            raise CaptureError(f"split names {name!r} twice: name each submodule that begins a stage once")
+
+
+class _Trace(TorchFunctionMode):
+    """The run, as all stages one after another would go through it."""
+
+    def __init__(self, model: nn.Module, split: Sequence[str], ghostly: set[str]) -> None:
+        super().__init__()
+        self.model, self.split, self.ghostly, self.known = model, split, set[str](), frozenset(ghostly)
+        self.paths = {id(module): path for path, module in model.named_modules()}
+        self.cuts = {self.paths[id(model.get_submodule(name))]: name for name in split}
+        around = {id(model.get_submodule(above)) for path, module in model.named_modules(remove_duplicate=False)
+                  if self.paths[id(module)] in self.cuts for above in _above(path)}
+        self.through = frozenset(path for path, module in model.named_modules()
+                                 if id(module) in around or next(module.parameters(), None) is None)
+        self.names = {id(t): name for name, t in (*model.named_parameters(), *model.named_buffers())}
+        self.entries = [Entry(None)]
+        self.counts, self.inside = Counts(), False
+        self.values: dict[int, tuple[Tensor, _Value]] = {}  # the tensor too, so that its id stays its own
+        self.calls: dict[str, Call] = {}
+        self.looks: dict[str, Boundary] = {}
+        self.reads: list[tuple[int, _Value]] = []  # by Python, in which stage
+        self.free_reads: list[tuple[int, int]] = []  # of an input by what every stage computes, from which on
+        self.changed: dict[str, int] = {}  # by a later stage than made it
+        self.arguments: set[int] = set()  # of the submodule that this stage began with
+
+    @property
+    def stage(self) -> int:
+        return len(self.entries) - 1
+
+    def run(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
+        leaves, in_spec = tree_flatten((args, kwargs))
+        leaves = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]  # one given twice is two
+        args, kwargs = tree_unflatten(leaves, in_spec)
+        inputs = _inputs(model, args, kwargs)
+        for i, leaf in enumerate(leaves):
+            if isinstance(leaf, Tensor):
+                self.values[id(leaf)] = leaf, _Value(inputs[i].name, 0, True, i)
+        python = random.getstate()
+        with untouched(model), torch.no_grad(), calls_seen(self), self:
+            try:
+                result = self.model(*args, **kwargs)
+            except (CaptureError, _Again):
+                raise
+            except Exception as error:  # of the user's own code
+                raise CaptureError(f"split: {type(model).__name__} cannot be run on the example: {raised_at(error)}"
+                                   ) from error
+        if random.getstate() != python:
+            raise CaptureError("split: the model draws from Python's own random numbers, which differ between ranks: "
+                               "draw with torch.rand")
+        for name in self.cuts:
+            if name not in {entry.at for entry in self.entries}:
+                raise CaptureError(f"split names {name!r}, which is not called in the example: name a submodule that "
+                                   "is, once in each forward")
+        leaves_out, out_spec = tree_flatten(result)
+        self._use([leaf for leaf in leaves_out if isinstance(leaf, Tensor)])
+        self._spread_reads()
+        for leaf in leaves_out:
+            if not isinstance(leaf, (Tensor, *FIXED, *NUMBERS)):
+                raise CaptureError(f"split: {type(model).__name__} returns a {type(leaf).__name__}, which is no "
+                                   "tensor: return tensors in tuples, lists or dicts, and for a model of transformers "
+                                   "give use_cache=False among kwargs")
+        results = tuple(Made(f"out.{i}") if isinstance(leaf, Tensor) else leaf for i, leaf in enumerate(leaves_out))
+        if not any(isinstance(leaf, Tensor) for leaf in leaves_out):
+            raise CaptureError(f"split: {type(model).__name__} gives no tensor")
+        names: dict[int, str] = {}
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            names.setdefault(id(tensor), name)
+        crossing = {name for entry in self.entries for name in entry.values}
+        return Traced(model, names, in_spec, out_spec, inputs, tuple(leaves), tuple(self.entries), self.calls,
+                      {name: looks for name, looks in self.looks.items() if name in crossing or "@" in name}, results,
+                      self.through, self.known)
+
+    # -- submodules ----------------------------------------------------------------------------------------------------
+
+    def call(self, plain: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """See :class:`~weft.runtime.by_modules.calls.Watching`."""
+        path = self.paths.get(id(module))
+        if path is None or self.inside:
+            return plain(module, *args, **kwargs)
+        if path in self.cuts:
+            self._enter(path, args, kwargs)
+        if path in self.through:
+            return plain(module, *args, **kwargs)
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        self._use(given)
+        before = [version(leaf) for leaf in given]
+        name = self.counts.next(path)
+        self.inside = True
+        try:
+            result = plain(module, *args, **kwargs)
+        finally:
+            self.inside = False
+        self._wrote([leaf for leaf, was in zip(given, before, strict=True) if version(leaf) != was], path)
+        self.entries[-1].modules.setdefault(path, module)
+        self._gave(name, path, result)
+        return result
+
+    def _enter(self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if any(entry.at == path for entry in self.entries):
+            raise CaptureError(f"split names {path!r}, which is called several times in one forward: name a submodule "
+                               "that is called once")
+        leaves, spec = tree_flatten((args, kwargs))
+        self.entries.append(entry := Entry(path, spec))
+        self.arguments = set()
+        first: dict[int, int] = {}
+        for i, leaf in enumerate(leaves):
+            value = self._value(leaf) if isinstance(leaf, Tensor) else None
+            if value is not None and not value.free and value.stage == self.stage - 1:
+                entry.arguments[i] = first.setdefault(id(leaf), i)
+                self.arguments.add(id(leaf))
+                self.looks[argument_name(path, first[id(leaf)])] = _looks(leaf)
+
+    def _gave(self, name: str, path: str, result: Any) -> None:
+        leaves, spec = tree_flatten(result)
+        found: list[Any] = []
+        for i, leaf in enumerate(leaves):
+            own = f"{name}.{i}"
+            if isinstance(leaf, Tensor):
+                if id(leaf) in self.names and isinstance(leaf, nn.Parameter):
+                    raise CaptureError(f"split: the submodule {path!r} returns its own parameter, which cannot be "
+                                       "sent: return a clone of it")
+                self._make(leaf, own, free=False)
+                found.append(self.looks[own])
+            elif isinstance(leaf, NUMBERS):
+                self.looks[own] = Boundary((), {bool: torch.bool, int: torch.int64, float: torch.float64}[type(leaf)])
+                self.reads.append((self.stage, _Value(own, self.stage, False)))
+                found.append(type(leaf))
+            elif isinstance(leaf, FIXED):
+                found.append(leaf)
+            else:
+                raise CaptureError(f"split: the submodule {path!r} returns a {type(leaf).__name__}, which cannot be "
+                                   "sent to another stage: return tensors in tuples, lists or dicts, and for a model "
+                                   "of transformers give use_cache=False among kwargs")
+        self.calls[name] = Call(spec, tuple(found))
+
+    # -- torch's functions ---------------------------------------------------------------------------------------------
+
+    def __torch_function__(self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (),
+                           kwargs: dict[str, Any] | None = None) -> Any:
+        given = kwargs or {}
+        if self.inside:
+            return func(*args, **given)
+        tensors = [leaf for leaf in tree_leaves((args, given)) if isinstance(leaf, Tensor)]
+        values = [self._value(leaf) for leaf in tensors]
+        free = not is_random(function_name(func)) and all(value.free for value in values)
+        before = [version(leaf) for leaf in tensors]
+        result = func(*args, **given)
+        made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        written = [leaf for leaf, was in zip(tensors, before, strict=True) if version(leaf) != was]
+        if function_name(func) in READS:
+            self._read(tensors)
+        elif made or written:
+            self._use(tensors, free)
+            self._function(function_name(func), made, written, free)
+        return result
+
+    def _function(self, maker: str, made: Sequence[Tensor], written: Sequence[Tensor], free: bool) -> None:
+        name = self.counts.next(f"{maker}()")
+        self._wrote(written, maker, free)
+        for i, leaf in enumerate(made or written[:1]):
+            self._make(leaf, f"{name}.{i}", free)
+
+    def _read(self, tensors: Sequence[Tensor]) -> None:
+        for leaf in tensors:
+            value = self._value(leaf)
+            if isinstance(leaf, nn.Parameter) and id(leaf) in self.names:
+                raise CaptureError(f"split: {users_line()} reads the numbers of the parameter "
+                                   f"{self.names[id(leaf)]!r} between submodules: move this into a submodule")
+            if value.input is not None:
+                self.free_reads.append((self.stage, value.input))
+            if not value.free:
+                self.reads.append((self.stage, value))
+
+    # -- values --------------------------------------------------------------------------------------------------------
+
+    def _value(self, leaf: Tensor) -> _Value:
+        if id(leaf) in self.values:
+            return self.values[id(leaf)][1]
+        if isinstance(leaf, nn.Parameter):
+            return _Value(self.names.get(id(leaf), "a parameter"), self.stage, False)
+        return _Value("a constant", 0, True)
+
+    def _make(self, leaf: Tensor, name: str, free: bool) -> None:
+        free = free and name not in self.known
+        self.values[id(leaf)] = leaf, _Value(name, self.stage, free)
+        self.looks[name] = _looks(leaf)
+
+    def _use(self, tensors: Sequence[Tensor], free: bool = False) -> None:
+        """This stage reads them; with ``free``, so does each later one."""
+        entry = self.entries[-1]
+        for leaf in tensors:
+            value = self._value(leaf)
+            if id(leaf) not in self.values and isinstance(leaf, nn.Parameter):
+                entry.parameters[id(leaf)] = leaf
+            elif value.input is not None:
+                if free:
+                    self.free_reads.append((self.stage, value.input))
+                entry.inputs.add(value.input)
+            elif not value.free and value.stage < self.stage and id(leaf) not in self.arguments:
+                if self.changed.get(value.name, self.stage) < self.stage:
+                    raise CaptureError(f"split: at {users_line()} {value.name!r} is read after stage "
+                                       f"{self.changed[value.name]} has written into it in place: write x = f(x) there")
+                entry.values[value.name] = value.stage
+
+    def _wrote(self, written: Sequence[Tensor], by: str, free: bool = False) -> None:
+        for leaf in written:
+            value = self._value(leaf)
+            if value.input is not None:
+                raise CaptureError(f"split: {by!r} writes into the input {value.name!r} ({users_line()}), which every "
+                                   "stage has its own copy of: give it a clone")
+            if id(leaf) in self.names and id(leaf) not in self.values:
+                raise CaptureError(f"split: {users_line()} writes into {self.names[id(leaf)]!r} between submodules, "
+                                   "which every stage would do: move it into a submodule")
+            if value.free and not free:
+                if value.name == "a constant":
+                    raise CaptureError(f"split: {by!r} writes into a tensor that is not made in the forward "
+                                       f"({users_line()}): make it there")
+                storage = leaf.untyped_storage()._cdata
+                self.ghostly |= {other.name for tensor, other in self.values.values()
+                                 if other.free and tensor.untyped_storage()._cdata == storage}
+                raise _Again
+            if not value.free and value.stage < self.stage:
+                self.changed[value.name] = self.stage
+                self.entries[-1].copies.add(value.name)
+                self.entries[-1].copies.update(
+                    argument_name(str(self.entries[-1].at), i) for i in set(self.entries[-1].arguments.values()))
+
+    def _spread_reads(self) -> None:
+        """What Python reads, all later stages read too."""
+        for s, value in self.reads:
+            for entry in self.entries[max(s, value.stage + 1):]:
+                entry.values[value.name] = value.stage
+        for s, place in self.free_reads:
+            for entry in self.entries[s:]:
+                entry.inputs.add(place)
+
+
+def _above(path: str) -> list[str]:
+    """The names of all modules that hold the one at ``path``: ``""``, ``"a"`` and ``"a.b"`` for ``"a.b.c"``."""
+    steps = path.split(".")
+    return [".".join(steps[:i]) for i in range(len(steps))]
+
+
+def argument_name(path: str, place: int) -> str:
+    """What the leaf at ``place`` of the arguments of a stage's first submodule is called."""
+    return f"{path}@{place}"
+
+
+def _looks(leaf: Tensor) -> Boundary:
+    return Boundary(tuple(leaf.shape), leaf.dtype)
+
+
+def _inputs(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Input, ...]:
+    """A name for each leaf: that of the argument, and where in it."""
+    try:
+        bound = list(inspect.signature(model.forward).bind(*args, **kwargs).arguments)
+        kinds = inspect.signature(model.forward).parameters
+    except (TypeError, ValueError) as error:
+        raise CaptureError(f"{type(model).__name__} is not called so: {error}; give its arguments as its forward takes "
+                           "them") from None
+    positional = [name for name in bound if kinds[name].kind in (kinds[name].POSITIONAL_ONLY,
+                                                                kinds[name].POSITIONAL_OR_KEYWORD)]
+    return tuple(Input(_name(path, positional)) for path, _ in tree_flatten_with_path((args, kwargs))[0])
+
+
+def _name(path: Sequence[Any], positional: Sequence[str]) -> str:
+    whole, which, *rest = path
+    if whole.idx == 1:
+        return str(which.key) + keystr(tuple(rest))
+    own = positional[which.idx] if which.idx < len(positional) else f"argument {which.idx}"
+    return own + keystr(tuple(rest))
+
+

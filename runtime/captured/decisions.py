@@ -1,0 +1,148 @@
+"""What becomes of the memory of each operator between its forward and its backward, as a plan has it.
+
+An operator is *kept*, as torch does it; *recomputed*: what it makes and the backward reads is dropped after the forward
+and made again when the backward first needs it; or *offloaded*: that moves to the host's memory and back. Operators
+that write in place are decided together with what made the tensor they write into: between the places where no cut may
+be there is one decision. And a part of the model can be computed in equal shares of its batch, one after another, each
+recomputed by itself (*co-shard*).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from torch.fx import Node
+
+from weft.runtime.captured.captured import Captured, CaptureError, is_item, where
+from weft.runtime.captured.purity import STATISTICS, Purity, operator_name, written
+
+__all__ = ["MODES", "Decisions", "Mode", "decisions_from_json", "in_module", "units", "unrepeatable"]
+
+Mode: TypeAlias = Literal["keep", "recompute", "offload"]
+MODES: tuple[Mode, ...] = ("keep", "recompute", "offload")
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """``modes``: of operators by their names in the captured graph; those that are not named are kept. ``shards``: in
+    how many shares of the batch a module is computed, by its path."""
+
+    modes: Mapping[str, Mode] = field(default_factory=dict)
+    shards: Mapping[str, int] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.shards) or any(mode != "keep" for mode in self.modes.values())
+
+    def of(self, operator: str) -> Mode:
+        """What becomes of one operator."""
+        return self.modes.get(operator, "keep")
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain data, which stands in the plan of a run."""
+        return {**{mode: sorted(name for name, own in self.modes.items() if own == mode) for mode in MODES[1:]},
+                "co_shard": dict(sorted(self.shards.items()))}
+
+    @classmethod
+    def made(cls, captured: Captured, purity: Purity, modes: Mapping[str, Mode],
+             shards: Mapping[str, int] | None = None, *, asked: bool = False) -> Decisions:
+        """``modes`` where they can be carried out: operators that are decided together are kept where they differ, and
+        so are those that cannot be computed twice. ``asked``: the user named them, so that the latter are refused.
+
+        Raises :class:`~weft.runtime.captured.captured.CaptureError`.
+        """
+        found: dict[str, Mode] = {}
+        for unit in units(captured, purity):
+            own = {modes.get(node.name, "keep") for node in unit}
+            mode = own.pop() if len(own) == 1 else "keep"
+            writer = unrepeatable(purity, unit) if mode == "recompute" else None
+            if writer is not None and asked:
+                raise CaptureError(f"the operator {writer.name}{where(writer)} writes into a buffer that is read, so "
+                                   "it cannot be recomputed: keep or offload it")
+            if mode != "keep" and writer is None:
+                found.update((node.name, mode) for node in unit)
+        return cls(found, dict(shards or {}))
+
+    @classmethod
+    def by_path(cls, captured: Captured, purity: Purity, paths: Mapping[str, str]) -> Decisions:
+        """The operators of the modules named in ``paths``, each as it is said there; of a module within a module that
+        is named too, what is said of the inner one holds.
+
+        Raises :class:`~weft.runtime.captured.captured.CaptureError` for a path without operators.
+        """
+        modes: dict[str, Mode] = {}
+        for path, said in sorted(paths.items(), key=lambda item: item[0].count(".") if item[0] else -1):
+            mode = next((mode for mode in MODES if mode == said), None)
+            if mode is None:
+                raise CaptureError(f"memory_plan has {said!r:.60} for {path!r}, it must be one of {', '.join(MODES)}")
+            inside = [node for node in captured.calls if in_module(node, path)]
+            if not inside:
+                raise CaptureError(f"memory_plan names {path!r}, a module of which no operator was captured: use a "
+                                   "path of model.named_modules()")
+            modes.update((node.name, mode) for node in inside)
+        return cls.made(captured, purity, modes, asked=True)
+
+
+def decisions_from_json(value: Any, captured: Captured) -> Decisions:
+    """What :meth:`Decisions.to_json` gave, as it stands in a plan; nothing where it stands in none.
+
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` where it is not of the operators of ``captured``.
+    """
+    if value is None:
+        return Decisions()
+    known = {node.name for node in captured.calls}
+    modes: dict[str, Mode] = {}
+    try:
+        for mode in MODES[1:]:
+            modes.update((str(name), mode) for name in value.get(mode, ()))
+        shards = {str(path): int(count) for path, count in value.get("co_shard", {}).items()}
+    except (AttributeError, TypeError, ValueError):
+        raise CaptureError("the plan's operators are not as weft writes them: plan again") from None
+    if unknown := sorted(set(modes) - known):
+        raise CaptureError(f"the plan decides of the memory of the operator {unknown[0]}, which the model does not "
+                           "have: it is of another model, or of another version of its code; plan again")
+    return Decisions(modes, shards)
+
+
+def in_module(node: Node, path: str) -> bool:
+    """Whether ``node`` was called in the module at ``path``, or in one within it."""
+    stack = node.meta.get("nn_module_stack") or {}
+    return any(own == path or own.startswith(path + ".") or not path for own in
+               (_path(entry) for entry in stack.values()))
+
+
+def units(captured: Captured, purity: Purity) -> Iterator[Sequence[Node]]:
+    """The operators in order, those together that are decided together."""
+    forbidden, unit = purity.forbidden(), list[Node]()
+    for place, node in enumerate(captured.calls):
+        if unit and place not in forbidden and not is_item(node):
+            yield unit
+            unit = []
+        unit.append(node)
+    if unit:
+        yield unit
+
+
+def unrepeatable(purity: Purity, unit: Sequence[Node]) -> Node | None:
+    """An operator of ``unit`` that writes into a buffer on whose value something depends, if there is one: running
+    statistics and what is only counted up are put back after a second forward, and change nothing."""
+    captured = purity.captured
+    for node in unit:
+        for target in written(node):
+            if purity.base[target].op != "get_attr" or operator_name(node) in STATISTICS:
+                continue
+            if target.op != "get_attr":
+                return node  # into a part of it
+            readers = [user for user in target.users if user is not node] + list(node.users)
+            held = id(captured.attribute(target))
+            others = [other for other in captured.graph_module.graph.find_nodes(op="get_attr")
+                      if other is not target and id(captured.attribute(other)) == held and other.users]
+            if readers or others:
+                return node
+    return None
+
+
+def _path(entry: Any) -> str:
+    """The module's path in an entry of ``nn_module_stack``."""
+    return str(entry[0]) if isinstance(entry, tuple | list) else str(entry)

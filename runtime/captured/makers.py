@@ -1,0 +1,196 @@
+"""Which operators of a captured graph become layers, and by which formula: a table, one line an operator.
+
+A maker is given the operator's arguments by name, and ``weigh``, which says what an argument looks like that is a
+weight: a parameter, or a function of parameters alone. It gives formula, weights and inputs, or ``None`` where the
+operator's arguments are of a kind that the formula does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+from torch.fx import Node
+
+from weft.runtime.train import formulas
+from weft.runtime.train.deferred import Formula
+
+__all__ = ["MAKERS", "NOT_AGAIN", "Made", "arguments"]
+
+#: What an argument looks like if it is a weight.
+Weigh = Callable[[Any], Tensor | None]
+
+
+class Made(NamedTuple):
+    """A formula, and what it is given: weights in its order, and inputs."""
+
+    formula: Formula
+    weights: Sequence[Node]
+    xs: Sequence[Node]
+
+
+Maker = Callable[[Mapping[str, Any], Weigh], Made | None]
+
+
+def arguments(node: Node) -> dict[str, Any]:
+    """All arguments of a call, by the names that its schema has; under ``""`` what is called."""
+    schema = node.target._schema  # type: ignore[union-attr]
+    given = {argument.name: node.args[i] if i < len(node.args) else node.kwargs.get(
+        argument.name, argument.default_value if argument.has_default_value() else None)
+        for i, argument in enumerate(schema.arguments)}
+    return {**given, "": node.target}
+
+
+def _with_bias(formula: Formula, x: Any, weight: Any, bias: Any, weigh: Weigh) -> Made | None:
+    """What has a bias that is a weight, or none."""
+    if not _is_input(x, weigh) or (bias is not None and weigh(bias) is None):
+        return None
+    return Made(formula, [weight] if bias is None else [weight, bias], [x])
+
+
+def _is_input(x: Any, weigh: Weigh) -> bool:
+    return isinstance(x, Node) and weigh(x) is None
+
+
+def _dims(value: Any) -> int:
+    looks = value.meta.get("val") if isinstance(value, Node) else None
+    return looks.dim() if isinstance(looks, Tensor) else 0
+
+
+# -- products ----------------------------------------------------------------------------------------------------------
+
+
+def _linear(given: Mapping[str, Any], weigh: Weigh) -> Made | None:
+    weight = weigh(given["weight"])
+    if weight is None or weight.dim() != 2:
+        return None
+    return _with_bias(formulas.Linear(), given["input"], given["weight"], given["bias"], weigh)
+
+
+def _product(given: Mapping[str, Any], weigh: Weigh) -> Made | None:
+    first, second = given["self"], given.get("mat2", given.get("other"))
+    left, right = weigh(first), weigh(second)
+    if right is not None and right.dim() >= 2 and _is_input(first, weigh) and (
+            right.dim() == 2 or _dims(first) >= 2):
+        return Made(formulas.Product(), [second], [first])
+    if left is not None and left.dim() == 2 and _is_input(second, weigh) and _dims(second) >= 2:
+        return Made(formulas.ProductOfWeight(), [first], [second])
+    return None
+
+
+def _sum_of_products(given: Mapping[str, Any], weigh: Weigh) -> Made | None:
+    x, second = given.get("mat1", given.get("batch1")), given.get("mat2", given.get("batch2"))
+    if weigh(second) is None or given["beta"] != 1 or given["alpha"] != 1:
+        return None
+    return _with_bias(formulas.Product(), x, second, given["self"], weigh)
+
+
+def _einsum(given: Mapping[str, Any], weigh: Weigh) -> Made | None:
+    if len(given["tensors"]) != 2 or given.get("path"):
+        return None
+    for i, weight in enumerate(given["tensors"]):
+        x = given["tensors"][1 - i]
+        looks = weigh(weight)
+        if looks is not None and _is_input(x, weigh) and formulas.Einsum.fits(given["equation"], i == 0):
+            return Made(formulas.Einsum(given["equation"], i == 0), [weight], [x])
+    return None
+
+
+def _grouped(given: Mapping[str, Any], weigh: Weigh) -> Made | None:
+    names = ("self", "mat2") if "self" in given else ("input", "weight")
+    x, weight = (given[name] for name in names)
+    looks, ends = weigh(weight), given.get("offs")
+    if looks is None or looks.dim() != 3 or _dims(x) != 2 or not _is_input(x, weigh) or not isinstance(ends, Node):
+        return None
+    return Made(formulas.GroupedProduct(given[""]), [weight], [x, ends])
+
+
+# -- convolutions and tables -------------------------------------------------------------------------------------------
+
+
+def _convolution(given: Mapping[str, Any], weigh: Weigh) -> Made | None:
+    weight, x = weigh(given["weight"]), given["input"]
+    if weight is None or _dims(x) != weight.dim():  # or it is a single sample
+        return None
+    dims = weight.dim() - 2
+    stride, dilation = _each(given["stride"], dims), _each(given["dilation"], dims)
+    padding, groups, pad = given["padding"], given["groups"], list[int]()
+    if isinstance(padding, str):
+        whole = [d * (k - 1) if padding == "same" else 0 for d, k in zip(dilation, weight.shape[2:], strict=True)]
+        padding, pad = formulas.same_padding(whole)
+    transposed = bool(given.get("transposed", "output_padding" in given))
+    output = _each(given.get("output_padding", [0]), dims)
+    formula = formulas.Convolution(stride, _each(padding, dims), dilation, transposed, output, groups, pad)
+    return _with_bias(formula, x, given["weight"], given["bias"], weigh)
+
+
+def _table(given: Mapping[str, Any], weigh: Weigh) -> Made | None:
+    if weigh(given["weight"]) is None or given["scale_grad_by_freq"] or given["sparse"]:
+        return None
+    return _with_bias(formulas.Table(given["padding_idx"]), given["indices"], given["weight"], None, weigh)
+
+
+# -- light ones --------------------------------------------------------------------------------------------------------
+
+
+def _layer_norm(given: Mapping[str, Any], weigh: Weigh) -> Made | None:
+    if weigh(given["weight"]) is None:
+        return None
+    return _with_bias(formulas.LayerNorm(given["normalized_shape"], given["eps"]), given["input"], given["weight"],
+                      given["bias"], weigh)
+
+
+def _rms_norm(given: Mapping[str, Any], weigh: Weigh) -> Made | None:
+    if weigh(given["weight"]) is None:
+        return None
+    return _with_bias(formulas.RMSNorm(given["normalized_shape"], given["eps"]), given["input"], given["weight"], None,
+                      weigh)
+
+
+def _group_norm(given: Mapping[str, Any], weigh: Weigh) -> Made | None:
+    if weigh(given["weight"]) is None:
+        return None
+    return _with_bias(formulas.GroupNorm(given["num_groups"], given["eps"]), given["input"], given["weight"],
+                      given["bias"], weigh)
+
+
+def _batch_norm(given: Mapping[str, Any], weigh: Weigh) -> Made | None:
+    if weigh(given["weight"]) is None or not given["training"]:
+        return None
+    found = _with_bias(formulas.BatchNorm(given["momentum"], given["eps"]), given["input"], given["weight"],
+                       given["bias"], weigh)
+    statistics = [given[name] for name in ("running_mean", "running_var") if given[name] is not None]
+    return None if found is None else found._replace(xs=[*found.xs, *statistics])
+
+
+def _scale(given: Mapping[str, Any], weigh: Weigh) -> Made | None:
+    return _pointwise(formulas.Scale(), given["self"], given["other"], weigh)
+
+
+def _shift(given: Mapping[str, Any], weigh: Weigh) -> Made | None:
+    return _pointwise(formulas.Shift(), given["self"], given["other"], weigh) if given["alpha"] == 1 else None
+
+
+def _pointwise(formula: Formula, first: Any, second: Any, weigh: Weigh) -> Made | None:
+    for weight, x in ((first, second), (second, first)):
+        if isinstance(weight, Node) and weigh(weight) is not None and _is_input(x, weigh):
+            return Made(formula, [weight], [x])
+    return None
+
+
+#: Operator -> its maker. Others that read weights are run again in W, where that is asked for.
+MAKERS: dict[str, Maker] = {
+    "linear": _linear, "mm": _product, "matmul": _product, "bmm": _product, "addmm": _sum_of_products,
+    "baddbmm": _sum_of_products, "einsum": _einsum, "_grouped_mm": _grouped, "grouped_mm_fallback": _grouped,
+    "conv1d": _convolution, "conv2d": _convolution, "conv3d": _convolution, "convolution": _convolution,
+    "conv_transpose1d": _convolution, "conv_transpose2d": _convolution, "conv_transpose3d": _convolution,
+    "embedding": _table, "layer_norm": _layer_norm, "rms_norm": _rms_norm, "group_norm": _group_norm,
+    "batch_norm": _batch_norm, "mul": _scale, "add": _shift}
+#: What takes as long as a product, and is not run again: its weights' gradients come in I.
+NOT_AGAIN = {"lstm", "gru", "rnn_tanh", "rnn_relu", "scaled_dot_product_attention", "multi_head_attention_forward",
+             "_native_multi_head_attention", "_transformer_encoder_layer_fwd"}
+
+
+def _each(values: Sequence[int], dims: int) -> list[int]:
+    return list(values) * dims if len(values) == 1 else list(values)

@@ -1,0 +1,73 @@
+"""What to say of an error in a model's own code: what was raised, in which line of the user's, and what to do."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+import torch
+from torch import nn
+
+__all__ = ["raised_at", "split_advice", "users_place"]
+
+#: Code that is not the user's: torch's, and ours that runs models.
+_OURS = (str(Path(torch.__file__).resolve().parent), str(Path(__file__).resolve().parents[1]))
+#: Where torch quotes the user's line in a message.
+_QUOTED = re.compile(r'File "([^"]+)", line (\d+), in \S+\n\s*([^\n]*)')
+
+
+def raised_at(error: BaseException) -> str:
+    """The first line of what was raised, and the innermost line of the user's that it came through."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    said = lines[0].rstrip(".")
+    if not isinstance(error, RuntimeError | ValueError) and type(error).__module__ == "builtins":
+        said = f"{type(error).__name__}: {said}"
+    place = users_place(error)
+    return f"{said:.200}" + (f", at {place}" if place else "")
+
+
+def users_place(error: BaseException) -> str:
+    """The innermost line that is neither torch's nor weft's, as ``file.py:12 (code)``; ``""`` if there is none."""
+    for name, line, code in reversed([*_quoted(error), *_walked(error)]):
+        return f"{Path(name).name}:{line}" + (f" ({code.strip():.80})" if code else "")
+    return ""
+
+
+def split_advice(model: nn.Module) -> str:
+    """``split=[...]`` with a name that ``model`` has: the middle one of its longest row of layers."""
+    rows = [(name, len(module)) for name, module in model.named_modules()
+            if isinstance(module, nn.ModuleList | nn.Sequential) and len(module) > 1]
+    if not rows:
+        return "split=[names of the submodules that begin a stage]"
+    name, count = max(rows, key=lambda row: row[1])
+    return f'split=["{name + "." if name else ""}{count // 2}"]'
+
+
+def _walked(error: BaseException) -> Iterator[tuple[str, int, str]]:
+    """The user's lines on the way, outermost first."""
+    for each in _chain(error):
+        trace: TracebackType | None = each.__traceback__
+        for frame in traceback.extract_tb(trace):
+            if _is_users(frame.filename) and frame.name != "<module>":
+                yield frame.filename, frame.lineno or 0, frame.line or ""
+
+
+def _quoted(error: BaseException) -> Iterator[tuple[str, int, str]]:
+    for name, line, code in _QUOTED.findall(str(error)):
+        if _is_users(name):
+            yield name, int(line), code
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """What it was raised from, first cause first."""
+    found = [error]
+    while (cause := found[-1].__cause__) is not None and cause not in found:
+        found.append(cause)
+    return found[::-1]
+
+
+def _is_users(name: str) -> bool:
+    return not name.startswith("<") and not str(Path(name).resolve()).startswith(_OURS)

@@ -1,0 +1,161 @@
+"""Checkpoints in the model's own names, whatever the pipeline was cut into, and whatever it is cut into next.
+
+Each is a folder ``step-000000012`` (after 12 batches), written under another name, proven by checksums, and renamed
+when it is whole, as those of :mod:`weft.runtime.checkpoint.checkpoint` are. Every rank writes two files of the
+safetensors form: its part of the model (``model-00001-of-00002.safetensors``: parameters, master weights in their
+place, and the buffers of the state dict; a tensor that several ranks hold is written by the first), and its part of the
+training (``training-...``: the optimizer's state by the parameters' names, the state of random numbers). With the index
+beside them (``model.safetensors.index.json``) the folder is one that anything reads which reads model hubs' folders.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from weft.runtime.checkpoint.files import DamagedCheckpoint, checksums, commit, marker_of, newest, whole
+from weft.runtime.checkpoint.meeting import begin_partial, require_one, require_whole
+from weft.runtime.checkpoint.optimizer_state import OptimizerState, OptimizerStateError, give, state_of
+from weft.runtime.checkpoint.tensor_files import TensorFile, TensorFileError, write_tensors
+from weft.runtime.ranks.session import Session, SessionError
+
+__all__ = ["MODEL_FORMAT", "Found", "find", "restore_training", "save"]
+
+MODEL_FORMAT = "weft.model-checkpoint/1"
+INDEX = "model.safetensors.index.json"
+NOTE = "weft"  # the text beside a rank's part of the training
+RANDOM, RANDOM_GPU = "random.cpu", "random.cuda"
+
+
+def save(session: Session, folder: Path, step: int, model: Mapping[str, Tensor], optimizer: Optimizer | None,
+         names: Mapping[int, str], keep: int | None = None) -> Path:
+    """Save ``model``, this rank's part of it by name, and ``optimizer``, over parameters whose names are given by
+    ``id``, as they are after batch ``step``; gives the checkpoint's folder. The last ``keep`` checkpoints stay
+    (``None``: all). All ranks must call it together, also those that have no part.
+
+    Raises :class:`~weft.runtime.ranks.session.SessionError` where that cannot be written.
+    """
+    target, first = folder / f"step-{step:09d}", session.rank == 0
+    partial = folder / f".{target.name}.partial"
+    begin_partial(partial, target, session)
+    session.watch.doing(f"saving {target}", range(session.processes))
+    try:
+        part = f"{session.rank + 1:05d}-of-{session.world:05d}.safetensors"
+        write_tensors(partial / f"model-{part}", model)
+        write_tensors(partial / f"training-{part}", *_training(session, optimizer, names))
+        placed = session.exchange({name: f"model-{part}" for name in model}, f"saving {target}")
+        if first:
+            listed = {name: file for each in placed for name, file in each.items()}
+            (partial / INDEX).write_text(json.dumps({"metadata": {"step": step}, "weight_map": listed}, indent=1),
+                                         encoding="utf-8")
+        session.barrier(f"to save {target}")
+        parts = session.everywhere(checksums(partial, session.rank, session.world), f"saving {target}")
+        if first:
+            commit(partial, target, {"step": step, "ranks": session.world},
+                   {name: facts for each in parts for name, facts in each.items()}, MODEL_FORMAT)
+            for old in whole(folder, MODEL_FORMAT)[keep:] if keep else ():
+                shutil.rmtree(old)
+    except OSError as error:
+        raise SessionError(f"{partial}: cannot be written: {error.strerror or type(error).__name__}") from None
+    except (TensorFileError, OptimizerStateError) as error:
+        raise SessionError(f"{partial}: cannot be written: {error}") from None
+    session.barrier(f"to have saved {target}")
+    return target
+
+
+@dataclass(frozen=True)
+class Found:
+    """A checkpoint that has been proven whole: its folder, and how many batches it has behind it."""
+
+    path: Path
+    step: int
+
+
+def find(session: Session, folder: Path) -> Found | None:
+    """The newest checkpoint in ``folder``, or ``folder`` itself if it is one; ``None`` if there is none.
+
+    Raises :class:`~weft.runtime.ranks.session.SessionError` for one that is damaged or of another format, and if not
+    all ranks see it.
+    """
+    here = folder if folder.name.startswith("step-") else newest(folder)
+    if here is None:
+        require_one(session, folder, None)
+        return None
+    try:
+        marker = marker_of(here, wanted=MODEL_FORMAT)
+    except DamagedCheckpoint as error:
+        raise SessionError(str(error)) from None
+    require_one(session, folder, (here.name, marker.digest))
+    require_whole(here, marker, session)
+    return Found(here, marker.step)
+
+
+def restore_training(session: Session, found: Found, optimizer: Optimizer | None, names: Mapping[int, str]) -> None:
+    """Bring ``optimizer`` to the state that it had, and random numbers, if there were as many ranks.
+
+    Raises :class:`~weft.runtime.ranks.session.SessionError` where it does not fit.
+    """
+    path = found.path
+    try:
+        files = [TensorFile(file) for file in sorted(path.glob("training-*.safetensors"))]
+        told = [json.loads(file.notes[NOTE]) for file in files]
+        if optimizer is not None:
+            _give(optimizer, names, files, told)
+        if len(files) == session.world:
+            file = files[session.rank]
+            torch.set_rng_state(file.read(RANDOM))
+            if session.device.type == "cuda" and RANDOM_GPU in file.tensors:
+                torch.cuda.set_rng_state(file.read(RANDOM_GPU), session.device)
+    except TensorFileError as error:
+        raise SessionError(str(error)) from None
+    except OptimizerStateError as error:
+        raise SessionError(f"{path}: {error}") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise SessionError(f"{path}: its files of training are not as weft writes them: {type(error).__name__}: "
+                           f"{' '.join(str(error).split()):.200}") from error
+
+
+def _training(session: Session, optimizer: Optimizer | None, names: Mapping[int, str]
+              ) -> tuple[dict[str, Tensor], dict[str, str]]:
+    state = OptimizerState("", {}, {}, {}) if optimizer is None else state_of(optimizer, names)
+    tensors = {_place(name, key): tensor for name, own in state.tensors.items() for key, tensor in own.items()}
+    tensors[RANDOM] = torch.get_rng_state()
+    if session.device.type == "cuda":
+        tensors[RANDOM_GPU] = torch.cuda.get_rng_state(session.device)
+    groups: list[Mapping[str, Any]] = []
+    for own in state.options.values():
+        if own not in groups:
+            groups.append(own)
+    note = {"optimizer": state.kind, "groups": groups, "parameters": {
+        name: {"group": groups.index(own), "tensors": list(state.tensors[name]), "numbers": dict(state.numbers[name])}
+        for name, own in state.options.items()}}
+    return tensors, {NOTE: json.dumps(note)}
+
+
+def _give(optimizer: Optimizer, names: Mapping[int, str], files: list[TensorFile], told: list[Any]) -> None:
+    file_of = {name: file for file, note in zip(files, told, strict=True) for name in note["parameters"]}
+    entries = {name: entry for note in told for name, entry in note["parameters"].items()}
+    options = {name: note["groups"][entry["group"]] for note in told for name, entry in note["parameters"].items()}
+    kinds = {note["optimizer"] for note in told if note["parameters"]}
+    if not kinds:
+        raise OptimizerStateError("it was saved without an optimizer: leave the optimizer out, and begin with a new "
+                                  "one")
+
+    def tensors(name: str) -> dict[str, Tensor]:
+        return {key: file_of[name].read(_place(name, key)) for key in entries[name]["tensors"]}
+
+    give(optimizer, names, str(min(kinds)), {name: entry["numbers"] for name, entry in entries.items()}, options,
+         tensors)
+
+
+def _place(name: str, key: str) -> str:
+    """How a tensor of a parameter's state is called in a file."""
+    return f"{name}/{key}"

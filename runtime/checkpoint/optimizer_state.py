@@ -1,0 +1,117 @@
+"""What an optimizer keeps, by the names of the parameters: so it can be given to an optimizer of another rank, which
+has other parameters in another order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+__all__ = ["OptimizerState", "OptimizerStateError", "give", "state_of"]
+
+#: What a group of parameters holds that is none of its options.
+NO_OPTIONS = ("params", "param_names")
+
+
+class OptimizerStateError(ValueError):
+    """A state that cannot be saved, or does not fit; one sentence."""
+
+
+class OptimizerState(NamedTuple):
+    """``kind``: the optimizer's class. Of each parameter by name: ``tensors`` and ``numbers`` of its state, by their
+    keys, and ``options``, those of its group."""
+
+    kind: str
+    tensors: Mapping[str, Mapping[str, Tensor]]
+    numbers: Mapping[str, Mapping[str, Any]]
+    options: Mapping[str, Mapping[str, Any]]
+
+
+def state_of(optimizer: Optimizer, names: Mapping[int, str]) -> OptimizerState:
+    """The state of ``optimizer``, over parameters whose names are given by ``id``.
+
+    Raises :class:`OptimizerStateError` for a parameter without a name, and for what is no tensor, number or text.
+    """
+    tensors: dict[str, dict[str, Tensor]] = {}
+    numbers: dict[str, dict[str, Any]] = {}
+    options: dict[str, dict[str, Any]] = {}
+    for group in optimizer.param_groups:
+        own = {key: _plain(value, f"the option {key}") for key, value in group.items() if key not in NO_OPTIONS}
+        for parameter in group["params"]:
+            if _is_nothing(parameter, names):
+                continue
+            name = _name(names, parameter)
+            state = optimizer.state.get(parameter, {})
+            options[name] = own
+            tensors[name] = {key: value.detach() for key, value in state.items() if isinstance(value, Tensor)}
+            numbers[name] = {key: _plain(value, f"{key} of {name}") for key, value in state.items()
+                             if not isinstance(value, Tensor)}
+    return OptimizerState(type(optimizer).__name__, tensors, numbers, options)
+
+
+def give(optimizer: Optimizer, names: Mapping[int, str], kind: str, numbers: Mapping[str, Mapping[str, Any]],
+         options: Mapping[str, Mapping[str, Any]], tensors: Callable[[str], Mapping[str, Tensor]]) -> None:
+    """Bring ``optimizer`` to a state as :func:`state_of` has it; ``tensors`` are asked for parameter by parameter.
+
+    Raises :class:`OptimizerStateError` for a state of another kind, of other parameters or other groups.
+    """
+    if kind != type(optimizer).__name__:
+        raise OptimizerStateError(f"the state is of an optimizer {kind}, but {type(optimizer).__name__} was given: "
+                                  "give one like that which was saved")
+    states: dict[int, dict[str, Any]] = {}
+    groups: list[dict[str, Any]] = []
+    number = 0
+    for group in optimizer.param_groups:
+        found: dict[str, Any] | None = None
+        numbered = range(number, number + len(group["params"]))
+        for number, parameter in zip(numbered, group["params"], strict=True):
+            if _is_nothing(parameter, names):
+                continue
+            name = _name(names, parameter)
+            if name not in options:
+                raise OptimizerStateError(f"the state has nothing of {name}, which the optimizer updates: it is of "
+                                          "another model, or that parameter was frozen")
+            if found is not None and found != options[name]:
+                raise OptimizerStateError(f"{name} is in one group with parameters that had other options when they "
+                                          "were saved: make the groups as they were")
+            found = dict(options[name])
+            states[number] = {**numbers[name], **tensors(name)}
+        number = numbered.stop
+        old = {key: value for key, value in group.items() if key not in NO_OPTIONS}
+        groups.append({**old, **{key: _like(value, old.get(key)) for key, value in (found or {}).items()},
+                       "params": list(numbered)})
+    optimizer.load_state_dict({"state": states, "param_groups": groups})
+
+
+def _is_nothing(parameter: Tensor, names: Mapping[int, str]) -> bool:
+    """Whether it stands where a rank trains nothing."""
+    return not parameter.numel() and id(parameter) not in names
+
+
+def _name(names: Mapping[int, str], parameter: Tensor) -> str:
+    if id(parameter) not in names:
+        raise OptimizerStateError(f"the optimizer has a parameter of the shape {tuple(parameter.shape)} that is none "
+                                  "of this pipeline's: make it of pipe.parameters()")
+    return names[id(parameter)]
+
+
+def _plain(value: Any, what: str) -> Any:
+    """``value`` as JSON has it."""
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return value.item()
+    if isinstance(value, tuple | list):
+        return [_plain(item, what) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise OptimizerStateError(f"{what} is {type(value).__name__}, which cannot be saved: an optimizer may keep "
+                              "tensors, numbers and texts")
+
+
+def _like(value: Any, now: Any) -> Any:
+    """``value``, of JSON, of the type that the option has now."""
+    if isinstance(now, Tensor) and isinstance(value, int | float):
+        return torch.full_like(now, value)
+    return tuple(value) if isinstance(now, tuple) and isinstance(value, list) else value

@@ -1,0 +1,23 @@
+"""What several ranks of a plan do together, in the order in which each rank's list has it."""
+
+from __future__ import annotations
+
+from weft.runtime.plan.plan import Plan
+from weft.runtime.plan.program import Reduce
+
+__all__ = ["collective_rows"]
+
+
+def collective_rows(plan: Plan) -> dict[int, list[str]]:
+    """Per rank, the instructions of its list that other ranks run too: blocks on several ranks, and sums of gradients
+    that several ranks hold."""
+    ranks: dict[str, list[int]] = {}
+    groups = plan.parameter_groups
+    for rank, own in enumerate(plan.program.ranks):
+        for work in plan.program.works(rank):
+            ranks.setdefault(str(work), []).append(rank)
+        for instruction in own:
+            if isinstance(instruction, Reduce):
+                ranks.setdefault(str(instruction), list(groups[instruction.stages]))
+    return {rank: [str(instruction) for instruction in own if len(ranks.get(str(instruction), ())) > 1]
+            for rank, own in enumerate(plan.program.ranks)}

@@ -1,0 +1,52 @@
+"""Does every rank come to what several ranks do together in one order?
+
+A collective ends when all its ranks have come to it. Where two ranks come to two of them in different orders, each
+waits for the other for good; so it is round a circle of ranks of which each two share one collective only. Jobs that
+share GPUs bring collectives of their own, each in its own good order: together they must have one. What ranks are said
+to do, such as the lists of a plan or what was measured, is all that is looked at here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from itertools import combinations, pairwise
+
+import networkx as nx
+
+__all__ = ["collective_order_faults"]
+
+
+def collective_order_faults(rows: Mapping[int, Sequence[Hashable]]) -> list[str]:
+    """What is wrong with the order of collectives, a sentence each; none where there is one order for all ranks.
+
+    ``rows``: what each rank does, in the order in which it begins it, under names that are the same on all ranks. What
+    only one rank does counts for nothing.
+    """
+    found = [f"rank {rank} comes to {item} twice" for rank, row in rows.items() for item in _twice(row)]
+    known = {rank: set(row) for rank, row in rows.items()}
+    for one, other in combinations(rows, 2):
+        first = [item for item in rows[one] if item in known[other]]
+        second = [item for item in rows[other] if item in known[one]]
+        found += [f"rank {one} comes to {a} where rank {other} comes to {b}"
+                  for a, b in zip(first, second, strict=False) if a != b][:1]
+    return found or _circle(rows)
+
+
+def _circle(rows: Mapping[int, Sequence[Hashable]]) -> list[str]:
+    """The circle that there is where each two ranks agree, and all together do not."""
+    ranks: dict[Hashable, int] = {}
+    for row in rows.values():
+        for item in row:
+            ranks[item] = ranks.get(item, 0) + 1
+    graph: nx.DiGraph[Hashable] = nx.DiGraph()
+    for row in rows.values():
+        graph.add_edges_from(pairwise([item for item in row if ranks[item] > 1]))
+    if nx.is_directed_acyclic_graph(graph):
+        return []
+    circle = [edge[0] for edge in nx.find_cycle(graph)]
+    return ["the ranks wait for each other in a circle: " + " before ".join(map(str, [*circle, circle[0]]))]
+
+
+def _twice(row: Sequence[Hashable]) -> list[Hashable]:
+    seen: set[Hashable] = set()
+    return [item for item in row if item in seen or seen.add(item)]  # type: ignore[func-returns-value]

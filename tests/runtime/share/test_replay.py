@@ -1,0 +1,47 @@
+"""What is said before the ranks of jobs are waited for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.share.test_job_plans import plan
+from tests.support.shared_ranks import data_parallel
+from weft.cli.main import main
+from weft.runtime.plan.plan import save_plan
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    save_plan(plan(data_parallel("a", 1, 2, 3, 5), data_parallel("b", 1, 4, 2, 2)), tmp_path / "plan.json")
+    return str(tmp_path / "plan.json")
+
+
+BOTH = ["--stages", "a=m:f", "--stages", "b=m:g"]
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (BOTH, "torchrun --standalone --nproc-per-node=2 -m weft replay"),
+    (BOTH[:2], "says nothing of 'b': give --stages b=MODULE:FUNCTION"),
+    ([*BOTH, "--stages", "c=m:h"], "names the job 'c', and .* has the jobs a, b"),
+    ([*BOTH, "--stages", "m:h"], "give JOB=MODULE:FUNCTION once for each job"),
+    (["--stages", "m:f", "--stages", "m:g"], "--stages is given twice"),
+    ([*BOTH, "--emulate"], "--emulate is not for jobs that are trained"),
+    ([*BOTH, "--replicas", "2"], "--replicas and --checkpoint-every are not for jobs"),
+    ([*BOTH, "--time-scale", "2"], "it needs --stretched"),
+    ([*BOTH, "--stop-folder", "/no/such"], "there is no such folder"),
+    (["--stages", "m:f", "--stretched"], "--stretched and --stop-folder are for stages of jobs"),
+    (["--stages", "m:f"], "one model is trained at a time"),
+])
+def test_mistakes_are_a_sentence(arguments: list[str], message: str, path: str, monkeypatch: pytest.MonkeyPatch,
+                                 capsys: pytest.CaptureFixture[str]) -> None:
+    import re
+
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    if message.startswith("one model"):
+        monkeypatch.setenv("RANK", "0")
+        monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(["replay", path, *arguments]) == 2
+    assert re.search(message, capsys.readouterr().err)

@@ -1,0 +1,80 @@
+"""Turns: the order of the plan, lap after lap, without the jobs that are over."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from weft.runtime.share.turns import JobOver, Turns
+
+ORDER = [("a", "F", 0), ("b", "F", 0), ("a", "F", 1), ("b", "F", 1)]
+
+
+def turns() -> Turns:
+    return Turns({0: ORDER, 1: ORDER[::-1]}, {"a": 2, "b": 2})
+
+
+def test_jobs_take_turns_and_laps_go_on_counting() -> None:
+    found = turns()
+    for lap in range(3):
+        for job, block, step in ORDER:
+            found.take((job, block, 2 * lap + step), [0])
+            found.give([0])
+
+
+def test_who_is_not_next_waits() -> None:
+    found, order = turns(), []
+
+    def run(job: str, steps: range) -> None:
+        for step in steps:
+            found.take((job, "F", step), [0])
+            order.append((job, step))
+            found.give([0])
+
+    threads = [threading.Thread(target=run, args=(job, range(4))) for job in "ba"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert order == [(job, step) for step in range(4) for job in "ab"]
+
+
+def test_what_is_over_is_skipped_and_takes_no_turn() -> None:
+    found = turns()
+    found.end("a", [0, 1])
+    found.take(("b", "F", 0), [0])
+    found.give([0])
+    found.take(("b", "F", 1), [0, 1])
+    with pytest.raises(JobOver):
+        found.take(("a", "F", 1), [1])
+
+
+def test_a_job_that_is_over_while_it_has_the_turn_keeps_it_until_it_gives_it_back() -> None:
+    found, order = turns(), []
+    found.take(("a", "F", 0), [0])
+    found.end("a", [0])
+
+    def run() -> None:
+        for step in range(2):
+            found.take(("b", "F", step), [0])
+            order.append(("b", step))
+            found.give([0])
+
+    other = threading.Thread(target=run)
+    other.start()
+    other.join(0.1)
+    order.append(("a", 0))
+    found.give([0])
+    other.join(10)
+    assert order == [("a", 0), ("b", 0), ("b", 1)]
+
+
+def test_a_job_over_on_one_device_goes_on_on_another() -> None:
+    found = turns()
+    found.end("b", [0])
+    found.take(("b", "F", 1), [1])
+    found.give([1])
+    found.take(("a", "F", 0), [0])
+    found.give([0])
+    found.take(("a", "F", 1), [0])

@@ -1,0 +1,115 @@
+"""What each rank of a test of shared ranks runs: two small trainings, together, alone, and with one that fails.
+
+``python -m tests.support.shared_ranks FOLDER PLAN`` under ranks; rank 0 writes what was found.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from weft.models.share.job import Job, job_of
+from weft.runtime.interface.training import Boundary, Training
+from weft.runtime.plan.plan import Plan, load_plan
+from weft.runtime.ranks.session import Session, join
+from weft.runtime.replay.run import run_training
+from weft.runtime.share.job_plans import job_plans
+from weft.runtime.share.run import SharedRun, run_shared
+from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
+
+RANKS, STEPS, WIDTH, SIZE = 2, 6, 16, 4
+#: Seconds that one of the plan's milliseconds lasts.
+UNIT = 1e-3
+
+
+def data_parallel(name: str, stages: int, forward: float, backward: float, network: float) -> Job:
+    """A job of so many stages on all ranks; times in ms for all of its stages together."""
+    devices = tuple(device for g in range(RANKS)
+                    for device in (Device(f"gpu{g}"), Device(f"gpu{g} network", lane_of=f"gpu{g}")))
+    gpus, lanes = tuple(range(0, 2 * RANKS, 2)), tuple(range(1, 2 * RANKS, 2))
+    ends = tuple(Dependency(f"S{s}", distance=1) for s in range(stages))
+    blocks = [Block(f"F{s}", BlockKind.FORWARD, gpus, forward / stages,
+                    after=(Dependency(f"F{s - 1}"),) if s else ends) for s in range(stages)]
+    before = f"F{stages - 1}"
+    for s in reversed(range(stages)):
+        blocks.append(Block(f"B{s}", BlockKind.BACKWARD, gpus, backward / stages, after=(Dependency(before),)))
+        blocks.append(Block(f"S{s}", BlockKind.COLLECTIVE, lanes, network / stages, after=(Dependency(f"B{s}"),)))
+        before = f"B{s}"
+    return job_of(name, Problem(name, devices, tuple(blocks), time_unit="ms"))
+
+
+class Failing(nn.Module):
+    """Passes on what it gets, until ``step`` of it."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self.left = step
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.left -= 1
+        if self.left < 0:
+            raise RuntimeError("out of memory, as it were")
+        return x
+
+
+def training(seed: int, plan: Plan, session: Session, *, steps: int = STEPS, fails: int | None = None,
+             stops: Path | None = None) -> Training:
+    """A small model with dropout for the stages of ``plan``, its data made of ``seed``; somebody stops it in step 4
+    where ``stops`` says by which file."""
+    torch.manual_seed(seed)
+    graph = plan.vocabulary.graph
+    assert graph is not None
+    count = len(graph.stages)
+    modules: dict[int, nn.Module] = {s: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Dropout(0.2))
+                                     for s in range(count)}
+    if fails is not None and session.replica == 1:
+        modules[0] = nn.Sequential(Failing(fails), *modules[0].children())
+    parameters = [parameter for module in modules.values() for parameter in module.parameters()]
+    torch.manual_seed(seed + 100 + session.replica)  # what dropout draws
+
+    def data(what: int) -> Callable[[int, int], Tensor]:
+        def made(step: int, micro_batch: int) -> Tensor:
+            if stops is not None and step == 4 and session.replica == 0:
+                stops.touch()
+            drawn = torch.Generator().manual_seed(seed * 10_007 + step * 101 + micro_batch * 7 + what)
+            return torch.randn(SIZE, WIDTH, generator=drawn)
+        return made
+
+    return Training(modules, [Boundary((SIZE, WIDTH))] * (count - 1), data(0), data(1), nn.functional.mse_loss,
+                    torch.optim.Adam(parameters, lr=1e-2), steps=steps)
+
+
+def main(folder: Path, path: str) -> None:
+    """All runs one after another; what they found goes into ``found.json``."""
+    plan = load_plan(path)
+    with join(60.0) as session:
+        def run(unit: float = 0.0, only: Any = None, **more: Any) -> SharedRun | None:
+            makers = {name: (lambda own, s, seed=seed, name=name: training(seed, own, s, **more.get(name, {})))
+                      for seed, name in enumerate("ab")}
+            return run_shared(plan, session, makers, seconds_per_unit=unit, only=only, stop_folder=folder)
+
+        run()  # what is made once
+        found = {"together": run(UNIT), "a": run(UNIT, ["a"]), "b": run(UNIT, ["b"]),
+                 "failed": run(b={"fails": 3}), "short": run(b={"steps": 2}, a={"steps": 2 * STEPS}),
+                 "stopped": run(b={"stops": folder / "b"})}
+        alone = []
+        for seed, job in enumerate(job_plans(plan)):
+            own = Session(0, 1, session.device, session.watch, session.offset, replica=session.rank,
+                          replicas=session.world)
+            replayed = run_training(job.plan, own, training(seed, job.plan, own))
+            alone.append(None if replayed is None else list(replayed.losses))
+    if session.rank == 0:
+        (folder / "found.json").write_text(json.dumps({"alone": alone, **{
+            name: {"seconds": run.seconds, "predicted": run.predicted, "sums": {str(r): s for r, s in run.sums.items()},
+                   "jobs": {job.name: {"losses": job.losses, "fault": job.fault} for job in run.jobs}}
+            for name, run in found.items() if run is not None}}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

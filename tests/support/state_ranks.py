@@ -1,0 +1,191 @@
+"""What each rank of the tests of a pipeline's state runs: several pipelines one after another, with what they found.
+
+``python -m tests.support.state_ranks FOLDER PART ...`` under ranks; each writes what the parts named found.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import weft
+from tests.support.captured_models import Case, made
+from weft.app.pipeline.pipe import Pipeline
+from weft.runtime.captured.materials import Materials
+
+SIZE, MICRO_BATCHES = 8, 4
+
+
+def piped(case: Case, **options: Any) -> Pipeline:
+    """A pipeline of ``case``."""
+    return weft.pipeline(case.model, case.args, case.kwargs, **{
+        "loss": case.loss, "target": case.target, "micro_batches": MICRO_BATCHES, "schedule": "1f1b", "time_limit": 2.0,
+        "timeout": 30.0, **options})
+
+
+def stepped(pipe: Pipeline, seed: int, name: str = "gpt", dtype: torch.dtype = torch.float64) -> float:
+    """One step on the batch of that seed."""
+    batch = made(name, SIZE, seed, dtype)
+    return pipe.step(*batch.args, target=batch.target, **batch.kwargs)
+
+
+def accumulated(folder: Path) -> dict[str, Any]:
+    """Three batches added up, clipped; an evaluation among them."""
+    with piped(made("gpt", SIZE), clip_norm=0.05) as pipe:
+        with pipe.accumulate(3):
+            losses = [stepped(pipe, seed) for seed in range(3)]
+            batch = made("gpt", SIZE)
+            pipe.eval_step(*batch.args, target=batch.target)
+        norm = pipe.norm
+        return {"losses": losses, "norm": norm, "gradients": {n: g.clone() for n, g in pipe.gradients().items()}}
+
+
+def trained(pipe: Pipeline, optimizer: torch.optim.Optimizer, seeds: range,
+            dtype: torch.dtype = torch.float64) -> list[float]:
+    """The losses of steps on the batches of these seeds."""
+    losses = []
+    for seed in seeds:
+        losses.append(stepped(pipe, seed, dtype=dtype))
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses
+
+
+def saved(folder: Path) -> dict[str, Any]:
+    """Two steps, a checkpoint, and two steps more."""
+    with piped(made("gpt", SIZE), cuts=[20]) as pipe:
+        optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-2)
+        assert pipe.resume(folder / "checkpoints", optimizer) == 0
+        before = trained(pipe, optimizer, range(2))
+        path = pipe.save(folder / "checkpoints", optimizer)
+        losses = trained(pipe, optimizer, range(2, 4))
+        return {"losses": before + losses, "path": str(path), "state": pipe.state_dict()}
+
+
+def resumed(folder: Path) -> dict[str, Any]:
+    """The same from the checkpoint, in other stages of a model that began with other numbers."""
+    case = made("gpt", SIZE)
+    for parameter in case.model.parameters():
+        torch.nn.init.normal_(parameter)
+    with piped(case, cuts=[34]) as pipe:
+        optimizer = torch.optim.AdamW(pipe.parameters(), lr=1.0)
+        behind = pipe.resume(folder / "checkpoints", optimizer)
+        return {"behind": behind, "losses": trained(pipe, optimizer, range(2, 4)), "steps": pipe.steps,
+                "state": pipe.state_dict(), "own": list(pipe.state_dict(whole=False))}
+
+
+def held(pipe: Pipeline) -> dict[str, int]:
+    """The bytes of what this rank has numbers for, by name."""
+    tensors = (*pipe.model.named_parameters(), *pipe.model.named_buffers())
+    return {name: tensor.nbytes for name, tensor in tensors if not tensor.is_meta}
+
+
+class Alive:
+    """The most bytes of parameters that were alive at once in this process, looked at whenever numbers are made."""
+
+    def __init__(self) -> None:
+        self.most, of = 0, Materials.of
+
+        def watched(materials: Materials, wanted: Any) -> dict[int, torch.Tensor]:
+            found = of(materials, wanted)
+            self.look(sum(value.nbytes for value in found.values()))
+            return found
+
+        self.patched: Any = watched
+
+    def look(self, more: int = 0) -> None:
+        gc.collect()
+        alive = {thing.untyped_storage().data_ptr(): thing.nbytes for thing in gc.get_objects()
+                 if type(thing) is torch.nn.Parameter and not thing.is_meta}
+        self.most = max(self.most, more + sum(alive.values()))
+
+
+def meta(folder: Path) -> dict[str, Any]:
+    """A model on the meta device, with the numbers of a file; trained, gathered, saved."""
+    alive, of = Alive(), Materials.of
+    Materials.of = alive.patched  # type: ignore[method-assign]
+    with piped(made("gpt", SIZE, device="meta"), state=folder / "gpt.pt") as pipe:
+        Materials.of = of  # type: ignore[method-assign]
+        optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-2)
+        alive.look()
+        losses = trained(pipe, optimizer, range(2))
+        own = held(pipe)
+        alive.look()
+        pipe.save(folder / "of meta", optimizer)
+        losses += trained(pipe, optimizer, range(2, 4))
+        return {"losses": losses, "held": own, "alive": alive.most, "state": pipe.state_dict(),
+                "names": [name for name, _ in pipe.named_parameters()]}
+
+
+def made_here(folder: Path) -> dict[str, Any]:
+    """Such a model with the numbers that its modules make."""
+    case = made("gpt", SIZE, device="meta")
+    torch.manual_seed(11)
+    with piped(case, cuts=[12]) as pipe:
+        return {"state": pipe.state_dict(), "held": held(pipe), "loss": stepped(pipe, 0)}
+
+
+def narrow(folder: Path) -> dict[str, Any]:
+    """Three steps in bf16, with a checkpoint of the weights in fp32."""
+    with piped(made("gpt", SIZE, dtype=torch.float32), dtype=torch.bfloat16) as pipe:
+        optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-3)
+        losses = trained(pipe, optimizer, range(3), torch.float32)
+        pipe.save(folder / "narrow", optimizer)
+        batch = made("gpt", SIZE)
+        return {"losses": losses, "state": pipe.state_dict(), "loss": pipe.eval_step(*batch.args, target=batch.target),
+                "modules": {str(p.dtype) for p in pipe.model.parameters()},
+                "trained": {str(p.dtype) for p in pipe.parameters()}}
+
+
+def narrow_on_meta(folder: Path) -> dict[str, Any]:
+    """The same from that checkpoint, on the meta device."""
+    case = made("gpt", SIZE, dtype=torch.float32, device="meta")
+    with piped(case, dtype=torch.bfloat16, state=folder / "narrow") as pipe:
+        batch = made("gpt", SIZE)
+        return {"state": pipe.state_dict(), "loss": pipe.eval_step(*batch.args, target=batch.target)}
+
+
+def cast(folder: Path) -> dict[str, Any]:
+    """Three steps under autocast, with split backwards."""
+    with piped(made("gpt", SIZE, dtype=torch.float32), autocast=torch.bfloat16, schedule="zb-h1", cuts=[20]) as pipe:
+        optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-3)
+        losses = trained(pipe, optimizer, range(3), torch.float32)
+        return {"losses": losses, "state": pipe.state_dict(), "plan": [b.name for b in pipe.plan.problem.blocks],
+                "boundaries": [str(b.dtype) for b in pipe.cut.stages([]).boundaries.values()]}
+
+
+def with_compile(folder: Path) -> dict[str, Any]:
+    """Two steps of compiled stages; how often a stage was compiled; and what cannot be planned for them."""
+    graphs: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    with piped(made("gpt", SIZE), schedule=None, compile={"backend": backend}) as pipe:
+        optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-2)
+        return {"losses": trained(pipe, optimizer, range(2)), "graphs": len(graphs),
+                "plan": [b.name for b in pipe.plan.problem.blocks], "state": pipe.state_dict()}
+
+
+PARTS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "accumulated": accumulated, "saved": saved, "resumed": resumed, "meta": meta, "made_here": made_here,
+    "narrow": narrow, "narrow_on_meta": narrow_on_meta, "cast": cast, "with_compile": with_compile}
+
+
+def main() -> None:
+    """What one rank does."""
+    folder, port = Path(sys.argv[1]), int(os.environ["MASTER_PORT"])
+    for number, part in enumerate(sys.argv[2:]):
+        os.environ["MASTER_PORT"] = str(port + number)  # each has a store of its own
+        torch.save(PARTS[part](folder), folder / f"{part}.{os.environ['RANK']}.pt")
+
+
+if __name__ == "__main__":
+    main()

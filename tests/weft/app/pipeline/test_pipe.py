@@ -1,0 +1,172 @@
+"""What a pipeline can do beside plain steps, held against one process: all parts in one launch of two ranks."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.support.captured_models import made
+from tests.support.ranks import launch_forked
+from tests.support.state_ranks import MICRO_BATCHES, PARTS, SIZE
+from weft.runtime.captured.materials import Materials
+from weft.runtime.interface.precision import MasterWeights
+
+RANKS = 2
+Ranks = dict[str, list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
+    """What each rank found, by part."""
+    folder = tmp_path_factory.mktemp("state")
+    torch.save(made("gpt", SIZE).model.state_dict(), folder / "gpt.pt")
+    ended = launch_forked(RANKS, [sys.executable, "-m", "tests.support.state_ranks", str(folder), *PARTS], timeout=200)
+    assert [end.code for end in ended] == [0] * RANKS, ended
+    return {part: [torch.load(folder / f"{part}.{rank}.pt") for rank in range(RANKS)] for part in PARTS}
+
+
+def furthest(found: list[dict[str, torch.Tensor]], wanted: dict[str, torch.Tensor]) -> float:
+    """The largest relative difference of what ranks have together from what is wanted."""
+    together = {name: value for each in found for name, value in each.items()}
+    assert set(together) == set(wanted)
+    rounding = 1e-6 * max(float(value.norm()) for value in wanted.values())
+    return max(float((together[name] - value).norm()) / max(float(value.norm()), rounding)
+               for name, value in wanted.items())
+
+
+def plain() -> tuple[list[float], nn.Module]:
+    """The losses of four steps in one process, and the model after them."""
+    model, losses = made("gpt", SIZE).model, []
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for seed in range(4):
+        case = made("gpt", SIZE, seed)
+        assert case.loss is not None
+        loss = case.loss(model(*case.args), case.target)
+        loss.backward()  # type: ignore[no-untyped-call]
+        losses.append(loss.item())
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses, model
+
+
+@pytest.mark.slow
+def test_batches_added_up_are_one_larger_batch_clipped_once(found: Ranks) -> None:
+    model, losses = made("gpt", SIZE).model, []
+    for seed in range(3):
+        case = made("gpt", SIZE, seed)
+        assert case.loss is not None
+        loss = case.loss(model(*case.args), case.target)
+        losses.append(loss.item())
+        (loss / 3).backward()  # type: ignore[no-untyped-call]
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+    for each in found["accumulated"]:
+        assert each["losses"] == pytest.approx(losses, rel=1e-12) and each["norm"] == pytest.approx(float(norm))
+    assert furthest([each["gradients"] for each in found["accumulated"]], {
+        name: p.grad for name, p in model.named_parameters() if p.grad is not None}) <= 1e-12
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_from_a_checkpoint_in_other_stages(found: Ranks) -> None:
+    losses, model = plain()
+    for rank in range(RANKS):
+        before, after = found["saved"][rank], found["resumed"][rank]
+        assert before["losses"] == pytest.approx(losses, rel=1e-10)
+        assert after["losses"] == pytest.approx(losses[2:], rel=1e-10)
+        assert after["behind"] == 2 and after["steps"] == 4 and before["path"].endswith("checkpoints/step-000000002")
+        for state in (before["state"], after["state"]):
+            assert list(state) == list(model.state_dict())
+            assert furthest([state], model.state_dict()) <= 1e-10
+    parts = [set(each["own"]) for each in found["resumed"]]
+    assert parts[0] & parts[1] == {"words.weight", "head.weight"} and parts[0] | parts[1] == set(model.state_dict())
+
+
+@pytest.mark.slow
+def test_on_the_meta_device_no_rank_ever_has_more_than_its_part(found: Ranks) -> None:
+    losses, model = plain()
+    sizes = {name: parameter.nbytes for name, parameter in model.named_parameters()}
+    for each in found["meta"]:
+        assert each["losses"] == pytest.approx(losses, rel=1e-10)
+        assert furthest([each["state"]], model.state_dict()) <= 1e-10 and list(each["state"]) == list(
+            model.state_dict())
+        assert set(each["held"]) == set(each["names"]) and len(each["held"]) < len(sizes)
+        assert each["alive"] < 0.9 * sum(sizes.values())
+    parts = [each["held"] for each in found["meta"]]
+    assert {**parts[0], **parts[1]} == sizes and parts[0].keys() & parts[1].keys() == {"words.weight"}
+
+
+@pytest.mark.slow
+def test_numbers_that_modules_make_do_not_depend_on_the_ranks(found: Ranks) -> None:
+    case = made("gpt", SIZE, device="meta")
+    torch.manual_seed(11)
+    alone = Materials(case.model, torch.device("cpu")).of(case.model.parameters())
+    wanted = {name: alone[id(parameter)] for name, parameter in case.model.named_parameters(remove_duplicate=False)}
+    plain = made("gpt", SIZE)
+    plain.model.load_state_dict(wanted)
+    assert plain.loss is not None
+    loss = plain.loss(plain.model(*plain.args), plain.target)
+    for each in found["made_here"]:
+        assert set(each["state"]) == set(wanted) and len(each["held"]) < len(wanted)
+        assert all(torch.equal(each["state"][name], value) for name, value in wanted.items())
+        assert each["loss"] == pytest.approx(loss.item(), rel=1e-12)
+
+
+def in_parts(model: nn.Module, trained: list[nn.Parameter], after: Any, context: Any) -> list[float]:
+    """The losses of three steps in one process, micro-batch by micro-batch."""
+    optimizer, losses = torch.optim.AdamW(trained, lr=1e-3), []
+    for seed in range(3):
+        case, total = made("gpt", SIZE, seed), 0.0
+        for ids, target in zip(case.args[0].chunk(MICRO_BATCHES), case.target.chunk(MICRO_BATCHES), strict=True):
+            with context():
+                assert case.loss is not None
+                loss = case.loss(model(ids), target)
+            (loss / MICRO_BATCHES).backward()  # type: ignore[no-untyped-call]
+            total += loss.item() / MICRO_BATCHES
+        losses.append(total)
+        optimizer.step()
+        optimizer.zero_grad()
+        after()
+    return losses
+
+
+@pytest.mark.slow
+def test_modules_in_bf16_train_weights_in_fp32(found: Ranks) -> None:
+    model = made("gpt", SIZE, dtype=torch.float32).model
+    full = [p.detach() for p in model.parameters()]
+    masters = MasterWeights(model.to(torch.bfloat16).parameters(), full)
+    losses = in_parts(model, masters.parameters(), masters.write_back, nullcontext)
+    wanted = {name: masters.of(p).detach() for name, p in model.named_parameters(remove_duplicate=False)}
+    for each in found["narrow"]:
+        assert each["modules"] == {"torch.bfloat16"} and each["trained"] == {"torch.float32"}
+        assert each["losses"] == pytest.approx(losses, rel=2e-3)
+        assert {value.dtype for value in each["state"].values()} == {torch.float32}
+        assert any(not torch.equal(value, value.bfloat16().float()) for value in each["state"].values())
+        assert max(float((each["state"][name] - value).abs().max()) for name, value in wanted.items()) <= 6e-3
+    for before, after in zip(found["narrow"], found["narrow_on_meta"], strict=True):
+        assert after["loss"] == before["loss"]
+        assert all(torch.equal(after["state"][name], value) for name, value in before["state"].items())
+
+
+@pytest.mark.slow
+def test_autocast_is_that_of_one_process_also_with_split_backwards(found: Ranks) -> None:
+    model = made("gpt", SIZE, dtype=torch.float32).model
+    losses = in_parts(model, list(model.parameters()), lambda: None,
+                      lambda: torch.autocast("cpu", torch.bfloat16))
+    for each in found["cast"]:
+        assert each["losses"] == pytest.approx(losses, rel=2e-3) and "W0" in each["plan"]
+        assert "torch.bfloat16" in each["boundaries"]
+        assert {value.dtype for value in each["state"].values()} == {torch.float32}
+        assert max(float((each["state"][name] - value).abs().max())
+                   for name, value in model.state_dict().items()) <= 6e-3
+
+
+@pytest.mark.slow
+def test_compiled_stages_compute_the_same_with_whole_backwards(found: Ranks) -> None:
+    losses, _ = plain()
+    for each in found["with_compile"]:
+        assert each["losses"] == pytest.approx(losses[:2], rel=1e-10) and each["graphs"] == 1
+        assert each["plan"] == ["F0", "F1", "B1", "B0"]

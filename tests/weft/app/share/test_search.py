@@ -1,0 +1,141 @@
+"""Jobs that share GPUs: periods that can be worked out by hand, limits, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import weft
+from tests.support.sharing import one_gpu, random_jobs
+from weft.app.lib.options import SearchOptions
+from weft.app.share.result import Sharing
+from weft.app.share.search import Question, share_jobs
+from weft.cli.main import main
+from weft.models.share.job import Job, SharingError, job_of
+from weft.runtime.plan.collectives import collective_rows
+from weft.runtime.plan.plan import plan_of
+from weft.solver.feasibility.infeasible import Infeasible
+from weft.solver.io.schedule_files import load_schedule
+from weft.solver.judge.collective_order import collective_order_faults
+from weft.solver.problem import Block, BlockKind, Device, Problem
+
+OPTIONS = SearchOptions(time_limit=30.0, effort=2.0)
+
+
+EVEN = Question("1:1")
+
+
+def shared(pairs: list[tuple[float, float]], question: Question = EVEN) -> Sharing:
+    return share_jobs([one_gpu(name, *pair) for name, pair in zip("ab", pairs, strict=True)], question, OPTIONS)
+
+
+@pytest.mark.parametrize(("pairs", "turn", "period"), [
+    ([(8, 2), (8, 2)], 20, 16), ([(6, 4), (6, 4)], 20, 12), ([(5, 5), (5, 5)], 20, 10), ([(4, 6), (8, 2)], 20, 12),
+    ([(6, 4), (9, 3)], 22, 15)])
+def test_periods_that_are_known(pairs: list[tuple[float, float]], turn: float, period: float) -> None:
+    found = shared(pairs)
+    assert found.round.period == found.round.bound == period and found.proven
+    assert found.speedup == found.speedup_bare == pytest.approx(turn / period)
+    assert [job.slowdown for job in found.jobs] == pytest.approx([period / sum(pair) for pair in pairs])
+    assert [job.in_turn for job in found.jobs] == [turn, turn]
+
+
+def test_the_best_small_ratio_is_taken() -> None:
+    devices = (Device("gpu"), Device("net", lane_of="gpu"))
+    pair = [job_of(name, Problem(name, devices, (Block("C", BlockKind.OTHER, (0,), compute),
+                                                 Block("S", BlockKind.COLLECTIVE, (1,), network))))
+            for name, compute, network in (("a", 1, 2), ("b", 4, 1))]
+    found = share_jobs(pair, Question(), OPTIONS)
+    assert found.ratio == (3, 1) and found.round.period == 7 and found.proven
+    assert found.speedup == pytest.approx(10 / 7)
+    assert {entry.ratio for entry in found.tried if entry.found is not None} >= {(1, 1), (2, 1), (3, 1)}
+
+
+def test_own_overlap_is_part_of_what_a_job_does_alone() -> None:
+    blocks = (Block("C", BlockKind.OTHER, (0,), 3), Block("S", BlockKind.COLLECTIVE, (1,), 2))
+    pair = [job_of(name, Problem(name, (Device("gpu"), Device("net", lane_of="gpu")), blocks)) for name in "ab"]
+    found = share_jobs(pair, Question("1:1"), OPTIONS)
+    assert [(job.own.period, job.bare.period) for job in found.jobs] == [(3, 5)] * 2
+    assert found.speedup == 1 and found.speedup_bare == pytest.approx(10 / 6)
+
+
+def test_no_job_gets_slower_than_allowed() -> None:
+    found = shared([(6, 4), (9, 3)], Question(max_slowdown={"b": 1.25}))
+    assert found.jobs[1].slowdown <= 1.25
+    with pytest.raises(Infeasible, match=r"1:1: a takes 1\.500 times as long as alone, more than 1\.4"):
+        shared([(6, 4), (9, 3)], Question("1:1", max_slowdown=1.4))
+
+
+def test_jobs_that_meet_on_no_gpu_share_nothing() -> None:
+    devices = (Device("g0"), Device("g1"))
+    apart = [job_of(name, Problem(name, devices, (Block("C", BlockKind.OTHER, (number,), 1),)))
+             for number, name in enumerate("ab")]
+    with pytest.raises(SharingError, match=r"no GPU runs two of the jobs \(a on g0; b on g1\): there is nothing"):
+        share_jobs(apart, Question("1:1"), OPTIONS)
+
+
+def test_a_gpu_with_one_job_only_is_told() -> None:
+    devices = (Device("g0"), Device("g1"))
+
+    def job(name: str, where: tuple[int, ...]) -> Job:
+        return job_of(name, Problem(name, devices, (Block("C", BlockKind.OTHER, where, 1),)))
+
+    found = share_jobs([job("a", (0, 1)), job("b", (0,))], Question("1:1"), OPTIONS)
+    assert any(note.startswith("g1 runs a alone") for note in found.notes) and found.round.period == 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_rank_sees_collectives_in_one_order(seed: int) -> None:
+    jobs = random_jobs(seed)
+    found = share_jobs(jobs, Question([1] * len(jobs)), SearchOptions(time_limit=30.0, effort=0.2))
+    assert not collective_order_faults(collective_rows(plan_of(found.schedule)))
+    assert found.round.bound <= found.round.period
+
+
+def files(folder: Path) -> list[str]:
+    found = []
+    for name, (compute, network) in (("a", (6, 4)), ("b", (9, 3))):
+        blocks = [{"name": "compute", "kind": "other", "devices": [0], "duration": compute, "memory": 0,
+                   "after": [{"block": "sum", "distance": 1}]},
+                  {"name": "sum", "kind": "collective", "devices": [1], "duration": network, "memory": 0,
+                   "after": ["compute"]}]
+        path = folder / f"{name}.json"
+        path.write_text(json.dumps({
+            "format": "weft.problem/1", "name": f"job {name}", "time_unit": "ms", "memory_unit": "B",
+            "devices": [{"name": "gpu", "memory": None}, {"name": "net", "lane_of": "gpu"}], "blocks": blocks}))
+        found.append(str(path))
+    return found
+
+
+def test_the_command_writes_a_schedule_that_others_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "shared.json")
+    assert main(["share", *files(tmp_path), "--ratio", "1:1", "--quiet", "--time-limit", "20", "-o", out, "-o",
+                 str(tmp_path / "shared.svg")]) == 0
+    told = capsys.readouterr().out
+    assert "1:1 steps every 15 ms, proven the least" in told and "x 1.467 as fast as in turn" in told
+    schedule = load_schedule(out)
+    assert schedule.period == 15 and schedule.solver["share"]["ratio"] == [1, 1]
+    assert weft.check(schedule) == [] and (tmp_path / "shared.svg").read_text().startswith("<svg")
+    weft.draw(out, tmp_path / "again.html")
+    assert main(["plan", out, "-o", str(tmp_path / "plan.json")]) == 0
+
+
+def test_the_command_gives_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["share", *files(tmp_path), "--json", "--quiet", "--max-slowdown", "a=1.5,b=1.3"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["format"] == "weft.share/1" and found["ratio"] == [1, 1] and found["proven"]
+    assert [job["slowdown"] for job in found["jobs"]] == pytest.approx([1.5, 1.25])
+
+
+@pytest.mark.parametrize(("arguments", "status", "message"), [
+    (["--ratio", "1.5:1"], 2, "never align"), (["--max-slowdown", "1.2"], 1, "no job may get slower than asked"),
+    (["--max-slowdown", "=2"], 2, "job=number"), (["-o", "x.yaml"], 2, "a schedule is written as")])
+def test_the_command_refuses_in_a_sentence(arguments: list[str], status: int, message: str, tmp_path: Path,
+                                           capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        found = main(["share", *files(tmp_path), "--quiet", *arguments])
+    except SystemExit as ended:
+        found = int(str(ended.code))
+    assert found == status and message in capsys.readouterr().err

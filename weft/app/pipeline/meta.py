@@ -1,0 +1,81 @@
+"""A pipeline of a model on the meta device: what a rank has is given numbers, and what rank 0 measures, for as long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from weft.runtime.captured.captured import Captured
+from weft.runtime.captured.division import Division
+from weft.runtime.captured.faked import exchanged
+from weft.runtime.captured.materials import Materials, stand_in
+from weft.runtime.checkpoint.model_names import named_tensors
+from weft.runtime.interface.training import Training
+
+__all__ = ["BuiltWhenAsked", "built_when_asked", "numbers_for", "real", "with_numbers"]
+
+
+def real(value: Any, device: torch.device) -> Any:
+    """``value``, nested, with zeros in the place of tensors on the meta device."""
+    return tree_map(lambda leaf: torch.zeros(leaf.shape, dtype=leaf.dtype, device=device)
+                    if isinstance(leaf, Tensor) and leaf.is_meta else leaf, value)
+
+
+def numbers_for(captured: Captured, cut: Division, stages: tuple[int, ...], materials: Materials,
+                with_the_rest: bool) -> tuple[Captured, dict[str, Tensor]]:
+    """``captured`` with numbers in what ``stages`` read, and in nothing else; ``with_the_rest``, also in what the state
+    dict has and no stage reads. And what these numbers are before they are rounded to the model's type, by name."""
+    wanted = [tensor for s in stages for tensor in cut.tensors(s)]
+    if with_the_rest:
+        read = {id(tensor) for s in range(cut.count) for tensor in cut.tensors(s)}
+        wanted += [item.tensor for item in named_tensors(captured.model) if item.is_saved
+                   and id(item.tensor) not in read]
+    values = materials.of(wanted)
+    names = {id(item.tensor): item.name for item in named_tensors(captured.model)}
+    precise = {names[own]: value for own, value in values.items()}
+    return captured.exchanging(_rounded(wanted, values)), precise
+
+
+def built_when_asked(training: Training, make: Callable[[int], nn.Module], materials: Materials) -> Training:
+    """``training`` whose stages are made, by ``make``, and given numbers each time they are looked up: nobody holds
+    more than one."""
+    return replace(training, stages=BuiltWhenAsked(make, tuple(training.stages), materials))
+
+
+def with_numbers(module: nn.Module, materials: Materials, known: dict[int, Tensor] | None = None) -> nn.Module:
+    """``module``, a stage of a model on the meta device, with numbers of its own, which the model does not get. Stages
+    of one rank share what is in ``known``, by the ``id`` of the model's tensors."""
+    known = {} if known is None else known
+    wanted = [tensor for tensor in chain(module.parameters(), module.buffers()) if id(tensor) not in known]
+    known.update(_rounded(wanted, materials.of(wanted)))
+    exchanged(module, known)
+    return module
+
+
+class BuiltWhenAsked(Mapping[int, nn.Module]):
+    """Stages by number, each made anew at every lookup."""
+
+    def __init__(self, make: Callable[[int], nn.Module], stages: tuple[int, ...], materials: Materials) -> None:
+        self.make, self.stages, self.materials = make, stages, materials
+
+    def __getitem__(self, stage: int) -> nn.Module:
+        if stage not in self.stages:
+            raise KeyError(stage)
+        return with_numbers(self.make(stage), self.materials)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.stages)
+
+    def __len__(self) -> int:
+        return len(self.stages)
+
+
+def _rounded(wanted: list[Tensor], values: Mapping[int, Tensor]) -> dict[int, Tensor]:
+    return {id(tensor): stand_in(tensor, values[id(tensor)].to(tensor.dtype)) for tensor in wanted
+            if id(tensor) in values}

@@ -1,0 +1,24 @@
+"""The bytes that each rank holds at most, as planned."""
+
+from __future__ import annotations
+
+from weft.runtime.plan.plan import Plan
+from weft.solver.schedule import Operation, Schedule
+
+__all__ = ["planned_peaks", "schedule_of"]
+
+
+def schedule_of(plan: Plan) -> Schedule:
+    """The schedule that ``plan`` was made of."""
+    operations = [Operation(block, work.micro_batch, *times) for work, times in plan.times.items()
+                  if (block := plan.vocabulary.block(work)) is not None]
+    return Schedule(plan.problem, plan.micro_batches, tuple(operations), 0.0)
+
+
+def planned_peaks(plan: Plan) -> tuple[int, ...]:
+    """By rank, in bytes: what is always there, as far as the plan says it, and the most that blocks hold at once."""
+    ranks = len(plan.program.ranks)
+    static = plan.solver.get("static_memory") or [0] * ranks
+    if plan.problem.memory_unit != "B":
+        return tuple(int(held) for held in static)
+    return tuple(int(held + peak) for held, peak in zip(static, schedule_of(plan).peak_memory[:ranks], strict=True))

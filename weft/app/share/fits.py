@@ -1,0 +1,120 @@
+"""Whether jobs fit into the memory of their GPUs together; if not, how much is missing, and which of them do.
+
+Steps of jobs can always run one after another, so jobs fit together exactly if one step of each fits into what all of
+them leave: what the GPU has, less what every job holds all the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, islice
+
+from weft.models.share.job import Job
+from weft.solver.cpsat.budget import Budget
+from weft.solver.feasibility.infeasible import Infeasible, NoneFound, require_room
+from weft.solver.problem import Device, Number, ProblemError
+from weft.solver.ticks import TickProblem
+from weft.solver.wide.problem import WideProblem
+from weft.text.units import memory_text
+
+__all__ = ["missing", "require_fit"]
+
+#: Of so many assignments of a job's choices at most it is asked whether they fit.
+_MOST = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """``amount`` that a GPU has too little; ``job``: whose step does not fit, ``None`` where no step would."""
+
+    amount: Number
+    job: str | None
+
+
+def require_fit(jobs: Sequence[Job], budget: Budget) -> None:
+    """Raise :class:`~weft.solver.feasibility.infeasible.Infeasible` where the jobs do not fit together: by how much,
+    and which of them do."""
+    lacking = missing(jobs, budget)
+    if not lacking:
+        return
+    unit = jobs[0].problem.memory_unit
+    names = [device.name for device in jobs[0].problem.devices if device.lane_of is None]
+    parts: dict[str, list[str]] = {}
+    for gpu, lack in lacking.items():
+        held = ", ".join(f"{job.name} {_text(job.held[gpu], unit)}" for job in jobs if job.held[gpu])
+        why = f"all the time they hold {held}" if held else "they hold nothing all the time"
+        parts.setdefault(f"{_text(lack.amount, unit)} too little ({why}" + (
+            ")" if lack.job is None else f"; what is left is too little for one step of {lack.job})"), []).append(
+                names[gpu])
+    raise Infeasible(f"{_listed([job.name for job in jobs])} do not fit together: " + "; ".join(
+        f"{_listed(gpus)} {'have each' if len(gpus) > 1 else 'has'} {what}" for what, gpus in parts.items()) + ". "
+                     + _which_do(jobs, budget))
+
+
+def _which_do(jobs: Sequence[Job], budget: Budget) -> str:
+    """What fits: pairs of more than two jobs, each of two by itself."""
+    unit = jobs[0].problem.memory_unit
+    told = []
+    for own in combinations(jobs, 2 if len(jobs) > 2 else 1):
+        lacking = missing(own, budget)
+        most = max((lack.amount for lack in lacking.values()), default=0)
+        whose = _listed([job.name for job in own])
+        verb = "fit" if len(own) > 1 else "fits"
+        told.append(f"{whose} {verb}" if not lacking else
+                    f"{whose} {'lack' if len(own) > 1 else 'lacks'} {_text(most, unit)}")
+    return ("Of the pairs, " if len(jobs) > 2 else "Alone, ") + "; ".join(told)
+
+
+def missing(jobs: Sequence[Job], budget: Budget) -> dict[int, Lack]:
+    """By GPU, what it has too little for all ``jobs`` together; nothing where they fit, or where that is open."""
+    found: dict[int, Lack] = {}
+    held = [sum(amounts) for amounts in zip(*(job.held for job in jobs), strict=True)]
+    left = [None if whole is None else whole - amount for whole, amount in zip(jobs[0].capacity, held, strict=True)]
+    for gpu, amount in enumerate(left):
+        if amount is not None and amount < 0:
+            found[gpu] = Lack(-amount, None)
+    for job in jobs:
+        for gpu, more in _of_step(job, left, budget).items():
+            lack = more + max(0, -(left[gpu] or 0))
+            if gpu not in found or lack > found[gpu].amount:
+                found[gpu] = Lack(lack, job.name)
+    return dict(sorted(found.items()))
+
+
+def _of_step(job: Job, left: Sequence[Number | None], budget: Budget) -> Mapping[int, Number]:
+    """By GPU, what one step of ``job`` needs beyond ``left``, under the options of its choices that need least."""
+    best: dict[int, Number] | None = None
+    for options in islice(job.problem.assignments, _MOST):
+        try:
+            lacking = _of_plain(job.problem.under(options), left, budget)
+        except ProblemError:  # these options mean nothing
+            continue
+        if best is None or sum(lacking.values()) < sum(best.values()):
+            best = lacking
+        if not best:
+            break
+    return best or {}
+
+
+def _of_plain(problem: WideProblem, left: Sequence[Number | None], budget: Budget) -> dict[int, Number]:
+    own = [number for number, device in enumerate(problem.devices) if device.lane_of is None]
+    devices: list[Device] = list(problem.devices)
+    for number, amount in zip(own, left, strict=True):
+        devices[number] = replace(devices[number], memory=None if amount is None else max(amount, 0))
+    try:
+        require_room(TickProblem.of(replace(problem, devices=tuple(devices)).plain()), 1, budget)
+    except NoneFound:
+        return {}
+    except Infeasible as refusal:
+        return {own.index(entry.device): entry.least - entry.capacity for entry in refusal.shortages
+                if entry.device in own}
+    return {}
+
+
+def _text(amount: Number, unit: str) -> str:
+    return " ".join(memory_text(amount, unit))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]

@@ -1,0 +1,83 @@
+"""What is given to share GPUs, read as jobs: block problems as they are, specs as data parallel training or in the
+pipeline that is best for them alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from weft.app.lib.case import read_source
+from weft.app.lib.options import SearchOptions
+from weft.app.lib.sources import Source
+from weft.app.solve import solve_source
+from weft.models.share.compose import in_one_unit
+from weft.models.share.data_parallel import data_parallel_job, why_not_data_parallel
+from weft.models.share.job import Job, SharingError, job_of
+from weft.models.spec.sections import Spec
+from weft.solver.problem import Problem
+from weft.solver.wide.problem import WideProblem
+
+__all__ = ["PARALLEL", "jobs_of"]
+
+#: How a spec may run: ``auto`` is with the whole model on every GPU where that fits, else as a pipeline.
+PARALLEL = ("auto", "data", "pipeline")
+
+
+def jobs_of(sources: Sequence[Source], parallel: str, options: SearchOptions) -> tuple[Job, ...]:
+    """The jobs that ``sources`` are, in one unit. Of ``options`` a share goes into each pipeline.
+
+    Raises :class:`~weft.models.share.job.SharingError` for jobs that cannot share GPUs, and what reading them raises.
+    """
+    if parallel not in PARALLEL:
+        raise ValueError(f"parallel is {parallel!r}, it must be one of {', '.join(PARALLEL)}")
+    if len(sources) < 2:
+        raise SharingError("one job alone shares nothing: give two specs or problems, or more")
+    read = [read_source(source) for source in sources]
+    _require_one_cluster([source for source in read if isinstance(source, Spec)])
+    names = _names(sources, read)
+    return in_one_unit([_job(name, source, parallel, options, len(read))
+                        for name, source in zip(names, read, strict=True)])
+
+
+def _job(name: str, source: Problem | WideProblem | Spec, parallel: str, options: SearchOptions, count: int) -> Job:
+    if not isinstance(source, Spec):
+        return job_of(name, source)
+    if parallel == "data" or (parallel == "auto" and why_not_data_parallel(source) is None):
+        return data_parallel_job(source, name)
+    return _pipeline(name, source, replace(options.shortened(0.4 / count), objective="rate"))
+
+
+def _pipeline(name: str, spec: Spec, options: SearchOptions) -> Job:
+    """``spec`` in the placement with the least time per micro-batch where it has the GPUs for itself."""
+    count = max(spec.run.micro_batches, 4 * spec.cluster.gpus)
+    found = solve_source(spec, count, options)
+    static = found.solver.get("static_memory") or [0] * len(found.problem.devices)
+    devices = tuple(replace(device, static=held) if device.lane_of is None else device
+                    for device, held in zip(found.problem.devices, static, strict=True))
+    placement = found.solver.get("placement")
+    return job_of(name, replace(found.problem, devices=devices), f"pipeline: {placement}" if placement else "pipeline",
+                  tuple(found.solver.get("notes") or ()))
+
+
+def _require_one_cluster(specs: Sequence[Spec]) -> None:
+    for spec in specs[1:]:
+        first, own = (entry.cluster.model_dump() for entry in (specs[0], spec))
+        for field in first:
+            if first[field] != own[field]:
+                raise SharingError(f"{spec.where}: cluster.{field} is {own[field]}, and {first[field]} in "
+                                   f"{specs[0].where}: jobs share one cluster; give both the same")
+
+
+def _names(sources: Sequence[Source], read: Sequence[Problem | WideProblem | Spec]) -> list[str]:
+    """What the jobs are called: their files without the ending, else their own names; no two alike."""
+    found: list[str] = []
+    for source, content in zip(sources, read, strict=True):
+        name = Path(source).stem if isinstance(source, str | os.PathLike) else content.name
+        number = 1
+        while (tried := name if number == 1 else f"{name} {number}") in found:
+            number += 1
+        found.append(tried)
+    return found
+

@@ -1,0 +1,80 @@
+"""How many steps of each job a round has: as the user says it, or the small ratios that are tried."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from math import gcd
+
+from weft.models.share.job import SharingError
+
+__all__ = ["ratio_given", "small_ratios", "slowdowns_given"]
+
+#: A round of more steps of one job than this is no ratio that two jobs ever meet at.
+_MOST = 64
+#: Ratios that are tried where none is given: up to so many steps of a job, by how many jobs there are.
+_TRIED = {2: 3, 3: 2}
+
+
+def ratio_given(ratio: str | Sequence[int] | Mapping[str, int], jobs: Sequence[str]) -> tuple[int, ...]:
+    """The steps of each job in a round that ``ratio`` says: ``"2:1"``, numbers in the order of the jobs, or by name.
+
+    Raises :class:`~weft.models.share.job.SharingError` for one that is of other jobs or that never aligns.
+    """
+    if isinstance(ratio, Mapping):
+        if set(ratio) != set(jobs):
+            raise SharingError(f"ratio names {', '.join(map(str, ratio))}, and the jobs are {', '.join(jobs)}")
+        parts: Sequence[object] = [ratio[job] for job in jobs]
+    else:
+        parts = [part.strip() for part in ratio.split(":")] if isinstance(ratio, str) else list(ratio)
+    text = ratio if isinstance(ratio, str) else ":".join(map(str, parts))
+    if len(parts) != len(jobs):
+        raise SharingError(f"ratio is {text}, {len(parts)} number{'s' * (len(parts) != 1)} for {len(jobs)} jobs "
+                           f"({', '.join(jobs)}): give one for each, as {':'.join('1' for _ in jobs)}")
+    steps = [_steps(part, text) for part in parts]
+    common = gcd(*steps)
+    steps = [step // common for step in steps]
+    if max(steps) > _MOST:
+        raise SharingError(f"ratio is {text}: the jobs meet again after {max(steps)} steps of one of them, which no "
+                           f"round of up to {_MOST} holds, so they never align; give a ratio of smaller numbers, as "
+                           f"{_nearest(steps)}")
+    return tuple(steps)
+
+
+def _steps(part: object, text: str) -> int:
+    if isinstance(part, str) and part.isdecimal():
+        part = int(part)
+    if type(part) is not int or part < 1:
+        raise SharingError(f"ratio is {text}, and {part!r:.40} is no whole number of at least 1: a round has whole "
+                           "steps, or the jobs never align (3:2 in place of 1.5:1)")
+    return part
+
+
+def _nearest(steps: Sequence[int]) -> str:
+    """``steps`` as a ratio of numbers up to 8."""
+    scale = 8 / max(steps)
+    found = [max(1, round(step * scale)) for step in steps]
+    common = gcd(*found)
+    return ":".join(str(step // common) for step in found)
+
+
+def small_ratios(count: int) -> list[tuple[int, ...]]:
+    """The ratios that are tried for ``count`` jobs, the most even ones first."""
+    most = _TRIED.get(count, 1)
+    found = [steps for steps in product(range(1, most + 1), repeat=count) if gcd(*steps) == 1]
+    return sorted(found, key=lambda steps: (max(steps), sum(steps), steps))
+
+
+def slowdowns_given(limit: float | Mapping[str, float] | None, jobs: Sequence[str]) -> dict[str, float]:
+    """By job, by which factor its step may take longer than where it is alone; nothing for jobs without a limit.
+
+    Raises :class:`~weft.models.share.job.SharingError` for jobs that there are not, and factors below 1.
+    """
+    given = {} if limit is None else dict(limit) if isinstance(limit, Mapping) else dict.fromkeys(jobs, limit)
+    for job, factor in given.items():
+        if job not in jobs:
+            raise SharingError(f"max_slowdown names {job!r}, and the jobs are {', '.join(jobs)}")
+        if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor < float("inf"):
+            raise SharingError(f"max_slowdown of {job} is {factor!r}, it must be a number of at least 1: a job that "
+                               "shares GPUs is never faster than alone")
+    return given

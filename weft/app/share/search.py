@@ -1,0 +1,247 @@
+"""The search for the best way in which jobs share GPUs: each alone first, then all at one ratio after another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from weft.app.lib.options import SearchOptions, require_count
+from weft.app.lib.sources import Source
+from weft.app.share.fits import require_fit
+from weft.app.share.jobs import jobs_of
+from weft.app.share.ratios import ratio_given, slowdowns_given, small_ratios
+from weft.app.share.result import JobShare, Sharing, Timed, Tried
+from weft.models.share.compose import composed, require_same_gpus
+from weft.models.share.job import Job, SharingError, one_at_a_time
+from weft.runtime.plan.collectives import collective_rows
+from weft.runtime.plan.plan import plan_of
+from weft.solver.choices.solve import solve_wide
+from weft.solver.feasibility.infeasible import Infeasible, NoneFound
+from weft.solver.judge.choice_rules import violations_of_choice
+from weft.solver.judge.collective_order import collective_order_faults
+from weft.solver.judge.validate import InvalidSchedule, violations
+from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
+from weft.solver.step.search import Progress
+from weft.solver.wide.problem import WideProblem
+
+__all__ = ["Question", "share_jobs", "share_sources"]
+
+#: Rounds of a schedule where nothing is said; of a longer steady state twice as many, up to so many.
+ROUNDS, _MOST_ROUNDS = 8, 256
+#: The share of the time that the jobs alone take.
+_ALONE = 0.3
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of jobs that share GPUs: their ``ratio`` (``None``: small ones are tried), by how much each may get
+    slower than alone, how many ``rounds`` the schedule has (``None``: as many as its steady state needs), and whether a
+    spec runs ``data`` parallel, as a ``pipeline``, or as fits (``auto``)."""
+
+    ratio: str | Sequence[int] | Mapping[str, int] | None = None
+    max_slowdown: float | Mapping[str, float] | None = None
+    rounds: int | None = None
+    parallel: str = "auto"
+
+
+def share_sources(sources: Sequence[Source], question: Question, options: SearchOptions,
+                  on_progress: Callable[[Progress], None] = lambda _: None) -> Sharing:
+    """See :func:`weft.share`."""
+    if question.rounds is not None:
+        require_count("rounds", question.rounds)
+    jobs = jobs_of(sources, question.parallel, options)
+    return share_jobs(jobs, question, options, on_progress)
+
+
+def share_jobs(jobs: Sequence[Job], question: Question, options: SearchOptions,
+               on_progress: Callable[[Progress], None] = lambda _: None) -> Sharing:
+    """The best way for ``jobs``, which are in one unit, to share their GPUs.
+
+    Raises :class:`~weft.models.share.job.SharingError` for jobs that cannot and questions that mean nothing, and
+    :class:`~weft.solver.feasibility.infeasible.Infeasible` where they do not fit together or some gets too slow.
+    """
+    return _Search(jobs, question, options, on_progress).result()
+
+
+class _Search:
+    """One question, from what is refused to the answer."""
+
+    def __init__(self, jobs: Sequence[Job], question: Question, options: SearchOptions,
+                 on_progress: Callable[[Progress], None]) -> None:
+        self.jobs, self.question, self.options, self.on_progress = tuple(jobs), question, options, on_progress
+        names = [job.name for job in jobs]
+        self.ratios = (small_ratios(len(jobs)) if question.ratio is None else [ratio_given(question.ratio, names)])
+        self.limits = slowdowns_given(question.max_slowdown, names)
+        require_same_gpus(jobs)
+        self.notes = _notes(jobs)
+        require_fit(jobs, options.budget())
+        self.together = composed(jobs)
+        self.interrupted = False
+
+    def result(self) -> Sharing:
+        """The ratio of those looked at with the largest speed-up among those at which no job gets too slow."""
+        own, bare = self._alone()
+        tried: list[Tried] = []
+        best: Sharing | None = None
+        for number, ratio in enumerate(self.ratios):
+            least = self._least(ratio, own)
+            turn = sum(steps * timed.period for steps, timed in zip(ratio, own, strict=True))
+            slow = self._too_slow(ratio, least, own)
+            if best is not None and turn / least <= best.speedup * (1 + RELATIVE_TOLERANCE):
+                tried.append(Tried(ratio, None, None, f"x {turn / least:.3f} at most"))
+                continue
+            if slow is not None or self.interrupted:
+                tried.append(Tried(ratio, None, None, slow or "not looked at: interrupted"))
+                continue
+            found = self._steady(self.together, ratio, 1 / (len(self.ratios) - number), own)
+            if found is None:
+                tried.append(Tried(ratio, None, None, "no steady state was found in time"))
+                continue
+            timed = _timed(found)
+            slow = self._too_slow(ratio, timed.period, own)
+            tried.append(Tried(ratio, timed, turn / timed.period, slow or "less"))
+            if slow is None and (best is None or turn / timed.period > best.speedup):
+                best = self._sharing(ratio, timed, own, bare, found)
+        if best is None:
+            raise self._refusal(tried, own)
+        spent = time.monotonic() - self.options.started
+        return replace(best, tried=tuple(replace(entry, reason="the answer") if entry.ratio == best.ratio else entry
+                                         for entry in tried), seconds=spent, interrupted=self.interrupted)
+
+    # -- periods -------------------------------------------------------------------------------------------------------
+
+    def _alone(self) -> tuple[list[Timed], list[Timed]]:
+        """Each job's best period where it has the GPUs for itself, and without overlap of its own."""
+        own, bare = [], []
+        runs = 2 * len(self.jobs)
+        for number, job in enumerate(self.jobs):
+            problem = composed([job])
+            own.append(self._of_one(problem, job, _ALONE / (runs - 2 * number)))
+            in_line = one_at_a_time(problem)
+            bare.append(own[-1] if in_line == problem else
+                        self._of_one(in_line, job, _ALONE / (runs - 2 * number - 1)))
+        return own, bare
+
+    def _of_one(self, problem: WideProblem, job: Job, share: float) -> Timed:
+        found = self._steady(problem, (1,), share, None)
+        if found is None:
+            raise NoneFound(f"{job.name}: no steady state was found within the limit; give it more time")
+        return _timed(found)
+
+    def _steady(self, problem: WideProblem, ratio: Sequence[int], share: float, own: Sequence[Timed] | None
+                ) -> Schedule | None:
+        """The schedule with the least period that is found within ``share`` of what is left of the time."""
+        jobs = problem.jobs
+        steps = dict(zip(jobs, ratio, strict=True))
+        rounds = self.question.rounds or ROUNDS
+        effort = None if self.options.effort is None else self.options.effort * share
+        until = self.options.left * share
+        while True:
+            try:
+                found = solve_wide(problem, {job: count * rounds for job, count in steps.items()}, ratio=steps,
+                                   objective="rate", on_progress=self.on_progress if own is not None else _silent,
+                                   time_limit=until, effort=effort, seed=self.options.seed,
+                                   workers=self.options.workers)
+            except NoneFound:
+                return None
+            except Infeasible:
+                raise
+            except ValueError as error:  # too few rounds for the steady state to appear
+                if "means nothing" not in str(error):
+                    raise
+                if self.question.rounds is not None or rounds >= _MOST_ROUNDS:
+                    raise SharingError(f"rounds is {rounds}, too few for the steady state to repeat; give "
+                                       "more") from None
+                rounds *= 2
+                continue
+            self.interrupted |= bool(found.solver.get("interrupted"))
+            _require_sound(found, problem)
+            return found
+
+    def _least(self, ratio: Sequence[int], own: Sequence[Timed]) -> float:
+        """What no period at ``ratio`` is below: a device's work, and the steps that each job makes alone."""
+        least = max(steps * timed.bound for steps, timed in zip(ratio, own, strict=True))
+        if self.together.choices:
+            return least
+        work = [0.0] * len(self.together.devices)
+        count = dict(zip(self.together.jobs, ratio, strict=True))
+        for block in self.together.blocks:
+            assert not isinstance(block.duration, Mapping) and block.job is not None
+            for device in block.devices:
+                work[device] += count[block.job] * block.duration
+        return max(least, *work)
+
+    def _too_slow(self, ratio: Sequence[int], period: float, own: Sequence[Timed]) -> str | None:
+        """Which job takes longer than it may where a round takes ``period``; ``None`` where none does."""
+        for job, steps, timed in zip(self.jobs, ratio, own, strict=True):
+            limit = self.limits.get(job.name)
+            if limit is not None and period > limit * steps * timed.period * (1 + RELATIVE_TOLERANCE):
+                return (f"{job.name} takes {period / steps / timed.period:.3f} times as long as alone, more than "
+                        f"{limit:g}")
+        return None
+
+    # -- what comes out ------------------------------------------------------------------------------------------------
+
+    def _sharing(self, ratio: Sequence[int], found: Timed, own: Sequence[Timed], bare: Sequence[Timed],
+                 schedule: Schedule) -> Sharing:
+        turn = sum(steps * timed.period for steps, timed in zip(ratio, own, strict=True))
+        turn_bare = sum(steps * timed.period for steps, timed in zip(ratio, bare, strict=True))
+        jobs = tuple(JobShare(job.name, job.kind, steps, alone, without, found.period / steps, turn / steps,
+                              turn_bare / steps)
+                     for job, steps, alone, without in zip(self.jobs, ratio, own, bare, strict=True))
+        made = Sharing(self.together.name, self.together.time_unit, found, jobs, schedule, notes=self.notes,
+                       seed=self.options.seed)
+        return replace(made, schedule=schedule.with_solver(share=made.to_json()))
+
+    def _refusal(self, tried: Sequence[Tried], own: Sequence[Timed]) -> Infeasible:
+        """Why there is no answer: of what is proven too slow, and of what was not found."""
+        found = [entry for entry in tried if entry.found is not None]
+        if not found:
+            kind = Infeasible if all("times as long" in entry.reason for entry in tried) else NoneFound
+        else:
+            kind = Infeasible if all(self._too_slow(entry.ratio, entry.found.bound, own) is not None for entry in found
+                                     if entry.found is not None) else NoneFound
+        told = "; ".join(f"{':'.join(map(str, entry.ratio))}: {entry.reason}"
+                         + ("" if entry.found is None or entry.found.proven else " in the best that was found")
+                         for entry in tried)
+        return kind(f"{self.together.name}: no job may get slower than asked, and some does ({told}); allow more "
+                    "(--max-slowdown), or another ratio")
+
+
+def _timed(schedule: Schedule) -> Timed:
+    """Its period, and what no steady state that repeats every round is below."""
+    proven = max(schedule.value_bound, schedule.period_bound or 0.0)
+    return Timed(schedule.value, min(schedule.value, proven))
+
+
+def _silent(_: Progress) -> None:
+    """A job alone is no answer."""
+
+
+def _require_sound(schedule: Schedule, problem: WideProblem) -> None:
+    """The judge's word, and one order of collectives on all ranks as the plan has them."""
+    faults = [*violations(schedule), *violations_of_choice(schedule, problem)]
+    if faults:
+        raise InvalidSchedule(faults)
+    wrong = collective_order_faults(collective_rows(plan_of(schedule)))
+    if wrong:
+        raise InvalidSchedule(wrong)
+
+
+def _notes(jobs: Sequence[Job]) -> tuple[str, ...]:
+    """What a reader should know. Raises :class:`~weft.models.share.job.SharingError` for jobs that meet nowhere."""
+    names = [device.name for device in jobs[0].problem.devices if device.lane_of is None]
+    on = {gpu: [job.name for job in jobs if gpu in job.gpus] for gpu in range(len(names))}
+    if all(len(own) < 2 for own in on.values()):
+        raise SharingError("no GPU runs two of the jobs (" + "; ".join(
+            f"{job.name} on {', '.join(names[gpu] for gpu in sorted(job.gpus))}" for job in jobs)
+            + "): there is nothing to share; schedule each by itself")
+    notes = [f"{names[gpu]} runs {own[0]} alone: no other job fills what it leaves idle"
+             for gpu, own in on.items() if len(own) == 1]
+    for job in jobs:
+        notes += [f"{job.name}: {note}" for note in job.notes]
+        if not any(device.lane_of is not None for device in job.problem.devices) and any(
+                wait.lag for block in job.problem.blocks for wait in block.after):
+            notes.append(f"{job.name}: its transfers are taken to be in nobody's way, whatever the network carries")
+    return tuple(dict.fromkeys(notes))
