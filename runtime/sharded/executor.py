@@ -6,7 +6,6 @@ ranks in one order.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -99,12 +98,11 @@ class ShardedExecutor:
         dtype = self.dtype(value)
         works: list[Any] = []
         buffers = []
-        tags = itertools.count()
-        outgoing = []
+        outgoing = []  # held until they are sent
         for rank, span in instruction.sends:
             assert value is not None
             outgoing.append(value[_slices(span)].contiguous())
-            works.append(dist.isend(outgoing[-1], rank, tag=next(tags) * 0))
+            works.append(dist.isend(outgoing[-1], rank))
         for rank, span in instruction.receives:
             buffers.append((span, torch.empty([high - low for low, high in span], dtype=dtype, device=self.device)))
             works.append(dist.irecv(buffers[-1][1], rank))

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.grad import conv2d_input, conv2d_weight
 
 from weft.runtime.sharded.instructions import KernelCall
 
@@ -221,9 +222,9 @@ _KERNELS: Mapping[str, _Run] = {
     "norm": lambda inputs, call: (_norm(call)(*inputs),), "norm_grad_input": _back_of(_norm),
     "norm_grad_weight": _norm_grad_weight, "embedding": _embedding, "embedding_grad": _embedding_grad,
     "convolution": lambda inputs, call: (functional.conv2d(inputs[0], inputs[1], **_convolution(call)),),
-    "convolution_grad_input": lambda inputs, call: (torch.nn.grad.conv2d_input(
+    "convolution_grad_input": lambda inputs, call: (conv2d_input(
         _shape(call, call.outputs[0]), inputs[1], inputs[0], **_convolution(call)),),
-    "convolution_grad_weight": lambda inputs, call: (torch.nn.grad.conv2d_weight(
+    "convolution_grad_weight": lambda inputs, call: (conv2d_weight(
         inputs[1], _shape(call, call.outputs[0]), inputs[0], **_convolution(call)),),
     "reshape": lambda inputs, call: (inputs[0].reshape(_shape(call, call.outputs[0])),),
     "take": _take, "take_grad": _take_grad,
