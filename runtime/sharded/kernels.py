@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.grad import conv2d_input, conv2d_weight
 
 from weft.runtime.sharded.instructions import KernelCall
 
@@ -185,6 +184,17 @@ def _convolution(call: KernelCall) -> Mapping[str, Any]:
     return {"stride": call.attributes.get("stride", (1, 1)), "padding": call.attributes.get("padding", (0, 0))}
 
 
+def _convolution_grad(which: int) -> _Run:
+    """The gradient of the input, or of the weight; of what it does not depend on, the shape counts."""
+    def run(inputs: Sequence[Tensor], call: KernelCall) -> tuple[Tensor, ...]:
+        gradient, other = inputs
+        own = gradient.new_zeros(_shape(call, call.outputs[0]))
+        given = [gradient, own, other] if which == 0 else [gradient, other, own]
+        return (_back(lambda x, weight: functional.conv2d(x, weight, **_convolution(call)), given, which),)
+
+    return run
+
+
 def _take(inputs: Sequence[Tensor], call: KernelCall) -> tuple[Tensor, ...]:
     start, stop, step = call.attributes["span"]
     return (inputs[0].index_select(call.attributes["axis"], torch.arange(start, stop, step, device=inputs[0].device)),)
@@ -222,10 +232,7 @@ _KERNELS: Mapping[str, _Run] = {
     "norm": lambda inputs, call: (_norm(call)(*inputs),), "norm_grad_input": _back_of(_norm),
     "norm_grad_weight": _norm_grad_weight, "embedding": _embedding, "embedding_grad": _embedding_grad,
     "convolution": lambda inputs, call: (functional.conv2d(inputs[0], inputs[1], **_convolution(call)),),
-    "convolution_grad_input": lambda inputs, call: (conv2d_input(
-        _shape(call, call.outputs[0]), inputs[1], inputs[0], **_convolution(call)),),
-    "convolution_grad_weight": lambda inputs, call: (conv2d_weight(
-        inputs[1], _shape(call, call.outputs[0]), inputs[0], **_convolution(call)),),
+    "convolution_grad_input": _convolution_grad(0), "convolution_grad_weight": _convolution_grad(1),
     "reshape": lambda inputs, call: (inputs[0].reshape(_shape(call, call.outputs[0])),),
     "take": _take, "take_grad": _take_grad,
     "join": lambda inputs, call: (torch.cat(list(inputs), call.attributes["axis"]),),

@@ -14,10 +14,9 @@ from torch import distributed as dist
 
 from tests.support.programs import attention, convolutions, experts, mlp, numbers, random_plan, transformer
 from tests.support.ranks import launch_forked
-from weft.app.plans.lowering import lower
+from weft.app.plans.run import PlanOnRank
 from weft.models.transform.checking import run_dense
 from weft.models.transform.plan import Plan
-from weft.runtime.sharded.executor import ShardedExecutor
 
 
 def plans(ranks: int) -> dict[str, Plan]:
@@ -72,11 +71,9 @@ def on_a_rank(folder: Path) -> None:
     report = {}
     for name, plan in plans(ranks).items():
         done = plan.preserve()
-        program, given = lower(done, ranks)[rank], numbers(done.planned.program)
-        values = ShardedExecutor(program).run({key: torch.tensor(array) for key, array in given.items()})
-        wanted = [term for output in done.planned.program.outputs for term in done.planned.program.terms(output)]
-        report[name] = [(term, span, value, values[key].clone()) for term in wanted
-                        for key, span, value in program.made.get(term, ())]
+        given = {key: torch.tensor(array) for key, array in numbers(done.planned.program).items()}
+        report[name] = [(term, piece.span, piece.value, piece.data.clone())
+                        for term, pieces in PlanOnRank(done).run(given).items() for piece in pieces]
     torch.save(report, folder / f"{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
