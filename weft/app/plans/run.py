@@ -43,9 +43,14 @@ class PlanOnRank:
 
     def run(self, given: Mapping[str, torch.Tensor]) -> dict[str, tuple[LocalPiece, ...]]:
         """Run the plan on inputs, parameters and states, given whole by name; the pieces that this rank has of each
-        output and, of a sum, of its terms. A rank without any has no entry."""
-        values = self.executor.run(given)
+        output and, of a sum, of its terms. A rank without any has no entry. Raises ``ValueError`` for what is missing
+        or of another shape, before anything is sent."""
         program = self.done.planned.program
+        for name, tensor in program.tensors.items():
+            if tensor.source != "operator" and (name not in given or tuple(given[name].shape) != tensor.shape):
+                what = "is missing" if name not in given else f"is of shape {tuple(given[name].shape)}"
+                raise ValueError(f"the {tensor.source} {name!r} of shape {tensor.shape} {what}")
+        values = self.executor.run(given)
         wanted = dict.fromkeys(term for output in program.outputs for term in program.terms(output))
         return {name: tuple(LocalPiece(span, value, values[key]) for key, span, value in self.program.made[name])
                 for name in wanted if name in self.program.made}
