@@ -3,8 +3,9 @@
 The rooms, from the ground up: ``files`` (limits, reading), ``hardware`` (devices and their peaks), ``spec`` (what a
 user writes), ``graph`` (operators), ``times`` (how long operators take), ``layers`` (what layers cost and what joins
 GPUs), ``zoo`` (published families), ``capture`` (graphs of PyTorch modules), ``candidates`` (stages on single GPUs, as
-block problems) and ``tensor_parallel`` (layers on several GPUs together). Of :mod:`weft.solver` they use the problem
-and the planners. Nothing but ``capture`` loads torch; reading a spec loads neither torch nor ortools.
+block problems), ``tensor_parallel`` (layers on several GPUs together), ``layouts`` (tensors on groups of devices) and
+``transform`` (plans written by hand). Of :mod:`weft.solver` they use the problem and the planners. Nothing but
+``capture`` loads torch; reading a spec loads neither torch nor ortools.
 
 The names below are loaded on first use.
 """

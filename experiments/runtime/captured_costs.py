@@ -27,11 +27,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
+from experiments.lib import foreign_models
+from experiments.lib.foreign_models import Model
 from experiments.lib.provenance import RESULTS, Record
-from experiments.runtime.any_model import MODELS as FOREIGN
-from experiments.runtime.any_model import Model
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.captured.loss import loss_of
 from weft.runtime.ranks.launch import launch_local
@@ -85,33 +84,37 @@ class _Residual(nn.Module):
         return x + self.part(x)  # type: ignore[no-any-return]
 
 
-def _perceptron() -> Model:
+def _model(module: nn.Module, x: Tensor) -> Model:
+    return Model(module, (x,), {}, {})
+
+
+def _perceptron(rows: int) -> Model:
     layers: list[nn.Module] = [nn.Linear(256, 512), nn.GELU()]
     for _ in range(6):
         layers += [nn.Linear(512, 512), nn.GELU()]
-    return Model(_Loss(nn.Sequential(*layers, nn.Linear(512, 64))), (torch.randn(2, 256),))
+    return _model(_Loss(nn.Sequential(*layers, nn.Linear(512, 64))), torch.randn(rows, 256))
 
 
-def _encoder() -> Model:
+def _encoder(rows: int) -> Model:
     layer = nn.TransformerEncoderLayer(128, 4, 512, 0.0, batch_first=True)
-    return Model(_Loss(nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)), (torch.randn(2, 32, 128),))
+    return _model(_Loss(nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)), torch.randn(rows, 32, 128))
 
 
-def _decoder() -> Model:
-    return Model(_Decoder(6, 128), (torch.randint(500, (2, 32)),))
+def _decoder(rows: int) -> Model:
+    return _model(_Decoder(6, 128), torch.randint(500, (rows, 32)))
 
 
-def _convolutions() -> Model:
+def _convolutions(rows: int) -> Model:
     def block(width: int) -> nn.Module:
         return _Residual(nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.GroupNorm(4, width), nn.SiLU(),
                                        nn.Conv2d(width, width, 3, padding=1)))
 
-    return Model(_Loss(nn.Sequential(
+    return _model(_Loss(nn.Sequential(
         nn.Conv2d(3, 16, 3, padding=1), block(16), block(16), nn.Conv2d(16, 32, 3, stride=2, padding=1), block(32),
-        block(32), block(32), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))), (torch.randn(2, 3, 24, 24),))
+        block(32), block(32), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))), torch.randn(rows, 3, 24, 24))
 
 
-def _mixer() -> Model:
+def _mixer(rows: int) -> Model:
     class Across(nn.Module):
         def __init__(self, places: int) -> None:
             super().__init__()
@@ -124,40 +127,32 @@ def _mixer() -> Model:
         return [_Residual(nn.Sequential(nn.LayerNorm(96), Across(32))),
                 _Residual(nn.Sequential(nn.LayerNorm(96), nn.Linear(96, 384), nn.GELU(), nn.Linear(384, 96)))]
 
-    return Model(_Loss(nn.Sequential(*(part for _ in range(6) for part in layer()))), (torch.randn(2, 32, 96),))
+    return _model(_Loss(nn.Sequential(*(part for _ in range(6) for part in layer()))), torch.randn(rows, 32, 96))
 
 
-def _hourglass() -> Model:
+def _hourglass(rows: int) -> Model:
     widths = [512, 384, 256, 128, 256, 384, 512]
     layers: list[nn.Module] = []
     for before, after in itertools.pairwise(widths):
         layers += [nn.Linear(before, after), nn.LayerNorm(after), nn.SiLU()]
-    return Model(_Loss(nn.Sequential(*layers)), (torch.randn(2, 512),))
+    return _model(_Loss(nn.Sequential(*layers)), torch.randn(rows, 512))
 
 
-MODELS: dict[str, Callable[[], Model]] = {
+_PLAIN: dict[str, Callable[[int], Model]] = {
     "perceptron": _perceptron, "encoder": _encoder, "decoder, tied": _decoder, "convolutions": _convolutions,
-    "mixer": _mixer, "hourglass": _hourglass,
-    **{name: FOREIGN[name] for name in ("U-Net (torch)", "Transformer (torch)", "GPT-2", "Llama", "BERT", "T5", "ViT",
-                                        "ResNet-50", "Mixtral")}}
+    "mixer": _mixer, "hourglass": _hourglass}
+MODELS = (*_PLAIN, "U-Net (torch)", "Transformer (torch)", "GPT-2", "Llama", "BERT", "T5", "ViT", "ResNet-50",
+          "Mixtral")
 
 
-def made(name: str, rows: int) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+def made(name: str, rows: int) -> Model:
     """The model called ``name`` in fp32 without dropout, and a batch of ``rows`` samples."""
     torch.manual_seed(0)
-    model = MODELS[name]()
-    module = model.module.float()
-    for part in module.modules():
+    model = _PLAIN[name](rows) if name in _PLAIN else foreign_models.made(name, rows, torch.float32)
+    for part in model.module.modules():
         if isinstance(part, nn.Dropout):
             part.p = 0.0
-
-    def tiled(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor):
-            return leaf
-        repeated = leaf.repeat(-(-rows // leaf.shape[0]), *[1] * (leaf.dim() - 1))[:rows]
-        return repeated.float() if leaf.is_floating_point() else repeated
-
-    return module, tree_map(tiled, model.args), tree_map(tiled, model.kwargs)
+    return model
 
 
 def rows_of(name: str) -> int:
@@ -165,11 +160,11 @@ def rows_of(name: str) -> int:
     torch.set_num_threads(1)
     rows = 2
     while True:
-        module, args, kwargs = made(name, rows)
+        model = made(name, rows)
         taken = []
         for _ in range(3):
             begun = time.perf_counter()
-            loss_of(module(*args, **kwargs)).backward()  # type: ignore[no-untyped-call]
+            loss_of(model.module(*model.args, **model.kwargs)).backward()  # type: ignore[no-untyped-call]
             taken.append(time.perf_counter() - begun)
         if min(taken) >= 0.7 * PASS or rows >= 4096:
             return rows
@@ -180,14 +175,14 @@ def rank_main(name: str, rows: int, schedule: str | None, path: Path) -> None:
     """What one rank does."""
     import weft
 
-    module, args, kwargs = made(name, rows * MICRO_BATCHES)
+    model = made(name, rows * MICRO_BATCHES)
     begun = time.perf_counter()
-    with weft.pipeline(module, args, kwargs, micro_batches=MICRO_BATCHES, schedule=schedule,
-                       time_limit=TIME_LIMIT) as pipe:
+    with weft.pipeline(model.module, model.args, model.kwargs, micro_batches=MICRO_BATCHES, schedule=schedule,
+                       time_limit=TIME_LIMIT, **model.settings) as pipe:
         seconds = time.perf_counter() - begun
         optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-4)
         for _ in range(STEPS):
-            pipe.step(*args, **kwargs)
+            pipe.step(*model.args, **model.kwargs)
             optimizer.step()
             optimizer.zero_grad()
         report = pipe.report()

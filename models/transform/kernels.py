@@ -141,6 +141,7 @@ def _add(arrays: Sequence[Array], call: Call) -> tuple[Array, ...]:
         order = sorted(range(len(own)), key=lambda n: names.index(own[n]))
         flat = call.flat(array, tensor).transpose(order)
         total = total + flat.reshape([call.sizes[name] if name in own else 1 for name in names]) * _sign(call, i)
+    total = total + call.attributes.get("constant", 0.0)
     return (call.grouped(np.broadcast_to(total, [call.sizes[name] for name in names]),
                          call.annotation.outputs[0]),)
 
@@ -189,6 +190,9 @@ _UNARY: Mapping[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] 
     "tanh": (np.tanh, lambda x: 1 - np.tanh(x) ** 2),
     "exp": (np.exp, np.exp),
     "square": (lambda x: x * x, lambda x: 2 * x),
+    "sqrt": (np.sqrt, lambda x: 0.5 / np.sqrt(x)),
+    "log": (np.log, lambda x: 1 / x),
+    "reciprocal": (lambda x: 1 / x, lambda x: -1 / (x * x)),
 }
 
 
@@ -196,6 +200,37 @@ def _register_unary(kind: str, value: Callable[[Array], Array], slope: Callable[
     KERNELS[kind] = Kernel(lambda arrays, call: (value(arrays[0]),),
                            lambda i, count, attributes: Gradient(f"{kind}_grad", ("i0",)))
     KERNELS[f"{kind}_grad"] = Kernel(lambda arrays, call: (arrays[0] * slope(arrays[1]),))
+
+
+# -- views that cut and join -----------------------------------------------------------------------------------------
+
+
+def _reshape(arrays: Sequence[Array], call: Call) -> tuple[Array, ...]:
+    return (call.grouped(arrays[0], call.annotation.outputs[0]),)
+
+
+def _take(arrays: Sequence[Array], call: Call) -> tuple[Array, ...]:
+    """Elements ``start`` to ``stop`` along ``axis``, every ``step``-th."""
+    start, stop, step = call.attributes["span"]
+    return (np.take(arrays[0], range(start, stop, step), axis=call.attributes["axis"]),)
+
+
+def _take_grad(arrays: Sequence[Array], call: Call) -> tuple[Array, ...]:
+    start, stop, step = call.attributes["span"]
+    made = np.zeros(Annotation.shape(call.annotation.outputs[0], call.sizes))
+    at: list[slice] = [slice(None)] * made.ndim
+    at[call.attributes["axis"]] = slice(start, stop, step)
+    made[tuple(at)] = arrays[0]
+    return (made,)
+
+
+def _join(arrays: Sequence[Array], call: Call) -> tuple[Array, ...]:
+    return (np.concatenate(list(arrays), call.attributes["axis"]),)
+
+
+def _join_gradient(i: int, count: int, attributes: Mapping[str, Any]) -> Gradient:
+    low = sum(attributes["lengths"][:i])
+    return Gradient("take", (), {"axis": attributes["axis"], "span": (low, low + attributes["lengths"][i], 1)})
 
 
 # -- softmax, attention, gates, losses -------------------------------------------------------------------------------
@@ -228,6 +263,15 @@ def _softmax_grad(arrays: Sequence[Array], call: Call) -> tuple[Array, ...]:
     gradient, y = arrays
     axes = call.axes([call.attributes["over"]])
     return (y * (gradient - (gradient * y).sum(axis=axes, keepdims=True)),)
+
+
+def _log_softmax(arrays: Sequence[Array], call: Call) -> tuple[Array, ...]:
+    return (np.log(_softmax_over(arrays[0], call.axes([call.attributes["over"]]))),)
+
+
+def _log_softmax_grad(arrays: Sequence[Array], call: Call) -> tuple[Array, ...]:
+    gradient, y = arrays
+    return (gradient - np.exp(y) * gradient.sum(axis=call.axes([call.attributes["over"]]), keepdims=True),)
 
 
 def _attended(q: Array, k: Array, call: Call, at: int) -> Array:
@@ -411,6 +455,8 @@ KERNELS.update({
     "add": Kernel(_add, _add_gradient),
     "softmax": Kernel(_softmax, _of_input("softmax_grad", ("o0",))),
     "softmax_grad": Kernel(_softmax_grad),
+    "log_softmax": Kernel(_log_softmax, _of_input("log_softmax_grad", ("o0",))),
+    "log_softmax_grad": Kernel(_log_softmax_grad),
     "attention": Kernel(_attention, lambda i, count, attributes: Gradient(
         f"attention_grad{i}", ("i0", "i1", "i2"), attributes)),
     **{f"attention_grad{i}": Kernel(_attention_grad(i)) for i in range(3)},
@@ -427,6 +473,10 @@ KERNELS.update({
         ("convolution_grad_input", "convolution_grad_weight")[i], (("i1",), ("i0",))[i], attributes)),
     "convolution_grad_input": Kernel(_convolution_grad_input),
     "convolution_grad_weight": Kernel(_convolution_grad_weight),
+    "reshape": Kernel(_reshape, lambda i, count, attributes: Gradient("reshape")),
+    "take": Kernel(_take, _of_input("take_grad", ())),
+    "take_grad": Kernel(_take_grad),
+    "join": Kernel(_join, _join_gradient),
     "sgd": Kernel(_sgd),
     "adam": Kernel(_adam),
 })

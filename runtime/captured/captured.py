@@ -38,8 +38,9 @@ class CaptureError(ValueError):
 class Treated(Protocol):
     """Something that is done to stages before they train."""
 
-    def of(self, places: Sequence[int], stages: Mapping[int, GraphModule]) -> dict[int, GraphModule]:
-        """``stages`` of the cut at ``places``, changed."""
+    def of(self, places: Sequence[int], stages: Mapping[int, GraphModule], light: bool) -> dict[int, GraphModule]:
+        """``stages`` of the cut at ``places``, changed; ``light`` as in
+        :class:`~weft.runtime.captured.purity.Purity`."""
 
 
 @dataclass(frozen=True)

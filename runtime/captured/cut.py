@@ -35,7 +35,7 @@ __all__ = ["BATCH", "OPERATOR", "Cut", "Crossing", "Stages", "crossings"]
 BATCH = "batch."
 #: Where a stage's module keeps the layers that operators have been made of.
 OPERATORS = "weft_operators"
-#: In the meta data of a stage's nodes: the name of the captured operator that each is.
+#: In the meta data of a stage's nodes: the node of the captured graph that each is.
 OPERATOR = "weft_operator"
 
 
@@ -123,7 +123,7 @@ class Cut:
 
     def stages(self, only: Sequence[int] | None = None, plain: bool = False) -> Stages:
         """The modules of all stages, or of those in ``only``; ports and boundaries are those of all. ``plain``: the
-        operators as they were captured, no layers, and random ones without seeds."""
+        operators as they were captured, no layers, random ones without seeds, and nothing done to them."""
         ports, boundaries = {}, {}
         for s in range(self.count):
             gives = self._gives(s)
@@ -134,10 +134,11 @@ class Cut:
         results = tuple(leaf.name if isinstance(leaf, Node) else leaf for leaf in self.captured.results)
         wanted = range(self.count) if only is None else only
         modules, treatment = {s: self._module(s, plain) for s in wanted}, self.captured.treatment
+        if treatment is not None and not plain:
+            modules = treatment.of(self.places, modules, self.purity.light)
         untrained = frozenset(name.name for own in self.given.values() for name in own
                               if name not in self.purity.learned)
-        return Stages(modules if treatment is None else treatment.of(self.places, modules), ports, boundaries, results,
-                      untrained)
+        return Stages(modules, ports, boundaries, results, untrained)
 
     def ties(self) -> list[dict[int, str]]:
         """The trained parameters that several stages read: by stage, the name that each has in its module."""
@@ -233,7 +234,7 @@ class Cut:
             else:
                 env[node] = graph.node_copy(node, lambda arg: env[arg])
         for node, own in env.items():
-            own.meta.update(node.meta, **{OPERATOR: node.name})
+            own.meta.update(node.meta, **{OPERATOR: node})
         graph.output(tuple(env[node] for node in self._gives(s)))
         for read in graph.find_nodes(op="get_attr"):
             if not read.users:

@@ -56,7 +56,7 @@ class Decisions:
         for unit in units(captured, purity):
             own = {modes.get(node.name, "keep") for node in unit}
             mode = own.pop() if len(own) == 1 else "keep"
-            writer = unrepeatable(captured, unit) if mode == "recompute" else None
+            writer = unrepeatable(purity, unit) if mode == "recompute" else None
             if writer is not None and asked:
                 raise CaptureError(f"the operator {writer.name}{where(writer)} writes into a buffer that is read, so "
                                    "it cannot be recomputed: keep or offload it")
@@ -124,13 +124,16 @@ def units(captured: Captured, purity: Purity) -> Iterator[Sequence[Node]]:
         yield unit
 
 
-def unrepeatable(captured: Captured, unit: Sequence[Node]) -> Node | None:
+def unrepeatable(purity: Purity, unit: Sequence[Node]) -> Node | None:
     """An operator of ``unit`` that writes into a buffer on whose value something depends, if there is one: running
     statistics and what is only counted up are put back after a second forward, and change nothing."""
+    captured = purity.captured
     for node in unit:
         for target in written(node):
-            if target.op != "get_attr" or operator_name(node) in STATISTICS:
+            if purity.base[target].op != "get_attr" or operator_name(node) in STATISTICS:
                 continue
+            if target.op != "get_attr":
+                return node  # into a part of it
             readers = [user for user in target.users if user is not node] + list(node.users)
             held = id(captured.attribute(target))
             others = [other for other in captured.graph_module.graph.find_nodes(op="get_attr")

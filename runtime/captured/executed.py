@@ -23,7 +23,8 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
@@ -35,10 +36,13 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from weft.runtime.captured.decisions import Decisions
 from weft.runtime.captured.segments import Segment, segments_of
+from weft.runtime.train.moment import Seeded
 from weft.runtime.train.offload import CopyEngine, Copying
 
 __all__ = ["executed"]
 
+#: How far the seeds of shares are from each other.
+FAR = 1_000_003
 #: What a hook gives in place of a tensor, and what stands for the tensor until the backward.
 Held: TypeAlias = "Tensor | _View | _Inner"
 
@@ -67,6 +71,7 @@ class _Forward:
     def __init__(self, stage: GraphModule, pieces: Sequence[Segment], inputs: Sequence[str],
                  results: Sequence[str]) -> None:
         self.stage, self.pieces, self.inputs, self.results = stage, pieces, inputs, results
+        self.seeded = [part for part in stage.modules() if isinstance(part, Seeded)]
 
     def __call__(self, *xs: Tensor) -> tuple[Any, ...]:
         """The stage's outputs."""
@@ -75,7 +80,7 @@ class _Forward:
             return plain
         values: dict[str, Any] = dict(zip(self.inputs, xs, strict=True))
         del xs
-        passage = _Passage(self.stage, values.values())
+        passage = _Passage(self.stage, self.seeded, values.values())
         for piece in self.pieces:
             passage.run(piece, values)
         passage.finish()
@@ -85,8 +90,8 @@ class _Forward:
 class _Passage:
     """One forward of a stage over one micro-batch: whose memory is whose, by the address of each that is alive."""
 
-    def __init__(self, stage: nn.Module, inputs: Any) -> None:
-        self.stage = stage
+    def __init__(self, stage: nn.Module, seeded: Sequence[Seeded], inputs: Any) -> None:
+        self.stage, self.seeded = stage, seeded
         self.owners: dict[int, _Owner] = {}
         for tensor in (*stage.parameters(), *stage.buffers(), *_tensors(inputs)):
             self.owners[_address(tensor)] = _KEPT
@@ -103,6 +108,10 @@ class _Passage:
         for name in piece.drops:
             values.pop(name, None)
         self._settle(values)
+
+    def random(self, device: torch.device, share: int) -> _Random:
+        """What random numbers are drawn from now; other ones for each of several shares."""
+        return _Random(self.seeded, device, share)
 
     def finish(self) -> None:
         """What is offloaded is on the host from here on."""
@@ -140,9 +149,9 @@ class _Passage:
         parts = [[x] * piece.shares if dim is None else torch.chunk(x, piece.shares, dim)
                  for x, dim in zip(xs, piece.cut, strict=True)]
         found: list[Sequence[Any]] = []
-        for own in zip(*parts, strict=True):
-            run = _Run(self, piece, own)
-            with saved_tensors_hooks(run.put, _fetch):
+        for share, own in enumerate(zip(*parts, strict=True)):
+            run = _Run(self, piece, own, share)
+            with saved_tensors_hooks(run.put, _fetch), nullcontext() if run.random is None else run.random.again():
                 found.append(piece.run(self.stage, *own))
             run.begun(())
         with saved_tensors_hooks(self.hold, _fetch):
@@ -243,7 +252,7 @@ class _Away:
 class _Run:
     """One piece of one forward that will be run again."""
 
-    def __init__(self, passage: _Passage, piece: Segment, xs: Sequence[Any]) -> None:
+    def __init__(self, passage: _Passage, piece: Segment, xs: Sequence[Any], share: int = 0) -> None:
         self.passage, self.piece, self.stage = passage, piece, passage.stage
         self.wanted: set[int] = set()  # of all that is saved, by number, what is made inside
         self.uses: Counter[int] = Counter()  # of its results, by number, how often one is fetched
@@ -254,7 +263,7 @@ class _Run:
         self.differentiated = [isinstance(x, Tensor) and x.requires_grad for x in leaves]
         self.inputs: list[Any] | None = [passage.hold(x) if isinstance(x, Tensor) else x for x in leaves]
         self.device = next((x.device for x in leaves if isinstance(x, Tensor)), torch.device("cpu"))
-        self.random = _random_state(self.device) if piece.random else None
+        self.random = passage.random(self.device, share) if piece.random else None
         kind = self.device.type
         self.autocast = torch.autocast(kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind),
                                        cache_enabled=False)
@@ -320,7 +329,7 @@ class _Run:
             stack.enter_context(self.autocast)
             stack.enter_context(_unwritten(self.stage, self.piece.buffers))
             if self.random is not None:
-                stack.enter_context(_with_random(self.random, self.device))
+                stack.enter_context(self.random.again())
             try:
                 with saved_tensors_hooks(take, _never):
                     ys = self.piece.run(self.stage, *tree_unflatten(leaves, self.spec))
@@ -430,18 +439,31 @@ def _is_weight(tensor: Tensor) -> bool:
     return isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter)
 
 
-def _random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:
-    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+class _Random:
+    """What random numbers are drawn from at one point of a forward: torch's generators, and the moment of operators
+    with seeds of their own."""
 
+    def __init__(self, seeded: Sequence[Seeded], device: torch.device, share: int) -> None:
+        self.devices = [device] if device.type == "cuda" else []
+        self.here, self.there = torch.get_rng_state(), [torch.cuda.get_rng_state(device) for device in self.devices]
+        self.moments = [(moment, replace(moment, seed=moment.seed + share * FAR)) for moment in {
+            id(part.moment): part.moment for part in seeded}.values()]
 
-@contextmanager
-def _with_random(state: tuple[Tensor, Tensor | None], device: torch.device) -> Iterator[None]:
-    here, there = state
-    with torch.random.fork_rng([device] if there is not None else []):
-        torch.set_rng_state(here)
-        if there is not None:
-            torch.cuda.set_rng_state(there, device)
-        yield
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Whatever runs inside draws what was drawn then."""
+        now = [replace(moment) for moment, _ in self.moments]
+        with torch.random.fork_rng(self.devices):
+            torch.set_rng_state(self.here)
+            for device, state in zip(self.devices, self.there, strict=True):
+                torch.cuda.set_rng_state(state, device)
+            try:
+                for moment, then in self.moments:
+                    vars(moment).update(vars(then))
+                yield
+            finally:
+                for (moment, _), own in zip(self.moments, now, strict=True):
+                    vars(moment).update(vars(own))
 
 
 @contextmanager

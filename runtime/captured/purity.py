@@ -27,6 +27,9 @@ __all__ = ["Purity", "written"]
 MAYBE_VIEWS = {"reshape", "contiguous", "flatten", "to", "type_as", "dropout", "unflatten", "view_as", "matrix_H"}
 #: Running statistics are written to, though schemas do not say so: the places of the tensors and of the flag.
 STATISTICS = {"batch_norm": ((3, 4), 5), "instance_norm": ((3, 4), 5), "_batch_norm_impl_index": ((3, 4), 5)}
+#: Operators that draw random numbers, or may, though not all torch versions say so of them.
+RANDOM = {"dropout", "dropout_", "feature_dropout", "alpha_dropout", "rrelu", "bernoulli", "multinomial",
+          "scaled_dot_product_attention", "multi_head_attention_forward", "lstm", "gru"}
 #: Operators that multiply matrices, and how long a sum may be for which they are cheap all the same.
 PRODUCTS = {"linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "convolution", "conv1d", "conv2d", "conv3d",
             "scaled_dot_product_attention", "multi_head_attention_forward", "lstm", "gru", "_grouped_mm"}
@@ -53,7 +56,7 @@ def written(node: Node) -> Iterator[Node]:
 
 def is_random(node: Node) -> bool:
     """Whether a call may draw random numbers."""
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) or operator_name(node) in RANDOM
 
 
 def draws(node: Node) -> bool:
@@ -134,6 +137,13 @@ class Purity:
     def writers_of(self, node: Node) -> list[Node]:
         """The operators that write into the memory of what ``node`` gives."""
         return self.writers.get(self._memory(self.base[node]), [])
+
+    def begins(self, node: Node) -> bool:
+        """Whether a stage may begin with ``node``: an operator of its own that a gradient can go through. A cut before
+        any other is the one before the next such operator, or leaves a stage nothing to do."""
+        looks = leaves(node.meta.get("val"))
+        return node not in self.free and not is_item(node) and bool(node.users) and any(
+            isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()) for value in looks)
 
     def _memory(self, base: Node) -> Any:
         """The same for all nodes whose tensors lie in one memory: several may read one buffer."""

@@ -11,20 +11,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import Tag
 from torch.fx import Graph, GraphModule, Node
 
-from weft.runtime.captured.cut import OPERATOR, OPERATORS
+from weft.runtime.captured.cut import OPERATOR
 from weft.runtime.captured.decisions import Decisions, Mode
-from weft.runtime.captured.purity import operator_name, written
+from weft.runtime.captured.purity import draws, written
 from weft.runtime.captured.shares import Range, part_of, range_of, require_equal
 
-__all__ = ["Segment", "function_of", "operator_of", "segments_of"]
-
-#: Operators that draw random numbers, or may, though not all torch versions say so of them.
-RANDOM = {"dropout", "dropout_", "feature_dropout", "alpha_dropout", "rrelu", "bernoulli", "multinomial",
-          "scaled_dot_product_attention", "multi_head_attention_forward", "lstm", "gru"}
-
+__all__ = ["Segment", "captured_node", "function_of", "segments_of"]
 
 @dataclass(frozen=True)
 class Segment:
@@ -76,9 +70,7 @@ def segments_of(stage: GraphModule, decisions: Decisions, shares: Mapping[int, G
         made = Segment(
             piece.mode, function_of(piece.nodes, piece.takes, gives), _names(piece.takes), _names(gives),
             tuple(node.name for node, end in last.items() if end == i and node.op != "get_attr"), stays,
-            any(_is_random(node) for node in piece.nodes),
-            tuple(sorted({str(target.target) for node in piece.nodes for target in written(node)
-                          if target.op == "get_attr"})))
+            any(draws(captured_node(node)) for node in piece.nodes), _buffers(stage, piece.nodes))
         if piece.path is not None:
             count = decisions.shards[piece.path]
             part = part_of(stage, shares[count], Range(piece.path, count, piece.nodes, piece.takes, gives))
@@ -90,9 +82,11 @@ def segments_of(stage: GraphModule, decisions: Decisions, shares: Mapping[int, G
     return found
 
 
-def operator_of(node: Node) -> str:
-    """The name that the captured graph has for a stage's node."""
-    return str(node.meta.get(OPERATOR, node.name))
+def captured_node(node: Node) -> Node:
+    """What a stage's node is in the captured graph."""
+    found = node.meta.get(OPERATOR, node)
+    assert isinstance(found, Node)
+    return found
 
 
 def function_of(nodes: Sequence[Node], takes: Sequence[Node], gives: Sequence[Node]) -> Callable[..., Sequence[Any]]:
@@ -122,7 +116,7 @@ def _runs(stage: GraphModule, decisions: Decisions) -> Iterator[tuple[tuple[Mode
         if node.op not in ("call_function", "call_module"):
             continue
         path = ranges.get(node)
-        own: tuple[Mode, str | None] = (decisions.of(operator_of(node)) if path is None else "recompute", path)
+        own: tuple[Mode, str | None] = (decisions.of(captured_node(node).name) if path is None else "recompute", path)
         if run and (own != said or own[0] == "offload"):  # one by one, so that memory is given back as it goes
             yield said, tuple(run)
             run = []
@@ -143,7 +137,8 @@ def _names(nodes: Sequence[Node]) -> tuple[str, ...]:
     return tuple(node.name for node in nodes)
 
 
-def _is_random(node: Node) -> bool:
-    if node.op == "call_module":
-        return not str(node.target).startswith(OPERATORS + ".")
-    return Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) or operator_name(node) in RANDOM
+def _buffers(stage: GraphModule, nodes: Sequence[Node]) -> tuple[str, ...]:
+    """The names of the buffers that ``nodes`` may write into."""
+    found = {str(arg.target) for node in nodes if any(True for _ in written(captured_node(node)))
+             for arg in node.all_input_nodes if arg.op == "get_attr"}
+    return tuple(sorted(found - {name for name, _ in stage.named_parameters(remove_duplicate=False)}))

@@ -17,6 +17,7 @@ from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
 from weft.runtime.captured.captured import CaptureError, is_item, tensors, where
+from weft.runtime.captured.cut import OPERATOR
 from weft.runtime.captured.decisions import in_module
 from weft.runtime.captured.purity import STATISTICS, operator_name, written
 
@@ -111,9 +112,13 @@ def require_equal(stage: GraphModule, whole: Callable[..., Sequence[Any]], share
     with torch.random.fork_rng(), torch.no_grad():
         xs = [_example(look, device) for look in looks if look is not None]
         wanted = whole(stage, *xs)
-        parts = [[x] * shared.shares if dim is None else torch.chunk(x, shared.shares, dim)
+        parts: list[Sequence[Any]] = [[x] * shared.shares if dim is None else torch.chunk(x, shared.shares, dim)
                  for x, dim in zip(xs, shared.cut, strict=True)]
-        found = [shared.run(stage, *own) for own in zip(*parts, strict=True)]
+        try:
+            found = [shared.run(stage, *own) for own in zip(*parts, strict=True)]
+        except RuntimeError as error:
+            raise CaptureError(f"co_shard names {path!r}, which cannot be computed for a share of the batch: "
+                               f"{str(error).splitlines()[0]:.200}") from error
     for each, dim, want in zip(zip(*found, strict=True), shared.joined, wanted, strict=True):
         got = each[0] if dim is None else torch.cat(list(each), dim)
         near = CLOSE.get(want.dtype, 0.05) if isinstance(want, Tensor) else 0.0
@@ -149,8 +154,10 @@ def _require_separate(whole: Range, there: dict[str, Node], cut: set[Node]) -> N
         depends.add(node)
         looks, its = tensors(node), tensors(there[node.name])
         one = looks is not None and its is not None and looks.shape == its.shape
-        mixes = operator_name(node) in STATISTICS and any(True for _ in written(node))
-        if (one and not is_item(node)) or mixes or any(target.op == "get_attr" for target in written(node)):
+        captured = node.meta.get(OPERATOR, node)
+        writes = list(written(captured))
+        mixes = operator_name(captured) in STATISTICS and writes
+        if (one and not is_item(node)) or mixes or any(target.op == "get_attr" for target in writes):
             raise CaptureError(f"co_shard names {whole.path!r}, whose operator {node.name}{where(node)} makes one "
                                "thing of all samples of the batch: name a module that does not")
 

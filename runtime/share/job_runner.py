@@ -105,11 +105,11 @@ class JobRunner:
         torch.set_rng_state(self._random)
         try:
             yield
+            self._last(name, begun)
         finally:
             self._random = torch.get_rng_state()
             torch.set_rng_state(elsewhere)
-        self._last(name, begun)
-        self.turns.give(self.held[name])
+            self.turns.give(self.held[name])
         self._say_done(name, self.step, begun)
 
     # -- sums ----------------------------------------------------------------------------------------------------------
@@ -122,12 +122,14 @@ class JobRunner:
                     self._await([(need, step) for need in entry.needs], or_fault=True)
                     self.turns.take((self.job.name, entry.name, step), self.held[entry.name])
                     begun = self.session.now()
-                    if not self._all_well(f"{entry.name} in step {step}"):
-                        raise JobOver
-                    for instruction in self.reduces[entry.name]:
-                        self._reduce(instruction)
-                    self._last(entry.name, begun)
-                    self.turns.give(self.held[entry.name])
+                    try:
+                        if not self._all_well(f"{entry.name} in step {step}"):
+                            raise JobOver
+                        for instruction in self.reduces[entry.name]:
+                            self._reduce(instruction)
+                        self._last(entry.name, begun)
+                    finally:
+                        self.turns.give(self.held[entry.name])
                     self._say_done(entry.name, step, begun)
         except JobOver:
             self._end()

@@ -25,6 +25,7 @@ class Turns:
     def __init__(self, orders: Mapping[int, Sequence[Key]], steps: Mapping[str, int]) -> None:
         self.orders, self.steps = {device: tuple(order) for device, order in orders.items()}, dict(steps)
         self._at = dict.fromkeys(self.orders, 0)
+        self._taken: set[int] = set()  # the devices on which somebody has the turn
         self._over: set[tuple[str, int]] = set()
         self._changed = threading.Condition()
 
@@ -35,19 +36,22 @@ class Turns:
             while True:
                 if any((key[0], device) in self._over for device in wanted):
                     raise JobOver(key[0])
-                if all(self._head(device) == key for device in wanted):
+                if self._taken.isdisjoint(wanted) and all(self._head(device) == key for device in wanted):
+                    self._taken.update(wanted)
                     return
                 self._changed.wait()
 
     def give(self, devices: Iterable[int]) -> None:
-        """What had the turn on ``devices`` is done."""
+        """What had the turn on ``devices`` is done, or has failed."""
         with self._changed:
             for device in devices:
+                self._taken.remove(device)
                 self._at[device] += 1
             self._changed.notify_all()
 
     def end(self, job: str, devices: Iterable[int]) -> None:
-        """The ``job`` takes no turn on ``devices`` any more; where it has it just now, it gives it back."""
+        """The ``job`` takes no turn on ``devices`` any more; where it has it just now, it keeps it until it gives it
+        back: nobody else may begin there before."""
         with self._changed:
             self._over |= {(job, device) for device in devices}
             self._changed.notify_all()

@@ -151,6 +151,23 @@ def scores_loss(output: dict[str, Tensor], target: Tensor) -> Tensor:
     return token_loss(output["scores"], target)
 
 
+class Adapted(nn.Module):
+    """A frozen part that is read twice, a trained part behind it, a frozen head; with dropout in all of them."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(width, 64), nn.Dropout(0.2), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(),
+                                     nn.Linear(64, width))
+        self.adapter, self.drop = nn.Sequential(nn.Linear(width, width), nn.LayerNorm(width)), nn.Dropout(0.4)
+        self.head = nn.Linear(width, 1)
+        self.encoder.requires_grad_(False)
+        self.head.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.encoder(x)
+        return self.head(self.drop(torch.tanh(self.adapter(x)) + x))  # type: ignore[no-any-return]
+
+
 def token_loss(output: Tensor, target: Tensor) -> Tensor:
     return nn.functional.cross_entropy(output.flatten(0, -2), target.flatten())
 
@@ -177,7 +194,7 @@ def made(name: str, size: int, seed: int = 0, dtype: torch.dtype = torch.float64
     torch.manual_seed(7)
     with torch.device(device):
         model = {"gpt": GPT, "skip": Skip, "masked": Masked, "towers": Towers, "branches": Branches,
-                 "translator": Translator}[name]().to(dtype)
+                 "translator": Translator, "adapted": Adapted}[name]().to(dtype)
     torch.manual_seed(seed)
     if name == "gpt":
         return Case(model, (torch.randint(23, (size, 10)),), {}, token_loss, torch.randint(23, (size, 10)))
@@ -193,4 +210,6 @@ def made(name: str, size: int, seed: int = 0, dtype: torch.dtype = torch.float64
     if name == "towers":
         other = torch.randn(size, 8, dtype=dtype)
         return Case(model, (x, other), {}, nn.functional.mse_loss, torch.randn(size, 1, dtype=dtype))
+    if name == "adapted":
+        return Case(model, (x,), {}, nn.functional.mse_loss, torch.randn(size, 1, dtype=dtype))
     return Case(model, (x, torch.rand(size) > 0.2), {"labels": torch.randint(8, (size,))}, None, None)

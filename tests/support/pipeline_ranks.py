@@ -14,7 +14,9 @@ import torch
 
 import weft
 from tests.support.captured_models import Case, made
+from weft.runtime.captured.captured import Captured
 from weft.runtime.captured.loss import loss_of
+from weft.runtime.captured.whole import Whole
 
 MICRO_BATCHES = 4
 SIZE = 8
@@ -33,16 +35,18 @@ def parts(case: Case) -> list[tuple[Any, ...]]:
     return list(zip(args, kwargs, cut(case.target), strict=True))
 
 
-def one_process(name: str, steps: int) -> tuple[list[float], list[dict[str, torch.Tensor]], dict[str, torch.Tensor]]:
-    """Losses, gradients and the last state of the plain model."""
+def one_process(name: str, steps: int, seed: int = 0, lr: float = 1e-3) -> tuple[
+        list[float], list[dict[str, torch.Tensor]], dict[str, torch.Tensor]]:
+    """Losses, gradients and the last state of the plain model; with dropout, of the uncut graph."""
     model = made(name, SIZE).model
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    whole = Whole(Captured.of(model, *parts(made(name, SIZE))[0][:2]), seed) if name == "adapted" else None
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
     losses, gradients = [], []
     for step in range(steps):
         total = 0.0
-        for args, kwargs, target in parts(made(name, SIZE, seed=step)):
+        for m, (args, kwargs, target) in enumerate(parts(made(name, SIZE, seed=step))):
             case = made(name, SIZE)
-            output = model(*args, **kwargs)
+            output = model(*args, **kwargs) if whole is None else whole(step, m, args, kwargs)
             loss = (loss_of(output) if case.loss is None else case.loss(output, target)) / MICRO_BATCHES
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.item()
@@ -76,7 +80,8 @@ def main() -> None:
     loss = case.loss if fault != "scalar" else lambda output, target: output
     pipe = weft.pipeline(case.model, case.args, case.kwargs, loss=loss, target=case.target,
                          micro_batches=3 if fault == "count" else MICRO_BATCHES, schedule=schedule, time_limit=2.0,
-                         timeout=30.0, cuts=[int(place) for place in os.environ["WEFT_CUTS"].split()]
+                         timeout=30.0, spec=os.environ.get("WEFT_SPEC"),
+                         cuts=[int(place) for place in os.environ["WEFT_CUTS"].split()]
                          if "WEFT_CUTS" in os.environ else None,
                          split=os.environ["WEFT_SPLIT"].split() if "WEFT_SPLIT" in os.environ else None)
     refuse(pipe, case, fault)

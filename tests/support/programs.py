@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 
+from weft.models.transform.annotation import PlanError
 from weft.models.transform.backward import with_backward, with_update
 from weft.models.transform.kernels import Array
+from weft.models.transform.plan import Plan
 from weft.models.transform.program import Program, ProgramBuilder
 
-__all__ = ["attention", "convolutions", "experts", "mlp", "numbers", "transformer"]
+__all__ = ["attention", "convolutions", "experts", "mlp", "numbers", "random_plan",
+           "transformer"]
 
 
 def mlp(batch: int = 8, width: int = 8, hidden: int = 16, *, update: bool = False) -> Program:
@@ -103,15 +108,41 @@ def _trained(b: ProgramBuilder, loss: str, *, update: bool = False) -> Program:
 
 def numbers(program: Program, seed: int = 0) -> dict[str, Array]:
     """Random values of all that a program is given; indices stay small."""
-    random = np.random.default_rng(seed)
+    numbers_of = np.random.default_rng(seed)
     found: dict[str, Array] = {}
     for name, tensor in program.tensors.items():
         if tensor.source == "operator":
             continue
         if name in ("tokens", "targets"):
-            found[name] = random.integers(0, 24, tensor.shape)
+            found[name] = numbers_of.integers(0, 24, tensor.shape)
         elif tensor.source == "state":
             found[name] = np.zeros(tensor.shape)
         else:
-            found[name] = random.standard_normal(tensor.shape) if tensor.shape else np.ones(())
+            found[name] = numbers_of.standard_normal(tensor.shape) if tensor.shape else np.ones(())
     return found
+
+
+def random_plan(program: Program, draw: random.Random) -> Plan:
+    """Every operator cut, copied and placed at random on up to 4 of 4 devices."""
+    plan = Plan(program)
+    if draw.random() < 0.5:
+        forwards = [operation.name for operation in program.operations if operation.phase == "forward"]
+        plan.recompute(" ".join(draw.sample(forwards, 2)))
+    for operation in plan.program.operations:
+        if operation.phase != "forward":
+            continue
+        count = 1
+        for _ in range(draw.randint(0, 2)):
+            name = draw.choice(operation.annotation.names) if operation.annotation.names else "none"
+            in_turn = draw.random() < 0.2
+            try:
+                plan.split(operation.name, name, 2, in_turn=in_turn)
+                count *= 1 if in_turn else 2
+            except PlanError:
+                continue
+        if count == 1 and draw.random() < 0.3:
+            plan.replicate(operation.name, 2)
+            count = 2
+        in_order = draw.random() < 0.7
+        plan.assign(operation.name, range(count) if in_order else draw.sample(range(4), count))
+    return plan

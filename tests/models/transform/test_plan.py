@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.programs import attention, convolutions, experts, mlp, numbers, transformer
+from tests.support.programs import attention, convolutions, experts, mlp, numbers, random_plan, transformer
 from weft.models.layouts.prices import uniform
 from weft.models.transform.annotation import PlanError
 from weft.models.transform.checking import run_dense, run_planned
@@ -151,31 +151,6 @@ def test_random_plans_compute_what_one_device_does(model: Callable[[], Program])
         sent += len(done.communications)
         assert done.error(given) < 1e-10
     assert sent
-
-
-def random_plan(program: Program, draw: random.Random) -> Plan:
-    """Every operator cut, copied and placed at random on up to 4 of 4 devices."""
-    plan = Plan(program)
-    if draw.random() < 0.5:
-        forwards = [operation.name for operation in program.operations if operation.phase == "forward"]
-        plan.recompute(" ".join(draw.sample(forwards, 2)))
-    for operation in plan.program.operations:
-        if operation.phase != "forward":
-            continue
-        count = 1
-        for _ in range(draw.randint(0, 2)):
-            name = draw.choice(operation.annotation.names) if operation.annotation.names else "none"
-            in_turn = draw.random() < 0.2
-            try:
-                plan.split(operation.name, name, 2, in_turn=in_turn)
-                count *= 1 if in_turn else 2
-            except PlanError:
-                continue
-        if count == 1 and draw.random() < 0.3:
-            plan.replicate(operation.name, 2)
-            count = 2
-        plan.assign(operation.name, draw.sample(range(4), count))
-    return plan
 
 
 def test_planted_circles_are_all_refused() -> None:

@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 from weft.runtime.captured.captured import Captured
 from weft.runtime.captured.cut import Cut
+from weft.runtime.captured.decisions import Decisions
 from weft.runtime.captured.evaluation import evaluated
 from weft.runtime.captured.purity import Purity
+from weft.runtime.captured.treatment import treated
 from weft.runtime.captured.whole import Whole
 from weft.runtime.train.moment import Moment, Seeded
 from weft.runtime.train.stage import StageRunner
@@ -110,6 +112,16 @@ def test_any_cut_and_order_draws_what_the_uncut_graph_draws(captured: Captured, 
     wanted = uncut(captured)
     places = [len(captured.calls) * cut // 3 for cut in cuts]
     found = by_stages(captured, places, order, split, recompute)
+    for step in range(STEPS):
+        for name, gradient in wanted[step].items():
+            assert float((found[step][name] - gradient).norm() / gradient.norm()) <= 1e-12
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_operators_that_are_recomputed_draw_the_same_again(captured: Captured, split: bool) -> None:
+    decisions = Decisions.made(captured, Purity(captured), {node.name: "recompute" for node in captured.calls})
+    wanted = uncut(captured)
+    found = by_stages(treated(captured, decisions, [batch(0, 0)]), [len(captured.calls) // 2], (1, 2, 0), split, False)
     for step in range(STEPS):
         for name, gradient in wanted[step].items():
             assert float((found[step][name] - gradient).norm() / gradient.norm()) <= 1e-12

@@ -50,12 +50,24 @@ def test_what_is_over_is_skipped_and_takes_no_turn() -> None:
         found.take(("a", "F", 1), [1])
 
 
-def test_a_job_that_is_over_while_it_has_the_turn_gives_it_back() -> None:
-    found = turns()
+def test_a_job_that_is_over_while_it_has_the_turn_keeps_it_until_it_gives_it_back() -> None:
+    found, order = turns(), []
     found.take(("a", "F", 0), [0])
     found.end("a", [0])
-    found.take(("b", "F", 0), [0])
-    found.end("b", [0])
+
+    def run() -> None:
+        for step in range(2):
+            found.take(("b", "F", step), [0])
+            order.append(("b", step))
+            found.give([0])
+
+    other = threading.Thread(target=run)
+    other.start()
+    other.join(0.1)
+    order.append(("a", 0))
+    found.give([0])
+    other.join(10)
+    assert order == [("a", 0), ("b", 0), ("b", 1)]
 
 
 def test_a_job_over_on_one_device_goes_on_on_another() -> None:

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_flatten
 from weft.app.pipeline.asked import arguments_of, looks_of, require_plan
 from weft.app.pipeline.decide import Example, decide
 from weft.app.pipeline.frozen import require_backwards
+from weft.app.pipeline.memory import require_memory_plan, treated_as_planned
 from weft.app.pipeline.meta import numbers_for, real
 from weft.app.pipeline.options import PipelineOptions
 from weft.app.pipeline.pipe import Pipeline, target_spec
@@ -28,7 +29,7 @@ from weft.app.pipeline.split import Model, divided, require_split, with_values
 from weft.runtime.by_modules.trace import Traced
 from weft.runtime.captured.arguments import leaves_of, positional_names
 from weft.runtime.captured.batch import Layout, micro_batch
-from weft.runtime.captured.batch_dims import dims_of, target_dim
+from weft.runtime.captured.batch_dims import Dims, dims_of, target_dim
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.cut import BATCH
 from weft.runtime.captured.division import InputLeaf
@@ -107,10 +108,11 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
                    None if materials is None else materials.facts)
     goal = Goal(loss, None if loss is None else target_spec(options.target))
     example = _example(captured, part_args, part_kwargs, None if loss is None else options.target, goal, count,
-                       target_dim(options.batch_dims))
+                       dims, target_dim(options.batch_dims))
     with autocasting(options.autocast, session.device):
         example = with_values(example, captured)
     made = decide(captured, purity, example, goal, session, options, materials)
+    captured = treated_as_planned(captured, made.plan, example.leaves, dims)
     seed = session.exchange(torch.initial_seed() if options.seed is None else options.seed, "agreeing on a seed")[0]
     cut, notes = divided(captured, made.places, purity), made.notes
     require_backwards(cut, made.plan)
@@ -137,6 +139,7 @@ def _require_plain(module: object, options: PipelineOptions, device: torch.devic
         raise CaptureError(f"the model is {type(module).__name__}, it must be a torch.nn.Module")
     if type(micro_batches) is not int or micro_batches < 1:
         raise CaptureError(f"micro_batches is {micro_batches!r:.60}, it must be a whole number of at least 1")
+    require_memory_plan(options)
     if options.seed is not None and type(options.seed) is not int:
         raise CaptureError(f"seed is {options.seed!r:.60}, it must be a whole number")
     if options.defer not in ("worth", "all"):
@@ -184,7 +187,7 @@ def _values(model: nn.Module) -> str:
 
 
 def _example(captured: Model, args: Any, kwargs: Any, target: Any, goal: Goal, micro_batches: int,
-             dim: int | None) -> Example:
+             dims: Dims, dim: int | None) -> Example:
     leaves = tree_flatten((args, kwargs))[0]
     if len(leaves) != len(captured.inputs):
         raise CaptureError(f"the model was captured with {len(captured.inputs)} inputs, but the example has "
@@ -193,14 +196,14 @@ def _example(captured: Model, args: Any, kwargs: Any, target: Any, goal: Goal, m
     named = {BATCH + node.name: leaf for node, leaf in zip(inputs, leaves, strict=True)
              if isinstance(leaf, Tensor)}
     if target is None:
-        return Example(leaves, None, named)
+        return Example(leaves, None, named, dims)
     leaves_of_target = tree_flatten(target)[0]
     for leaf in leaves_of_target:
         if not isinstance(leaf, Tensor) or (dim is not None and leaf.dim() <= dim):
             raise CaptureError(f"target is {type(leaf).__name__}, or has no dimension {dim}: give a tensor with an "
                                "entry for each sample, or batch_dims={'target': None}")
     parts = tree_flatten(micro_batch(target, micro_batches, (dim,) * len(leaves_of_target)))[0]
-    return Example(leaves, parts, {**named, **dict(zip(goal.names, parts, strict=True))})
+    return Example(leaves, parts, {**named, **dict(zip(goal.names, parts, strict=True))}, dims)
 
 
 def _sentence(error: BaseException) -> str:

@@ -18,9 +18,10 @@ from weft.app.lib.judged import judged
 from weft.app.pipeline.frozen import published
 from weft.app.pipeline.machine import Machine, look_at
 from weft.app.pipeline.measuring import Example, Ranks
+from weft.app.pipeline.memory import asked_decisions, memory_notes, memory_planned, plan_with, plans_memory
 from weft.app.pipeline.options import PipelineOptions
 from weft.app.pipeline.precision import copies_of_weights
-from weft.app.pipeline.problems import Run, held_bytes, loads, optimizer_bytes, stage_problem
+from weft.app.pipeline.problems import Run, held_bytes, loads, optimizer_bytes, peak_bytes, stage_problem
 from weft.app.pipeline.row import Row, proposals, rank_of, rough_step
 from weft.app.pipeline.split import Model, divided, fixed_places, stage_counts
 from weft.runtime.captured.captured import CaptureError
@@ -98,6 +99,7 @@ def decide(captured: Model, purity: Purity | None, example: Example, goal: Goal,
                                                      for block in given.problem.blocks):
         raise CaptureError("the plan splits backwards, which compiled stages cannot: leave compile out, or give a plan "
                            "with whole backwards")
+    ranks = ranks.deciding(asked_decisions(captured, purity, options, given))
     sizes = ranks.sizes()
     machine = look_at(session, options, [int(size) for size in sizes if size is not None], ranks.model_bytes)
     counts = stage_counts(captured, _counts(machine, options, given), machine.ranks)
@@ -106,9 +108,13 @@ def decide(captured: Model, purity: Purity | None, example: Example, goal: Goal,
     if given is not None:
         places = ranks.told(cuts.following, "cutting the model")
         assert places is not None
-        return Decision(places, given, ("the plan was given, its costs too",))
+        return Decision(places, plan_with(given, ranks.captured), (
+            "the plan was given, its costs too", *memory_notes(ranks.captured)))
     while (places := ranks.told(cuts.following, "choosing a cut")) is not None:
         _try(ranks, machine, places, cuts)
+    if ranks.told(lambda: not cuts.tried, "choosing a cut"):
+        ranks = memory_planned(ranks, machine, lambda own, places: cuts.attempted(_try(own, machine, places, cuts)),
+                               cuts.best_attempt)
     return _settled(ranks, machine, cuts)
 
 
@@ -156,6 +162,8 @@ class _Cuts:
         self.looked: list[tuple[int, ...]] = []
         self.tried: list[Tried] = []
         self.reason: ValueError | None = None  # why the last cut left no schedule
+        self.planning = plans_memory(ranks, machine, counts)
+        self.attempts: list[Tried | None] = []
         if row is not None and ranks.session.rank == 0 and any(amount is not None for amount in machine.memory):
             self.row = ranks.kept(row)
 
@@ -165,7 +173,7 @@ class _Cuts:
         found = self._next()
         if found is not None:
             self.looked.append(found)
-        elif not self.tried:
+        elif not self.tried and not self.planning:
             raise CaptureError(f"no cut leaves a schedule that fits: {self.reason}") from self.reason
         return found
 
@@ -174,6 +182,22 @@ class _Cuts:
         self.tried.append(tried)
         if self.row is not None:
             self.row = self.row.scaled(tried.places, loads(tried.best.fitted, len(tried.costs)))
+
+    def attempted(self, costs: Sequence[StageCosts]) -> Sequence[StageCosts]:
+        """A cut with a memory plan has been looked at, whose stages cost ``costs``."""
+        self.attempts.append(self.tried.pop() if self.tried else None)
+        return costs
+
+    def best_attempt(self) -> int:
+        """Which of these took least, from here on the only one. Raises
+        :class:`~weft.runtime.captured.captured.CaptureError` where none leaves a schedule that fits."""
+        found = [(tried.best.measured, i) for i, tried in enumerate(self.attempts) if tried is not None]
+        if not found:
+            raise CaptureError(f"no cut leaves a schedule that fits, whatever operators are recomputed or offloaded: "
+                               f"{self.reason}") from self.reason
+        number = min(found)[1]
+        self.tried = [tried for tried in [self.attempts[number]] if tried is not None]
+        return number
 
     def _next(self) -> tuple[int, ...] | None:
         if self.row is None:
@@ -207,8 +231,8 @@ class _Cuts:
         return rough_step(row, places, self.machine, self.options.micro_batches, name)
 
 
-def _try(ranks: Ranks, machine: Machine, places: tuple[int, ...], cuts: _Cuts) -> None:
-    """Measure the stages of a cut, schedule them, and run the schedules that are good."""
+def _try(ranks: Ranks, machine: Machine, places: tuple[int, ...], cuts: _Cuts) -> Sequence[StageCosts]:
+    """Measure the stages of a cut, schedule them, and run the schedules that are good; what stages cost."""
     costs = ranks.costs(places, lambda stage: rank_of(stage, len(places) + 1, machine.ranks))
     found: list[Schedule] = []
 
@@ -228,6 +252,7 @@ def _try(ranks: Ranks, machine: Machine, places: tuple[int, ...], cuts: _Cuts) -
             runs.append(run)
     if runs:
         cuts.learn(Tried(places, costs, tuple(runs)))
+    return costs
 
 
 def _is_worth(run: Run, options: PipelineOptions) -> bool:
@@ -258,7 +283,7 @@ def _schedules(ranks: Ranks, machine: Machine, places: Sequence[int], costs: Seq
     problems = [stage_problem(costs, ties, machine, backward, options.micro_batches,
                               copies_of_weights(options.dtype)[1]) for backward in machine.backwards]
     if options.schedule is not None:
-        return [_published(str(options.schedule), problems, options.micro_batches)]
+        return [_published(str(options.schedule), problems, options.micro_batches, bool(options.compile))]
     found: list[Schedule] = []
     for i, problem in enumerate(problems):
         try:
@@ -270,7 +295,7 @@ def _schedules(ranks: Ranks, machine: Machine, places: Sequence[int], costs: Seq
     return [schedule for schedule in found if schedule.makespan <= WORSE * best]
 
 
-def _published(name: str, problems: Sequence[Problem], micro_batches: int) -> Schedule:
+def _published(name: str, problems: Sequence[Problem], micro_batches: int, compiles: bool = False) -> Schedule:
     """The schedule called ``name`` of the first problem that it is for."""
     why = ""
     for problem in problems:
@@ -282,7 +307,8 @@ def _published(name: str, problems: Sequence[Problem], micro_batches: int) -> Sc
         if faults := violations(schedule):
             raise MeasureError(f"schedule {name!r}: {faults[0]}")
         return schedule
-    raise CaptureError(f"schedule {name!r} does not fit {len(problems[0].devices)} ranks: {why}")
+    raise CaptureError(f"schedule {name!r} does not fit {len(problems[0].devices)} ranks: {why}" + (
+        ", which compiled stages cannot be" if compiles and "split" in why else ""))
 
 
 def _settled(ranks: Ranks, machine: Machine, cuts: _Cuts) -> Decision:
@@ -317,11 +343,13 @@ def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: Run, looked: in
     options = ranks.options
     values, with_masters = copies_of_weights(options.dtype)
     schedule = run.settled()
-    schedule = schedule.with_solver(static_memory=held_bytes(
-                                        tried.costs, machine.ranks, options.micro_batches, with_masters),
+    held = held_bytes(tried.costs, machine.ranks, options.micro_batches, with_masters)
+    schedule = schedule.with_solver(static_memory=held, peak_memory=peak_bytes(
+                                        tried.costs, schedule, held, run.calibration.slots),
                                     stages_alone=run.schedule.makespan, medians=run.alone)
     notes = list(machine.notes)
     notes.append(_told(ranks, run))
+    notes += memory_notes(ranks.captured)
     if ranks.materials is not None:
         notes.append("operators were timed one by one, on numbers made for each, as the model is on the meta device")
     if options.compile:
@@ -331,7 +359,7 @@ def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: Run, looked: in
                      "a published schedule; others may be better")
     if any(block.kind == BlockKind.WEIGHT_GRAD for block in schedule.problem.blocks):
         notes += _held_back(ranks.captured, divided(ranks.captured, tried.places, ranks.purity))
-    return Decision(tried.places, plan_of(schedule), tuple(notes), tuple(
+    return Decision(tried.places, plan_with(plan_of(schedule), ranks.captured), tuple(notes), tuple(
         peak + state for peak, state in zip(run.calibration.peaks, optimizer_bytes(tried.costs, machine.ranks,
                                                                                    values), strict=True)))
 

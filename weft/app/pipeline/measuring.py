@@ -23,13 +23,16 @@ from weft.app.pipeline.row import Row
 from weft.app.pipeline.running import under_autocast
 from weft.app.pipeline.split import Model, divided
 from weft.app.pipeline.times import operator_seconds, operator_weights, saved_bytes
+from weft.runtime.captured.batch_dims import Dims
 from weft.runtime.captured.captured import Captured
 from weft.runtime.captured.cut import crossings
+from weft.runtime.captured.decisions import Decisions
 from weft.runtime.captured.division import Division
 from weft.runtime.captured.learning import first_weight, work_of
 from weft.runtime.captured.materials import Materials
 from weft.runtime.captured.part import Data, Goal, training_of
 from weft.runtime.captured.purity import Purity
+from weft.runtime.captured.treatment import treated
 from weft.runtime.captured.untouched import untouched
 from weft.runtime.interface.precision import MasterWeights
 from weft.runtime.interface.training import Training
@@ -40,7 +43,7 @@ from weft.runtime.ranks.session import Session
 from weft.runtime.replay.calibration import Calibration, calibrate
 from weft.runtime.replay.stepping import stages_of
 
-__all__ = ["Example", "Ranks"]
+__all__ = ["Example", "Ranks", "stand_in"]
 
 Value = TypeVar("Value")
 REPEATS = 3  # of each pass of a stage: the executor's own run says more later
@@ -48,12 +51,13 @@ REPEATS = 3  # of each pass of a stage: the executor's own run says more later
 
 @dataclass(frozen=True)
 class Example:
-    """One micro-batch: the leaves of the model's arguments, those of the target (``None``: not known), and all of them
-    by name."""
+    """One micro-batch: the leaves of the model's arguments, those of the target (``None``: not known), all of them by
+    name, and along which dimension each of the arguments' is cut (or all that are as long there as the first)."""
 
     leaves: Sequence[Any]
     target: Sequence[Tensor] | None
     named: Mapping[str, Tensor]
+    dims: Dims | int = 0
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,12 @@ class Ranks:
         """Whether the loss can be called."""
         return self.goal.loss is None or self.example.target is not None
 
+    def deciding(self, decisions: Decisions) -> Ranks:
+        """The same where stages do what ``decisions`` says of their memory."""
+        if not isinstance(self.captured, Captured):
+            return self  # there is nothing to decide
+        return replace(self, captured=treated(self.captured, decisions, self.example.leaves, self.example.dims))
+
     @property
     def model_bytes(self) -> int:
         """Bytes of the model on this rank's device."""
@@ -99,7 +109,7 @@ class Ranks:
                    if t.device.type == self.session.device.type)
 
     @property
-    def _graph(self) -> tuple[Captured, Purity]:
+    def graph(self) -> tuple[Captured, Purity]:
         """What is only there of a model that was exported."""
         assert isinstance(self.captured, Captured) and self.purity is not None
         return self.captured, self.purity
@@ -109,14 +119,14 @@ class Ranks:
         submodules: those that pass there."""
         if not isinstance(self.captured, Captured):
             return self.captured.sizes()
-        captured, purity = self._graph
-        return tuple(None if crossing.refused is not None or not crossing.values else float(crossing.size)
-                     for crossing in crossings(captured, purity))
+        captured, purity = self.graph
+        return tuple(float(crossing.size) if crossing.refused is None and crossing.values and purity.begins(node)
+                     else None for node, crossing in zip(captured.calls, crossings(captured, purity), strict=True))
 
     def row(self, sizes: tuple[float | None, ...]) -> Row:
         """The operators, each timed by all ranks at once: the median of the ranks counts. (What they keep is worked out
         by rank 0, from shapes.)"""
-        captured, purity = self._graph
+        captured, purity = self.graph
         first, shares = first_weight(captured), work_of(captured, purity)
         self.session.barrier("to measure operators")
         seconds = self.session.exchange(self._operator_seconds(), "measuring operators")
@@ -126,12 +136,12 @@ class Ranks:
 
     def _operator_seconds(self) -> list[float]:
         with autocasting(self.options.autocast, self.session.device):
-            return operator_seconds(self._graph[0], self.example.leaves)
+            return operator_seconds(self.graph[0], self.example.leaves)
 
     def kept(self, row: Row) -> Row:
         """``row`` with what operators keep, which only a limit of memory needs to be known for."""
         with autocasting(self.options.autocast, self.session.device):
-            return replace(row, kept=tuple(saved_bytes(self._graph[0], self.example.leaves)))
+            return replace(row, kept=tuple(saved_bytes(self.graph[0], self.example.leaves)))
 
     def training(self, places: Sequence[int]) -> Training:
         """The stages of the cut at ``places``, fed with the example; a loss that needs a target that nobody has given
@@ -160,7 +170,7 @@ class Ranks:
                 training.masters.close()
 
     def _training_of(self, cut: Division, only: Sequence[int]) -> Training:
-        known = self.goal if self.has_target else Goal(_stand_in, None)
+        known = self.goal if self.has_target else Goal(stand_in, None)
         found = training_of(cut, only, known, Data([self.example.named] * self.options.micro_batches))
         return under_autocast(found, self.options.autocast, self.session.device)
 
@@ -170,7 +180,8 @@ class Ranks:
         own = [s for s in training.stages if rank_of(s) == self.session.rank]
         self.session.barrier("to measure stages")
         with untouched(self.captured.model):
-            mine = measure_stages(training, device=self.session.device, repeats=REPEATS, only=own)
+            mine = measure_stages(training, device=self.session.device, repeats=REPEATS, only=own,
+                                  slots=True)
         found = [cost for each in self.session.exchange(mine, "measuring stages") for cost in each]
         return _chain(sorted(found, key=lambda cost: cost.stage))
 
@@ -180,7 +191,7 @@ class Ranks:
             return calibrate(plan, self.session, training)
 
 
-def _stand_in(output: Any, target: Any) -> Tensor:
+def stand_in(output: Any, target: Any) -> Tensor:
     """The mean of all numbers of the result: what a loss costs where no target is known to call it with."""
     return torch.stack([leaf.double().mean() for leaf in tree_leaves(output)
                         if isinstance(leaf, Tensor) and leaf.is_floating_point()]).sum()

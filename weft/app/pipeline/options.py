@@ -40,6 +40,8 @@ class PipelineOptions:
     cuts: Sequence[int] | None = None
     split: Sequence[str] | None = None
     memory: int | None = None
+    memory_plan: str | Mapping[str, str] = "auto"
+    co_shard: Mapping[str, int] | None = None
     spec: str | os.PathLike[str] | Mapping[str, Any] | None = None
     time_limit: float = 10.0
     defer: str = "worth"
@@ -67,4 +69,8 @@ class PipelineOptions:
         """What must be the same on all ranks."""
         how = sorted(self.compile) if isinstance(self.compile, Mapping) else self.compile
         return (self.micro_batches, repr(self.batch_dims), self.clip_norm, self.defer, self.seed, self.dtype,
-                self.autocast, how, self.split)
+                self.autocast, how, self.split, _sorted(self.memory_plan), _sorted(self.co_shard))
+
+
+def _sorted(value: object) -> object:
+    return sorted(value.items()) if isinstance(value, Mapping) else value

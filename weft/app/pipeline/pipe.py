@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -64,6 +65,7 @@ class Pipeline:
         if options.compile:
             compiled(training, options.compile, session, inputs.named)
         self._state, self._behind = PipelineState(session, cut, plan.stage_ranks or ()), 0
+        self._seed = goal.seed
         training.masters = masters_of(self._state.trained, full, options.dtype)
         if training.masters is not None:
             self._state.train(training.masters)
@@ -168,14 +170,30 @@ class Pipeline:
         over ``pipe.parameters()``.
         """
         done = self.steps if step is None else step
-        return self._guarded(lambda: self._state.save(Path(folder), done, optimizer, keep))
+        return self._guarded(lambda: self._state.save(Path(folder), done, optimizer, keep, self._seed))
 
     def resume(self, folder: str | os.PathLike[str], optimizer: Optimizer | None = None) -> int:
         """Go on from the newest checkpoint in ``folder``: how many batches it has behind it, 0 if there is none. It may
-        have been saved by another number of ranks, with other cuts; with as many, random numbers go on too. One that
-        is damaged, or of another model or optimizer, is refused on all ranks."""
-        self._behind = self._guarded(lambda: self._state.resume(Path(folder), optimizer)) - self._stepping.steps
+        have been saved by another number of ranks, with other cuts. The model's random operators go on as they would
+        have; torch's own random state does so with as many ranks. One that is damaged, or of another model or
+        optimizer, is refused on all ranks."""
+        found = self._guarded(lambda: self._state.resume(Path(folder), optimizer))
+        if found is None:
+            return 0
+        self._behind = found.step - self._stepping.steps
+        self._seed = self._seed if found.seed is None else found.seed
+        self._stepping.go_on(found.step, self._seed)
         return self.steps
+
+    def heed_signals(self) -> None:
+        """From now on, Ctrl-C or SIGTERM does not end the ranks at once: :meth:`asked_to_stop` says that it came. The
+        second one does end them."""
+        self.session.watch.heed()
+
+    def asked_to_stop(self) -> signal.Signals | None:
+        """The signal that came to a rank since :meth:`heed_signals`, on every rank; ``None`` if none did."""
+        came = self._guarded(lambda: self.session.exchange(self.session.watch.asked, "asking whether to stop"))
+        return next((signal.Signals(number) for number in came if number is not None), None)
 
     @property
     def steps(self) -> int:
@@ -278,7 +296,7 @@ class Pipeline:
 
         replay = self._stepping.replay()
         if replay is not None:
-            draw_step(self.plan, replay, path)
+            draw_step(self.plan, replay, path, type(self.model).__name__)
 
     def _leave(self) -> None:
         for stepping, _ in self._evaluation.values():

@@ -69,17 +69,19 @@ def test_no_target_is_said_in_the_notes() -> None:
 
 def test_too_little_memory_is_one_sentence() -> None:
     with pytest.raises(CaptureError, match=r"no cut leaves a schedule that fits: rank 0 needs \d+ bytes for weights"):
+        decided("gpt", memory=1000, memory_plan="keep")
+    with pytest.raises(CaptureError, match="no cut leaves a schedule that fits, and no plan of 33 operators in 1"):
         decided("gpt", memory=1000)
     needed = planned_peaks(decided("gpt", schedule="gpipe")[1].plan)[0]
     with pytest.raises(CaptureError, match="no cut leaves a schedule that fits: schedule 'gpipe': "):
-        decided("gpt", memory=needed - 1, schedule="gpipe")
+        decided("gpt", memory=needed - 1, schedule="gpipe", memory_plan="keep")
     with pytest.raises(CaptureError, match=r"memory is 10, and the spec's cluster\.memory says it too: give one"):
         decided("gpt", memory=10, spec={"cluster": {"memory": 10}})
 
 
 def test_a_spec_limits_the_memory_that_is_planned_with() -> None:
     needed = planned_peaks(decided("gpt", schedule="gpipe")[1].plan)[0]
-    _, decision = decided("gpt", spec={"cluster": {"memory": needed - 1}})
+    _, decision = decided("gpt", spec={"cluster": {"memory": needed - 1}}, memory_plan="keep")
     assert planned_peaks(decision.plan)[0] < needed
     static = decision.plan.solver["static_memory"][0]
     assert decision.plan.problem.devices[0].memory == needed - 1 - static

@@ -1,0 +1,54 @@
+"""What each rank of the tests of planned memory runs: pipelines one after another, each for one step.
+
+``python -m tests.support.memory_ranks FOLDER`` under ranks; each writes what it found.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import weft
+from tests.support.captured_models import GPT, token_loss
+
+__all__ = ["CASES", "LIMIT", "batch", "model"]
+
+#: Bytes of each rank: too few to keep all, enough for a plan.
+LIMIT = 9 * 2**19
+CASES: dict[str, dict[str, Any]] = {
+    "planned": {"memory": LIMIT},
+    "by module": {"memory_plan": {"layers.0": "recompute", "layers.2": "offload"}, "co_shard": {"layers.1": 4},
+                  "schedule": "zb-h1"}}
+
+
+def model() -> GPT:
+    """The same on all ranks, at each call."""
+    torch.manual_seed(0)
+    return GPT(4, 32, 97, 32).double()
+
+
+def batch() -> torch.Tensor:
+    """The ids of one batch."""
+    torch.manual_seed(1)
+    return torch.randint(97, (32, 32))
+
+
+def main() -> None:
+    """What one rank does."""
+    found = {}
+    for name, options in CASES.items():
+        ids, given = batch(), {"schedule": "1f1b", **options}
+        with weft.pipeline(model(), (ids,), loss=token_loss, target=ids, micro_batches=4, time_limit=1.0, timeout=40.0,
+                           **given) as pipe:
+            loss = pipe.step(ids, target=ids)
+            found[name] = {"loss": loss, "gradients": {n: g.clone() for n, g in pipe.gradients().items()},
+                           "report": pipe.report().to_json(), "decided": pipe.plan.solver["operator_memory"],
+                           "digest": pipe.plan.digest}
+            torch.save(found, Path(sys.argv[1]) / f"{pipe.rank}.pt")
+
+
+if __name__ == "__main__":
+    main()

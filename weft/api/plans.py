@@ -1,0 +1,81 @@
+"""Plans of one's own: transform a model's operators, place and order them, and have the communication derived.
+
+::
+
+    from weft import plans
+
+    program = plans.with_backward(plans.program("block.pt2"))
+    plan = plans.Plan(program).split("linear_4*", "n", 4).split("linear_6.product", "k", 4).assign("*", range(4))
+    print(plan.preserve())
+
+:class:`Plan` has ``split``, ``replicate``, ``co_shard``, ``recompute``, ``pipeline``, ``assign``, ``order``, ``apply``
+(a transformation of one's own: a function of what is planned) and ``preserve``. :func:`program` reads a captured model,
+:class:`ProgramBuilder` writes one, :func:`operator` registers an operator of one's own with its annotation;
+:func:`convert` finds the cheapest way between two layouts. All errors are :class:`PlanError` or :class:`LayoutError`,
+both ``ValueError``. The names are loaded on first use.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+
+    from weft.models.layouts.conversion import Conversion, convert
+    from weft.models.layouts.layout import Layout, LayoutError, Placed
+    from weft.models.layouts.prices import DevicePrices, RingPrices, uniform
+    from weft.models.transform.annotation import Annotation, PlanError, annotation
+    from weft.models.transform.backward import with_backward, with_update
+    from weft.models.transform.kernels import operator
+    from weft.models.transform.plan import Plan, Preserved
+    from weft.models.transform.planned import Cut, Part, Planned
+    from weft.models.transform.program import Operation, Program, ProgramBuilder
+
+__all__ = ["Annotation", "Conversion", "Cut", "DevicePrices", "Layout", "LayoutError", "Operation", "Part", "Placed",
+           "Plan", "PlanError", "Planned", "Preserved", "Program", "ProgramBuilder", "RingPrices", "annotation",
+           "convert", "operator", "program", "uniform", "with_backward", "with_update"]
+
+#: The module of each name, in :mod:`weft.models`.
+_HOME = {
+    "Annotation": "transform.annotation", "PlanError": "transform.annotation", "annotation": "transform.annotation",
+    "Conversion": "layouts.conversion", "convert": "layouts.conversion", "Layout": "layouts.layout",
+    "LayoutError": "layouts.layout", "Placed": "layouts.layout", "DevicePrices": "layouts.prices",
+    "RingPrices": "layouts.prices", "uniform": "layouts.prices", "with_backward": "transform.backward",
+    "with_update": "transform.backward", "operator": "transform.kernels", "Plan": "transform.plan",
+    "Preserved": "transform.plan", "Cut": "transform.planned", "Part": "transform.planned",
+    "Planned": "transform.planned", "Operation": "transform.program", "Program": "transform.program",
+    "ProgramBuilder": "transform.program",
+}
+
+
+def program(source: str | os.PathLike[str] | Module, inputs: tuple[Any, ...] | None = None,
+            keywords: Mapping[str, Any] | None = None) -> Program:
+    """The operators of a model, each with how it splits: of a ``.pt2`` file, or of a module called with ``inputs``.
+
+    ``notes`` of the result name the operators that are not known; every device computes all of those. Raises
+    :class:`weft.models.capture.exported.ExportError`, and :class:`PlanError` for a model that writes into views.
+    """
+    import tempfile
+    from pathlib import Path
+
+    from weft.models.transform.captured import read_program
+
+    if isinstance(source, str | os.PathLike):
+        return read_program(source)
+    from weft.models.capture.capture import save_exported
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{type(source).__name__}.pt2"
+        save_exported(source, inputs or (), path, keywords)
+        return read_program(path)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"weft.models.{_HOME[name]}"), name)
+    return value
