@@ -32,6 +32,7 @@ def raised_at(error: BaseException) -> str:
     if not isinstance(error, RuntimeError | ValueError) and type(error).__module__ == "builtins":
         said = f"{type(error).__name__}: {said}"
     place = users_place(error)
+    said = said.replace("FakeTensor", "Tensor")
     return f"{said:.200}" + (f", at {place}" if place else "")
 
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 
 from weft.runtime.interface.training import Boundary, Training
@@ -145,7 +145,10 @@ class _Graph:
             return [_random(self.given[value][1], device) if value in self.givers and value not in data
                     else torch.as_tensor(data[value]).to(device, copy=True) for value in takes]
 
-        kept, outputs = _foresee(module, inputs, needs_numbers(module))
+        try:
+            kept, outputs = _foresee(module, inputs, needs_numbers(module))
+        except (DataDependentOutputException, DynamicOutputShapeException):  # a loss that looks at its numbers
+            kept, outputs = _foresee(module, inputs, True)
         if len(outputs) != len(gives):
             raise MeasureError(f"stage {stage} gives {len(outputs)} values, but its ports name {len(gives)}: "
                                f"{', '.join(gives)}")
