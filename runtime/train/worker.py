@@ -46,7 +46,7 @@ class Stages:
         self.batch_size = session.replicas * plan.micro_batches
         self.batches = 1  # whose mean gradient is added up
         self._layouts: dict[tuple[int, str, int], Mapping[str, Boundary]] = {}  # the same for every micro-batch
-        self.step = self.first_step = 0  # the latter: how many steps a run before this one has made
+        self.step = 0
         self.token = torch.zeros(1, dtype=torch.uint8, device=self.device)
         self.losses: dict[tuple[int, str, int], Tensor] = {}  # (stage, value, micro-batch)
         mine = {s for s, stage in enumerate(graph.stages) if session.rank in stage.ranks}
@@ -64,7 +64,7 @@ class Stages:
         """The micro-batches are those of batch ``step`` from now on."""
         self.step = step
         for runner in self.runners.values():
-            runner.moment.step = self.first_step + step
+            runner.moment.step = step
         self.losses.clear()
 
     def loss(self) -> float:

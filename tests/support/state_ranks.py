@@ -92,8 +92,8 @@ def drawn(folder: Path) -> dict[str, Any]:
 
 
 def drawn_again(folder: Path) -> dict[str, Any]:
-    """The third of them from the checkpoint, in other stages."""
-    with piped(made("adapted", SIZE), cuts=[5], seed=5) as pipe:
+    """The third of them from the checkpoint, in other stages, of a pipeline with another seed."""
+    with piped(made("adapted", SIZE), cuts=[5], seed=6) as pipe:
         optimizer = torch.optim.AdamW(pipe.parameters(), lr=1.0)
         behind = pipe.resume(folder / "drawn", optimizer)
         return {"behind": behind, "losses": trained(pipe, optimizer, range(2, 3), name="adapted")}
