@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 
 from weft.runtime.interface.training import Boundary, Training
@@ -145,7 +145,10 @@ class _Graph:
             return [_random(self.given[value][1], device) if value in self.givers and value not in data
                     else torch.as_tensor(data[value]).to(device, copy=True) for value in takes]
 
-        kept, outputs = _foresee(module, inputs, needs_numbers(module))
+        try:
+            kept, outputs = _foresee(module, inputs, needs_numbers(module))
+        except (DataDependentOutputException, DynamicOutputShapeException):  # a loss that looks at its numbers
+            kept, outputs = _foresee(module, inputs, True)
         if len(outputs) != len(gives):
             raise MeasureError(f"stage {stage} gives {len(outputs)} values, but its ports name {len(gives)}: "
                                f"{', '.join(gives)}")
@@ -204,7 +207,7 @@ def _foresee(function: Callable[..., Any], inputs: Callable[[], list[Tensor]],
     with shapes, saved_tensors_hooks(keep, lambda tensor: tensor):
         ys = function(*(x.requires_grad_() if x.is_floating_point() or x.is_complex() else x for x in inputs()))
         outputs = [Boundary(tuple(y.shape), y.dtype) for y in ((ys,) if isinstance(ys, Tensor) else ys)]
-    return sum(kept.values()) + 4 * max([*map(_size, outputs), *kept.values()]), outputs
+    return sum(kept.values()) + 4 * max([*map(_size, outputs), *kept.values()], default=0), outputs
 
 
 def _random(looks: Boundary, device: torch.device) -> Tensor:

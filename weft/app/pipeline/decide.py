@@ -21,7 +21,7 @@ from weft.app.pipeline.measuring import Example, Ranks
 from weft.app.pipeline.memory import asked_decisions, memory_notes, memory_planned, plan_with, plans_memory
 from weft.app.pipeline.options import PipelineOptions
 from weft.app.pipeline.precision import copies_of_weights
-from weft.app.pipeline.problems import Run, held_bytes, loads, optimizer_bytes, stage_problem
+from weft.app.pipeline.problems import Run, held_bytes, loads, optimizer_bytes, peak_bytes, stage_problem
 from weft.app.pipeline.row import Row, proposals, rank_of, rough_step
 from weft.app.pipeline.split import Model, divided, fixed_places, stage_counts
 from weft.runtime.captured.captured import CaptureError
@@ -343,8 +343,9 @@ def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: Run, looked: in
     options = ranks.options
     values, with_masters = copies_of_weights(options.dtype)
     schedule = run.settled()
-    schedule = schedule.with_solver(static_memory=held_bytes(
-                                        tried.costs, machine.ranks, options.micro_batches, with_masters),
+    held = held_bytes(tried.costs, machine.ranks, options.micro_batches, with_masters)
+    schedule = schedule.with_solver(static_memory=held, peak_memory=peak_bytes(
+                                        tried.costs, schedule, held, run.calibration.slots),
                                     stages_alone=run.schedule.makespan, medians=run.alone)
     notes = list(machine.notes)
     notes.append(_told(ranks, run))
