@@ -122,7 +122,8 @@ class _Graph:
         givers = {value: stage for stage, port in ports.items() for value in port.gives}
         self.givers = givers
         self.used = {value for port in ports.values() for value in port.takes}
-        self.holds_all = any(needs_numbers(module) for module in self.training.stages.values())
+        stages = self.training.stages
+        self.holds_all = isinstance(stages, dict) and any(map(needs_numbers, stages.values()))  # else made at lookup
         for stage, port in ports.items():
             for value in port.takes:
                 if givers.get(value, -1) >= stage:
@@ -203,7 +204,7 @@ def _foresee(function: Callable[..., Any], inputs: Callable[[], list[Tensor]],
     with shapes, saved_tensors_hooks(keep, lambda tensor: tensor):
         ys = function(*(x.requires_grad_() if x.is_floating_point() or x.is_complex() else x for x in inputs()))
         outputs = [Boundary(tuple(y.shape), y.dtype) for y in ((ys,) if isinstance(ys, Tensor) else ys)]
-    return sum(kept.values()) + 4 * max([*map(_size, outputs), *kept.values()]), outputs
+    return sum(kept.values()) + 4 * max([*map(_size, outputs), *kept.values()], default=0), outputs
 
 
 def _random(looks: Boundary, device: torch.device) -> Tensor:

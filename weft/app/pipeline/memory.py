@@ -21,6 +21,7 @@ from weft.app.pipeline.options import PipelineOptions
 from weft.app.pipeline.problems import held_bytes
 from weft.app.pipeline.row import rank_of
 from weft.app.pipeline.split import Model
+from weft.runtime.captured.batch_dims import Dims
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.decisions import MODES, Decisions, Mode, decisions_from_json
 from weft.runtime.captured.learning import first_weight
@@ -50,6 +51,9 @@ def require_memory_plan(options: PipelineOptions) -> None:
     if options.co_shard is not None and not isinstance(options.co_shard, Mapping):
         raise CaptureError(f"co_shard is {options.co_shard!r:.60}, it must be a mapping of modules' paths to numbers "
                            "of shares")
+    if options.compile and (said not in ("auto", "keep") or options.co_shard is not None):
+        raise CaptureError(f"{'memory_plan' if options.co_shard is None else 'co_shard'} runs operators one by one, "
+                           "which compiled stages do not: leave one of them out")
     if options.split is not None and (said not in ("auto", "keep") or options.co_shard is not None):
         raise CaptureError(f"{'memory_plan' if options.co_shard is None else 'co_shard'} needs the model's operators, "
                            "which split does without: leave one of them out")
@@ -71,14 +75,18 @@ def asked_decisions(captured: Model, purity: Purity | None, options: PipelineOpt
     elif options.memory_plan in MODES:
         mode: Mode = next(mode for mode in MODES if mode == options.memory_plan)
         found = Decisions.made(captured, purity, dict.fromkeys((node.name for node in captured.calls), mode))
+    if options.compile and found:
+        raise CaptureError("the plan decides the memory of operators, which compiled stages do not run one by one: "
+                           "leave compile out")
     return found if options.co_shard is None else replace(found, shards=dict(options.co_shard))
 
 
-def treated_as_planned(captured: Model, plan: Plan, leaves: Sequence[Any], dim: int) -> Model:
-    """``captured``, whose stages do what ``plan`` says of their memory; ``leaves``: inputs of one micro-batch."""
+def treated_as_planned(captured: Model, plan: Plan, leaves: Sequence[Any], dims: Dims) -> Model:
+    """``captured``, whose stages do what ``plan`` says of their memory; ``leaves``: inputs of one micro-batch,
+    which are cut along ``dims``."""
     if not isinstance(captured, Captured):
         return captured
-    return treated(captured, decisions_from_json(plan.solver.get(OPERATOR_MEMORY), captured), leaves, dim)
+    return treated(captured, decisions_from_json(plan.solver.get(OPERATOR_MEMORY), captured), leaves, dims)
 
 
 def plan_with(plan: Plan, captured: Model) -> Plan:
@@ -104,7 +112,8 @@ def plans_memory(ranks: Ranks, machine: Machine, counts: Sequence[int]) -> bool:
     """Whether memory is planned by operators where no cut fits otherwise: with a limit, a stage on each rank, and a
     model whose operators can be run as it stands."""
     return (ranks.options.memory_plan == "auto" and machine.ranks in counts and ranks.materials is None
-            and isinstance(ranks.captured, Captured) and any(amount is not None for amount in machine.memory))
+            and not ranks.options.compile and isinstance(ranks.captured, Captured)
+            and any(amount is not None for amount in machine.memory))
 
 
 def memory_planned(ranks: Ranks, machine: Machine, attempt: Callable[[Ranks, tuple[int, ...]], Sequence[StageCosts]],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch.fx import Node
 
 from weft.app.pipeline.times import BOTH_WAYS, operator_seconds
-from weft.runtime.captured.captured import Captured, tensors
+from weft.runtime.captured.captured import Captured, is_item, tensors
 from weft.runtime.captured.cut import crossings
 from weft.runtime.captured.decisions import Mode, units
 from weft.runtime.captured.kept import Kept, kept_bytes
@@ -27,6 +28,8 @@ __all__ = ["Chain", "chain_of", "copy_bandwidth"]
 COPIED = 16 * 2**20
 #: Parameters, gradients, and two values of the optimizer for each weight.
 STATE = 4
+#: How many times the fewest bytes may pass between two stages: messages need memory too, of which a plan knows nothing.
+WIDEST = 2.0
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,8 @@ class Chain:
                 cuts: Sequence[int] | None = None) -> MemoryProblem:
         """Where to cut the chain into ``stages`` of ``memory`` bytes, and what to do with each operator; ``cuts``, in
         operators of the graph, are given or open."""
-        at = {place: k for k, place in enumerate(self.places)}
-        windows = (self.starts,) * (stages - 1) if cuts is None else tuple(frozenset([at[place]]) for place in cuts)
+        windows = (self.starts,) * (stages - 1) if cuts is None else tuple(
+            frozenset([bisect_left(self.places, place)]) for place in cuts)
         return MemoryProblem(self.operators, stages, memory, bandwidth, micro_batches=micro_batches, inputs_stay=True,
                              windows=windows)
 
@@ -64,7 +67,8 @@ def chain_of(captured: Captured, purity: Purity, leaves: Sequence[Any], loss: Ca
     with untouched(captured.model):
         kept = kept_bytes(captured, leaves, loss)
     seconds = dict(zip(captured.calls, operator_seconds(captured, leaves), strict=True))
-    groups = _groups(captured, purity, kept, {captured.calls[place] for place in cuts})
+    begins = {next(node for node in captured.calls[place:] if not is_item(node)) for place in cuts}
+    groups = _groups(captured, purity, kept, begins)
     places = [purity.place[group[0]] for group in groups]
     passing = [_passes(captured, purity, place, group, kept) for place, group in zip(
         [*places[1:], len(captured.calls)], groups, strict=True)]
@@ -78,7 +82,8 @@ def chain_of(captured: Captured, purity: Purity, leaves: Sequence[Any], loss: Ca
             group[-1].name, max(1, round(forward * 1e9)), round((BOTH_WAYS - 1) * forward * 1e9),
             sum(kept.made.get(node.name, 0) for node in group), 0 if last else between[places[i + 1]].size,
             passing[i], weights, STATE * weights + (kept.behind if last else 0), layer=_layer(group[-1])))
-    starts = frozenset(k for k, place in enumerate(places) if k and place >= first and between[place].values)
+    sizes = {k: between[place].size for k, place in enumerate(places) if k and place >= first and between[place].values}
+    starts = frozenset(k for k, size in sizes.items() if size <= WIDEST * min(sizes.values()))
     return Chain(tuple(found), tuple(groups), starts, tuple(places))
 
 

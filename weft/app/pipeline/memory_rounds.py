@@ -1,7 +1,7 @@
 """Memory plans of a chain, one after another, until what stages are measured to hold fits.
 
-A plan counts what operators keep, but not what passes need meanwhile, nor messages: so it is made for less than there
-is, by what the last one was measured to be above; or for more, where it turned out to leave room.
+A plan counts what operators keep, but not what passes need meanwhile, nor messages, and some things twice: so the next
+one is made for as many bytes less than there are, or more, as the last one was measured to hold beyond what it says.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class MemoryRounds:
         self.plan, self.memory, self.budget = plan, memory, memory
         self.reason: NoMemoryPlan | None = None
         self.tried: list[tuple[tuple[int, ...], tuple[Mode, ...]]] = []
-        self._made, self._fits, self._done = 0, False, False
+        self._made, self._needs, self._fits, self._done = 0, 0, False, False
 
     def following(self) -> MemoryPlan | None:
         """The next plan; ``None`` if that is enough, or there is none."""
@@ -43,9 +43,10 @@ class MemoryRounds:
             if (found.cuts, found.modes) in self.tried:
                 if self._fits:
                     return None
-                self.budget -= max(1, self.memory // 20)
+                self.budget = min(self.budget, self._needs) - max(1, self.memory // 50)
                 continue
             self.tried.append((found.cuts, found.modes))
+            self._needs = max(stage.memory for stage in found.stages)
             return found
         return None
 
@@ -55,4 +56,4 @@ class MemoryRounds:
         if free >= 0:
             self._fits = True
             self._done = free <= SPARE * self.memory or all(mode == "keep" for mode in self.tried[-1][1])
-        self.budget += free - (self.memory // 200 if free < 0 else self.memory // 100)
+        self.budget = self._needs + free - self.memory // 200

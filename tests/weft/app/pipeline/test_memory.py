@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.runtime.captured.test_cut import quiet  # noqa: F401
 from tests.support.captured_models import made, token_loss
 from tests.support.memory_ranks import CASES, LIMIT, batch, model
 from tests.support.paths import ROOT
@@ -74,6 +75,15 @@ def test_what_says_nothing_is_refused(said: object, why: str) -> None:
     with pytest.raises(CaptureError, match=why):
         require_memory_plan(options)
         decided(options)
+
+
+@pytest.mark.parametrize(("other", "why"), [({"compile": True}, "which compiled stages do not"),
+                                            ({"split": ["layers.1"]}, "which split does without")])
+def test_what_has_no_operators_has_no_memory_plan(other: dict[str, Any], why: str) -> None:
+    for own in ({"memory_plan": "recompute"}, {"co_shard": {"head": 2}}):
+        options: dict[str, Any] = {**own, **other}
+        with pytest.raises(CaptureError, match=why):
+            require_memory_plan(PipelineOptions(2, **options))
 
 
 def test_decisions_of_another_model_are_refused() -> None:
