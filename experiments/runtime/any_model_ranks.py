@@ -39,7 +39,7 @@ __all__ = ["Run", "main"]
 
 STEPS, MICRO_BATCHES, ROWS = 5, 6, 2  # rows of a micro-batch
 SEARCH = 1.0  # seconds for weft's own schedule
-TIMEOUT = 300.0  # seconds for the runs of one model on as many ranks
+TIMEOUT = 100.0  # seconds for each run
 SCHEDULES = ("weft", "1f1b", "zb-v")
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32}
 #: Largest relative errors of a gradient that count as none.
@@ -174,7 +174,7 @@ def launched(folder: Path, name: str, ranks: int, runs: Sequence[Run]) -> Iterat
     left = list(runs)
     while left:
         ended = launch_local(ranks, [sys.executable, "-m", "experiments.runtime.any_model_ranks", "--rank",
-                                     str(folder), name, json.dumps(left)], timeout=TIMEOUT,
+                                     str(folder), name, json.dumps(left)], timeout=TIMEOUT * len(left),
                              environment={"PYTHONPATH": f"{ROOT}:{':'.join(sys.path)}"})
         while left:
             run = left.pop(0)

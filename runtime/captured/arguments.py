@@ -36,6 +36,10 @@ def leaves_of(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     except ValueError:  # a function of C has none
         pass
     known = positional_names(model)
+    for path, leaf in tree_flatten_with_path((tuple(args), dict(kwargs)))[0]:
+        if type(leaf).__module__ == "numpy":
+            name = _leaf(path, known).name
+            raise CaptureError(f"{name} is a numpy {type(leaf).__name__}: give torch.as_tensor of it")
     return tuple(_leaf(path, known) for path, _ in tree_flatten_with_path((tuple(args), dict(kwargs)))[0])
 
 

@@ -138,6 +138,13 @@ class Purity:
         """The operators that write into the memory of what ``node`` gives."""
         return self.writers.get(self._memory(self.base[node]), [])
 
+    def begins(self, node: Node) -> bool:
+        """Whether a stage may begin with ``node``: an operator of its own that a gradient can go through. A cut before
+        any other is the one before the next such operator, or leaves a stage nothing to do."""
+        looks = leaves(node.meta.get("val"))
+        return node not in self.free and not is_item(node) and bool(node.users) and any(
+            isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()) for value in looks)
+
     def _memory(self, base: Node) -> Any:
         """The same for all nodes whose tensors lie in one memory: several may read one buffer."""
         return id(self.captured.attribute(base)) if base.op == "get_attr" else base

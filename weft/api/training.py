@@ -107,7 +107,7 @@ def pipeline(
     ``pipe.parameters()`` are weights in fp32, which gather the gradients and are what is saved.
     ``autocast=torch.bfloat16``: weights stay as they are, and stages compute, the loss too, under ``torch.autocast``.
     ``compile`` (``True``, a mode of ``torch.compile``, or its arguments) compiles each stage's module; backwards are
-    then whole.
+    then whole. ``timeout`` is for a compilation too, from two minutes on.
 
     A mistake ends all ranks with one sentence, where the ranks are together already; before that
     ``weft.runtime.captured.captured.CaptureError`` is raised.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import pytest
 import torch
@@ -145,3 +146,20 @@ def test_cuts_rise_and_leave_each_stage_an_operator(places: tuple[int, ...], sai
     case = made("gpt", 2)
     with pytest.raises(CaptureError, match=said):
         Cut(Captured.of(case.model, case.args), places)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_stages_that_begin_where_they_may_all_give_something_with_a_gradient(name: str) -> None:
+    """One that had masks alone, which are computed where they are read, gave nothing."""
+    case = made(name, 4)
+    captured = Captured.of(case.model, case.args, case.kwargs)
+    purity = Purity(captured)
+    between = crossings(captured, purity)
+    places = [i for i, node in enumerate(captured.calls) if i and purity.begins(node) and between[i].values
+              and between[i].refused is None]
+    assert places and (name != "gpt" or any(not purity.begins(node) for node in captured.calls))
+    for pair in pairwise(places):
+        cut = Cut(captured, pair, purity)
+        stages = cut.stages()
+        for s in range(cut.count - 1):
+            assert any(stages.boundaries[value].dtype.is_floating_point for value in stages.ports[s].gives)

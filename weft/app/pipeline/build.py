@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
+from weft.app.pipeline.asked import arguments_of, looks_of, require_plan
 from weft.app.pipeline.decide import Example, decide
 from weft.app.pipeline.frozen import require_backwards
 from weft.app.pipeline.memory import require_memory_plan, treated_as_planned
@@ -68,7 +69,7 @@ def make_pipeline(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
         pipe.close()
 
     try:
-        pipe = _made(session, close, module, tuple(args), dict(kwargs or {}), options)
+        pipe = _made(session, close, module, *arguments_of(args, kwargs), options)
     except (CaptureError, ValueError) as error:
         close(error if isinstance(error, SessionError) else SessionError(_sentence(error)))
         raise
@@ -100,8 +101,11 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
         shown = ", ".join(unread[:3]) + (f" and {len(unread) - 3} more" if len(unread) > 3 else "")
         raise CaptureError(f"no operator reads the parameters {shown}: freeze them with requires_grad_(False), or pass "
                            "allow_unread=True, and they stay as they are")
+    if isinstance(captured, Captured):
+        captured.require_fixed()
     purity = Purity(captured, options.light) if isinstance(captured, Captured) else None
-    _require_equal(session, captured, options.settings(), None if materials is None else materials.facts)
+    _require_equal(session, captured, looks_of((args, kwargs, options.target)), options.settings(),
+                   None if materials is None else materials.facts)
     goal = Goal(loss, None if loss is None else target_spec(options.target))
     example = _example(captured, part_args, part_kwargs, None if loss is None else options.target, goal, count,
                        dims, target_dim(options.batch_dims))
@@ -140,6 +144,7 @@ def _require_plain(module: object, options: PipelineOptions, device: torch.devic
         raise CaptureError(f"seed is {options.seed!r:.60}, it must be a whole number")
     if options.defer not in ("worth", "all"):
         raise CaptureError(f"defer is {options.defer!r:.60}, it must be 'worth' or 'all'")
+    require_plan(options)
     require_split(module, options)
     if loss is not None and not callable(loss):
         raise CaptureError(f"loss is {type(loss).__name__}, it must be a function of the result and the target")
@@ -151,14 +156,16 @@ def _require_plain(module: object, options: PipelineOptions, device: torch.devic
                                "before weft.pipeline")
 
 
-def _require_equal(session: Session, captured: Model, settings: object, materials: object) -> None:
+def _require_equal(session: Session, captured: Model, example: object, settings: object, materials: object) -> None:
     """Refuse ranks that have built another model, or the same with other numbers; ``materials`` stand for those that
     are to come."""
     facts = {"the settings of weft.pipeline": repr(settings),
+             "the example's shapes and types": repr(example),
              "the model's operators": captured.digest,
              "the model's values": (_values(captured.model), materials)}
     everywhere = session.everywhere(facts, "comparing the models")
     hints = {"the settings of weft.pipeline": "call it alike on all ranks",
+             "the example's shapes and types": "give an example of one kind on all ranks",
              "the model's operators": "build the same model, from the same versions of its code, on all ranks",
              "the model's values": "call torch.manual_seed with one number before the model is built, or load one "
                                    "state dict on all ranks"}

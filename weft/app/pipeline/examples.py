@@ -77,6 +77,7 @@ def _plain_gpt(width: int = 64, layers: int = 4) -> nn.Module:
             self.layers = nn.ModuleList([nn.TransformerEncoderLayer(
                 width, 4, 4 * width, dropout=0.0, batch_first=True, norm_first=True) for _ in range(layers)])
             self.head = nn.Linear(width, WORDS, bias=False)
+            nn.init.normal_(self.words.weight, std=0.02)
             self.head.weight = self.words.weight
 
         def forward(self, ids: Tensor) -> Tensor:

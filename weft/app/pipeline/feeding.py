@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
+from weft.app.pipeline.asked import looks_of
 from weft.runtime.captured.batch import BatchError, Layout, require_divides
 from weft.runtime.captured.batch_dims import TARGET_KEY
 from weft.runtime.captured.cut import BATCH
@@ -20,11 +21,13 @@ __all__ = ["Feeding"]
 
 class Feeding:
     """The batches of a pipeline of ``cut``, whose stages are on ``stage_ranks``, as ``rank`` hands them over: cut as
-    ``layout`` says, and the target along ``target_dim`` (``None``: each micro-batch has all of it)."""
+    ``layout`` says, and the target along ``target_dim`` (``None``: each micro-batch has all of it). Targets look like
+    ``example``, if there is one."""
 
     def __init__(self, cut: Division, stage_ranks: Sequence[int], rank: int, layout: Layout, goal: Goal,
-                 target_dim: int | None) -> None:
+                 target_dim: int | None, example: Any = None) -> None:
         self.layout, self.goal, self.rank, self.target_dim = layout, goal, rank, target_dim
+        self.looks = None if example is None else tree_flatten(looks_of(example))[0]
         ports = cut.stages(()).ports
         #: By rank: the leaves of the batch that its stages read, by the names that these have for them.
         self.read: dict[int, set[str]] = {each: set() for each in stage_ranks}
@@ -85,4 +88,7 @@ class Feeding:
                 raise BatchError(f"target has {leaf.shape[dim]} entries along dimension {dim}, but the batch has "
                                  f"{size}: give one for each sample")
             require_divides(leaf.shape[dim], count)
+            if self.looks is not None and looks_of(leaf) != self.looks[i]:
+                raise BatchError(f"target is {looks_of(leaf)}, but the example was {self.looks[i]}: give what the "
+                                 "pipeline was made with")
             yield leaf.chunk(count, dim)

@@ -120,8 +120,8 @@ class Ranks:
         if not isinstance(self.captured, Captured):
             return self.captured.sizes()
         captured, purity = self.graph
-        return tuple(None if crossing.refused is not None or not crossing.values else float(crossing.size)
-                     for crossing in crossings(captured, purity))
+        return tuple(float(crossing.size) if crossing.refused is None and crossing.values and purity.begins(node)
+                     else None for node, crossing in zip(captured.calls, crossings(captured, purity), strict=True))
 
     def row(self, sizes: tuple[float | None, ...]) -> Row:
         """The operators, each timed by all ranks at once: the median of the ranks counts. (What they keep is worked out
@@ -180,7 +180,8 @@ class Ranks:
         own = [s for s in training.stages if rank_of(s) == self.session.rank]
         self.session.barrier("to measure stages")
         with untouched(self.captured.model):
-            mine = measure_stages(training, device=self.session.device, repeats=REPEATS, only=own)
+            mine = measure_stages(training, device=self.session.device, repeats=REPEATS, only=own,
+                                  slots=True)
         found = [cost for each in self.session.exchange(mine, "measuring stages") for cost in each]
         return _chain(sorted(found, key=lambda cost: cost.stage))
 

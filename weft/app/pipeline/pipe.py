@@ -57,7 +57,8 @@ class Pipeline:
         self.model, self.rank = cut.captured.model, session.rank
         self._close, self._closed = close, False
         self._data = Data()
-        self.feeding = Feeding(cut, plan.stage_ranks or (), session.rank, inputs, goal, target_dim(options.batch_dims))
+        self.feeding = Feeding(cut, plan.stage_ranks or (), session.rank, inputs, goal, target_dim(options.batch_dims),
+                               options.target)
         self.stages = tuple(stages_of(plan, session.rank))
         training = self._computing(training_of(cut, self.stages, goal, self._data))
         training.clip_norm = options.clip_norm
@@ -228,7 +229,7 @@ class Pipeline:
 
     def _guarded(self, run: Callable[[], Result]) -> Result:
         if self._closed:
-            raise RuntimeError("the pipeline is closed")
+            raise RuntimeError("the pipeline is closed: make another one with weft.pipeline, or close it later")
         try:
             return run()
         except CaptureError as error:
@@ -295,7 +296,7 @@ class Pipeline:
 
         replay = self._stepping.replay()
         if replay is not None:
-            draw_step(self.plan, replay, path)
+            draw_step(self.plan, replay, path, type(self.model).__name__)
 
     def _leave(self) -> None:
         for stepping, _ in self._evaluation.values():
