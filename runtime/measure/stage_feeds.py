@@ -133,7 +133,9 @@ class _Graph:
     def feed(self, stage: int, module: nn.Module) -> Feed:
         training, device = self.training, self.device
         takes, gives = self.ports[stage]
-        data = training.inputs(0, 0) if self.holds_all or any(value not in self.givers for value in takes) else {}
+        whole = any(value in self.given and not self.given[value][1].has_gradient for value in takes)
+        data = training.inputs(0, 0) if self.holds_all or whole or any(
+            value not in self.givers for value in takes) else {}
         missing = [value for value in takes if value not in self.givers and value not in data]
         if missing:
             raise MeasureError(f"stage {stage} takes {missing[0]!r}, which no stage gives and inputs(0, 0) does not "

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from torch import nn
 
 from weft.app.pipeline.options import PipelineOptions
+from weft.app.pipeline.whole_numbers import whole_numbers
 from weft.runtime.by_modules.check import checked
 from weft.runtime.by_modules.cut import ModuleCut
 from weft.runtime.by_modules.trace import Traced
@@ -68,8 +69,9 @@ def stage_counts(model: Model, counts: tuple[int, ...], ranks: int) -> tuple[int
 
 
 def with_values(example: Example, model: Model) -> Example:
-    """``example`` with all that passes between stages in it, where these are measured on such. Raises
-    :class:`~weft.runtime.captured.captured.CaptureError` for stages that do not compute what the model does."""
-    if not isinstance(model, Traced):
-        return example
+    """``example`` with what passes between stages in it, where these are measured on such: all, or whole numbers.
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` for stages that do not compute what the model does."""
+    if isinstance(model, Captured):
+        return example if is_on_meta(model.model) else replace(
+            example, named={**whole_numbers(model, example.leaves), **example.named})
     return replace(example, named={**checked(ModuleCut(model)), **example.named})

@@ -1,0 +1,43 @@
+"""The whole numbers that a model computes of its example, for stages that are measured by themselves.
+
+Floating-point values that a stage takes may be any numbers while it is measured. Whole ones may not: they are places in
+tables, an order, or counts that add up, as those by which experts take their tokens, and what others do is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Interpreter, Node
+
+from weft.runtime.captured.captured import Captured
+from weft.runtime.captured.purity import Purity
+from weft.runtime.captured.untouched import untouched
+
+__all__ = ["whole_numbers"]
+
+
+class _Counted(Interpreter):
+    def __init__(self, captured: Captured) -> None:
+        super().__init__(captured.graph_module)
+        self.found: dict[str, Tensor] = {}
+        self.free = Purity(captured).free
+
+    def run_node(self, n: Node) -> Any:
+        result = super().run_node(n)
+        if n.op == "call_function" and n not in self.free and isinstance(result, Tensor) and not (
+                result.is_floating_point() or result.is_complex()):
+            self.found[n.name] = result.detach().clone()
+        return result
+
+
+def whole_numbers(captured: Captured, leaves: Sequence[Any]) -> dict[str, Tensor]:
+    """By the operator's name, the tensors of whole numbers and truth values that ``captured`` computes of ``leaves``;
+    without those that every stage computes itself."""
+    counted = _Counted(captured)
+    with untouched(captured.model), torch.no_grad():
+        counted.run(*leaves, enable_io_processing=False)
+    return counted.found
