@@ -122,16 +122,17 @@ def micro_batches(batch: Model) -> Iterator[tuple[list[Any], dict[str, Any]]]:
         yield list(map(part, batch.args)), {name: part(value) for name, value in batch.kwargs.items()}
 
 
-def errors(found: Sequence[dict[str, Tensor]], wanted: Plain) -> float:
-    """The largest error of a gradient in any step; infinite where one is missing."""
-    worst = 0.0
-    for mine, gradients in zip(found, wanted.gradients, strict=True):
-        if not mine.keys() <= gradients.keys():
-            return float("inf")
+def errors(found: Sequence[dict[str, Tensor]], wanted: Plain) -> tuple[float, str]:
+    """The largest error of a gradient in any step, and where it is; infinite where there should be none."""
+    worst = 0.0, ""
+    for step, (mine, gradients) in enumerate(zip(found, wanted.gradients, strict=True)):
+        if further := mine.keys() - gradients.keys():
+            return float("inf"), min(further)
         whole = float(torch.stack([g.double().norm() for g in gradients.values()]).norm())
         for name, gradient in mine.items():
             size = max(float(gradients[name].double().norm()), 1e-6 * whole)
-            worst = max(worst, float((gradient - gradients[name]).double().norm()) / size)
+            error = float((gradient - gradients[name]).double().norm()) / size
+            worst = max(worst, (error, f"{name}, step {step + 1}"))
     return worst
 
 
@@ -160,8 +161,10 @@ def rank(folder: Path, name: str, runs: Sequence[Run]) -> None:
             batches = [made(name, MICRO_BATCHES * ROWS, dtype, step) for step in range(STEPS)]
             with trained(model, batches, heard, **model.settings, time_limit=SEARCH, timeout=60.0, **settings) as pipe:
                 report = pipe.report()
-        told = {"error": errors(gradients, wanted), "parameters": sorted(gradients[0]), "loss_error": max(
-            abs(mine - loss) / abs(loss) for mine, loss in zip(losses, wanted.losses, strict=True)),
+        error, worst = errors(gradients, wanted)
+        told = {"error": error, "worst": worst, "places": pipe.cut.places,
+            "parameters": sorted(gradients[0]), "loss_error": max(
+                abs(mine - loss) / abs(loss) for mine, loss in zip(losses, wanted.losses, strict=True)),
             "planned": report.planned, "measured": report.measured, "stages": len(report.ranks),
             "seconds": time.perf_counter() - begun}
         path = folder / f"{'-'.join(map(str, run))}.{pipe.rank}.json"
@@ -190,9 +193,12 @@ def together(folder: Path, run: Run, told: Sequence[dict[str, Any]]) -> dict[str
     """What the ranks found."""
     wanted: Plain = torch.load(folder / f"{run.dtype}.pt", weights_only=False)
     missing = wanted.gradients[0].keys() - {name for each in told for name in each["parameters"]}
-    error = float("inf") if missing else max(each["error"] for each in told)
+    error, worst = max((each["error"], each["worst"]) for each in told)
+    if missing:
+        error, worst = float("inf"), min(missing)
     first = told[0]
-    return {"error": error, "loss_error": max(each["loss_error"] for each in told), "stages": first["stages"],
+    return {"error": error, "worst": worst, "places": first["places"],
+            "loss_error": max(each["loss_error"] for each in told), "stages": first["stages"],
             "planned": first["planned"], "measured": first["measured"],
             "ratio": first["measured"] / first["planned"], "seconds": first["seconds"]}
 

@@ -137,6 +137,7 @@ class StageRunner:
         self.moment = moment or Moment()
         self._before = self.moment.micro_batch
         seeds_of(module, self.moment)
+        self._parameters = tuple(module.parameters())
         self._split = deferrable(module) if split else []
         for layer in self._split:
             layer.__dict__["forward"] = self._deferring(layer)
@@ -236,9 +237,19 @@ class StageRunner:
         led = [(edge, gradient) for i, edge in graph.ends if (gradient := gradients[i]) is not None]
         if led:
             _run_backward(*zip(*led, strict=True))
+            self._keep_apart([gradient for _, gradient in led])
         if self._shelves is not None:
             self._shelves.pop(micro_batch, None)
         return tuple(graph.inputs)
+
+    def _keep_apart(self, gradients: Sequence[Tensor]) -> None:
+        """Copy the gradients of parameters that lie in the memory of the outputs' ``gradients``: of a parameter that an
+        output is a view of, torch takes the very tensor, whose memory soon holds another message."""
+        lent = {gradient.untyped_storage().data_ptr() for gradient in gradients}
+        for parameter in self._parameters:
+            own = parameter.grad
+            if own is not None and own.layout == torch.strided and own.untyped_storage().data_ptr() in lent:
+                parameter.grad = own.clone()
 
     def input_grad(self, micro_batch: int, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         """Backward without the weight gradients that wait, which :meth:`weight_grad` must follow with."""

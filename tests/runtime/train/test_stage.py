@@ -155,3 +155,26 @@ def test_what_a_stage_neither_saves_nor_hands_on_is_not_kept() -> None:
     del x
     assert [ref() for ref in seen] == [None, None]
     assert runner.backward(0, torch.ones(WIDTH))[0] is not None
+
+
+class Shown(nn.Module):
+    """Gives a view of its weight, beside a product with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(WIDTH, 1))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.square(), self.weight.squeeze(1)
+
+
+def test_a_gradient_does_not_lie_in_the_memory_of_a_message() -> None:
+    """A parameter's gradient was the buffer that the next micro-batch's came in."""
+    shown = Shown()
+    runner = StageRunner(shown)
+    message = torch.full((WIDTH,), 2.0)
+    for micro_batch in range(3):
+        runner.forward(micro_batch, torch.ones(WIDTH))
+        runner.backward(micro_batch, torch.ones(WIDTH), message)
+        message.fill_(2.0 + micro_batch + 1)
+    assert torch.equal(shown.weight.grad, torch.full((WIDTH, 1), 2.0 + 3.0 + 4.0))
