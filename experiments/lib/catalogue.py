@@ -147,7 +147,7 @@ EXPERIMENTS = {entry.name: entry for entry in (
                ("--devices", "4", "--shapes", "V", "--caps", "1.5", "--seconds", "2"),
                arguments=("--devices", "8,16,32,64,128"), quiet=True),
     Experiment("share", "step.share", (*_PLANS, "tests/support/sharing.py"), 15,
-               ("--sets", "4", "--effort", "0.05", "--only", "none")),
+               ("--sets", "3", "--effort", "0.05", "--only", "none")),
     Experiment("shared_jobs", "runtime.shared_jobs", (*_EXECUTOR, "tests/support/shared_ranks.py"), 2,
                ("--repeats", "1"), quiet=True, slow=True),
     Experiment("signals", "step.signals", ("weft", "solver"), 12, ("--moments", "1", "--only", "solve"), quiet=True,

@@ -152,9 +152,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=RESULTS / "layouts.json")
     options = parser.parse_args(arguments)
     record = Record(options.output)
-    report: dict[str, Any] = {"pairs": [pairs(devices) for devices in options.devices],
-                              "groups": groups(3 * options.plans),
-              "plans": [plans(name, options.plans) for name in MODELS], "published": published()}
+    report: dict[str, Any] = {
+        "pairs": [pairs(devices) for devices in options.devices], "groups": groups(3 * options.plans),
+        "plans": [plans(name, options.plans) for name in MODELS], "published": published()}
     record.write(report)
     print(json.dumps(report, indent=1))
     exact = all(row["largest_error"] < 1e-12 and row["equal_to_exhaustive"] == row["pairs"] for row in report["pairs"])

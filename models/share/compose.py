@@ -15,15 +15,10 @@ from weft.solver.problem import Device, Link, Number
 from weft.solver.wide.block import Options, WideBlock
 from weft.solver.wide.problem import WideProblem
 
-__all__ = ["MARK", "composed", "in_one_unit", "own_name", "require_same_gpus"]
+__all__ = ["MARK", "composed", "in_one_unit", "require_same_gpus"]
 
 #: Between the name of a job and that of its block.
 MARK = "/"
-
-
-def own_name(job: str, name: str) -> str:
-    """What a block of ``job`` is called where the job is alone, given what it is called among others."""
-    return name.removeprefix(job + MARK)
 
 
 def in_one_unit(jobs: Sequence[Job]) -> tuple[Job, ...]:

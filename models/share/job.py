@@ -10,7 +10,7 @@ from weft.solver.problem import Device, Number, Problem, ProblemError
 from weft.solver.wide.block import Amounts, WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
 
-__all__ = ["Job", "SharingError", "job_of", "one_at_a_time", "owners"]
+__all__ = ["Job", "SharingError", "job_of", "one_at_a_time"]
 
 
 class SharingError(ValueError):
@@ -47,12 +47,6 @@ class Job:
         names = [device.lane_of or device.name for device in self.problem.devices]
         return frozenset(numbers[names[d]] for block in self.problem.blocks for d in block.devices)
 
-    @property
-    def is_collective(self) -> bool:
-        """Whether some of its blocks need several GPUs at once."""
-        return any(len({(self.problem.devices[d].lane_of or self.problem.devices[d].name) for d in block.devices}) > 1
-                   for block in self.problem.blocks)
-
 
 def job_of(name: str, problem: Problem | WideProblem, kind: str = "", notes: tuple[str, ...] = ()) -> Job:
     """The job ``name`` that ``problem`` is. Raises :class:`SharingError` for a problem with jobs or classes."""
@@ -76,13 +70,6 @@ def one_at_a_time(problem: WideProblem) -> WideProblem:
     links = tuple(replace(link, source=owner[link.source], target=owner[link.target]) for link in problem.links)
     return replace(problem, devices=kept, links=links,
                    blocks=tuple(_on_owners(block, owner) for block in problem.blocks))
-
-
-def owners(problem: WideProblem | Problem) -> tuple[int, ...]:
-    """Per device, the number of the GPU that it is, or is a lane of, among those that are no lanes."""
-    place = {device.name: number for number, device in enumerate(
-        device for device in problem.devices if device.lane_of is None)}
-    return tuple(place[device.lane_of or device.name] for device in problem.devices)
 
 
 def _own(problem: WideProblem) -> tuple[Device, ...]:

@@ -2,8 +2,10 @@
 
 Matrix products, projections, convolutions, embeddings, attention, norms, softmax, pointwise operators, reductions and
 views become operators with an annotation; a bias is an operator of its own, so that a product whose sum is cut adds it
-once. A dimension that a view merges or cuts is cut as far as its parts stay in one piece. What is not known is frozen:
-every device computes all of it, and a note says so.
+once. A dimension that a view merges or cuts is cut as far as its parts stay in one piece. An operator of a user's own
+library splits as the annotation says that is registered under its name
+(:func:`~weft.models.transform.kernels.operator`). What is not known is frozen: every device computes all of it, and a
+note says so.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import Any, TypeAlias
 
 from weft.models.capture.exported import Exported, Ref, Step
 from weft.models.transform.annotation import Annotation, Axis, Dimensions, PlanError
+from weft.models.transform.kernels import own_annotation
 from weft.models.transform.program import Program, ProgramBuilder, ProgramTensor
 
 __all__ = ["RULES", "program_of", "read_program"]
@@ -74,7 +77,8 @@ class _Writer:
         return self.builder.build(*outputs)
 
     def write(self, step: Step) -> None:
-        kind = step.target.removeprefix("torch.ops.").removeprefix("aten.").split(".")[0]
+        space, _, rest = step.target.removeprefix("torch.ops.").partition(".")
+        kind = rest.split(".")[0] if space == "aten" else f"{space}.{rest.split('.')[0]}"
         in_place = kind.endswith("_") and not kind.endswith("__")
         reads = list(_refs((step.arguments, step.keywords)))
         if kind in _VIEWS and reads:
@@ -91,15 +95,30 @@ class _Writer:
         known = len(self.builder.operations), dict(self.builder.tensors), dict(self.names)
         rule = RULES.get(kind.removesuffix("_"))
         try:
-            if rule is None:
+            own = own_annotation(kind.rpartition(".")[2])
+            if own is not None:
+                self.own(step, kind.rpartition(".")[2], own)
+            elif rule is None:
                 raise _UnknownError
-            rule(self, step)
+            else:
+                rule(self, step)
         except (_UnknownError, PlanError, LookupError, TypeError, ValueError):
             del self.builder.operations[known[0]:]
             self.builder.tensors, self.names = known[1], known[2]
             self.whole(step, kind)
         if in_place and reads and step.outputs[0] is not None:
             self.names[reads[0]] = self.names[step.outputs[0]]
+
+    def own(self, step: Step, kind: str, how: Annotation) -> None:
+        """A user's operator, by the annotation that was registered under its name; it takes tensors alone."""
+        reads = [self.tensor(argument) for argument in step.arguments]
+        made = [name for name in step.outputs if name is not None]
+        if step.keywords or len(made) != len(how.outputs):
+            raise _UnknownError
+        self.builder.several(step.name, kind, how, reads, outputs=made)
+        if any(self.shape(name) != self.exported.metas[name].shape for name in made):
+            raise _UnknownError
+        self.names.update({name: name for name in made})
 
     def whole(self, step: Step, kind: str) -> None:
         """An operator that is not cut."""

@@ -27,6 +27,7 @@ __all__ = ["largest_difference", "run_dense", "run_planned"]
 
 def run_dense(program: Program, given: Mapping[str, Array]) -> dict[str, Array]:
     """All tensors of a program on one device, from its inputs, parameters and states."""
+    _require_given(program, given)
     values = dict(given)
 
     def value(name: str) -> Array:
@@ -51,6 +52,7 @@ def run_planned(planned: Planned, joined: Sequence[Communication], order: Sequen
     Raises :class:`~weft.models.transform.annotation.PlanError` where a part reads what its device does not have, and
     where devices that should hold the same do not.
     """
+    _require_given(planned.program, given)
     return _Run(planned, joined, given).go(order)
 
 
@@ -60,6 +62,13 @@ def largest_difference(planned: Planned, joined: Sequence[Communication], order:
     dense, found = run_dense(planned.program, given), run_planned(planned, joined, order, given)
     return max(float(np.abs(found[name] - dense[name]).max(initial=0)) / max(1.0, float(np.abs(dense[name]).max(
         initial=0))) for name in planned.program.outputs)
+
+
+def _require_given(program: Program, given: Mapping[str, Array]) -> None:
+    for name, tensor in program.tensors.items():
+        if tensor.source != "operator" and (name not in given or tuple(given[name].shape) != tensor.shape):
+            what = "is missing" if name not in given else f"is of shape {tuple(given[name].shape)}"
+            raise PlanError(f"the {tensor.source} {name!r} of shape {tensor.shape} {what}")
 
 
 class _Run:

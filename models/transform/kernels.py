@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from weft.models.transform.annotation import Annotation, Dimensions, PlanError, annotation
 
-__all__ = ["KERNELS", "Array", "Call", "Gradient", "Kernel", "kernel", "operator", "own_annotation"]
+__all__ = ["KERNELS", "Array", "Call", "Gradient", "Kernel", "forget", "kernel", "operator", "own_annotation"]
 
 Array: TypeAlias = NDArray[Any]
 
@@ -65,6 +65,13 @@ class Kernel:
 
 KERNELS: dict[str, Kernel] = {}
 _OWN: dict[str, Annotation] = {}
+
+
+def forget(kind: str) -> None:
+    """Take back a user's own operator."""
+    _OWN.pop(kind, None)
+    for known in [name for name in KERNELS if name == kind or name.startswith(f"{kind}_grad")]:
+        del KERNELS[known]
 
 
 def kernel(kind: str) -> Kernel:

@@ -295,6 +295,8 @@ def assign(planned: Planned, operators: str, devices: int | Sequence[int]) -> Pl
     """Put operators on devices: one for each part, but for those in turn. An operator in one piece that gets several
     devices is computed by all of them. Raises :class:`PlanError` where the numbers do not fit."""
     given = (devices,) if isinstance(devices, int) else tuple(devices)
+    if min(given, default=0) < 0:
+        raise PlanError(f"{operators}: the device {min(given)} is negative")
     if not given or len(set(given)) != len(given):
         raise PlanError(f"{operators}: the devices {list(given)} must be different; parts in turn are co_shard's")
     cuts, found = dict(planned.cuts), dict(planned.devices)

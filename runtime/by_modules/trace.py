@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 import difflib
 import hashlib
-import inspect
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -22,15 +21,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import TreeSpec, keystr, tree_flatten, tree_flatten_with_path, tree_leaves, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 from weft.runtime.by_modules.calls import READS, Counts, calls_seen, function_name, is_random, users_line, version
+from weft.runtime.captured.arguments import Leaf, leaves_of
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.captured.told import raised_at
 from weft.runtime.captured.untouched import untouched
 from weft.runtime.interface.training import Boundary
 
-__all__ = ["Call", "Entry", "Input", "Traced", "copied"]
+__all__ = ["Call", "Entry", "Traced", "copied"]
 
 #: How often a trace is begun anew, when a tensor that seemed free turns out to be written to.
 AGAIN = 10
@@ -38,12 +38,6 @@ AGAIN = 10
 EXAMPLES = 8
 #: What a submodule may give beside tensors: what is the same in each call, and numbers, which are sent.
 FIXED, NUMBERS = (str, bytes, torch.dtype, torch.device, type(None)), (bool, int, float)
-
-
-class Input(NamedTuple):
-    """A leaf of the model's arguments."""
-
-    name: str
 
 
 class Made(str):
@@ -102,7 +96,7 @@ class Traced:
     names: Mapping[int, str]
     in_spec: TreeSpec
     out_spec: TreeSpec
-    inputs: tuple[Input, ...]
+    inputs: tuple[Leaf, ...]
     in_leaves: tuple[Any, ...]
     entries: tuple[Entry, ...]
     calls: Mapping[str, Call]
@@ -252,7 +246,7 @@ class _Trace(TorchFunctionMode):
         leaves, in_spec = tree_flatten((args, kwargs))
         leaves = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]  # one given twice is two
         args, kwargs = tree_unflatten(leaves, in_spec)
-        inputs = _inputs(model, args, kwargs)
+        inputs = leaves_of(model, args, kwargs)
         for i, leaf in enumerate(leaves):
             if isinstance(leaf, Tensor):
                 self.values[id(leaf)] = leaf, _Value(inputs[i].name, 0, True, i)
@@ -469,26 +463,3 @@ def argument_name(path: str, place: int) -> str:
 
 def _looks(leaf: Tensor) -> Boundary:
     return Boundary(tuple(leaf.shape), leaf.dtype)
-
-
-def _inputs(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Input, ...]:
-    """A name for each leaf: that of the argument, and where in it."""
-    try:
-        bound = list(inspect.signature(model.forward).bind(*args, **kwargs).arguments)
-        kinds = inspect.signature(model.forward).parameters
-    except (TypeError, ValueError) as error:
-        raise CaptureError(f"{type(model).__name__} is not called so: {error}; give its arguments as its forward takes "
-                           "them") from None
-    positional = [name for name in bound if kinds[name].kind in (kinds[name].POSITIONAL_ONLY,
-                                                                kinds[name].POSITIONAL_OR_KEYWORD)]
-    return tuple(Input(_name(path, positional)) for path, _ in tree_flatten_with_path((args, kwargs))[0])
-
-
-def _name(path: Sequence[Any], positional: Sequence[str]) -> str:
-    whole, which, *rest = path
-    if whole.idx == 1:
-        return str(which.key) + keystr(tuple(rest))
-    own = positional[which.idx] if which.idx < len(positional) else f"argument {which.idx}"
-    return own + keystr(tuple(rest))
-
-

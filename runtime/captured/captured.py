@@ -20,7 +20,7 @@ from torch.fx import GraphModule, Node
 from torch.utils._pytree import TreeSpec, tree_leaves, tree_map
 
 from weft.runtime.captured.faked import exchanged, faked, is_on_meta
-from weft.runtime.captured.told import raised_at, split_advice
+from weft.runtime.captured.told import quoted_place, raised_at, split_advice
 from weft.runtime.captured.untouched import untouched
 
 __all__ = ["CaptureError", "Captured"]
@@ -140,14 +140,25 @@ class Captured:
         return [name for name, parameter in self.model.named_parameters()
                 if parameter.requires_grad and id(parameter) not in read]
 
+    def require_fixed(self) -> None:
+        """Raise :class:`CaptureError` if the shape of any tensor depends on data: what it costs could not be planned.
+        """
+        for node in self.calls:
+            if (looks := tensors(node)) is not None and any(isinstance(n, torch.SymInt) for n in looks.shape):
+                place = quoted_place(node.meta.get("stack_trace"))
+                raise CaptureError(f"the operator {node.name}{where(node)}{place} gives a tensor whose shape depends "
+                                   "on data: use torch.where or a mask in place of picking entries, or cut without an "
+                                   f"export, with {split_advice(self.model)}")
+
     def _require_read(self) -> None:
         if not self.calls:
             raise CaptureError(f"{type(self.model).__name__} computes nothing: no operator was captured")
         for node in self.calls:
-            if isinstance(looks := node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool):
-                raise CaptureError(f"the operator {node.name}{where(node)} gives the number {looks} whose value "
-                                   "depends on data: compute it outside the model and give it as an argument, or cut "
-                                   f"without an export, with {split_advice(self.model)}")
+            if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool):
+                place = quoted_place(node.meta.get("stack_trace"))
+                raise CaptureError(f"the operator {node.name}{where(node)}{place} gives a number that depends on "
+                                   "data: compute it outside the model and give it as an argument, or cut without an "
+                                   f"export, with {split_advice(self.model)}")
 
 
 def where(node: Node) -> str:
@@ -197,7 +208,7 @@ def _looks(node: Node) -> str:
 def _why(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> str:
     """Why an export failed, and what to do: of a model that does not run either, that."""
     name, said = type(model).__name__, raised_at(error)
-    if "Unsupported output type" in str(error) or "Unsupported input type" in str(error):
+    if any(known in str(error) for known in ("Unsupported output type", "Unsupported input type", "in output, which")):
         return (f"{name} cannot be exported: {said}: give it and let it return tensors in tuples, lists or dicts, and "
                 "for a model of transformers give use_cache=False among kwargs")
     try:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_leaves, tree_unflatten
 
 from weft.runtime.captured.captured import CaptureError
+from weft.runtime.captured.told import raised_at
 
 __all__ = ["LOSS", "TARGET", "LossStage", "ResultStage", "loss_of"]
 
@@ -59,6 +60,10 @@ class ResultStage(nn.Module):
         return tuple(leaf for leaf in tree_leaves(self.output(*xs)) if isinstance(leaf, Tensor))
 
 
+#: Mistakes in a loss function, as opposed to what a machine lacks.
+MISTAKES = (AttributeError, TypeError, KeyError, IndexError, ValueError, NameError, AssertionError)
+
+
 class LossStage(ResultStage):
     """The last stage of a training: its last arguments are the ``targets`` leaves of the target, which ``target_spec``
     puts together. ``loss`` is called with result and target; ``None``: the model gives its own."""
@@ -76,6 +81,15 @@ class LossStage(ResultStage):
         if self.loss is None:
             return (loss_of(output),)
         target = None if self.target_spec is None else tree_unflatten(targets, self.target_spec)
-        loss = self.loss(output, target)
+        loss = self._loss(output, target)
         require_scalar(loss, f"{getattr(self.loss, '__name__', type(self.loss).__name__)}:")
         return (loss.reshape(()),)
+
+    def _loss(self, output: Any, target: Any) -> Any:
+        assert self.loss is not None
+        try:
+            return self.loss(output, target)
+        except MISTAKES as error:
+            name = getattr(self.loss, "__name__", type(self.loss).__name__)
+            raise CaptureError(f"loss cannot be called: {name} raised {raised_at(error)}: it is called with the "
+                               "model's result and the target of one micro-batch") from error

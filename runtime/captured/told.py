@@ -11,21 +11,28 @@ from types import TracebackType
 import torch
 from torch import nn
 
-__all__ = ["raised_at", "split_advice", "users_place"]
+__all__ = ["quoted_place", "raised_at", "split_advice", "users_place"]
 
 #: Code that is not the user's: torch's, and ours that runs models.
 _OURS = (str(Path(torch.__file__).resolve().parent), str(Path(__file__).resolve().parents[1]))
 #: Where torch quotes the user's line in a message.
 _QUOTED = re.compile(r'File "([^"]+)", line (\d+), in \S+\n\s*([^\n]*)')
 
+#: What torch says, and what it means to somebody who has not read torch's code.
+_PLAIN = (("Could not guard on data-dependent expression", "Python looks at the numbers of a tensor"),
+          ("Could not extract specialized integer from data-dependent", "Python looks at the numbers of a tensor"),
+          (".numpy() is not supported for tensor subclasses", "numpy is called, which an export cannot follow"),
+          ("unsupported format string passed to SymFloat", "a number of a tensor is printed"))
+
 
 def raised_at(error: BaseException) -> str:
     """The first line of what was raised, and the innermost line of the user's that it came through."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    said = lines[0].rstrip(".")
+    said = next((plain for known, plain in _PLAIN if known in lines[0]), lines[0].partition(". ")[0].rstrip("."))
     if not isinstance(error, RuntimeError | ValueError) and type(error).__module__ == "builtins":
         said = f"{type(error).__name__}: {said}"
     place = users_place(error)
+    said = said.replace("FakeTensor", "Tensor")
     return f"{said:.200}" + (f", at {place}" if place else "")
 
 
@@ -33,6 +40,13 @@ def users_place(error: BaseException) -> str:
     """The innermost line that is neither torch's nor weft's, as ``file.py:12 (code)``; ``""`` if there is none."""
     for name, line, code in reversed([*_quoted(error), *_walked(error)]):
         return f"{Path(name).name}:{line}" + (f" ({code.strip():.80})" if code else "")
+    return ""
+
+
+def quoted_place(stack: str | None) -> str:
+    """The user's innermost line that torch has noted of an operator, with ``" at "`` before it; ``""`` if none."""
+    for name, line, code in reversed([found for found in _QUOTED.findall(stack or "") if _is_users(found[0])]):
+        return f" at {Path(name).name}:{line} ({code.strip():.80})"
     return ""
 
 

@@ -11,6 +11,7 @@ from torch.fx import GraphModule
 from torch.utils._pytree import tree_unflatten
 
 from weft.runtime.captured.batch import BatchError, micro_batch
+from weft.runtime.captured.batch_dims import Dims, one_dim
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.cut import Cut
 from weft.runtime.captured.decisions import Decisions
@@ -42,13 +43,16 @@ class Treatment:
                 for s, module in stages.items()}
 
 
-def treated(captured: Captured, decisions: Decisions, leaves: Sequence[Any], dim: int = 0) -> Captured:
+def treated(captured: Captured, decisions: Decisions, leaves: Sequence[Any],
+            dims: Dims | int = 0) -> Captured:
     """``captured``, whose stages do what ``decisions`` says; see :func:`treatment_of`."""
-    return replace(captured, treatment=treatment_of(captured, decisions, leaves, dim) if decisions else None)
+    return replace(captured, treatment=treatment_of(captured, decisions, leaves, dims) if decisions else None)
 
 
-def treatment_of(captured: Captured, decisions: Decisions, leaves: Sequence[Any], dim: int = 0) -> Treatment:
-    """What carries out ``decisions``; ``leaves`` are the inputs of one micro-batch, whose batch is dimension ``dim``.
+def treatment_of(captured: Captured, decisions: Decisions, leaves: Sequence[Any],
+                 dims: Dims | int = 0) -> Treatment:
+    """What carries out ``decisions``; ``leaves`` are the inputs of one micro-batch, and ``dims`` the dimension
+    of each that is the batch, or the one of all that are as long there as the first.
 
     Raises :class:`~weft.runtime.captured.captured.CaptureError` for a module that is not there, or a micro-batch that
     has no such shares.
@@ -65,7 +69,7 @@ def treatment_of(captured: Captured, decisions: Decisions, leaves: Sequence[Any]
         if count in shares:
             continue
         try:
-            parts = [micro_batch(value, count, dim) for value in (args, kwargs)]
+            parts = micro_batch((args, kwargs), count, one_dim(leaves, dims) if isinstance(dims, int) else dims)
         except BatchError as error:
             raise CaptureError(f"co_shard has {count} for {path!r}, but a micro-batch does not divide so: "
                                f"{str(error).partition(':')[0].replace('micro-batches', 'shares')}") from None

@@ -58,7 +58,7 @@ class Facts(NamedTuple):
 class Marker(NamedTuple):
     """What a checkpoint says of itself: the digest of its plan, how many batches it has behind it, how many replicas
     (``None``: not said), per rank the signatures of its stages, its files, and the SHA-256 of all that. One of another
-    format has no plan and no signatures."""
+    format has no plan and no signatures; it may have the ``seed`` of random operators."""
 
     plan: str
     step: int
@@ -66,6 +66,7 @@ class Marker(NamedTuple):
     signatures: Mapping[str, Any]
     files: Mapping[str, Facts]
     digest: str
+    seed: int | None = None
 
 
 # -- finding -----------------------------------------------------------------------------------------------------------
@@ -177,7 +178,8 @@ def marker_of(path: Path, unchecked: bool = False, wanted: str = CHECKPOINT_FORM
         of_a_plan = wanted == CHECKPOINT_FORMAT
         marker = Marker(entry.text("plan") if of_a_plan else "", entry.count("step"),
                         entry.count("replicas") if entry.has("replicas") else None,
-                        entry.child("signatures").value if of_a_plan else {}, files, digest)
+                        entry.child("signatures").value if of_a_plan else {}, files, digest,
+                        entry.value["seed"] if type(entry.value.get("seed")) is int else None)
     except OSError as error:
         raise DamagedCheckpoint(_damaged(f"{path / MARKER}: {error.strerror}")) from None
     except FormatError as error:

@@ -36,10 +36,11 @@ RANDOM, RANDOM_GPU = "random.cpu", "random.cuda"
 
 
 def save(session: Session, folder: Path, step: int, model: Mapping[str, Tensor], optimizer: Optimizer | None,
-         names: Mapping[int, str], keep: int | None = None) -> Path:
+         names: Mapping[int, str], keep: int | None = None, seed: int | None = None) -> Path:
     """Save ``model``, this rank's part of it by name, and ``optimizer``, over parameters whose names are given by
     ``id``, as they are after batch ``step``; gives the checkpoint's folder. The last ``keep`` checkpoints stay
-    (``None``: all). All ranks must call it together, also those that have no part.
+    (``None``: all). ``seed``: that random operators draw from. All ranks must call it together, also those that have no
+    part.
 
     Raises :class:`~weft.runtime.ranks.session.SessionError` where that cannot be written.
     """
@@ -59,7 +60,7 @@ def save(session: Session, folder: Path, step: int, model: Mapping[str, Tensor],
         session.barrier(f"to save {target}")
         parts = session.everywhere(checksums(partial, session.rank, session.world), f"saving {target}")
         if first:
-            commit(partial, target, {"step": step, "ranks": session.world},
+            commit(partial, target, {"step": step, "ranks": session.world, "seed": seed},
                    {name: facts for each in parts for name, facts in each.items()}, MODEL_FORMAT)
             for old in whole(folder, MODEL_FORMAT)[keep:] if keep else ():
                 shutil.rmtree(old)
@@ -73,10 +74,12 @@ def save(session: Session, folder: Path, step: int, model: Mapping[str, Tensor],
 
 @dataclass(frozen=True)
 class Found:
-    """A checkpoint that has been proven whole: its folder, and how many batches it has behind it."""
+    """A checkpoint that has been proven whole: its folder, how many batches it has behind it, and the seed of its
+    random operators."""
 
     path: Path
     step: int
+    seed: int | None = None
 
 
 def find(session: Session, folder: Path) -> Found | None:
@@ -95,7 +98,7 @@ def find(session: Session, folder: Path) -> Found | None:
         raise SessionError(str(error)) from None
     require_one(session, folder, (here.name, marker.digest))
     require_whole(here, marker, session)
-    return Found(here, marker.step)
+    return Found(here, marker.step, marker.seed)
 
 
 def restore_training(session: Session, found: Found, optimizer: Optimizer | None, names: Mapping[int, str]) -> None:

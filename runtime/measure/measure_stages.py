@@ -33,7 +33,8 @@ SWEPT = 512 * 2**20
 
 
 def measure_stages(training: Training, *, device: torch.device | None = None, repeats: int = 7, held: int = 0,
-                   begin: int = 0, only: Collection[int] | None = None) -> list[StageCosts]:
+                   begin: int = 0, only: Collection[int] | None = None,
+                   slots: bool = False) -> list[StageCosts]:
     """The costs of all stages of ``training``, which holds every stage of a chain, or of a graph (then with ports); or
     of those in ``only``.
 
@@ -41,7 +42,8 @@ def measure_stages(training: Training, *, device: torch.device | None = None, re
     earlier one is not measured again; ``training.stages`` may be any mapping, so one that builds a stage when it is
     asked never has the whole model in memory. Medians are over ``repeats`` micro-batches. ``held`` is how many bytes of
     weights and gradients a rank will have: between two passes of one stage it goes through those of its others, and so
-    does the measuring, or the caches would be warmer than in a run. Raises :class:`MeasureError` for a training that is
+    does the measuring, or the caches would be warmer than in a run. With ``slots`` what a pass is given lies in room
+    of its own, as messages do, and is no part of its memory. Raises :class:`MeasureError` for a training that is
     no such thing.
     """
     where = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -57,7 +59,7 @@ def measure_stages(training: Training, *, device: torch.device | None = None, re
             module = training.stages[s].to(where)
             feed = feeds.feed(s, module)
             first = likenesses.setdefault(repr((_likeness(module), feed.likeness, feed.trains)), s)
-            cost = (_measure_stage(feed, module, where, repeats, held) if first == s
+            cost = (_measure_stage(feed, module, where, repeats, held, slots) if first == s
                     else replace(found[first], same_as=first))
             found[s] = replace(cost, stage=s, takes=feed.takes, owes=feed.owes,
                                parameters=sum(p.numel() for p in module.parameters()), deferred=_deferred(module))
@@ -85,7 +87,8 @@ def measured_ties(training: Training) -> tuple[tuple[str, tuple[int, ...]], ...]
                      if len(stages) > 1 and parameter.requires_grad and not any(parameter in some for some in named)))
 
 
-def _measure_stage(feed: Feed, module: nn.Module, device: torch.device, repeats: int, held: int) -> StageCosts:
+def _measure_stage(feed: Feed, module: nn.Module, device: torch.device, repeats: int, held: int,
+                   slots: bool) -> StageCosts:
     parameters = sum(p.numel() * p.element_size() for p in module.parameters())
     trained = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
     buffers = sum(b.numel() * b.element_size() for b in module.buffers())
@@ -95,8 +98,8 @@ def _measure_stage(feed: Feed, module: nn.Module, device: torch.device, repeats:
             f"needs about {need} bytes beside its weights, {free} are free"))
     stage = _Stage(feed, module, device)
     between = torch.zeros(min(SWEPT, max(0, held - 2 * parameters)), dtype=torch.uint8, device=device)
-    passes = ({mode: stage.measure(mode, repeats, between) for mode in MODES} if feed.trains
-              else dict.fromkeys(MODES, stage.measure_forward(repeats, between)))
+    passes = ({mode: stage.measure(mode, repeats, between, slots) for mode in MODES} if feed.trains
+              else dict.fromkeys(MODES, stage.measure_forward(repeats, between, slots)))
     for parameter in module.parameters():
         parameter.grad = None
     return StageCosts(0, parameters, buffers, feed.output_bytes, passes,
@@ -109,14 +112,15 @@ class _Stage:
     def __init__(self, feed: Feed, module: nn.Module, device: torch.device) -> None:
         self.feed, self.module, self.device = feed, module, device
 
-    def measure(self, mode: str, repeats: int, between: Tensor) -> dict[str, PassCost]:
+    def measure(self, mode: str, repeats: int, between: Tensor, slots: bool) -> dict[str, PassCost]:
         """Every pass of one kind of backward; ``between`` is gone through before each that is timed."""
         runner = StageRunner(self.module, function=self.feed.function, split=mode == "split",
                              constant=self.feed.constant)
         try:
             for run in self._passes(runner, mode).values():  # gradients are made, kernels chosen
                 run()
-            memories = {letter: memory_of(run, self.device)[1] for letter, run in self._passes(runner, mode).items()}
+            memories = {letter: memory_of(run, self.device)[1] for letter, run in (
+                self._dropping(runner, mode) if slots else self._passes(runner, mode).items())}
             laps: dict[str, list[float]] = {letter: [] for letter in MODES[mode]}
             timer = Timer(self.device)
             gc.disable()
@@ -129,13 +133,15 @@ class _Stage:
             runner.close()
         return {letter: PassCost(Sample.of(laps[letter]), memories[letter]) for letter in MODES[mode]}
 
-    def measure_forward(self, repeats: int, between: Tensor) -> dict[str, PassCost]:
+    def measure_forward(self, repeats: int, between: Tensor, slots: bool) -> dict[str, PassCost]:
         """The forward of a stage that does not train."""
         runner = StageRunner(self.module, function=self.feed.function)
         timer, laps = Timer(self.device), list[float]()
 
+        lying = self.feed.inputs() if slots else None
+
         def forward() -> None:
-            runner.infer_of(0, *self.feed.inputs())
+            runner.infer_of(0, *(self.feed.inputs() if lying is None else lying))
 
         forward()
         memory = memory_of(forward, self.device)[1]
@@ -162,6 +168,14 @@ class _Stage:
 
         every = {"F": forward, "B": backward, "I": input_grad, "W": weight_grad}
         return {letter: every[letter] for letter in MODES[mode]}
+
+    def _dropping(self, runner: StageRunner, mode: str) -> Iterator[tuple[str, Callable[[], None]]]:
+        """The same with what they are given made beforehand, and what they give dropped."""
+        for letter, run in self._timed(runner, mode):
+            def dropping(run: Callable[[], Any] = run) -> None:
+                run()
+
+            yield letter, dropping
 
     def _timed(self, runner: StageRunner, mode: str) -> Iterator[tuple[str, Callable[[], Any]]]:
         """The same with what they are given made beforehand."""

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 
 from weft.runtime.interface.training import Boundary, Training
@@ -122,7 +122,8 @@ class _Graph:
         givers = {value: stage for stage, port in ports.items() for value in port.gives}
         self.givers = givers
         self.used = {value for port in ports.values() for value in port.takes}
-        self.holds_all = any(needs_numbers(module) for module in self.training.stages.values())
+        stages = self.training.stages
+        self.holds_all = isinstance(stages, dict) and any(map(needs_numbers, stages.values()))  # else made at lookup
         for stage, port in ports.items():
             for value in port.takes:
                 if givers.get(value, -1) >= stage:
@@ -146,7 +147,10 @@ class _Graph:
             return [_random(self.given[value][1], device) if value in self.givers and value not in data
                     else torch.as_tensor(data[value]).to(device, copy=True) for value in takes]
 
-        kept, outputs = _foresee(module, inputs, needs_numbers(module))
+        try:
+            kept, outputs = _foresee(module, inputs, needs_numbers(module))
+        except (DataDependentOutputException, DynamicOutputShapeException):  # a loss that looks at its numbers
+            kept, outputs = _foresee(module, inputs, True)
         if len(outputs) != len(gives):
             raise MeasureError(f"stage {stage} gives {len(outputs)} values, but its ports name {len(gives)}: "
                                f"{', '.join(gives)}")

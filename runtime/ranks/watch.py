@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Iterable
 from types import TracebackType
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from torch.distributed.distributed_c10d import Store
 
@@ -44,14 +44,16 @@ class Watch:
     """Watches this rank's work, and the others', between ``with`` and its end. Where a rank's work is done by several
     threads, each says what it does, and none may be at one thing for longer than the timeout.
 
-    ``store`` is a rendezvous store of this watch only (its thread blocks on it). ``timeout`` is in seconds, for one
-    instruction or one wait; until :meth:`joined` it is :data:`JOINING`, and from then until :meth:`begin` two minutes,
-    if that is more.
+    A signal ends the rank, unless its own loop looks for one (:meth:`heed`). ``store`` is a rendezvous store of this
+    watch only (its thread blocks on it). ``timeout`` is in seconds, for one instruction or one wait; until
+    :meth:`joined` it is :data:`JOINING`, and from then until :meth:`begin` two minutes, if that is more.
     """
 
     def __init__(self, store: Store, rank: int, world: int, timeout: float) -> None:
         self.store, self.rank, self.world, self.timeout = store, rank, world, timeout
         self._limit = max(timeout, JOINING)
+        self.asked: int | None = None
+        self._handlers: dict[int, Any] | None = None  # those of before; ``None``: signals are not waited with
         # By thread, what it does and since when: one assignment, other threads see both or neither.
         self._doing = {threading.get_ident(): (Activity("starting"), time.monotonic())}
         self._over = threading.Event()
@@ -73,6 +75,8 @@ class Watch:
         self._over.set()
         self._thread.join()
         self._done_looking.set()
+        for number, handler in (self._handlers or {}).items():
+            signal.signal(number, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
     def finish(self) -> None:
@@ -162,7 +166,20 @@ class Watch:
                 if not self._over.wait(GRACE):
                     self.give_up(f"lost the rendezvous store, so rank 0 is gone, while {now.text}")
             if received := _wait_for_signal(BEAT):
-                self.give_up(f"stopped by {signal.Signals(received).name} while {now.text}", 128 + received)
+                self._hear(received)
+
+    def heed(self) -> None:
+        """From now on the rank's own loop looks for signals: the first is only noted, in :attr:`asked`."""
+        if self._handlers is None:
+            # A thread that began before this watch has no mask, and may be the one that a signal comes to.
+            self._handlers = {number: signal.signal(number, lambda came, frame: self._hear(came))
+                              for number in _SIGNALS}
+
+    def _hear(self, received: int) -> None:
+        if self._handlers is not None and self.asked is None:
+            self.asked = received
+            return
+        self.give_up(f"stopped by {signal.Signals(received).name} while {self.text}", 128 + received)
 
     def _look_on(self) -> None:
         """End this rank when a look has not come back from the store; nothing here may call the store."""
@@ -227,6 +244,10 @@ class Unwatched:
     """In place of a :class:`Watch` where nobody watches: one rank alone, or ranks that are threads of a process."""
 
     text = ""
+    asked: int | None = None
+
+    def heed(self) -> None:
+        """See :meth:`Watch.heed`."""
 
     def at(self, activity: Activity) -> None:
         """See :meth:`Watch.at`."""

@@ -32,10 +32,11 @@ WORTH, FEWEST, MOST, LONG = 1.0, 2, 6, 5.0
 @dataclass(frozen=True)
 class Calibration:
     """The timed steps, and the most bytes that each rank held: weights, gradients, buffers, messages and what blocks
-    keep, without an optimizer's values."""
+    keep, without an optimizer's values. ``slots``: the bytes of room that each rank has for what it receives."""
 
     timelines: tuple[Timeline, ...]
     peaks: tuple[int, ...]
+    slots: tuple[int, ...]
 
     @property
     def makespan(self) -> float:
@@ -61,6 +62,7 @@ def calibrate(plan: Plan, session: Session, training: Training) -> Calibration |
             trainer.gradients.finish()
         return found
 
+    slots = sum(executor.table.slots)
     try:
         first = step(0)
         took = max((lap.end for lap in first), default=0.0) - min((lap.start for lap in first), default=0.0)
@@ -75,13 +77,14 @@ def calibrate(plan: Plan, session: Session, training: Training) -> Calibration |
     finally:
         executor.close()
         trainer.worker.close()
-    everywhere = session.exchange((laps, held + computed.peak), "gathering what was measured")
+    everywhere = session.exchange((laps, held + computed.peak, slots), "gathering what was measured")
     session.watch.joined()  # what follows is planning again, and may take longer than a wait
     if session.rank:
         return None
     unit = seconds_in_unit(plan) or 1.0
-    return Calibration(tuple(Timeline.of(plan, unit, [lap for own, _ in everywhere for lap in own[number]])
-                             for number in range(count)), tuple(peak for _, peak in everywhere))
+    return Calibration(tuple(Timeline.of(plan, unit, [lap for own, _, _ in everywhere for lap in own[number]])
+                             for number in range(count)),
+                       tuple(peak for _, peak, _ in everywhere), tuple(size for _, _, size in everywhere))
 
 
 def held_bytes(executor: Executor, trainer: Trainer, training: Training) -> int:
@@ -89,6 +92,7 @@ def held_bytes(executor: Executor, trainer: Trainer, training: Training) -> int:
     room for messages."""
     found: list[Tensor] = [tensor for parcel in executor.slots.values() for tensor in parcel.values()]
     found += trainer.gradients.kept
+    found += getattr(executor.transport, "staging", ())  # transports of shared memory have theirs in the slots
     if training.masters is not None:
         found += [tensor for master in training.masters.parameters() for tensor in (master, master.grad)
                   if tensor is not None]

@@ -40,7 +40,7 @@ class Stepping:
         self.plan = self.trainer.gradients.plan
         self.executor = Executor(self.plan, session, self.trainer.worker, reduce=self.trainer.gradients.start)
         self.steps, self.norm = 0, None  # type: int, float | None
-        self._added, self._batches = 0, 1
+        self._added, self._batches, self._behind = 0, 1, 0
         self._measured: list[list[Measured]] = []
         self._seconds: list[float] = []
 
@@ -51,11 +51,11 @@ class Stepping:
         Raises :class:`~weft.runtime.ranks.health.RunError` if a loss is not finite.
         """
         begun = time.perf_counter()
-        self.trainer.begin(self.steps, self._added, self._batches)
+        self.trainer.begin(self._behind + self.steps, self._added, self._batches)
         measured = self.executor.run(together=self.steps in TOGETHER)
         if self.steps in TOGETHER:
             self._measured.append(measured)
-        norm = self.trainer.end(self.session, self.training, self.steps)
+        norm = self.trainer.end(self.session, self.training, self._behind + self.steps)
         self._added += 1
         if self._added == self._batches:
             self.norm, self._added = norm, 0
@@ -69,6 +69,13 @@ class Stepping:
     def accumulate(self, batches: int) -> None:
         """From here on gradients are the mean over ``batches`` batches, ready after the last of them."""
         self._added, self._batches = 0, batches
+
+    def go_on(self, behind: int, seed: int | None) -> None:
+        """The next batch is number ``behind`` of a training; with ``seed``, its random operators draw from that."""
+        self._behind = behind - self.steps
+        if seed is not None:
+            for runner in self.trainer.worker.runners.values():
+                runner.moment.seed = seed
 
     @property
     def added(self) -> int:

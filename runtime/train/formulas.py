@@ -10,7 +10,7 @@ linear layer of the same width 63 ms; both keep 16 MiB. So they wait only where 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,9 @@ __all__ = ["LIGHT", "BatchNorm", "Convolution", "Einsum", "GroupNorm", "GroupedP
            "Product", "ProductOfWeight", "RMSNorm", "Scale", "Shift", "Table", "same_padding"]
 
 _aten = torch.ops.aten
+#: By how many dimensions there are, less one.
+_PLAIN: Sequence[Callable[..., Tensor]] = (torch.conv1d, torch.conv2d, torch.conv3d)
+_TRANSPOSED: Sequence[Callable[..., Tensor]] = (torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d)
 Found = Sequence[Tensor | None]
 
 
@@ -148,12 +151,19 @@ class Convolution(Formula):
     def run(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
         """See :class:`Formula`."""
         weight, bias = (*weights, None)[:2]
-        return _aten.convolution(self._padded(xs[0]), weight, bias, *self.settings), (xs[0],)
+        assert weight is not None
+        stride, padding, dilation, transposed, output_padding, groups = self.settings
+        x, dims = self._padded(xs[0]), weight.dim() - 3
+        if transposed:  # by the functions that autocast knows
+            return _TRANSPOSED[dims](x, weight, bias, stride, padding, output_padding, groups, dilation), (xs[0],)
+        return _PLAIN[dims](x, weight, bias, stride, padding, dilation, groups), (xs[0],)
 
     def gradients(self, kept: Sequence[Tensor], gradient: Tensor, weights: Sequence[Tensor],
                   wanted: Sequence[bool]) -> Found:
         """See :class:`Formula`."""
         found: list[Tensor | None] = [None] * len(weights)
+        if gradient.dim() < weights[0].dim():  # of one sample
+            kept, gradient = [kept[0][None]], gradient[None]
         if wanted[0]:
             x = self._padded(kept[0]).to(gradient.dtype)
             found[0] = _aten.convolution_backward(gradient, x, weights[0].to(gradient.dtype), None, *self.settings,

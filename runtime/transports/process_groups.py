@@ -70,6 +70,11 @@ class ProcessGroupTransport:
         self._channels = _connect(session, backend, {*(landing.peer for landing in table.receives),
                                                      *(message.peer for message in table.sends)})
 
+    @property
+    def staging(self) -> list[Tensor]:
+        """The buffers that messages have been copied to, as far as there are any."""
+        return [memory for memory in self._staging_slots if memory is not None]
+
     def slot(self, landing: Landing) -> Parcel:
         return self._slots[landing]
 

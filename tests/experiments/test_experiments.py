@@ -31,7 +31,7 @@ KEEP_NOTHING = {"weft.figures_gallery": ("--only", "long")}
 DRAW = {"house.picture", "weft.notebook"}
 
 #: Their marks can be missed in small: by times on a busy machine, and by what two batches train.
-MAY_MISS = {"adama", "captured_costs", "overhead", "replay_emulated"}
+MAY_MISS = {"adama", "captured_costs", "overhead", "replay_emulated", "shared_jobs"}
 
 
 def smokes() -> list[Any]:

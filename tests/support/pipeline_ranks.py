@@ -35,11 +35,12 @@ def parts(case: Case) -> list[tuple[Any, ...]]:
     return list(zip(args, kwargs, cut(case.target), strict=True))
 
 
-def one_process(name: str, steps: int) -> tuple[list[float], list[dict[str, torch.Tensor]], dict[str, torch.Tensor]]:
+def one_process(name: str, steps: int, seed: int = 0, lr: float = 1e-3) -> tuple[
+        list[float], list[dict[str, torch.Tensor]], dict[str, torch.Tensor]]:
     """Losses, gradients and the last state of the plain model; with dropout, of the uncut graph."""
     model = made(name, SIZE).model
-    whole = Whole(Captured.of(model, *parts(made(name, SIZE))[0][:2])) if name == "adapted" else None
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    whole = Whole(Captured.of(model, *parts(made(name, SIZE))[0][:2]), seed) if name == "adapted" else None
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
     losses, gradients = [], []
     for step in range(steps):
         total = 0.0
@@ -81,7 +82,7 @@ def main() -> None:
                          micro_batches=3 if fault == "count" else MICRO_BATCHES, schedule=schedule, time_limit=2.0,
                          timeout=30.0, spec=os.environ.get("WEFT_SPEC"),
                          cuts=[int(place) for place in os.environ["WEFT_CUTS"].split()]
-                         if "WEFT_CUTS" in os.environ else None, defer="all" if name == "adapted" else "worth",
+                         if "WEFT_CUTS" in os.environ else None,
                          split=os.environ["WEFT_SPLIT"].split() if "WEFT_SPLIT" in os.environ else None)
     refuse(pipe, case, fault)
     optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-3)

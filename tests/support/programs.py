@@ -122,8 +122,8 @@ def numbers(program: Program, seed: int = 0) -> dict[str, Array]:
     return found
 
 
-def random_plan(program: Program, draw: random.Random) -> Plan:
-    """Every operator cut, copied and placed at random on up to 4 of 4 devices."""
+def random_plan(program: Program, draw: random.Random, devices: int = 4) -> Plan:
+    """Every operator cut, copied and placed at random on some of so many devices."""
     plan = Plan(program)
     if draw.random() < 0.5:
         forwards = [operation.name for operation in program.operations if operation.phase == "forward"]
@@ -134,15 +134,15 @@ def random_plan(program: Program, draw: random.Random) -> Plan:
         count = 1
         for _ in range(draw.randint(0, 2)):
             name = draw.choice(operation.annotation.names) if operation.annotation.names else "none"
-            in_turn = draw.random() < 0.2
+            in_turn = draw.random() < 0.2 or 2 * count > devices
             try:
                 plan.split(operation.name, name, 2, in_turn=in_turn)
                 count *= 1 if in_turn else 2
             except PlanError:
                 continue
-        if count == 1 and draw.random() < 0.3:
+        if count == 1 < devices and draw.random() < 0.3:
             plan.replicate(operation.name, 2)
             count = 2
         in_order = draw.random() < 0.7
-        plan.assign(operation.name, range(count) if in_order else draw.sample(range(4), count))
+        plan.assign(operation.name, range(count) if in_order else draw.sample(range(devices), count))
     return plan

@@ -85,6 +85,17 @@ def training(seed: int, plan: Plan, session: Session, *, steps: int = STEPS, fai
                     torch.optim.Adam(parameters, lr=1e-2), steps=steps)
 
 
+def of_rank(seed: int) -> Callable[..., Training]:
+    """A function as ``weft replay --stages`` names it."""
+    def made(plan: Plan, rank: int, session: Session) -> Training:
+        assert rank == 0  # the job's own plan has one rank, with a replica on each process
+        return training(seed, plan, session)
+    return made
+
+
+first, second = of_rank(0), of_rank(1)
+
+
 def main(folder: Path, path: str) -> None:
     """All runs one after another; what they found goes into ``found.json``."""
     plan = load_plan(path)

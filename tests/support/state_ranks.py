@@ -46,12 +46,12 @@ def accumulated(folder: Path) -> dict[str, Any]:
         return {"losses": losses, "norm": norm, "gradients": {n: g.clone() for n, g in pipe.gradients().items()}}
 
 
-def trained(pipe: Pipeline, optimizer: torch.optim.Optimizer, seeds: range,
-            dtype: torch.dtype = torch.float64) -> list[float]:
+def trained(pipe: Pipeline, optimizer: torch.optim.Optimizer, seeds: range, dtype: torch.dtype = torch.float64,
+            name: str = "gpt") -> list[float]:
     """The losses of steps on the batches of these seeds."""
     losses = []
     for seed in seeds:
-        losses.append(stepped(pipe, seed, dtype=dtype))
+        losses.append(stepped(pipe, seed, name, dtype))
         optimizer.step()
         optimizer.zero_grad()
     return losses
@@ -78,6 +78,25 @@ def resumed(folder: Path) -> dict[str, Any]:
         behind = pipe.resume(folder / "checkpoints", optimizer)
         return {"behind": behind, "losses": trained(pipe, optimizer, range(2, 4)), "steps": pipe.steps,
                 "state": pipe.state_dict(), "own": list(pipe.state_dict(whole=False))}
+
+
+def drawn(folder: Path) -> dict[str, Any]:
+    """Three steps of a model with dropout whose first stage is frozen, and a checkpoint after the second."""
+    with piped(made("adapted", SIZE), cuts=[3], schedule="zb-h1", defer="all", seed=5) as pipe:
+        optimizer = torch.optim.AdamW(pipe.parameters(), lr=0.1)
+        losses = trained(pipe, optimizer, range(2), name="adapted")
+        pipe.save(folder / "drawn", optimizer)
+        letters = {block.name[0] for block in pipe.plan.problem.blocks if block.devices == (pipe.rank,)}
+        return {"losses": losses + trained(pipe, optimizer, range(2, 3), name="adapted"),
+                "named": [name for name, _ in pipe.named_parameters()], "letters": "".join(sorted(letters))}
+
+
+def drawn_again(folder: Path) -> dict[str, Any]:
+    """The third of them from the checkpoint, in other stages, of a pipeline with another seed."""
+    with piped(made("adapted", SIZE), cuts=[5], seed=6) as pipe:
+        optimizer = torch.optim.AdamW(pipe.parameters(), lr=1.0)
+        behind = pipe.resume(folder / "drawn", optimizer)
+        return {"behind": behind, "losses": trained(pipe, optimizer, range(2, 3), name="adapted")}
 
 
 def held(pipe: Pipeline) -> dict[str, int]:
@@ -175,7 +194,8 @@ def with_compile(folder: Path) -> dict[str, Any]:
 
 
 PARTS: dict[str, Callable[[Path], dict[str, Any]]] = {
-    "accumulated": accumulated, "saved": saved, "resumed": resumed, "meta": meta, "made_here": made_here,
+    "accumulated": accumulated, "saved": saved, "resumed": resumed, "drawn": drawn,
+    "drawn_again": drawn_again, "meta": meta, "made_here": made_here,
     "narrow": narrow, "narrow_on_meta": narrow_on_meta, "cast": cast, "with_compile": with_compile}
 
 

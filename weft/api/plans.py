@@ -11,7 +11,8 @@
 :class:`Plan` has ``split``, ``replicate``, ``co_shard``, ``recompute``, ``pipeline``, ``assign``, ``order``, ``apply``
 (a transformation of one's own: a function of what is planned) and ``preserve``. :func:`program` reads a captured model,
 :class:`ProgramBuilder` writes one, :func:`operator` registers an operator of one's own with its annotation;
-:func:`convert` finds the cheapest way between two layouts. All errors are :class:`PlanError` or :class:`LayoutError`,
+:func:`convert` finds the cheapest way between two layouts; :class:`PlanOnRank` runs a preserved plan on the ranks of
+``torch.distributed``. All errors are :class:`PlanError` or :class:`LayoutError`,
 both ``ValueError``. The names are loaded on first use.
 """
 
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch.nn import Module
 
+    from weft.app.plans.run import PlanOnRank
     from weft.models.layouts.conversion import Conversion, convert
     from weft.models.layouts.layout import Layout, LayoutError, Placed
     from weft.models.layouts.prices import DevicePrices, RingPrices, uniform
@@ -36,16 +38,17 @@ if TYPE_CHECKING:
     from weft.models.transform.program import Operation, Program, ProgramBuilder
 
 __all__ = ["Annotation", "Conversion", "Cut", "DevicePrices", "Layout", "LayoutError", "Operation", "Part", "Placed",
-           "Plan", "PlanError", "Planned", "Preserved", "Program", "ProgramBuilder", "RingPrices", "annotation",
-           "convert", "operator", "program", "uniform", "with_backward", "with_update"]
+           "Plan", "PlanError", "PlanOnRank", "Planned", "Preserved", "Program", "ProgramBuilder", "RingPrices",
+           "annotation", "convert", "operator", "program", "uniform", "with_backward", "with_update"]
 
-#: The module of each name, in :mod:`weft.models`.
+#: The module of each name, in :mod:`weft.models` but for one.
 _HOME = {
     "Annotation": "transform.annotation", "PlanError": "transform.annotation", "annotation": "transform.annotation",
     "Conversion": "layouts.conversion", "convert": "layouts.conversion", "Layout": "layouts.layout",
     "LayoutError": "layouts.layout", "Placed": "layouts.layout", "DevicePrices": "layouts.prices",
     "RingPrices": "layouts.prices", "uniform": "layouts.prices", "with_backward": "transform.backward",
     "with_update": "transform.backward", "operator": "transform.kernels", "Plan": "transform.plan",
+    "PlanOnRank": "weft.app.plans.run",
     "Preserved": "transform.plan", "Cut": "transform.planned", "Part": "transform.planned",
     "Planned": "transform.planned", "Operation": "transform.program", "Program": "transform.program",
     "ProgramBuilder": "transform.program",
@@ -77,5 +80,6 @@ def program(source: str | os.PathLike[str] | Module, inputs: tuple[Any, ...] | N
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"weft.models.{_HOME[name]}"), name)
+    home = _HOME[name] if _HOME[name].startswith("weft.") else f"weft.models.{_HOME[name]}"
+    value = globals()[name] = getattr(import_module(home), name)
     return value

@@ -44,7 +44,7 @@ def pipeline(
     dtype: torch.dtype | None = None,
     autocast: torch.dtype | None = None,
     compile: Compile = False,
-    batch_dims: int = 0,
+    batch_dims: int | Mapping[str | int, Any] | Sequence[Any] = 0,
     clip_norm: float | None = None,
     time_limit: float = 10.0,
     timeout: float = 60.0,
@@ -55,9 +55,11 @@ def pipeline(
     """Make a running pipeline of ``module``: every rank that ``torchrun`` started calls this alike.
 
     ``args`` and ``kwargs`` are one whole batch as an example; batches are cut into ``micro_batches`` equal parts along
-    dimension ``batch_dims``. ``loss(output, target)`` gives the mean loss of a micro-batch; without it the module gives
-    its own (``labels`` among ``kwargs``). An example of a ``target`` lets the loss be measured too, and says how a
-    target is nested if it is not one tensor.
+    dimension ``batch_dims``. That may be a mapping by the names (or positions) of arguments, and ``"target"``: its
+    values are dimensions, nested as the argument is, or ``None`` for what is the same for all micro-batches, such as a
+    mask that only happens to be as long as the batch. ``loss(output, target)`` gives the mean loss of a micro-batch;
+    without it the module gives its own (``labels`` among ``kwargs``). An example of a ``target`` lets the loss be
+    measured too, and says how a target is nested if it is not one tensor.
 
     Each rank captures the model with ``torch.export``; all measure operators, links and stages together, and run the
     schedules of some cuts for a few steps, whose times the plan then has; buffers, gradients and random state are kept.
@@ -105,7 +107,7 @@ def pipeline(
     ``pipe.parameters()`` are weights in fp32, which gather the gradients and are what is saved.
     ``autocast=torch.bfloat16``: weights stay as they are, and stages compute, the loss too, under ``torch.autocast``.
     ``compile`` (``True``, a mode of ``torch.compile``, or its arguments) compiles each stage's module; backwards are
-    then whole.
+    then whole. ``timeout`` is for a compilation too, from two minutes on.
 
     A mistake ends all ranks with one sentence, where the ranks are together already; before that
     ``weft.runtime.captured.captured.CaptureError`` is raised.
@@ -128,7 +130,7 @@ def pipeline(
 def train(setup: str | None = None, *, example: str | None = None, gpus: int | None = None, steps: int = 10,
           micro_batches: int | None = None, schedule: str | None = None, memory: int | None = None,
           spec: PathLike | None = None, time_limit: float = 10.0, timeout: float = 60.0, figure: str | None = None,
-          as_json: bool = False,
+          as_json: bool = False, checkpoint: PathLike | None = None, every: int | None = None,
           on_line: Callable[[str], object] = lambda _: None) -> int:
     """Train what ``setup``, ``FILE.py:FUNCTION`` or ``MODULE:FUNCTION``, gives, or a small ``example``, for ``steps``
     batches on ``gpus`` ranks of this machine (default: 2); the exit code.
@@ -136,23 +138,25 @@ def train(setup: str | None = None, *, example: str | None = None, gpus: int | N
     Under a launcher, this is one rank; otherwise the ranks are started here, as processes. The function gives a
     mapping: ``module``, ``args``, ``kwargs``, ``loss``, ``target``, ``data``, ``optimizer`` (which makes one of
     parameters), ``micro_batches`` and ``options``, further arguments of :func:`pipeline`. The other arguments are those
-    of :func:`pipeline`, too; ``figure``: where the measured step is drawn. On rank 0 ``on_line`` hears the loss of each
-    step, and the report; ``as_json``: one line, ``{"losses": [...], "report": {...}}``.
+    of :func:`pipeline`, too; ``figure``: where the measured step is drawn. With the folder ``checkpoint``, training is
+    saved there after the last batch, and after every ``every``; it goes on from what is there, up to ``steps`` in all;
+    and Ctrl-C or SIGTERM ends it after the running step, with a checkpoint. On rank 0 ``on_line`` hears the loss of
+    each step, and the report; ``as_json``: one line, ``{"losses": [...], "report": {...}}``.
     """
     from weft.app.pipeline.setup import require_setup
     from weft.app.pipeline.spec import load_machine_spec
     from weft.app.pipeline.train import TrainOptions, launch_ranks, rank_command, train_rank
 
     options = TrainOptions(setup, example, steps, micro_batches, schedule, memory, time_limit, timeout, figure, spec,
-                           as_json)
+                           as_json, checkpoint, every)
     if "RANK" in os.environ:
-        train_rank(options, on_line)
-        return 0
+        return train_rank(options, on_line)
     require_setup(setup, example)
     load_machine_spec(spec, 2 if gpus is None else gpus)
     given = {"--example": example, "--steps": steps, "--micro-batches": micro_batches, "--schedule": schedule,
-             "--memory": memory, "--spec": spec, "--time-limit": time_limit, "--timeout": timeout, "--draw": figure}
+             "--memory": memory, "--spec": spec, "--time-limit": time_limit, "--timeout": timeout, "--draw": figure,
+             "--checkpoint": checkpoint, "--every": every}
     words = [*([setup] if setup is not None else []),
              *(word for option, value in given.items() if value is not None for word in (option, str(value))),
              *(["--json"] if as_json else [])]
-    return launch_ranks(2 if gpus is None else gpus, rank_command(words))
+    return launch_ranks(2 if gpus is None else gpus, rank_command(words), patient=checkpoint is not None)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.sharing import one_gpu
-from weft.models.share.compose import composed, in_one_unit, own_name
+from weft.models.share.compose import composed, in_one_unit
 from weft.models.share.job import Job, SharingError, job_of
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
 from weft.solver.wide.block import WideBlock
@@ -20,7 +20,6 @@ def test_blocks_keep_to_their_job_and_devices_are_the_same_ones() -> None:
     assert [(block.name, block.job, block.devices) for block in found.blocks] == [
         ("a/compute", "a", (0,)), ("a/sum", "a", (1,)), ("b/compute", "b", (0,)), ("b/sum", "b", (1,))]
     assert [(wait.block, wait.distance) for wait in found.blocks[2].after] == [("b/sum", 1)]
-    assert own_name("b", found.blocks[2].name) == "compute"
 
 
 def test_memory_is_what_all_leave() -> None:

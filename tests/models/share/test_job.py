@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.sharing import one_gpu
-from weft.models.share.job import SharingError, job_of, one_at_a_time, owners
+from weft.models.share.job import SharingError, job_of, one_at_a_time
 from weft.solver.problem import Block, BlockKind, Device, Problem
 from weft.solver.wide.block import WideBlock
 from weft.solver.wide.problem import WideProblem
@@ -23,15 +23,14 @@ def test_what_a_block_takes_on_a_gpu_and_its_lane_adds_up() -> None:
         Block("C", BlockKind.OTHER, (1, 2, 0), 1, memory=(1, 2, 4), workspace=(8, 16, 32)),))).problem
     block = one_at_a_time(problem).blocks[0]
     assert (block.devices, block.memory, block.workspace) == ((0, 1), (5, 2), (40, 16))
-    assert owners(problem) == (0, 0, 1)
 
 
-def test_which_gpus_it_is_on_and_whether_they_meet() -> None:
+def test_which_gpus_it_is_on() -> None:
     devices = (Device("g0"), Device("g1"), Device("net", lane_of="g1"))
     alone = job_of("a", Problem("a", devices, (Block("C", BlockKind.OTHER, (2,), 1),)))
-    assert alone.gpus == {1} and not alone.is_collective
+    assert alone.gpus == {1}
     both = job_of("a", Problem("a", devices, (Block("C", BlockKind.OTHER, (0, 2), 1),)))
-    assert both.gpus == {0, 1} and both.is_collective
+    assert both.gpus == {0, 1}
 
 
 def test_what_everything_has_and_what_is_held() -> None:

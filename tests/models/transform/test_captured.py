@@ -18,7 +18,7 @@ from weft.models.transform.annotation import PlanError
 from weft.models.transform.backward import with_backward
 from weft.models.transform.captured import read_program
 from weft.models.transform.checking import run_dense
-from weft.models.transform.kernels import Array
+from weft.models.transform.kernels import Array, forget, operator
 from weft.models.transform.plan import Plan
 from weft.models.transform.program import Program
 
@@ -130,6 +130,36 @@ def test_what_is_not_known_is_computed_whole_and_said(tmp_path: Path) -> None:
     assert not done.communications
     with pytest.raises(PlanError, match=r"no kernel 'aten\.group_norm'"):
         with_backward(program)
+
+
+def test_an_operator_of_a_library_splits_as_it_is_registered(tmp_path: Path) -> None:
+    @torch.library.custom_op("planned::doubled", mutates_args=())
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    doubled.register_fake(torch.empty_like)
+
+    class Twice(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            made: torch.Tensor = doubled(x)
+            return made
+
+    example = (torch.randn(4, 6).double(),)
+    assert captured(Twice(), example, tmp_path).notes == (
+        "planned.doubled (doubled) is not known: every device computes all of it",)
+
+    def in_numpy(x: Array) -> Array:
+        return 2 * x
+
+    in_numpy.__name__ = "doubled"
+    operator("n k -> n k")(in_numpy)
+    try:
+        program = captured(Twice(), example, tmp_path)
+        assert not program.notes
+        done = Plan(program).split("doubled", "k", 3).assign("doubled", range(3)).preserve()
+        assert done.error({"x": example[0].numpy()}) == 0.0
+    finally:
+        forget("doubled")
 
 
 @pytest.mark.parametrize("name", ["written in place", "written by copy"])

@@ -11,7 +11,7 @@ from tests.support.programs import attention, convolutions, experts, mlp, number
 from weft.models.transform.annotation import PlanError
 from weft.models.transform.backward import with_backward
 from weft.models.transform.checking import run_dense
-from weft.models.transform.kernels import KERNELS, Array, operator, own_annotation
+from weft.models.transform.kernels import KERNELS, Array, forget, operator, own_annotation
 from weft.models.transform.plan import Plan
 from weft.models.transform.program import Program, ProgramBuilder
 
@@ -61,7 +61,8 @@ def test_an_operator_of_ones_own_is_split_as_it_says() -> None:
         with pytest.raises(PlanError, match="a kernel 'raised' already"):
             operator("n -> n")(raised)
     finally:
-        del KERNELS["raised"], KERNELS["raised_grad0"]
+        forget("raised")
+    assert own_annotation("raised") is None and "raised_grad0" not in KERNELS
 
 
 def test_what_is_not_known_is_refused() -> None:

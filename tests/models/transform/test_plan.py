@@ -129,6 +129,33 @@ def test_groups_of_different_size_and_prices_of_a_cluster() -> None:
     assert done.error(numbers(program)) < 1e-10
 
 
+def test_three_kinds_of_parallelism_on_eight_devices() -> None:
+    program = transformer(update=True)
+    plan = Plan(program).split("embed l0.* head entropy loss", "b", 2)
+    plan.split("*.q *.k *.v *.attend *.out", "h", 4).split("*.up *.act *.down", "f", 4).split("*.ln? *.add?", "s", 4)
+    done = plan.split("embed head", "v", 4).replicate("entropy loss", 4).assign("*", range(8)).preserve()
+    assert {entry.kinds for entry in done.communications if not entry.tensor.startswith("d(l0.w")} == {
+        ("reduce_scatter",), ("all_gather",), ("all_reduce",)}
+    summed = next(entry for entry in done.communications if entry.tensor == "d(l0.wq)").conversion
+    assert summed is not None and summed.steps[0].groups == ((0, 4), (1, 5), (2, 6), (3, 7))
+    assert done.error(numbers(program)) < 1e-10
+
+
+def test_a_pipeline_of_groups_sends_from_each_device_to_its_next() -> None:
+    program = transformer(batch=8, layers=2)
+    plan, forwards = Plan(program), [one.name for one in program.operations if one.phase == "forward"]
+    plan.split(" ".join(forwards), "b", 2)
+    plan.split("*.q *.k *.v *.attend *.out", "h", 2).split("*.up *.act *.down", "f", 2)
+    plan.replicate("embed *.ln? *.add? head entropy loss", 2).split(" ".join(forwards), "b", 2, in_turn=True)
+    done = plan.pipeline(["embed l0.*", "l1.* head entropy loss"], [range(4), range(4, 8)], "b", 2).preserve()
+    assert done.kinds("l0.add2") == ("send",) * 4  # two micro-batches, each in two halves of the batch
+    assert done.kinds("l0.out") == ("all_reduce",) * 4
+    pairs = {(message.source, message.target) for entry in done.communications if entry.tensor == "l0.add2"
+             and entry.conversion is not None for step in entry.conversion.steps for message in step.messages}
+    assert {target for _, target in pairs} == {4, 5, 6, 7} and len(pairs) == 4
+    assert done.error(numbers(program)) < 1e-10
+
+
 def test_a_transformation_of_ones_own() -> None:
     def halved(planned: Planned) -> Planned:
         names = [operation.name for operation in planned.program.operations if "f" in operation.annotation.names
@@ -198,6 +225,8 @@ def test_orders_that_fit_are_kept() -> None:
     (lambda plan: plan.replicate("up", 0), "0 copies"),
     (lambda plan: plan.split("up", "f", 4).assign("up", (0, 1)), "has 4 parts beside each other, 2 devices"),
     (lambda plan: plan.assign("up", (0, 0)), "must be different"),
+    (lambda plan: plan.assign("up", -1), "the device -1 is negative"),
+    (lambda plan: plan.assign("*", 0).preserve().run({}), "the input 'x' of shape \\(8, 8\\) is missing"),
     (lambda plan: plan.preserve(), "has no device: assign it"),
     (lambda plan: plan.order(("up", 7), "down"), "there is no part up#7"),
     (lambda plan: plan.co_shard("up", "z", 2), "no operator has 'z'"),

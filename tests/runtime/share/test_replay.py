@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.runtime.share.test_job_plans import plan
-from tests.support.shared_ranks import data_parallel
+from tests.support.shared_ranks import RANKS, STEPS, data_parallel
 from weft.cli.main import main
 from weft.runtime.plan.plan import save_plan
+from weft.runtime.ranks.launch import launch_local
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
     save_plan(plan(data_parallel("a", 1, 2, 3, 5), data_parallel("b", 1, 4, 2, 2)), tmp_path / "plan.json")
     return str(tmp_path / "plan.json")
+
+
+@pytest.mark.slow
+def test_the_command_trains_the_jobs(path: str) -> None:
+    where = "tests.support.shared_ranks"
+    ended = launch_local(RANKS, [sys.executable, "-m", "weft", "replay", path, "--stages", f"a={where}:first",
+                                 "--stages", f"b={where}:second", "--stretched"], timeout=90)
+    assert [one.code for one in ended] == [0] * RANKS, ended[0].errors
+    told = ended[0].output
+    assert f"a: {STEPS} steps\n" in told and f"b: {STEPS} steps\n" in told and told.count("loss per step") == 2
+    assert not ended[1].output
 
 
 BOTH = ["--stages", "a=m:f", "--stages", "b=m:g"]
@@ -36,8 +50,6 @@ BOTH = ["--stages", "a=m:f", "--stages", "b=m:g"]
 ])
 def test_mistakes_are_a_sentence(arguments: list[str], message: str, path: str, monkeypatch: pytest.MonkeyPatch,
                                  capsys: pytest.CaptureFixture[str]) -> None:
-    import re
-
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     if message.startswith("one model"):

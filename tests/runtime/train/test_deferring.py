@@ -25,6 +25,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], list[tuple[int, ...]], bool]] =
     "linear": (lambda: nn.Linear(4, 3), [(2, 5, 4)], True),
     "conv1d": (lambda: nn.Conv1d(4, 3, 2, stride=2), [(2, 4, 7)], True),
     "conv2d, same": (lambda: nn.Conv2d(4, 4, (2, 3), padding="same", groups=2, bias=False), [(2, 4, 5, 6)], True),
+    "conv1d, one sample": (lambda: nn.Conv1d(4, 3, 2), [(4, 7)], True),
     "conv3d": (lambda: nn.Conv3d(2, 3, 2, padding=1), [(1, 2, 3, 4, 3)], True),
     "transposed": (lambda: nn.ConvTranspose2d(3, 2, 3, stride=2, output_padding=1), [(2, 3, 4, 4)], True),
     "layer norm": (lambda: nn.LayerNorm((5, 4)), [(2, 5, 4)], False),
@@ -45,6 +46,28 @@ def test_layers_wait_when_they_are_registered(name: str) -> None:
     if not known:
         register_deferred(type(layer))
     same(layer, *(torch.randn(shape, dtype=torch.float64) for shape in shapes))
+
+
+@pytest.mark.parametrize("name", ["linear", "conv1d", "transposed", "layer norm", "group norm"])
+def test_under_autocast_they_compute_what_the_layer_does(name: str) -> None:
+    torch.manual_seed(0)
+    make, shapes, _ = LAYERS[name]
+    layer, x = make(), torch.randn(shapes[0])
+    register_deferred(type(layer))
+    with torch.autocast("cpu", torch.bfloat16):
+        wanted = layer(x)
+        runner = StageRunner(nn.ModuleList([layer]), function=lambda x: layer(x), split=True)
+        found, = runner.forward(0, x)
+    assert found.dtype == wanted.dtype and torch.equal(found, wanted)
+    wanted.sum().backward()
+    gradients = [p.grad for p in layer.parameters()]
+    layer.zero_grad()
+    runner.input_grad(0, torch.ones_like(found))
+    runner.weight_grad(0)
+    for parameter, gradient in zip(layer.parameters(), gradients, strict=True):
+        assert parameter.grad is not None and gradient is not None
+        assert torch.allclose(parameter.grad, gradient, rtol=0.02, atol=0.02 * float(gradient.abs().max()))
+    runner.close()
 
 
 def test_a_table_waits_but_not_one_that_is_changed_in_its_forward() -> None:

@@ -177,4 +177,5 @@ def test_a_gradient_does_not_lie_in_the_memory_of_a_message() -> None:
         runner.forward(micro_batch, torch.ones(WIDTH))
         runner.backward(micro_batch, torch.ones(WIDTH), message)
         message.fill_(2.0 + micro_batch + 1)
+    assert shown.weight.grad is not None
     assert torch.equal(shown.weight.grad, torch.full((WIDTH, 1), 2.0 + 3.0 + 4.0))

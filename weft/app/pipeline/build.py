@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
+from weft.app.pipeline.asked import arguments_of, looks_of, require_plan
 from weft.app.pipeline.decide import Example, decide
 from weft.app.pipeline.frozen import require_backwards
 from weft.app.pipeline.memory import require_memory_plan, treated_as_planned
@@ -26,7 +27,9 @@ from weft.app.pipeline.precision import autocasting, lowered, require_types, typ
 from weft.app.pipeline.running import require_compile
 from weft.app.pipeline.split import Model, divided, require_split, with_values
 from weft.runtime.by_modules.trace import Traced
+from weft.runtime.captured.arguments import leaves_of, positional_names
 from weft.runtime.captured.batch import Layout, micro_batch
+from weft.runtime.captured.batch_dims import Dims, dims_of, target_dim
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.cut import BATCH
 from weft.runtime.captured.division import InputLeaf
@@ -66,7 +69,7 @@ def make_pipeline(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
         pipe.close()
 
     try:
-        pipe = _made(session, close, module, tuple(args), dict(kwargs or {}), options)
+        pipe = _made(session, close, module, *arguments_of(args, kwargs), options)
     except (CaptureError, ValueError) as error:
         close(error if isinstance(error, SessionError) else SessionError(_sentence(error)))
         raise
@@ -81,29 +84,35 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
           kwargs: dict[str, Any], options: PipelineOptions) -> Pipeline:
     _require_plain(module, options, session.device)
     session.watch.doing("capturing the model")
-    count, dim, loss = options.micro_batches, options.batch_dims, options.loss
+    count, loss = options.micro_batches, options.loss
     full = {} if options.dtype is None else lowered(module, options.dtype)
     args, kwargs = typed((args, kwargs), options.dtype)
-    part_args, part_kwargs = (micro_batch(value, count, dim) for value in (args, kwargs))
+    leaves = leaves_of(module, args, kwargs)
+    dims = dims_of(options.batch_dims, leaves, tree_flatten((args, kwargs))[0])
+    part_args, part_kwargs = micro_batch((args, kwargs), count, dims)
     part_args, part_kwargs = real((part_args, part_kwargs), session.device)
     materials = None if not is_on_meta(module) else Materials(
         module, session.device, options.state, options.materialise, {name: v.dtype for name, v in full.items()})
     with autocasting(options.autocast, session.device):
         captured: Model = (
             Captured.of(module, part_args, part_kwargs, session.device) if options.split is None else
-            Traced.of(module, [micro_batch((args, kwargs), count, dim, i) for i in range(count)], options.split))
+            Traced.of(module, [micro_batch((args, kwargs), count, dims, i) for i in range(count)], options.split))
     if (unread := captured.unread()) and not options.allow_unread:
         shown = ", ".join(unread[:3]) + (f" and {len(unread) - 3} more" if len(unread) > 3 else "")
         raise CaptureError(f"no operator reads the parameters {shown}: freeze them with requires_grad_(False), or pass "
                            "allow_unread=True, and they stay as they are")
+    if isinstance(captured, Captured):
+        captured.require_fixed()
     purity = Purity(captured, options.light) if isinstance(captured, Captured) else None
-    _require_equal(session, captured, options.settings(), None if materials is None else materials.facts)
+    _require_equal(session, captured, looks_of((args, kwargs, options.target)), options.settings(),
+                   None if materials is None else materials.facts)
     goal = Goal(loss, None if loss is None else target_spec(options.target))
-    example = _example(captured, part_args, part_kwargs, None if loss is None else options.target, goal, count, dim)
+    example = _example(captured, part_args, part_kwargs, None if loss is None else options.target, goal, count,
+                       dims, target_dim(options.batch_dims))
     with autocasting(options.autocast, session.device):
         example = with_values(example, captured)
     made = decide(captured, purity, example, goal, session, options, materials)
-    captured = treated_as_planned(captured, made.plan, example.leaves, dim)
+    captured = treated_as_planned(captured, made.plan, example.leaves, dims)
     seed = session.exchange(torch.initial_seed() if options.seed is None else options.seed, "agreeing on a seed")[0]
     cut, notes = divided(captured, made.places, purity), made.notes
     require_backwards(cut, made.plan)
@@ -114,8 +123,8 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
         captured, full = numbers_for(captured, cut, stages_of(made.plan, session.rank), materials, session.rank == 0)
         cut = divided(captured, made.places, Purity(captured, options.light))
     looks = [leaf.to("meta") if isinstance(leaf, Tensor) else leaf for leaf in example.leaves]
-    inputs = Layout("the batch", [BATCH + node.name for node in captured.inputs], tree_flatten((args, kwargs))[1],
-                    looks, count, dim)
+    inputs = Layout([BATCH + node.name for node in captured.inputs], leaves, tree_flatten((args, kwargs))[1], looks,
+                    dims, count, positional_names(module))
     pipe = Pipeline(session, close, cut, made.plan, replace(goal, seed=seed), inputs, options, notes, full,
                     made.peaks)
     if materials is None and options.state is not None:
@@ -125,18 +134,17 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
 
 def _require_plain(module: object, options: PipelineOptions, device: torch.device) -> None:
     """Refuse what is wrong by itself."""
-    micro_batches, batch_dims, loss = options.micro_batches, options.batch_dims, options.loss
+    micro_batches, loss = options.micro_batches, options.loss
     if not isinstance(module, nn.Module):
         raise CaptureError(f"the model is {type(module).__name__}, it must be a torch.nn.Module")
     if type(micro_batches) is not int or micro_batches < 1:
         raise CaptureError(f"micro_batches is {micro_batches!r:.60}, it must be a whole number of at least 1")
-    if type(batch_dims) is not int or batch_dims < 0:
-        raise CaptureError(f"batch_dims is {batch_dims!r:.60}, it must be the number of a dimension")
     require_memory_plan(options)
     if options.seed is not None and type(options.seed) is not int:
         raise CaptureError(f"seed is {options.seed!r:.60}, it must be a whole number")
     if options.defer not in ("worth", "all"):
         raise CaptureError(f"defer is {options.defer!r:.60}, it must be 'worth' or 'all'")
+    require_plan(options)
     require_split(module, options)
     if loss is not None and not callable(loss):
         raise CaptureError(f"loss is {type(loss).__name__}, it must be a function of the result and the target")
@@ -148,14 +156,16 @@ def _require_plain(module: object, options: PipelineOptions, device: torch.devic
                                "before weft.pipeline")
 
 
-def _require_equal(session: Session, captured: Model, settings: object, materials: object) -> None:
+def _require_equal(session: Session, captured: Model, example: object, settings: object, materials: object) -> None:
     """Refuse ranks that have built another model, or the same with other numbers; ``materials`` stand for those that
     are to come."""
     facts = {"the settings of weft.pipeline": repr(settings),
+             "the example's shapes and types": repr(example),
              "the model's operators": captured.digest,
              "the model's values": (_values(captured.model), materials)}
     everywhere = session.everywhere(facts, "comparing the models")
     hints = {"the settings of weft.pipeline": "call it alike on all ranks",
+             "the example's shapes and types": "give an example of one kind on all ranks",
              "the model's operators": "build the same model, from the same versions of its code, on all ranks",
              "the model's values": "call torch.manual_seed with one number before the model is built, or load one "
                                    "state dict on all ranks"}
@@ -177,7 +187,7 @@ def _values(model: nn.Module) -> str:
 
 
 def _example(captured: Model, args: Any, kwargs: Any, target: Any, goal: Goal, micro_batches: int,
-             dim: int) -> Example:
+             dims: Dims, dim: int | None) -> Example:
     leaves = tree_flatten((args, kwargs))[0]
     if len(leaves) != len(captured.inputs):
         raise CaptureError(f"the model was captured with {len(captured.inputs)} inputs, but the example has "
@@ -186,9 +196,14 @@ def _example(captured: Model, args: Any, kwargs: Any, target: Any, goal: Goal, m
     named = {BATCH + node.name: leaf for node, leaf in zip(inputs, leaves, strict=True)
              if isinstance(leaf, Tensor)}
     if target is None:
-        return Example(leaves, None, named)
-    parts = tree_flatten(micro_batch(target, micro_batches, dim))[0]
-    return Example(leaves, parts, {**named, **dict(zip(goal.names, parts, strict=True))})
+        return Example(leaves, None, named, dims)
+    leaves_of_target = tree_flatten(target)[0]
+    for leaf in leaves_of_target:
+        if not isinstance(leaf, Tensor) or (dim is not None and leaf.dim() <= dim):
+            raise CaptureError(f"target is {type(leaf).__name__}, or has no dimension {dim}: give a tensor with an "
+                               "entry for each sample, or batch_dims={'target': None}")
+    parts = tree_flatten(micro_batch(target, micro_batches, (dim,) * len(leaves_of_target)))[0]
+    return Example(leaves, parts, {**named, **dict(zip(goal.names, parts, strict=True))}, dims)
 
 
 def _sentence(error: BaseException) -> str:

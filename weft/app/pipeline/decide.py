@@ -21,7 +21,7 @@ from weft.app.pipeline.measuring import Example, Ranks
 from weft.app.pipeline.memory import asked_decisions, memory_notes, memory_planned, plan_with, plans_memory
 from weft.app.pipeline.options import PipelineOptions
 from weft.app.pipeline.precision import copies_of_weights
-from weft.app.pipeline.problems import Run, held_bytes, loads, optimizer_bytes, stage_problem
+from weft.app.pipeline.problems import Run, held_bytes, loads, optimizer_bytes, peak_bytes, stage_problem
 from weft.app.pipeline.row import Row, proposals, rank_of, rough_step
 from weft.app.pipeline.split import Model, divided, fixed_places, stage_counts
 from weft.runtime.captured.captured import CaptureError
@@ -283,7 +283,7 @@ def _schedules(ranks: Ranks, machine: Machine, places: Sequence[int], costs: Seq
     problems = [stage_problem(costs, ties, machine, backward, options.micro_batches,
                               copies_of_weights(options.dtype)[1]) for backward in machine.backwards]
     if options.schedule is not None:
-        return [_published(str(options.schedule), problems, options.micro_batches)]
+        return [_published(str(options.schedule), problems, options.micro_batches, bool(options.compile))]
     found: list[Schedule] = []
     for i, problem in enumerate(problems):
         try:
@@ -295,7 +295,7 @@ def _schedules(ranks: Ranks, machine: Machine, places: Sequence[int], costs: Seq
     return [schedule for schedule in found if schedule.makespan <= WORSE * best]
 
 
-def _published(name: str, problems: Sequence[Problem], micro_batches: int) -> Schedule:
+def _published(name: str, problems: Sequence[Problem], micro_batches: int, compiles: bool = False) -> Schedule:
     """The schedule called ``name`` of the first problem that it is for."""
     why = ""
     for problem in problems:
@@ -307,7 +307,8 @@ def _published(name: str, problems: Sequence[Problem], micro_batches: int) -> Sc
         if faults := violations(schedule):
             raise MeasureError(f"schedule {name!r}: {faults[0]}")
         return schedule
-    raise CaptureError(f"schedule {name!r} does not fit {len(problems[0].devices)} ranks: {why}")
+    raise CaptureError(f"schedule {name!r} does not fit {len(problems[0].devices)} ranks: {why}" + (
+        ", which compiled stages cannot be" if compiles and "split" in why else ""))
 
 
 def _settled(ranks: Ranks, machine: Machine, cuts: _Cuts) -> Decision:
@@ -342,8 +343,9 @@ def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: Run, looked: in
     options = ranks.options
     values, with_masters = copies_of_weights(options.dtype)
     schedule = run.settled()
-    schedule = schedule.with_solver(static_memory=held_bytes(
-                                        tried.costs, machine.ranks, options.micro_batches, with_masters),
+    held = held_bytes(tried.costs, machine.ranks, options.micro_batches, with_masters)
+    schedule = schedule.with_solver(static_memory=held, peak_memory=peak_bytes(
+                                        tried.costs, schedule, held, run.calibration.slots),
                                     stages_alone=run.schedule.makespan, medians=run.alone)
     notes = list(machine.notes)
     notes.append(_told(ranks, run))

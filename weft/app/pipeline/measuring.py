@@ -23,6 +23,7 @@ from weft.app.pipeline.row import Row
 from weft.app.pipeline.running import under_autocast
 from weft.app.pipeline.split import Model, divided
 from weft.app.pipeline.times import operator_seconds, operator_weights, saved_bytes
+from weft.runtime.captured.batch_dims import Dims
 from weft.runtime.captured.captured import Captured
 from weft.runtime.captured.cut import crossings
 from weft.runtime.captured.decisions import Decisions
@@ -50,12 +51,13 @@ REPEATS = 3  # of each pass of a stage: the executor's own run says more later
 
 @dataclass(frozen=True)
 class Example:
-    """One micro-batch: the leaves of the model's arguments, those of the target (``None``: not known), and all of them
-    by name."""
+    """One micro-batch: the leaves of the model's arguments, those of the target (``None``: not known), all of them by
+    name, and along which dimension each of the arguments' is cut (or all that are as long there as the first)."""
 
     leaves: Sequence[Any]
     target: Sequence[Tensor] | None
     named: Mapping[str, Tensor]
+    dims: Dims | int = 0
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ class Ranks:
         """The same where stages do what ``decisions`` says of their memory."""
         if not isinstance(self.captured, Captured):
             return self  # there is nothing to decide
-        return replace(self, captured=treated(self.captured, decisions, self.example.leaves, self.options.batch_dims))
+        return replace(self, captured=treated(self.captured, decisions, self.example.leaves, self.example.dims))
 
     @property
     def model_bytes(self) -> int:
@@ -178,7 +180,8 @@ class Ranks:
         own = [s for s in training.stages if rank_of(s) == self.session.rank]
         self.session.barrier("to measure stages")
         with untouched(self.captured.model):
-            mine = measure_stages(training, device=self.session.device, repeats=REPEATS, only=own)
+            mine = measure_stages(training, device=self.session.device, repeats=REPEATS, only=own,
+                                  slots=True)
         found = [cost for each in self.session.exchange(mine, "measuring stages") for cost in each]
         return _chain(sorted(found, key=lambda cost: cost.stage))
 

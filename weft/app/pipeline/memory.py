@@ -21,6 +21,7 @@ from weft.app.pipeline.options import PipelineOptions
 from weft.app.pipeline.problems import held_bytes
 from weft.app.pipeline.row import rank_of
 from weft.app.pipeline.split import Model
+from weft.runtime.captured.batch_dims import Dims
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.decisions import MODES, Decisions, Mode, decisions_from_json
 from weft.runtime.captured.learning import first_weight
@@ -80,11 +81,12 @@ def asked_decisions(captured: Model, purity: Purity | None, options: PipelineOpt
     return found if options.co_shard is None else replace(found, shards=dict(options.co_shard))
 
 
-def treated_as_planned(captured: Model, plan: Plan, leaves: Sequence[Any], dim: int) -> Model:
-    """``captured``, whose stages do what ``plan`` says of their memory; ``leaves``: inputs of one micro-batch."""
+def treated_as_planned(captured: Model, plan: Plan, leaves: Sequence[Any], dims: Dims) -> Model:
+    """``captured``, whose stages do what ``plan`` says of their memory; ``leaves``: inputs of one micro-batch,
+    which are cut along ``dims``."""
     if not isinstance(captured, Captured):
         return captured
-    return treated(captured, decisions_from_json(plan.solver.get(OPERATOR_MEMORY), captured), leaves, dim)
+    return treated(captured, decisions_from_json(plan.solver.get(OPERATOR_MEMORY), captured), leaves, dims)
 
 
 def plan_with(plan: Plan, captured: Model) -> Plan:

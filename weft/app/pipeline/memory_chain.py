@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -28,8 +29,9 @@ __all__ = ["Chain", "chain_of", "copy_bandwidth"]
 COPIED = 16 * 2**20
 #: Parameters, gradients, and two values of the optimizer for each weight.
 STATE = 4
-#: How many times the fewest bytes may pass between two stages: messages need memory too, of which a plan knows nothing.
-WIDEST = 2.0
+#: How many times as many bytes may pass between two stages as at a place nearby: messages need memory too, of which a
+#: plan knows nothing. Nearby is within this share of the whole time.
+WIDEST, NEARBY = 2.0, 0.1
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,15 @@ def chain_of(captured: Captured, purity: Purity, leaves: Sequence[Any], loss: Ca
             sum(kept.made.get(node.name, 0) for node in group), 0 if last else between[places[i + 1]].size,
             passing[i], weights, STATE * weights + (kept.behind if last else 0), layer=_layer(group[-1])))
     sizes = {k: between[place].size for k, place in enumerate(places) if k and place >= first and between[place].values}
-    starts = frozenset(k for k, size in sizes.items() if size <= WIDEST * min(sizes.values()))
-    return Chain(tuple(found), tuple(groups), starts, tuple(places))
+    return Chain(tuple(found), tuple(groups), _narrow(sizes, found), tuple(places))
+
+
+def _narrow(sizes: Mapping[int, int], operators: Sequence[ChainOperator]) -> frozenset[int]:
+    """Of the operators in ``sizes`` those before which not many more bytes pass than before one nearby."""
+    until = [0, *accumulate(operator.forward for operator in operators)]
+    near = NEARBY * until[-1]
+    return frozenset(k for k, size in sizes.items() if size <= WIDEST * min(
+        other for j, other in sizes.items() if abs(until[j] - until[k]) <= near))
 
 
 def copy_bandwidth(device: torch.device) -> float:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from weft.app.pipeline.running import Compile
+    from weft.runtime.captured.batch_dims import BatchDims
     from weft.runtime.captured.materials import Fill
     from weft.runtime.checkpoint.weights import State
     from weft.runtime.plan.plan import Plan
@@ -29,7 +30,7 @@ class PipelineOptions:
     # what is trained on
     loss: Callable[..., Tensor] | None = None
     target: Any = None
-    batch_dims: int = 0
+    batch_dims: BatchDims = 0
     clip_norm: float | None = None
     allow_unread: bool = False
 
@@ -67,8 +68,8 @@ class PipelineOptions:
     def settings(self) -> tuple[object, ...]:
         """What must be the same on all ranks."""
         how = sorted(self.compile) if isinstance(self.compile, Mapping) else self.compile
-        return (self.micro_batches, self.batch_dims, self.clip_norm, self.defer, self.seed, self.dtype, self.autocast,
-                how, self.split, _sorted(self.memory_plan), _sorted(self.co_shard))
+        return (self.micro_batches, repr(self.batch_dims), self.clip_norm, self.defer, self.seed, self.dtype,
+                self.autocast, how, self.split, _sorted(self.memory_plan), _sorted(self.co_shard))
 
 
 def _sorted(value: object) -> object:

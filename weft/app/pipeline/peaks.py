@@ -16,8 +16,11 @@ def schedule_of(plan: Plan) -> Schedule:
 
 
 def planned_peaks(plan: Plan) -> tuple[int, ...]:
-    """By rank, in bytes: what is always there, as far as the plan says it, and the most that blocks hold at once."""
+    """By rank, in bytes: what the plan says, or what is always there, as far as it says that, and the most that
+    blocks hold at once."""
     ranks = len(plan.program.ranks)
+    if (peaks := plan.solver.get("peak_memory")) is not None:
+        return tuple(map(int, peaks))
     static = plan.solver.get("static_memory") or [0] * ranks
     if plan.problem.memory_unit != "B":
         return tuple(int(held) for held in static)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import TreeSpec, tree_flatten
 
+from weft.app.pipeline.feeding import Feeding
 from weft.app.pipeline.names import stage_names
 from weft.app.pipeline.options import PipelineOptions
 from weft.app.pipeline.peaks import planned_peaks
@@ -21,7 +23,8 @@ from weft.app.pipeline.precision import masters_of, typed
 from weft.app.pipeline.report import Report
 from weft.app.pipeline.running import compiled, under_autocast
 from weft.app.pipeline.state import PipelineState
-from weft.runtime.captured.batch import BatchError, Layout, batch_size
+from weft.runtime.captured.batch import BatchError, Layout
+from weft.runtime.captured.batch_dims import target_dim
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.captured.division import Division
 from weft.runtime.captured.part import Data, Goal, evaluation_of, training_of
@@ -53,13 +56,16 @@ class Pipeline:
         self.peaks, self.options = peaks, options
         self.model, self.rank = cut.captured.model, session.rank
         self._close, self._closed = close, False
-        self._inputs, self._data = inputs, Data()
+        self._data = Data()
+        self.feeding = Feeding(cut, plan.stage_ranks or (), session.rank, inputs, goal, target_dim(options.batch_dims),
+                               options.target)
         self.stages = tuple(stages_of(plan, session.rank))
         training = self._computing(training_of(cut, self.stages, goal, self._data))
         training.clip_norm = options.clip_norm
         if options.compile:
             compiled(training, options.compile, session, inputs.named)
         self._state, self._behind = PipelineState(session, cut, plan.stage_ranks or ()), 0
+        self._seed = goal.seed
         training.masters = masters_of(self._state.trained, full, options.dtype)
         if training.masters is not None:
             self._state.train(training.masters)
@@ -74,7 +80,8 @@ class Pipeline:
         """Run one batch through the schedule: its mean loss, on every rank. Gradients are ready then.
 
         ``args`` and ``kwargs`` are what the model is called with, for a whole batch; ``target`` what the loss is given
-        beside the result. Each micro-batch is an equal part of it.
+        beside the result. Each micro-batch is an equal part of it. A rank may leave out, or give as ``None``, what it
+        does not read (:meth:`needs`).
         """
         return self._guarded(lambda: self._step(args, kwargs, target))
 
@@ -106,6 +113,21 @@ class Pipeline:
             raise
         done = self._stepping.steps - begun
         self._guarded(lambda: self._require_all(done, batches))
+
+    def needs(self, name: str) -> bool:
+        """Whether this rank reads the argument of the model called ``name``, or ``"target"``: others need not be handed
+        over here. Raises :class:`~weft.runtime.captured.batch.BatchError` for a name that there is not."""
+        return self.feeding.needs(name)
+
+    @property
+    def takes_data(self) -> bool:
+        """Whether this rank reads anything of a batch: if not, :meth:`step` may be called without one."""
+        return self.rank in self.data_ranks
+
+    @property
+    def data_ranks(self) -> tuple[int, ...]:
+        """The ranks that read something of a batch, so that a loader is needed there; all must be given the same."""
+        return tuple(sorted({rank for ranks in self.feeding.arguments.values() for rank in ranks}))
 
     @property
     def norm(self) -> float | None:
@@ -148,14 +170,30 @@ class Pipeline:
         over ``pipe.parameters()``.
         """
         done = self.steps if step is None else step
-        return self._guarded(lambda: self._state.save(Path(folder), done, optimizer, keep))
+        return self._guarded(lambda: self._state.save(Path(folder), done, optimizer, keep, self._seed))
 
     def resume(self, folder: str | os.PathLike[str], optimizer: Optimizer | None = None) -> int:
         """Go on from the newest checkpoint in ``folder``: how many batches it has behind it, 0 if there is none. It may
-        have been saved by another number of ranks, with other cuts; with as many, random numbers go on too. One that
-        is damaged, or of another model or optimizer, is refused on all ranks."""
-        self._behind = self._guarded(lambda: self._state.resume(Path(folder), optimizer)) - self._stepping.steps
+        have been saved by another number of ranks, with other cuts. The model's random operators go on as they would
+        have; torch's own random state does so with as many ranks. One that is damaged, or of another model or
+        optimizer, is refused on all ranks."""
+        found = self._guarded(lambda: self._state.resume(Path(folder), optimizer))
+        if found is None:
+            return 0
+        self._behind = found.step - self._stepping.steps
+        self._seed = self._seed if found.seed is None else found.seed
+        self._stepping.go_on(found.step, self._seed)
         return self.steps
+
+    def heed_signals(self) -> None:
+        """From now on, Ctrl-C or SIGTERM does not end the ranks at once: :meth:`asked_to_stop` says that it came. The
+        second one does end them."""
+        self.session.watch.heed()
+
+    def asked_to_stop(self) -> signal.Signals | None:
+        """The signal that came to a rank since :meth:`heed_signals`, on every rank; ``None`` if none did."""
+        came = self._guarded(lambda: self.session.exchange(self.session.watch.asked, "asking whether to stop"))
+        return next((signal.Signals(number) for number in came if number is not None), None)
 
     @property
     def steps(self) -> int:
@@ -191,7 +229,7 @@ class Pipeline:
 
     def _guarded(self, run: Callable[[], Result]) -> Result:
         if self._closed:
-            raise RuntimeError("the pipeline is closed")
+            raise RuntimeError("the pipeline is closed: make another one with weft.pipeline, or close it later")
         try:
             return run()
         except CaptureError as error:
@@ -227,36 +265,7 @@ class Pipeline:
              with_target: bool) -> list[dict[str, Tensor]]:
         self._state.round()
         args, kwargs = typed((args, dict(kwargs)), self.options.dtype)
-        micro_batches = self._inputs.micro_batches((args, self._ordered(kwargs)))
-        if not with_target:
-            if target is not None:
-                raise BatchError("target was given, but the pipeline has no loss to hand it to: give loss= to "
-                                 "weft.pipeline, or leave target out")
-            return micro_batches
-        size = batch_size(tree_flatten((args, kwargs))[0], self._inputs.dim)
-        for name, parts in zip(self.goal.names, self._targets(target, size), strict=True):
-            for micro_batch, part in zip(micro_batches, parts, strict=True):
-                micro_batch[name] = part
-        return micro_batches
-
-    def _ordered(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """``kwargs`` in the order of the example's."""
-        wanted = list(self._inputs.spec.unflatten([None] * self._inputs.spec.num_leaves)[1])
-        return {name: kwargs[name] for name in [*wanted, *kwargs] if name in kwargs}
-
-    def _targets(self, target: Any, size: int | None) -> Iterator[tuple[Tensor, ...]]:
-        leaves, spec = tree_flatten(target)
-        if target is None or spec != self.goal.target:
-            raise BatchError(f"target is {type(target).__name__}, but the pipeline was made for "
-                             + ("one tensor: give target=TENSOR" if self.goal.target == tree_flatten(0)[1] else
-                                f"what is nested as {self.goal.target!s:.120}"))
-        for i, leaf in enumerate(leaves):
-            if not isinstance(leaf, Tensor) or leaf.dim() <= self._inputs.dim:
-                raise BatchError(f"target's part {i} is no tensor with a batch dimension: give one")
-            if size is not None and leaf.shape[self._inputs.dim] != size:
-                raise BatchError(f"target has {leaf.shape[self._inputs.dim]} entries along dimension "
-                                 f"{self._inputs.dim}, but the batch has {size}: give one for each sample")
-            yield leaf.chunk(self._inputs.count, self._inputs.dim)
+        return self.feeding.micro_batches(args, kwargs, target, with_target)
 
     def _evaluate(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any, with_loss: bool) -> Any:
         stepping, results = self._evaluator(with_loss)

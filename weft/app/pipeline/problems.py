@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -19,7 +19,7 @@ from weft.solver.schedule import Schedule
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
 
-__all__ = ["Run", "held_bytes", "loads", "optimizer_bytes", "stage_problem"]
+__all__ = ["Run", "held_bytes", "loads", "optimizer_bytes", "peak_bytes", "stage_problem"]
 
 #: An optimizer's values for each weight: Adam's.
 OPTIMIZER_COPIES = 2
@@ -70,11 +70,46 @@ def stage_problem(costs: Sequence[StageCosts], ties: Sequence[tuple[str, Sequenc
     for block in problem.blocks:
         stage, = block.devices
         rank = rank_of(stage, count, ranks)
-        blocks.append(replace(block, devices=(rank,), after=tuple(
+        change, workspace = _lying(costs, problem, block, lambda giver: True)
+        blocks.append(replace(block, devices=(rank,), memory=(block.memory[0] + change,),
+                              workspace=(block.workspace[0] + workspace,), after=tuple(
             replace(dependency, lag=machine.seconds(_message(costs, problem, block, dependency),
                                                     rank_of(_stage(problem, dependency), count, ranks), rank))
             for dependency in block.after)))
     return replace(problem, devices=tuple(devices), blocks=tuple(blocks))
+
+
+def peak_bytes(costs: Sequence[StageCosts], schedule: Schedule, held: Sequence[int], slots: Sequence[int]) -> list[int]:
+    """The most that each rank holds in ``schedule``, by the bytes of its ``slots`` in place of the messages that blocks
+    have been counted with, and with what is ``held`` all the time. (When a plan is made, the slots are not known yet: a
+    message may come early.)"""
+    problem, ranks = schedule.problem, len(held)
+
+    def without(block: Block) -> Block:
+        change, workspace = _lying(costs, problem, block, lambda giver: rank_of(giver, len(costs), ranks) not in
+                                   block.devices)
+        return replace(block, memory=(block.memory[0] - change,), workspace=(block.workspace[0] - workspace,))
+
+    bare = replace(schedule, problem=replace(problem, blocks=tuple(map(without, problem.blocks))))
+    return [int(sum(parts)) for parts in zip(held, slots, bare.peak_memory, strict=True)]
+
+
+def _lying(costs: Sequence[StageCosts], problem: Problem, block: Block,
+           counted: Callable[[int], bool]) -> tuple[int, int]:
+    """By how many bytes ``block`` changes what lies there for its stage, and what lies there for it alone: what the
+    stage is given by stages that are ``counted``, activations and gradients, stays in its place until its last pass
+    over the micro-batch."""
+    stage, letter = int(block.name[1:]), block.name[0]
+    taken = sum(_passes(costs, giver, stage) for giver in range(stage) if counted(giver))
+    owed = sum(_passes(costs, taker, stage) for taker in range(stage + 1, len(costs)) if counted(taker))
+    last = next((each for each in "WBI" if f"{each}{stage}" in problem.index), None)
+    if last is None or letter not in "FBIW":
+        return 0, taken if letter == "F" else 0
+    if letter == "F":
+        return taken, 0
+    if letter == "I" and last == "W":
+        return owed, 0
+    return (-taken - owed, 0) if letter == "W" else (-taken, owed)
 
 
 def _stage(problem: Problem, dependency: Dependency) -> int:

@@ -24,7 +24,9 @@ SAID = {"schedule", "memory", "spec", "time_limit", "timeout"}
 class Setup:
     """What is trained. ``args`` and ``kwargs``: one whole batch as an example. ``data``: batches, each ``(input,
     target)``, ``(inputs, target)`` with a tuple of inputs, or a mapping of the model's named arguments, in which
-    ``target`` is the loss's; without it the example is used again and again. ``optimizer`` makes one of parameters.
+    ``target`` is the loss's; without it the example is used again and again. A function ``data(needs)`` gives such on
+    each rank that reads some of a batch, where ``needs("labels")`` says whether that is read there: what is not may be
+    ``None``. ``optimizer`` makes one of parameters.
     ``options``: further arguments of :func:`weft.pipeline`, by name."""
 
     module: nn.Module
@@ -32,7 +34,7 @@ class Setup:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     loss: Callable[..., Tensor] | None = None
     target: Any = None
-    data: Iterable[Any] | None = None
+    data: Iterable[Any] | Callable[[Callable[[str], bool]], Iterable[Any]] | None = None
     optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] = AdamW
     micro_batches: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -89,21 +89,22 @@ class PipelineState:
             raise CaptureError(str(error)) from None
         self.round()
 
-    def save(self, folder: Path, step: int, optimizer: Optimizer | None, keep: int | None) -> Path:
+    def save(self, folder: Path, step: int, optimizer: Optimizer | None, keep: int | None,
+             seed: int) -> Path:
         """See :meth:`~weft.app.pipeline.pipe.Pipeline.save`."""
         own = {item.name: self._value(item) for item in self.tensors if item.is_saved
                and self.owner.get(id(item.tensor), 0) == self.session.rank}
-        return model_checkpoint.save(self.session, folder, step, own, optimizer, self._names(), keep)
+        return model_checkpoint.save(self.session, folder, step, own, optimizer, self._names(), keep, seed)
 
-    def resume(self, folder: Path, optimizer: Optimizer | None) -> int:
+    def resume(self, folder: Path, optimizer: Optimizer | None) -> model_checkpoint.Found | None:
         """See :meth:`~weft.app.pipeline.pipe.Pipeline.resume`."""
         found = model_checkpoint.find(self.session, folder)
         if found is None:
-            return 0
+            return None
         self.load(found.path)
         model_checkpoint.restore_training(self.session, found, optimizer, self._names())
         self.session.barrier("to have read the checkpoint")
-        return found.step
+        return found
 
     def _names(self) -> Mapping[int, str]:
         return {id(parameter): name for name, parameter in self.trained.items()}

@@ -5,15 +5,19 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
+
+from torch.optim import Optimizer
 
 from weft.app.pipeline.build import make_pipeline
 from weft.app.pipeline.options import PipelineOptions
 from weft.app.pipeline.pipe import Pipeline
+from weft.app.pipeline.saving import Saving
 from weft.app.pipeline.setup import Setup, example_setup, setup_of
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.ranks.launch import free_port
@@ -38,12 +42,14 @@ class TrainOptions(NamedTuple):
     figure: str | None
     spec: str | os.PathLike[str] | None = None
     as_json: bool = False
+    checkpoint: str | os.PathLike[str] | None = None
+    every: int | None = None
 
 
-def train_rank(options: TrainOptions, on_line: Callable[[str], object]) -> None:
-    """What one rank does; ``on_line`` hears each step's loss and the report, on rank 0; or one line with both as JSON,
-    ``{"losses": [...], "report": {...}}``. Raises :class:`~weft.runtime.captured.captured.CaptureError` before the
-    ranks meet."""
+def train_rank(options: TrainOptions, on_line: Callable[[str], object]) -> int:
+    """What one rank does, and its exit code; ``on_line`` hears each step's loss and the report, on rank 0; or one line
+    with both as JSON, ``{"losses": [...], "report": {...}}``. Raises
+    :class:`~weft.runtime.captured.captured.CaptureError` before the ranks meet."""
     try:
         setup = _setup(options)
     except CaptureError:
@@ -53,16 +59,21 @@ def train_rank(options: TrainOptions, on_line: Callable[[str], object]) -> None:
         raise SystemExit(2) from None
     with make_pipeline(setup.module, setup.args, setup.kwargs, _options(setup, options)) as pipe:
         heard = on_line if pipe.rank == 0 and not options.as_json else _nobody
+        parameters = list(pipe.parameters())
+        optimizer = setup.optimizer(parameters) if parameters else None
+        saving = Saving(pipe, optimizer, options.checkpoint, options.every, heard)
         losses = []
-        for loss in _steps(pipe, setup, options.steps):
+        for loss in _steps(pipe, setup, optimizer, saving, options.steps):
             losses.append(loss)
-            heard(f"step {len(losses)}  loss {loss:.6g}")
+            heard(f"step {pipe.steps}  loss {loss:.6g}")
+        saving.end()
         report = pipe.report()
-        if options.figure is not None:
+        if losses and options.figure is not None:
             pipe.draw(options.figure)
         heard(str(report))
         if pipe.rank == 0 and options.as_json:
             on_line(json.dumps({"losses": losses, "report": report.to_json()}))
+    return saving.code
 
 
 def _options(setup: Setup, options: TrainOptions) -> PipelineOptions:
@@ -72,28 +83,48 @@ def _options(setup: Setup, options: TrainOptions) -> PipelineOptions:
         timeout=options.timeout, **setup.options)
 
 
-def _steps(pipe: Pipeline, setup: Setup, steps: int) -> Iterator[float]:
-    """The loss of each step; the optimizer's follows when the next is asked for."""
-    parameters = list(pipe.parameters())
-    optimizer = setup.optimizer(parameters) if parameters else None
-    for args, kwargs, target in itertools.islice(_batches(setup), steps):
+def _steps(pipe: Pipeline, setup: Setup, optimizer: Optimizer | None, saving: Saving, steps: int) -> Iterator[float]:
+    """The loss of each step from the checkpoint on; the optimizer's follows when the next is asked for."""
+    for args, kwargs, target in itertools.islice(_batches(setup, pipe), saving.begin(), steps):
         yield pipe.step(*args, target=target, **kwargs)
         if optimizer is not None:
             optimizer.step()
             optimizer.zero_grad()
+        if saving.after_step():
+            return
+
+
+class Feeds(Protocol):
+    """What is asked of a pipeline before it is fed."""
+
+    @property
+    def takes_data(self) -> bool:
+        """Whether this rank reads anything of a batch."""
+
+    def needs(self, name: str) -> bool:
+        """Whether it reads this argument."""
 
 
 def _nobody(line: str) -> None:
     """Hears nothing."""
 
 
-def launch_ranks(ranks: int, command: Sequence[str]) -> int:
+def launch_ranks(ranks: int, command: Sequence[str], patient: bool = False) -> int:
     """Run ``command`` as each of ``ranks`` ranks of this machine; the worst of their exit codes. When one ends with an
-    error, the others have :data:`GRACE` seconds."""
+    error, the others have :data:`GRACE` seconds. ``patient``: Ctrl-C and SIGTERM are handed to the ranks, which end by
+    themselves."""
     common = {**os.environ, "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
               "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
-    running = [subprocess.Popen(command, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)})
-               for rank in range(ranks)]
+    # In a group of their own: else a terminal's Ctrl-C would come to them twice.
+    running = [subprocess.Popen(command, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                                process_group=0 if patient else None) for rank in range(ranks)]
+
+    def hand_on(number: int, frame: object) -> None:
+        for process in running:
+            process.send_signal(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM) if patient else ():
+        signal.signal(number, hand_on)
     until = float("inf")
     try:
         while any(process.poll() is None for process in running) and time.monotonic() < until:
@@ -113,14 +144,18 @@ def _setup(options: TrainOptions) -> Setup:
     return setup_of(options.setup) if options.setup is not None else example_setup(str(options.example))
 
 
-def _batches(setup: Setup) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], Any]]:
-    """Arguments, named ones and target of each batch, round and round."""
+def _batches(setup: Setup, pipe: Feeds) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], Any]]:
+    """Arguments, named ones and target of each batch, round and round; on a rank that reads none, nothing is asked of
+    the user's data."""
+    if not pipe.takes_data:
+        yield from itertools.repeat(((), {}, None))
+        return
     if setup.data is None:
         yield from itertools.repeat((tuple(setup.args), dict(setup.kwargs), setup.target))
         return
     seen = False
     while True:
-        for batch in setup.data:
+        for batch in setup.data(pipe.needs) if callable(setup.data) else setup.data:
             seen = True
             yield _batch(batch)
         if not seen:

@@ -57,8 +57,12 @@ def _pipeline(name: str, spec: Spec, options: SearchOptions) -> Job:
     devices = tuple(replace(device, static=held) if device.lane_of is None else device
                     for device, held in zip(found.problem.devices, static, strict=True))
     placement = found.solver.get("placement")
+    notes = list(found.solver.get("notes") or ())
+    if spec.training is not None:
+        notes.append("a step of it is one micro-batch of its pipeline; that the pipeline runs empty at the end of each "
+                     "batch is not counted")
     return job_of(name, replace(found.problem, devices=devices), f"pipeline: {placement}" if placement else "pipeline",
-                  tuple(found.solver.get("notes") or ()))
+                  tuple(notes))
 
 
 def _require_one_cluster(specs: Sequence[Spec]) -> None:

@@ -31,6 +31,10 @@ __all__ = ["Question", "share_jobs", "share_sources"]
 ROUNDS, _MOST_ROUNDS = 8, 256
 #: The share of the time that the jobs alone take.
 _ALONE = 0.3
+#: Seconds that every search of a period may take, if so many are left: most are proven in less.
+_LEAST_SECONDS = 4.0
+#: A search that gave up before this share of its time did so for want of rounds.
+_GAVE_UP = 0.8
 
 
 @dataclass(frozen=True)
@@ -136,19 +140,18 @@ class _Search:
         steps = dict(zip(jobs, ratio, strict=True))
         rounds = self.question.rounds or ROUNDS
         effort = None if self.options.effort is None else self.options.effort * share
-        until = self.options.left * share
+        until = max(self.options.left * share, min(_LEAST_SECONDS, self.options.left))
         while True:
+            began = time.monotonic()
             try:
                 found = solve_wide(problem, {job: count * rounds for job, count in steps.items()}, ratio=steps,
                                    objective="rate", on_progress=self.on_progress if own is not None else _silent,
                                    time_limit=until, effort=effort, seed=self.options.seed,
                                    workers=self.options.workers)
-            except NoneFound:
-                return None
-            except Infeasible:
-                raise
-            except ValueError as error:  # too few rounds for the steady state to appear
-                if "means nothing" not in str(error):
+            except ValueError as error:  # perhaps too few rounds for the steady state to appear
+                if isinstance(error, NoneFound) and time.monotonic() - began > _GAVE_UP * until:
+                    return None
+                if not isinstance(error, NoneFound) and "means nothing for" not in str(error):
                     raise
                 if self.question.rounds is not None or rounds >= _MOST_ROUNDS:
                     raise SharingError(f"rounds is {rounds}, too few for the steady state to repeat; give "
@@ -205,6 +208,8 @@ class _Search:
         told = "; ".join(f"{':'.join(map(str, entry.ratio))}: {entry.reason}"
                          + ("" if entry.found is None or entry.found.proven else " in the best that was found")
                          for entry in tried)
+        if not self.limits or all(entry.found is None and "times as long" not in entry.reason for entry in tried):
+            return NoneFound(f"{self.together.name}: {told}; give more time (--time-limit)")
         return kind(f"{self.together.name}: no job may get slower than asked, and some does ({told}); allow more "
                     "(--max-slowdown), or another ratio")
 

@@ -30,6 +30,9 @@ def _arguments(command: argparse.ArgumentParser) -> None:
                          help="of the search for a schedule (default: 10)")
     command.add_argument("--timeout", type=positive, default=60.0, metavar="SECONDS",
                          help="stop everything if a rank makes no progress for so long (default: 60)")
+    command.add_argument("--checkpoint", metavar="FOLDER", help="save there after the last batch, and when Ctrl-C or "
+                         "SIGTERM comes; go on from what is there")
+    command.add_argument("--every", type=count, metavar="N", help="with --checkpoint, save after every N batches too")
     command.add_argument("--draw", metavar="FILE", help="draw the measured step beside the planned one there")
     command.add_argument("--json", action="store_true", help="print losses and report as JSON")
 
@@ -40,10 +43,12 @@ def _run(options: argparse.Namespace) -> int:
         raise ValueError("say what to train: either FILE.py:FUNCTION, or --example NAME")
     if options.gpus is not None and options.gpus < 1:
         raise ValueError(f"--gpus is {options.gpus}, it must be at least 1")
+    if options.every is not None and (options.checkpoint is None or options.every < 1):
+        raise ValueError(f"--every is {options.every}, it must be at least 1, and stand beside --checkpoint")
     return api.train(options.setup, example=options.example, gpus=options.gpus, steps=options.steps,
                      micro_batches=options.micro_batches, schedule=options.schedule, memory=options.memory,
                      spec=options.spec, time_limit=options.time_limit, timeout=options.timeout, figure=options.draw,
-                     as_json=options.json, on_line=_told)
+                     as_json=options.json, checkpoint=options.checkpoint, every=options.every, on_line=_told)
 
 
 def _told(line: str) -> None:

@@ -44,7 +44,7 @@ def test_what_was_decided_runs_on_two_ranks(tmp_path: Path) -> None:
             assert float((together[key] - value).norm()) <= 1e-12 * float(value.norm())
         report = own[0]["report"]
         for planned, measured in zip(report["peaks"], report["measured_peaks"], strict=True):
-            assert measured == pytest.approx(planned, rel=0.05)
+            assert 0.9 * planned <= measured <= 1.05 * planned  # room for messages is planned that few need
     report, decided = found[0]["planned"]["report"], found[0]["planned"]["decided"]
     assert decided["recompute"] and max(report["peaks"]) <= LIMIT
     assert any("are recomputed" in note for note in report["notes"])

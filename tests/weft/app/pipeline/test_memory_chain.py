@@ -9,12 +9,13 @@ import torch
 
 from tests.runtime.captured.test_cut import quiet  # noqa: F401
 from tests.support.captured_models import GPT, made, token_loss
-from weft.app.pipeline.memory_chain import Chain, chain_of, copy_bandwidth
+from weft.app.pipeline.memory_chain import Chain, _narrow, chain_of, copy_bandwidth
 from weft.runtime.captured.captured import Captured
 from weft.runtime.captured.cut import Cut, crossings
 from weft.runtime.captured.decisions import Decisions
 from weft.runtime.captured.kept import kept_bytes
 from weft.runtime.captured.purity import Purity
+from weft.solver.placement.memory.plan import ChainOperator
 from weft.solver.placement.memory.plan_memory import plan_memory
 
 
@@ -74,6 +75,13 @@ def test_what_writes_in_place_is_in_one_group_with_what_it_writes_into() -> None
     group_of = {node: i for i, group in enumerate(chain.groups) for node in group}
     for node in captured.calls:
         assert group_of[node] == group_of.get(purity.base[node], group_of[node]) or not node.name.endswith("_")
+
+
+def test_cuts_are_where_few_bytes_pass_but_all_along_the_chain() -> None:
+    operators = [ChainOperator(f"{i}", 10, 20, 100, 0) for i in range(40)]
+    wide = {k: (100 if k % 4 == 0 else 400) if k < 36 else 1 for k in range(1, 40)}
+    found = _narrow(wide, operators)
+    assert found >= {4, 8, 12, 16, 20, 24, 28} and not found & {5, 6, 7, 21, 22, 23}
 
 
 def test_copies_have_a_speed() -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from tests.support.captured_models import made
+from tests.support.pipeline_ranks import one_process
 from tests.support.ranks import launch_forked
 from tests.support.state_ranks import MICRO_BATCHES, PARTS, SIZE
 from weft.runtime.captured.materials import Materials
@@ -83,6 +84,17 @@ def test_a_run_goes_on_from_a_checkpoint_in_other_stages(found: Ranks) -> None:
             assert furthest([state], model.state_dict()) <= 1e-10
     parts = [set(each["own"]) for each in found["resumed"]]
     assert parts[0] & parts[1] == {"words.weight", "head.weight"} and parts[0] | parts[1] == set(model.state_dict())
+
+
+@pytest.mark.slow
+def test_a_frozen_stage_has_no_backward_and_dropout_goes_on_after_a_checkpoint(found: Ranks) -> None:
+    losses, _, _ = one_process("adapted", 3, seed=5, lr=0.1)
+    for rank in range(RANKS):
+        drawn, again = found["drawn"][rank], found["drawn_again"][rank]
+        assert drawn["losses"] == pytest.approx(losses, rel=1e-11)
+        assert again["behind"] == 2 and again["losses"] == pytest.approx(losses[2:], rel=1e-11)
+    assert [each["letters"] for each in found["drawn"]] == ["F", "FIW"]
+    assert [bool(each["named"]) for each in found["drawn"]] == [False, True]
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from weft.app.pipeline.machine import Machine
-from weft.app.pipeline.problems import Run, held_bytes, loads, optimizer_bytes, stage_problem
+from weft.app.pipeline.problems import Run, held_bytes, loads, optimizer_bytes, peak_bytes, stage_problem
 from weft.runtime.measure.links import LinkCost
 from weft.runtime.measure.measure import Memory, Sample
 from weft.runtime.measure.stage_costs import MeasureError, PassCost, StageCosts
@@ -70,7 +70,7 @@ def test_settled_times_are_those_of_the_run() -> None:
             problem.blocks[o.block].name, o.micro_batch, problem.blocks[o.block].devices[0], stretch * o.start,
             stretch * o.end) for o in schedule.operations))
 
-    run = Run(schedule, Calibration((timeline(2.0), timeline(3.0), timeline(9.0)), (1, 2)))
+    run = Run(schedule, Calibration((timeline(2.0), timeline(3.0), timeline(9.0)), (1, 2), (0, 0)))
     assert run.measured == pytest.approx(3 * schedule.makespan)
     settled = run.settled()
     assert settled.makespan == pytest.approx(run.measured) and not violations(settled)
@@ -78,3 +78,16 @@ def test_settled_times_are_those_of_the_run() -> None:
     assert 0 < settled.makespan_bound <= settled.makespan
     assert settled.makespan_bound == pytest.approx(run.factor * run.bound)
     assert loads(run.fitted, 2) == pytest.approx([9.0, 9.0], rel=1e-3)
+
+
+def test_the_peak_has_slots_in_place_of_messages() -> None:
+    problem = stage_problem([stage(s, 2) for s in range(2)], (), machine(None, None), "split", 3)
+    changes = {block.name: (block.memory[0], block.workspace[0]) for block in problem.blocks}
+    # The second stage's activation lies there from F to W; the first one's gradient from I to W.
+    assert changes["F0"] == (50, 5) and changes["I0"] == (-20 + 100, 5) and changes["W0"] == (-30 - 100, 5)
+    assert changes["F1"] == (50 + 100, 5) and changes["I1"] == (-20, 5) and changes["W1"] == (-30 - 100, 5)
+    schedule = baseline("zb-h1", problem, 3)
+    costs = [stage(s, 2) for s in range(2)]
+    least = peak_bytes(costs, schedule, [1000, 2000], [0, 0])
+    assert peak_bytes(costs, schedule, [1000, 2000], [300, 7]) == [least[0] + 300, least[1] + 7]
+    assert least[1] < 2000 + schedule.peak_memory[1]

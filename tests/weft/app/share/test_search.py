@@ -19,16 +19,19 @@ from weft.runtime.plan.plan import plan_of
 from weft.solver.feasibility.infeasible import Infeasible
 from weft.solver.io.schedule_files import load_schedule
 from weft.solver.judge.collective_order import collective_order_faults
-from weft.solver.problem import Block, BlockKind, Device, Problem
+from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
-OPTIONS = SearchOptions(time_limit=30.0, effort=2.0)
+
+def options() -> SearchOptions:
+    """Their time counts from now on."""
+    return SearchOptions(time_limit=60.0, effort=2.0)
 
 
 EVEN = Question("1:1")
 
 
 def shared(pairs: list[tuple[float, float]], question: Question = EVEN) -> Sharing:
-    return share_jobs([one_gpu(name, *pair) for name, pair in zip("ab", pairs, strict=True)], question, OPTIONS)
+    return share_jobs([one_gpu(name, *pair) for name, pair in zip("ab", pairs, strict=True)], question, options())
 
 
 @pytest.mark.parametrize(("pairs", "turn", "period"), [
@@ -47,7 +50,7 @@ def test_the_best_small_ratio_is_taken() -> None:
     pair = [job_of(name, Problem(name, devices, (Block("C", BlockKind.OTHER, (0,), compute),
                                                  Block("S", BlockKind.COLLECTIVE, (1,), network))))
             for name, compute, network in (("a", 1, 2), ("b", 4, 1))]
-    found = share_jobs(pair, Question(), OPTIONS)
+    found = share_jobs(pair, Question(), options())
     assert found.ratio == (3, 1) and found.round.period == 7 and found.proven
     assert found.speedup == pytest.approx(10 / 7)
     assert {entry.ratio for entry in found.tried if entry.found is not None} >= {(1, 1), (2, 1), (3, 1)}
@@ -56,9 +59,19 @@ def test_the_best_small_ratio_is_taken() -> None:
 def test_own_overlap_is_part_of_what_a_job_does_alone() -> None:
     blocks = (Block("C", BlockKind.OTHER, (0,), 3), Block("S", BlockKind.COLLECTIVE, (1,), 2))
     pair = [job_of(name, Problem(name, (Device("gpu"), Device("net", lane_of="gpu")), blocks)) for name in "ab"]
-    found = share_jobs(pair, Question("1:1"), OPTIONS)
+    found = share_jobs(pair, Question("1:1"), options())
     assert [(job.own.period, job.bare.period) for job in found.jobs] == [(3, 5)] * 2
     assert found.speedup == 1 and found.speedup_bare == pytest.approx(10 / 6)
+
+
+@pytest.mark.parametrize(("memory", "period"), [(12, 10), (11, 20)])
+def test_memory_is_that_of_all_together(memory: float, period: float) -> None:
+    devices = (Device("gpu", memory), Device("net", lane_of="gpu"))
+    blocks = (Block("C", BlockKind.OTHER, (0,), 5, memory=(6,), after=(Dependency("S", distance=1),)),
+              Block("S", BlockKind.COLLECTIVE, (1,), 5, memory=(-6,), after=(Dependency("C"),)))
+    pair = [job_of(name, Problem(name, devices, blocks)) for name in "ab"]
+    found = share_jobs(pair, EVEN, options())
+    assert found.round.period == period and max(found.schedule.peak_memory) <= memory
 
 
 def test_no_job_gets_slower_than_allowed() -> None:
@@ -73,7 +86,7 @@ def test_jobs_that_meet_on_no_gpu_share_nothing() -> None:
     apart = [job_of(name, Problem(name, devices, (Block("C", BlockKind.OTHER, (number,), 1),)))
              for number, name in enumerate("ab")]
     with pytest.raises(SharingError, match=r"no GPU runs two of the jobs \(a on g0; b on g1\): there is nothing"):
-        share_jobs(apart, Question("1:1"), OPTIONS)
+        share_jobs(apart, Question("1:1"), options())
 
 
 def test_a_gpu_with_one_job_only_is_told() -> None:
@@ -82,7 +95,7 @@ def test_a_gpu_with_one_job_only_is_told() -> None:
     def job(name: str, where: tuple[int, ...]) -> Job:
         return job_of(name, Problem(name, devices, (Block("C", BlockKind.OTHER, where, 1),)))
 
-    found = share_jobs([job("a", (0, 1)), job("b", (0,))], Question("1:1"), OPTIONS)
+    found = share_jobs([job("a", (0, 1)), job("b", (0,))], Question("1:1"), options())
     assert any(note.startswith("g1 runs a alone") for note in found.notes) and found.round.period == 2
 
 

@@ -1,0 +1,124 @@
+"""What one rank does in a plan written by hand: compute a part, put a piece together, take part in a collective.
+
+Tensors go by keys, of this rank alone. All ranks have their instructions in one common order, and those that take part
+in a communication have it at the same place of it: nothing can wait in a circle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+__all__ = ["Collective", "Compute", "Copy", "Cut", "Exchange", "Instruction", "KernelCall", "Operand", "Piece",
+           "RankProgram", "Span"]
+
+#: First element and the one after the last, by dimension.
+Span: TypeAlias = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """One part of an operator: which kernel, the names of each tensor's dimensions (several to one dimension where it
+    is their product), how many indices of each name the part has, and where they begin."""
+
+    kind: str
+    inputs: tuple[tuple[tuple[str, ...], ...], ...]
+    outputs: tuple[tuple[tuple[str, ...], ...], ...]
+    sizes: Mapping[str, int]
+    starts: Mapping[str, int]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """What an input is the sum of: keys of tensors, each with the elements that are read."""
+
+    terms: tuple[tuple[str, Span], ...]
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Run a kernel; results are kept under ``outputs``."""
+
+    call: KernelCall
+    inputs: tuple[Operand, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Add elements ``source`` of the tensor under ``key`` to the elements ``target`` of a piece."""
+
+    key: str
+    source: Span
+    target: Span
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A tensor of ``shape``, put together from others of this rank."""
+
+    key: str
+    shape: tuple[int, ...]
+    copies: tuple[Copy, ...]
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One collective of the ranks ``group``, of which this is one. ``had``: the ranks in the order of the parts that
+    they bring, ``get``: in the order of the parts that they get. ``source``: the dimension that is gathered,
+    ``target``: the one that is cut."""
+
+    kind: Literal["all_gather", "all_to_all", "all_reduce", "reduce_scatter"]
+    key: str
+    into: str
+    had: tuple[int, ...]
+    get: tuple[int, ...]
+    source: int | None
+    target: int | None
+
+    @property
+    def group(self) -> tuple[int, ...]:
+        """The ranks, rising."""
+        return tuple(sorted(self.had))
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Keep the ``index``-th of ``parts`` along a dimension; with none, keep all, or zeros for an index above 0."""
+
+    key: str
+    into: str
+    dimension: int | None
+    parts: int
+    index: int
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Messages between pairs: elements of ``key`` to other ranks, others from them, added up in a piece of ``shape``
+    under ``into``. A rank that gets nothing has no ``into``."""
+
+    key: str | None
+    into: str | None
+    shape: tuple[int, ...]
+    sends: tuple[tuple[int, Span], ...]
+    receives: tuple[tuple[int, Span], ...]
+    own: tuple[tuple[Span, Span], ...] = ()
+
+
+Instruction: TypeAlias = Compute | Piece | Collective | Cut | Exchange
+
+
+@dataclass(frozen=True)
+class RankProgram:
+    """``instructions`` of one rank; ``groups``: all groups of ranks that collectives of any rank have; ``given``: by
+    key what it gets from outside, a name and its elements; ``made``: by tensor, what this rank makes of it: key,
+    elements and which of how many terms."""
+
+    rank: int
+    instructions: tuple[Instruction, ...]
+    groups: tuple[tuple[int, ...], ...]
+    given: Mapping[str, tuple[str, Span]]
+    made: Mapping[str, tuple[tuple[str, Span, tuple[int, int]], ...]]
