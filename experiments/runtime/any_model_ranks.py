@@ -257,7 +257,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--ranks", nargs="*", type=int, default=[2, 3], help="how many there are (default: 2 3)")
     made.add_argument("--schedules", nargs="*", choices=SCHEDULES, default=list(SCHEDULES), help="these schedules")
     made.add_argument("--dtypes", nargs="*", choices=DTYPES, default=list(DTYPES), help="these types")
-    made.add_argument("--recompute", nargs="*", type=int, choices=(0, 1), default=[0],
+    made.add_argument("--recompute", nargs="*", type=int, choices=(0, 1), default=[0, 1],
                       help="0: plain, 1: with stages recomputed")
     made.add_argument("--output", type=Path, default=RESULTS / "any_model_ranks.json")
     return made
