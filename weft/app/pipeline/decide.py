@@ -346,7 +346,8 @@ def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: Run, looked: in
     held = held_bytes(tried.costs, machine.ranks, options.micro_batches, with_masters)
     schedule = schedule.with_solver(static_memory=held, peak_memory=peak_bytes(
                                         tried.costs, schedule, held, run.calibration.slots),
-                                    stages_alone=run.schedule.makespan, medians=run.alone)
+                                    stages_alone=run.schedule.makespan, medians=run.alone,
+                                    makespan_bound=schedule.makespan_bound)
     notes = list(machine.notes)
     notes.append(_told(ranks, run))
     notes += memory_notes(ranks.captured)

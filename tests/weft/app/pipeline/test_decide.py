@@ -46,6 +46,7 @@ def test_measuring_and_running_leave_no_trace_and_find_the_planned_peak(name: st
     assert decision.places == () and decision.peaks is not None
     assert decision.peaks[0] == pytest.approx(planned_peaks(decision.plan)[0], rel=0.05)
     assert any(note.startswith("planned times are those of") for note in decision.notes)
+    assert 0 < decision.plan.solver["makespan_bound"] <= decision.plan.makespan
 
 
 def test_random_state_is_kept_by_what_is_decided() -> None:
