@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from weft.runtime.captured.captured import Captured
 from weft.runtime.captured.cut import BATCH, Cut, Stages
-from weft.runtime.captured.decisions import Decisions
 from weft.runtime.captured.loss import LOSS, LossStage
+from weft.runtime.captured.memory.decisions import Decisions
+from weft.runtime.captured.memory.treatment import treated
 from weft.runtime.captured.purity import Purity
-from weft.runtime.captured.treatment import treated
 from weft.runtime.measure.measure import memory_of, single_threaded
 from weft.runtime.train.stage import StageRunner
 

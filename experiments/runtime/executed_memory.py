@@ -36,11 +36,11 @@ from torch import Tensor, nn
 from experiments.lib.executed import CPU, Executed, Ran
 from experiments.lib.memory_rivals import whole_layers
 from experiments.lib.provenance import RESULTS, Record
-from weft.app.pipeline.memory_chain import Chain, chain_of, copy_bandwidth
-from weft.app.pipeline.memory_rounds import MemoryRounds
+from weft.app.pipeline.planning.memory_chain import Chain, chain_of, copy_bandwidth
+from weft.app.pipeline.planning.memory_rounds import MemoryRounds
 from weft.runtime.captured.captured import Captured, CaptureError
-from weft.runtime.captured.decisions import Decisions
 from weft.runtime.captured.loss import loss_of
+from weft.runtime.captured.memory.decisions import Decisions
 from weft.runtime.captured.purity import Purity
 from weft.solver.placement.memory.plan import MemoryPlan, MemoryProblem
 from weft.solver.placement.memory.plan_memory import plan_memory

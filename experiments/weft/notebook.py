@@ -83,7 +83,7 @@ print(f"a cut may be at {len(allowed)} of {len(captured.calls)} places; "
       f"{sum(between[place].size == least for place in allowed)} of them send no more than {least:,} bytes")"""),
     Cell("markdown", """A cut in the middle makes two stages. The head's weight is the embedding's: both stages
 have it, so it is a *tie*, whose gradients are added up."""),
-    Cell("code", """from weft.app.pipeline.names import stage_names
+    Cell("code", """from weft.app.pipeline.run.names import stage_names
 
 cut = Cut(captured, [next(place for place in allowed if place >= len(captured.calls) // 2
                           and between[place].size == least)], purity)

@@ -24,8 +24,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 from weft.runtime.by_modules.calls import READS, Counts, calls_seen, function_name, is_random, users_line, version
-from weft.runtime.captured.arguments import Leaf, leaves_of
 from weft.runtime.captured.captured import CaptureError
+from weft.runtime.captured.inputs.arguments import Leaf, leaves_of
 from weft.runtime.captured.told import raised_at
 from weft.runtime.captured.untouched import untouched
 from weft.runtime.interface.training import Boundary

@@ -16,7 +16,7 @@ import torch
 
 import weft
 from tests.support.captured_models import Case, made
-from weft.app.pipeline.pipe import Pipeline
+from weft.app.pipeline.run.pipe import Pipeline
 from weft.runtime.captured.materials import Materials
 
 SIZE, MICRO_BATCHES = 8, 4

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from weft.app.pipeline.pipe import Pipeline
-    from weft.app.pipeline.running import Compile
+    from weft.app.pipeline.lib.running import Compile
+    from weft.app.pipeline.run.pipe import Pipeline
     from weft.runtime.captured.materials import Fill
     from weft.runtime.checkpoint.weights import State
     from weft.runtime.plan.plan import Plan
@@ -113,7 +113,7 @@ def pipeline(
     ``weft.runtime.captured.captured.CaptureError`` is raised.
     """
     from weft.app.pipeline.build import make_pipeline
-    from weft.app.pipeline.options import PipelineOptions
+    from weft.app.pipeline.lib.options import PipelineOptions
 
     if isinstance(schedule, os.PathLike):
         schedule = os.fspath(schedule)
@@ -143,9 +143,9 @@ def train(setup: str | None = None, *, example: str | None = None, gpus: int | N
     and Ctrl-C or SIGTERM ends it after the running step, with a checkpoint. On rank 0 ``on_line`` hears the loss of
     each step, and the report; ``as_json``: one line, ``{"losses": [...], "report": {...}}``.
     """
-    from weft.app.pipeline.setup import require_setup
-    from weft.app.pipeline.spec import load_machine_spec
-    from weft.app.pipeline.train import TrainOptions, launch_ranks, rank_command, train_rank
+    from weft.app.pipeline.planning.spec import load_machine_spec
+    from weft.app.train.setup import require_setup
+    from weft.app.train.train import TrainOptions, launch_ranks, rank_command, train_rank
 
     options = TrainOptions(setup, example, steps, micro_batches, schedule, memory, time_limit, timeout, figure, spec,
                            as_json, checkpoint, every)

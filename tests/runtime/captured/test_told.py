@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from weft.runtime.captured.arguments import leaves_of
 from weft.runtime.captured.captured import Captured, CaptureError
+from weft.runtime.captured.inputs.arguments import leaves_of
 from weft.runtime.captured.told import split_advice
 
 

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from weft.runtime.captured.captured import Captured
 from weft.runtime.captured.cut import Cut
-from weft.runtime.captured.decisions import Decisions
 from weft.runtime.captured.evaluation import evaluated
+from weft.runtime.captured.memory.decisions import Decisions
+from weft.runtime.captured.memory.treatment import treated
 from weft.runtime.captured.purity import Purity
-from weft.runtime.captured.treatment import treated
 from weft.runtime.captured.whole import Whole
 from weft.runtime.train.moment import Moment, Seeded
 from weft.runtime.train.stage import StageRunner

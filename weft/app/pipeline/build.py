@@ -16,24 +16,24 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
-from weft.app.pipeline.asked import arguments_of, looks_of, require_plan
-from weft.app.pipeline.decide import Example, decide
-from weft.app.pipeline.frozen import require_backwards
-from weft.app.pipeline.memory import require_memory_plan, treated_as_planned
-from weft.app.pipeline.meta import numbers_for, real
-from weft.app.pipeline.options import PipelineOptions
-from weft.app.pipeline.pipe import Pipeline, target_spec
-from weft.app.pipeline.precision import autocasting, lowered, require_types, typed
-from weft.app.pipeline.running import require_compile
-from weft.app.pipeline.split import Model, divided, require_split, with_values
+from weft.app.pipeline.lib.asked import arguments_of, looks_of, require_plan
+from weft.app.pipeline.lib.meta import numbers_for, real
+from weft.app.pipeline.lib.options import PipelineOptions
+from weft.app.pipeline.lib.precision import autocasting, lowered, require_types, typed
+from weft.app.pipeline.lib.running import require_compile
+from weft.app.pipeline.lib.split import Model, divided, require_split, with_values
+from weft.app.pipeline.planning.decide import Example, decide
+from weft.app.pipeline.planning.frozen import require_backwards
+from weft.app.pipeline.planning.memory import require_memory_plan, treated_as_planned
+from weft.app.pipeline.run.pipe import Pipeline, target_spec
 from weft.runtime.by_modules.trace import Traced
-from weft.runtime.captured.arguments import leaves_of, positional_names
-from weft.runtime.captured.batch import Layout, micro_batch
-from weft.runtime.captured.batch_dims import Dims, dims_of, target_dim
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.cut import BATCH
 from weft.runtime.captured.division import InputLeaf
 from weft.runtime.captured.faked import is_on_meta
+from weft.runtime.captured.inputs.arguments import leaves_of, positional_names
+from weft.runtime.captured.inputs.batch import Layout, micro_batch
+from weft.runtime.captured.inputs.batch_dims import Dims, dims_of, target_dim
 from weft.runtime.captured.materials import Materials
 from weft.runtime.captured.part import Goal
 from weft.runtime.captured.purity import Purity

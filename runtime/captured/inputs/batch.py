@@ -1,0 +1,152 @@
+"""A batch as the user hands it over, cut into micro-batches: nested arguments in, tensors by name out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from weft.runtime.captured.captured import CaptureError
+from weft.runtime.captured.inputs.arguments import Leaf
+from weft.runtime.captured.inputs.batch_dims import Dims
+
+__all__ = ["BatchError", "Layout", "micro_batch", "require_divides"]
+
+
+class BatchError(CaptureError):
+    """A batch that does not fit: one sentence."""
+
+
+def micro_batch(value: Any, count: int, dims: Dims, number: int = 0) -> Any:
+    """Number ``number`` of ``count`` micro-batches of ``value``, whose leaves are cut along ``dims``.
+
+    Raises :class:`BatchError` where the batch does not divide.
+    """
+    leaves, spec = tree_flatten(value)
+    return tree_unflatten([_cut(leaf, count, dim, number) for leaf, dim in zip(leaves, dims, strict=True)], spec)
+
+
+def require_divides(size: int, count: int) -> None:
+    """Raise :class:`BatchError` unless ``size`` samples make ``count`` equal micro-batches."""
+    if size % count or not size:
+        raise BatchError(f"a batch of {size} does not divide into {count} micro-batches: give a batch whose size is a "
+                         f"multiple of {count}, or another micro_batches")
+
+
+class Layout:
+    """How what is given as one batch becomes ``count`` micro-batches of tensors called ``names``.
+
+    ``leaves`` and ``spec``: the leaves of ``(args, kwargs)``, and how they are nested; ``looks``: shape and type of
+    each leaf in one micro-batch, or the value that it must have where it is no tensor; ``dims``: along which dimension
+    each is cut, ``None`` where it is the same for all micro-batches. ``positional``: the arguments that may also be
+    given by position, in order.
+    """
+
+    def __init__(self, names: Sequence[str], leaves: Sequence[Leaf], spec: TreeSpec, looks: Sequence[Any], dims: Dims,
+                 count: int, positional: Sequence[str] = ()) -> None:
+        self.names, self.leaves, self.spec, self.looks = names, leaves, spec, looks
+        self.dims, self.count, self.positional = dims, count, positional
+
+    @property
+    def named(self) -> dict[str, Tensor]:
+        """A tensor like each of those of a micro-batch, by name."""
+        return {name: looks for name, looks in zip(self.names, self.looks, strict=True) if isinstance(looks, Tensor)}
+
+    def micro_batches(self, args: Sequence[Any], kwargs: Mapping[str, Any],
+                      needed: Collection[str] | None = None) -> tuple[list[dict[str, Tensor]], int | None]:
+        """The tensors of each micro-batch, by name, and the size of the batch, where a tensor tells it. What is not
+        among ``needed`` (``None``: all are) may be left out, or be ``None``. Raises :class:`BatchError`."""
+        given, size, first = self._given(args, kwargs), None, ""
+        cut: list[dict[str, Tensor]] = [{} for _ in range(self.count)]
+        for name, leaf, value, looks, dim in zip(self.names, self.leaves, given, self.looks, self.dims, strict=True):
+            if not isinstance(looks, Tensor):
+                self._require_constant(leaf, value, looks)
+                continue
+            if value is None and needed is not None and name not in needed:
+                continue
+            if not isinstance(value, Tensor):
+                raise BatchError(f"the batch: {leaf.name} is {_kind(value)}, it must be a tensor" + (
+                    ", as this rank reads it" if value is None and needed is not None else ""))
+            if dim is not None and value.dim() > dim:
+                if size is not None and size != value.shape[dim]:
+                    raise BatchError(f"{first} has {size} entries and {leaf.name} has {value.shape[dim]} along "
+                                     f"dimension {dim}: give a batch of one size")
+                size, first = int(value.shape[dim]), leaf.name
+                if size != looks.shape[dim] * self.count:
+                    require_divides(size, self.count)
+            for i in range(self.count):
+                part = _cut(value, self.count, dim, i)
+                if part.shape != looks.shape or part.dtype != looks.dtype:
+                    raise BatchError(f"the batch: {leaf.name} has the shape {tuple(value.shape)} and type "
+                                     f"{value.dtype}, which gives micro-batches of {tuple(part.shape)}, but the "
+                                     f"pipeline was made for {tuple(looks.shape)} and {looks.dtype}: give what the "
+                                     "example was like" + (", and leave out a smaller batch at the end (drop_last=True)"
+                                               if dim is not None and part.dim() == looks.dim()
+                                               and part.shape[dim] < looks.shape[dim] else ""))
+                cut[i][name] = part
+        return cut, size
+
+    # -- arguments -----------------------------------------------------------------------------------------------------
+
+    def _given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The leaves of what was given, ``None`` for those of arguments that are not there."""
+        wanted_args, wanted = tree_unflatten(range(len(self.leaves)), self.spec)
+        positions = dict(zip(self.positional, range(len(wanted_args)), strict=False))
+        found_args, found = [*args, *[None] * (len(wanted_args) - len(args))], dict(kwargs)
+        for name in [name for name in found if name in positions and name not in wanted]:
+            if positions[name] < len(args):
+                raise BatchError(f"{name} is given by position and by name: give it once")
+            found_args[positions[name]] = found.pop(name)
+        for place in range(len(wanted_args), len(found_args)):
+            name = self.positional[place] if place < len(self.positional) else ""
+            if name not in wanted or name in found:
+                raise BatchError(f"the batch has {len(found_args)} arguments by position, but the example had "
+                                 f"{len(wanted_args)}: give what the pipeline was made with")
+            found[name] = found_args[place]
+        for name in found:
+            if name not in wanted:
+                raise BatchError(f"the batch has an argument {name!r}, but the example had {self._listed()}: give what "
+                                 "the pipeline was made with")
+        parts = [*zip(found_args, wanted_args, strict=False),
+                 *((found.get(name), like) for name, like in wanted.items())]
+        return [leaf for part, like in parts for leaf in self._leaves(part, like)]
+
+    def _leaves(self, value: Any, like: Any) -> list[Any]:
+        """The leaves of one argument; as many as ``like`` has, whose numbers these are."""
+        numbers, spec = tree_flatten(like)
+        if value is None:
+            return [None if isinstance(self.looks[i], Tensor) else self.looks[i] for i in numbers]
+        leaves, own = tree_flatten(value)
+        if own != spec:
+            argument = self.leaves[numbers[0]].argument if numbers else "an argument"
+            raise BatchError(f"the batch: {argument} is {_shown(own)}, but the example was {_shown(spec)}: give what "
+                             "the pipeline was made with")
+        return leaves
+
+    def _listed(self) -> str:
+        return ", ".join(dict.fromkeys(leaf.argument for leaf in self.leaves)) or "none"
+
+    def _require_constant(self, leaf: Leaf, value: Any, looks: Any) -> None:
+        if isinstance(value, Tensor) or type(value) is not type(looks) or value != looks:
+            raise BatchError(f"the batch: {leaf.name} is {value!r:.60}, but the model was captured with {looks!r:.60}, "
+                             "which is a constant of its graph: make another pipeline for it")
+
+
+def _cut(leaf: Any, count: int, dim: int | None, i: int) -> Any:
+    """Micro-batch ``i`` of ``leaf``."""
+    if not isinstance(leaf, Tensor) or dim is None or leaf.dim() <= dim:
+        return leaf
+    require_divides(leaf.shape[dim], count)
+    return leaf.narrow(dim, i * (leaf.shape[dim] // count), leaf.shape[dim] // count)
+
+
+def _kind(value: Any) -> str:
+    if type(value).__module__ == "numpy":
+        return f"a numpy {type(value).__name__} (torch.as_tensor makes one)"
+    return "not there" if value is None else type(value).__name__
+
+
+def _shown(spec: TreeSpec) -> str:
+    return f"{str(spec)!r:.120}"

@@ -1,0 +1,168 @@
+"""A part of a stage computed in equal shares of its batch, one after another: what a share computes.
+
+A captured graph has the batch's size in it, as a constant of its operators. So the model is captured once more, for a
+share of the micro-batch: that graph has the same operators with the constants of a share. Which values are cut, and
+along which dimension, is seen by comparing how they look in the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+from torch.utils._pytree import tree_leaves
+
+from weft.runtime.captured.captured import CaptureError, is_item, tensors, where
+from weft.runtime.captured.cut import OPERATOR
+from weft.runtime.captured.memory.decisions import in_module
+from weft.runtime.captured.purity import STATISTICS, operator_name, written
+
+__all__ = ["Part", "Range", "part_of", "range_of", "require_equal"]
+
+#: How far the numbers of shares may be from those of the whole: kernels add up in another order.
+CLOSE = {torch.float64: 1e-9, torch.float32: 1e-3}
+
+
+@dataclass(frozen=True)
+class Range:
+    """Neighbouring operators of a stage, of the module at ``path``, to be computed in ``count`` shares."""
+
+    path: str
+    count: int
+    nodes: Sequence[Node]
+    takes: Sequence[Node]
+    gives: Sequence[Node]
+
+
+@dataclass(frozen=True)
+class Part:
+    """The same operators for a share, in the graph of a share; and the dimension along which each value that is taken
+    is cut, and each that is given is put together (``None``: it is no tensor, or the same for all shares)."""
+
+    nodes: tuple[Node, ...]
+    takes: tuple[Node, ...]
+    gives: tuple[Node, ...]
+    cut: tuple[int | None, ...]
+    joined: tuple[int | None, ...]
+
+
+class _Shared(Protocol):
+    @property
+    def run(self) -> Callable[..., Sequence[Any]]: ...
+    @property
+    def shares(self) -> int: ...
+    @property
+    def cut(self) -> tuple[int | None, ...]: ...
+    @property
+    def joined(self) -> tuple[int | None, ...]: ...
+    @property
+    def takes(self) -> tuple[str, ...]: ...
+
+
+def range_of(stage: GraphModule, path: str) -> list[Node]:
+    """The operators of ``stage`` from the first to the last of the module at ``path`` that read what is given to it or
+    weights; none where the stage has none of them.
+
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` where operators of others stand between.
+    """
+    calls = [node for node in stage.graph.nodes if node.op in ("call_function", "call_module")]
+    inside = [i for i, node in enumerate(calls) if in_module(node, path)]
+    if not inside:
+        return []
+    found = calls[inside[0]:inside[-1] + 1]
+    for node in found:
+        if not in_module(node, path):
+            raise CaptureError(f"co_shard names {path!r}, but the operator {node.name}{where(node)} runs between those "
+                               "of that module: name a module that runs at one go")
+    return found
+
+
+def part_of(stage: GraphModule, share: GraphModule, whole: Range) -> Part:
+    """What a share of ``whole``, a part of ``stage``, computes; ``share`` is the stage captured for a share.
+
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` for operators that mix samples.
+    """
+    there = {node.name: node for node in share.graph.nodes}
+    for node in (*whole.nodes, *whole.takes):
+        if node.name not in there or there[node.name].target != node.target:
+            raise CaptureError(f"co_shard: a {whole.count}th of the micro-batch runs other operators than the whole, "
+                               f"first {node.name}{where(node)}: take branches on the batch's size out of the model")
+    cut = tuple(_dimension(node, there[node.name], whole) for node in whole.takes)
+    if all(dim is None for dim in cut):
+        raise CaptureError(f"co_shard names {whole.path!r}, but nothing that it is given has the batch's size")
+    _require_separate(whole, there, {node for node, dim in zip(whole.takes, cut, strict=True) if dim is not None})
+    joined = tuple(_dimension(node, there[node.name], whole) for node in whole.gives)
+    nodes, takes, gives = (tuple(there[node.name] for node in own) for own in (whole.nodes, whole.takes, whole.gives))
+    return Part(nodes, takes, gives, cut, joined)
+
+
+def require_equal(stage: GraphModule, whole: Callable[..., Sequence[Any]], shared: _Shared, path: str) -> None:
+    """Compute both on random numbers, and refuse shares that give others: some operators mix samples without looking
+    so. Nothing is done for a stage whose weights are not there yet."""
+    named = {node.name: node for node in stage.graph.nodes}
+    looks = [tensors(named[name]) for name in shared.takes]
+    held = [*stage.parameters(), *stage.buffers()]
+    if any(look is None for look in looks) or any(tensor.is_meta for tensor in held):
+        return
+    device = held[0].device if held else torch.device("cpu")
+    with torch.random.fork_rng(), torch.no_grad():
+        xs = [_example(look, device) for look in looks if look is not None]
+        wanted = whole(stage, *xs)
+        parts: list[Sequence[Any]] = [[x] * shared.shares if dim is None else torch.chunk(x, shared.shares, dim)
+                 for x, dim in zip(xs, shared.cut, strict=True)]
+        try:
+            found = [shared.run(stage, *own) for own in zip(*parts, strict=True)]
+        except RuntimeError as error:
+            raise CaptureError(f"co_shard names {path!r}, which cannot be computed for a share of the batch: "
+                               f"{str(error).splitlines()[0]:.200}") from error
+    for each, dim, want in zip(zip(*found, strict=True), shared.joined, wanted, strict=True):
+        got = each[0] if dim is None else torch.cat(list(each), dim)
+        near = CLOSE.get(want.dtype, 0.05) if isinstance(want, Tensor) else 0.0
+        if isinstance(want, Tensor) and not torch.allclose(got, want, rtol=near, atol=near, equal_nan=True):
+            raise CaptureError(f"co_shard names {path!r}, whose result for a share of the batch is not that share of "
+                               "its result: an operator in it mixes samples; name a module that does not")
+
+
+def _dimension(node: Node, part: Node, whole: Range) -> int | None:
+    """The dimension along which a share has a part of what ``node`` gives."""
+    looks, its = tensors(node), tensors(part)
+    if looks is None or its is None:
+        if any(isinstance(leaf, Tensor) for leaf in tree_leaves(node.meta.get("val"))):
+            raise CaptureError(f"co_shard names {whole.path!r}, into or out of which {node.name}{where(node)} goes, "
+                               "several tensors in one: name the module around it")
+        return None
+    differing = [dim for dim, (all_of, some) in enumerate(zip(looks.shape, its.shape, strict=True)) if all_of != some]
+    if not differing:
+        return None
+    dim = differing[0]
+    if len(differing) > 1 or looks.shape[dim] != whole.count * its.shape[dim]:
+        raise CaptureError(f"co_shard: {node.name}{where(node)} has the shape {tuple(looks.shape)}, and for one of "
+                           f"{whole.count} shares {tuple(its.shape)}, which is no equal part of it")
+    return dim
+
+
+def _require_separate(whole: Range, there: dict[str, Node], cut: set[Node]) -> None:
+    """Refuse operators that make one thing of all samples, and those that write where all shares would."""
+    depends = set(cut)
+    for node in whole.nodes:
+        if not depends.intersection(node.all_input_nodes):
+            continue
+        depends.add(node)
+        looks, its = tensors(node), tensors(there[node.name])
+        one = looks is not None and its is not None and looks.shape == its.shape
+        captured = node.meta.get(OPERATOR, node)
+        writes = list(written(captured))
+        mixes = operator_name(captured) in STATISTICS and writes
+        if (one and not is_item(node)) or mixes or any(target.op == "get_attr" for target in writes):
+            raise CaptureError(f"co_shard names {whole.path!r}, whose operator {node.name}{where(node)} makes one "
+                               "thing of all samples of the batch: name a module that does not")
+
+
+def _example(looks: Tensor, device: torch.device) -> Tensor:
+    if looks.is_floating_point():
+        return torch.randn(looks.shape, dtype=looks.dtype, device=device)
+    return torch.ones(looks.shape, dtype=looks.dtype, device=device)

@@ -1,0 +1,52 @@
+"""Arguments of ``weft.pipeline`` that are none are refused in one sentence each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from weft.app.pipeline.lib.asked import arguments_of, looks_of, require_plan
+from weft.app.pipeline.lib.options import PipelineOptions
+from weft.app.pipeline.lib.split import require_split
+from weft.runtime.captured.captured import CaptureError
+
+
+@pytest.mark.parametrize(("args", "kwargs", "said"), [
+    (torch.zeros(2), None, r"args is Tensor, it must be a tuple of the model's arguments: for one, give \(x,\)"),
+    ({"x": 1}, None, "args is dict, it must be a tuple"), (3, None, "args is int"),
+    ((), [("x", 1)], "kwargs is list, it must be a mapping of the model's arguments by name")])
+def test_arguments_are_a_row_and_a_mapping(args: Any, kwargs: Any, said: str) -> None:
+    with pytest.raises(CaptureError, match=said):
+        arguments_of(args, kwargs)
+
+
+def test_looks_are_shapes_types_and_kinds() -> None:
+    assert arguments_of([1], None) == ((1,), {}) and arguments_of((), {"x": 2}) == ((), {"x": 2})
+    assert looks_of(((torch.zeros(2, 3),), {"a": 3})) == (("(2, 3) torch.float32",), {"a": "int"})
+
+
+@pytest.mark.parametrize(("given", "said"), [
+    ({"schedule": 3}, "schedule is int, it must be a schedule, its file, or the name of a published one"),
+    ({"plan": [1]}, "plan is list, it must be a plan or its file"),
+    ({"cuts": ["layers.1"]}, "cuts has 'layers.1', it must have numbers of operators: the names of submodules go into"),
+    ({"cuts": 3}, "cuts is 3, it must be a list"), ({"cuts": [True]}, "cuts has True")])
+def test_a_plan_is_a_plan(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(CaptureError, match=said):
+        require_plan(PipelineOptions(2, **given))
+
+
+@pytest.mark.parametrize(("given", "said"), [
+    ({"split": "layers.1"}, "split is 'layers.1', it must be a list of names of submodules"),
+    ({"split": ["0"], "cuts": [1]}, "cuts and split both say where the model is cut: give one of them"),
+    ({"split": ["0"], "compile": True}, "compile needs the model's operators, which split does without")])
+def test_a_split_stands_alone(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(CaptureError, match=said):
+        require_split(nn.Sequential(nn.Linear(1, 1)), PipelineOptions(2, **given))
+
+
+def test_a_split_needs_numbers() -> None:
+    with pytest.raises(CaptureError, match="split runs the model, but it is on the meta device"):
+        require_split(nn.Sequential(nn.Linear(1, 1, device="meta")), PipelineOptions(2, split=["0"]))

@@ -1,0 +1,88 @@
+"""What is decided for a model on one rank in this process: what is measured and run leaves no trace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._pytree import tree_flatten
+
+from tests.support.captured_models import made
+from tests.support.one_rank import one_rank
+from weft.app.pipeline.lib.options import PipelineOptions
+from weft.app.pipeline.planning.decide import Decision, decide
+from weft.app.pipeline.planning.measuring import Example
+from weft.app.pipeline.run.peaks import planned_peaks
+from weft.runtime.captured.captured import Captured, CaptureError
+from weft.runtime.captured.cut import BATCH
+from weft.runtime.captured.part import Goal
+from weft.runtime.captured.purity import Purity
+
+
+def decided(name: str, with_target: bool = True, **settings: Any) -> tuple[nn.Module, Decision]:
+    case = made(name, 2)
+    captured = Captured.of(case.model, case.args, case.kwargs)
+    leaves = tree_flatten((case.args, case.kwargs))[0]
+    named = {BATCH + node.name: leaf for node, leaf in zip(captured.inputs, leaves, strict=True)
+             if isinstance(leaf, torch.Tensor)}
+    goal = Goal(case.loss, None if case.loss is None else tree_flatten(case.target)[1])
+    target = None if case.target is None or not with_target else [case.target]
+    if target is not None:
+        named["target.0"] = case.target
+    with one_rank() as session:
+        return case.model, decide(captured, Purity(captured), Example(leaves, target, named), goal, session,
+                                  PipelineOptions(3, loss=case.loss, target=case.target, time_limit=1.0, **settings))
+
+
+@pytest.mark.parametrize("name", ["gpt", "masked"])
+def test_measuring_and_running_leave_no_trace_and_find_the_planned_peak(name: str) -> None:
+    case = made(name, 2)
+    before = {key: value.clone() for key, value in case.model.state_dict().items()}
+    model, decision = decided(name)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert decision.places == () and decision.peaks is not None
+    assert decision.peaks[0] == pytest.approx(planned_peaks(decision.plan)[0], rel=0.05)
+    assert any(note.startswith("planned times are those of") for note in decision.notes)
+    assert 0 < decision.plan.solver["makespan_bound"] <= decision.plan.makespan
+
+
+def test_random_state_is_kept_by_what_is_decided() -> None:
+    case = made("gpt", 2)
+    captured = Captured.of(case.model, case.args, case.kwargs)
+    torch.manual_seed(5)
+    expected = torch.randn(3)
+    torch.manual_seed(5)
+    named = {BATCH + node.name: leaf for node, leaf in zip(captured.inputs, case.args, strict=True)}
+    with one_rank() as session:
+        decide(captured, Purity(captured), Example(case.args, [case.target], {**named, "target.0": case.target}),
+               Goal(case.loss, tree_flatten(case.target)[1]), session,
+               PipelineOptions(2, loss=case.loss, target=case.target, schedule="gpipe", time_limit=1.0))
+    assert torch.equal(torch.randn(3), expected)
+
+
+def test_no_target_is_said_in_the_notes() -> None:
+    _, decision = decided("skip", with_target=False, schedule="gpipe")
+    assert any("no target was given" in note for note in decision.notes)
+
+
+def test_too_little_memory_is_one_sentence() -> None:
+    with pytest.raises(CaptureError, match=r"no cut leaves a schedule that fits: rank 0 needs \d+ bytes for weights"):
+        decided("gpt", memory=1000, memory_plan="keep")
+    with pytest.raises(CaptureError, match="no cut leaves a schedule that fits, and no plan of 33 operators in 1"):
+        decided("gpt", memory=1000)
+    needed = planned_peaks(decided("gpt", schedule="gpipe")[1].plan)[0]
+    with pytest.raises(CaptureError, match="no cut leaves a schedule that fits: schedule 'gpipe': "):
+        decided("gpt", memory=needed - 1, schedule="gpipe", memory_plan="keep")
+    with pytest.raises(CaptureError, match=r"memory is 10, and the spec's cluster\.memory says it too: give one"):
+        decided("gpt", memory=10, spec={"cluster": {"memory": 10}})
+
+
+def test_a_spec_limits_the_memory_that_is_planned_with() -> None:
+    needed = planned_peaks(decided("gpt", schedule="gpipe")[1].plan)[0]
+    _, decision = decided("gpt", spec={"cluster": {"memory": needed - 1}}, memory_plan="keep")
+    assert planned_peaks(decision.plan)[0] < needed
+    static = decision.plan.solver["static_memory"][0]
+    assert decision.plan.problem.devices[0].memory == needed - 1 - static

@@ -1,0 +1,96 @@
+"""Memory decided operator by operator, on ranks: it fits what there is, and trains the model."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.runtime.captured.test_cut import quiet  # noqa: F401
+from tests.support.captured_models import made, token_loss
+from tests.support.memory_ranks import CASES, LIMIT, batch, model
+from tests.support.paths import ROOT
+from weft.app.pipeline.lib.options import PipelineOptions
+from weft.app.pipeline.planning.memory import OPERATOR_MEMORY, asked_decisions, require_memory_plan
+from weft.runtime.captured.captured import Captured, CaptureError
+from weft.runtime.captured.memory.decisions import decisions_from_json
+from weft.runtime.captured.purity import Purity
+from weft.runtime.ranks.launch import launch_local
+
+
+@pytest.mark.slow
+def test_what_was_decided_runs_on_two_ranks(tmp_path: Path) -> None:
+    ended = launch_local(2, [sys.executable, "-m", "tests.support.memory_ranks", str(tmp_path)], timeout=200,
+                         environment={"PYTHONPATH": str(ROOT)})
+    assert [end.code for end in ended] == [0, 0], ended
+    plain, wanted = model(), 0.0
+    for part in batch().chunk(4):
+        loss = token_loss(plain(part), part) / 4
+        loss.backward()  # type: ignore[no-untyped-call]
+        wanted += loss.item()
+    found = [torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(2)]
+    gradients = {name: p.grad for name, p in plain.named_parameters() if p.grad is not None}
+    for name in CASES:
+        own = [each[name] for each in found]
+        assert own[0]["digest"] == own[1]["digest"] and own[0]["decided"] == own[1]["decided"]
+        assert own[0]["loss"] == pytest.approx(wanted, rel=1e-12)
+        together = {key: value for each in own for key, value in each["gradients"].items()}
+        assert set(together) == set(gradients)
+        for key, value in gradients.items():
+            assert float((together[key] - value).norm()) <= 1e-12 * float(value.norm())
+        report = own[0]["report"]
+        for planned, measured in zip(report["peaks"], report["measured_peaks"], strict=True):
+            assert 0.9 * planned <= measured <= 1.05 * planned  # room for messages is planned that few need
+    report, decided = found[0]["planned"]["report"], found[0]["planned"]["decided"]
+    assert decided["recompute"] and max(report["peaks"]) <= LIMIT
+    assert any("are recomputed" in note for note in report["notes"])
+
+
+def decided(options: PipelineOptions) -> dict[str, Any]:
+    case = made("gpt", 4)
+    captured = Captured.of(case.model, case.args)
+    return asked_decisions(captured, Purity(captured), options, None).to_json()
+
+
+def test_decisions_are_asked_for_by_mode_and_by_module() -> None:
+    options = PipelineOptions(2)
+    assert decided(options) == {"recompute": [], "offload": [], "co_shard": {}}
+    assert len(decided(replace(options, memory_plan="recompute"))["recompute"]) > 60
+    modules = {"layers": "recompute", "layers.1": "keep", "layers.2.wide": "offload"}
+    found = decided(replace(options, memory_plan=modules, co_shard={"head": 2}))
+    assert found["offload"] == ["linear_10"] and "gelu" in found["recompute"] and "gelu_1" not in found["recompute"]
+    assert found["co_shard"] == {"head": 2}
+
+
+@pytest.mark.parametrize(("said", "why"), [("drop", "memory_plan is 'drop', it must be 'auto', one of keep"),
+                                           (3, "memory_plan is 3, it must be"),
+                                           ({"layers.9": "recompute"}, "'layers.9', a module of which no operator"),
+                                           ({"layers.1": "drop"}, "memory_plan has 'drop' for 'layers.1', it must be")])
+def test_what_says_nothing_is_refused(said: object, why: str) -> None:
+    options = replace(PipelineOptions(2), memory_plan=said)  # type: ignore[arg-type]
+    with pytest.raises(CaptureError, match=why):
+        require_memory_plan(options)
+        decided(options)
+
+
+@pytest.mark.parametrize(("other", "why"), [({"compile": True}, "which compiled stages do not"),
+                                            ({"split": ["layers.1"]}, "which split does without")])
+def test_what_has_no_operators_has_no_memory_plan(other: dict[str, Any], why: str) -> None:
+    for own in ({"memory_plan": "recompute"}, {"co_shard": {"head": 2}}):
+        options: dict[str, Any] = {**own, **other}
+        with pytest.raises(CaptureError, match=why):
+            require_memory_plan(PipelineOptions(2, **options))
+
+
+def test_decisions_of_another_model_are_refused() -> None:
+    case = made("towers", 4)
+    captured = Captured.of(case.model, case.args)
+    with pytest.raises(CaptureError, match="decides of the memory of the operator gelu, which the model does not"):
+        decisions_from_json({"recompute": ["gelu"]}, captured)
+    with pytest.raises(CaptureError, match="not as weft writes them"):
+        decisions_from_json({"co_shard": [1]}, captured)
+    assert OPERATOR_MEMORY == "operator_memory"

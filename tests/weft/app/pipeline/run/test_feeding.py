@@ -1,0 +1,94 @@
+"""A rank hands over what it reads, and may leave out the rest."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._pytree import tree_flatten
+
+from tests.support.captured_models import made
+from weft.app.pipeline.run.feeding import Feeding
+from weft.app.pipeline.run.pipe import target_spec
+from weft.app.train.setup import Setup
+from weft.app.train.train import _batches
+from weft.runtime.by_modules.cut import ModuleCut
+from weft.runtime.by_modules.trace import Traced
+from weft.runtime.captured.cut import BATCH
+from weft.runtime.captured.inputs.arguments import leaves_of, positional_names
+from weft.runtime.captured.inputs.batch import BatchError, Layout, micro_batch
+from weft.runtime.captured.inputs.batch_dims import dims_of
+from weft.runtime.captured.part import Goal
+
+COUNT = 2
+
+
+def feeding(name: str, split: list[str], rank: int) -> Feeding:
+    case = made(name, 4)
+    leaves = leaves_of(case.model, case.args, case.kwargs)
+    dims = dims_of(0, leaves, tree_flatten((case.args, case.kwargs))[0])
+    args, kwargs = micro_batch((case.args, case.kwargs), COUNT, dims)
+    traced = Traced.of(case.model, [(args, kwargs)], split)
+    layout = Layout([BATCH + leaf.name for leaf in leaves], leaves, tree_flatten((case.args, case.kwargs))[1],
+                    tree_flatten((args, kwargs))[0], dims, COUNT, positional_names(case.model))
+    goal = Goal(case.loss, None if case.loss is None else target_spec(case.target))
+    return Feeding(ModuleCut(traced), range(len(split) + 1), rank, layout, goal, 0)
+
+
+def test_a_rank_between_reads_nothing_and_the_ends_read_ids_and_target() -> None:
+    first, inner, last = (feeding("gpt", ["layers.1", "layers.2"], rank) for rank in range(3))
+    assert first.arguments == {"ids": (0,), "target": (2,)}
+    assert first.needs("ids") and not last.needs("ids") and last.needs("target") and not inner.needs("target")
+    case = made("gpt", 4)
+    assert inner.micro_batches((), {}, None, True) == [{}, {}]
+    assert [set(part) for part in first.micro_batches(case.args, {}, None, True)] == [{"batch.ids"}] * COUNT
+    found = last.micro_batches((None,), {}, case.target, True)
+    assert torch.equal(torch.cat([part["target.0"] for part in found]), case.target)
+    with pytest.raises(BatchError, match="ids is not there, it must be a tensor, as this rank reads it"):
+        first.micro_batches((), {}, case.target, True)
+    with pytest.raises(BatchError, match="target is NoneType, but the pipeline was made for one tensor"):
+        last.micro_batches((), {}, None, True)
+    with pytest.raises(BatchError, match="a batch of 3 does not divide into 2"):
+        last.micro_batches((), {}, case.target[:3], True)
+    with pytest.raises(BatchError, match="target has 2 entries along dimension 0, but the batch has 4"):
+        last.micro_batches(case.args, {}, case.target[:2], True)
+    with pytest.raises(BatchError, match="the pipeline has no argument 'idz': it has ids, target"):
+        first.needs("idz")
+
+
+def test_labels_are_read_where_the_loss_is() -> None:
+    case = made("masked", 4)
+    first, last = (feeding("masked", ["out"], rank) for rank in range(2))
+    assert first.arguments == {"x": (0,), "keep": (0, 1), "labels": (1,)}
+    found = last.micro_batches((), {"labels": case.kwargs["labels"], "keep": case.args[1]}, None, False)
+    assert [set(part) for part in found] == [{"batch.labels", "batch.keep"}] * COUNT
+    with pytest.raises(BatchError, match="the batch: labels is not there"):
+        last.micro_batches(case.args, {}, None, False)
+
+
+class Pipe:
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    @property
+    def takes_data(self) -> bool:
+        return bool(self.names)
+
+    def needs(self, name: str) -> bool:
+        return name in self.names
+
+
+def test_weft_train_asks_a_rank_for_what_it_reads_only() -> None:
+    asked: list[bool] = []
+
+    def data(needs: Any) -> Any:
+        asked.append(needs("x"))
+        return [(torch.ones(2) if needs("x") else None, None)]
+
+    setup = Setup(made("gpt", 2).model, data=data)
+    assert next(_batches(setup, Pipe())) == ((), {}, None) and not asked
+    args, kwargs, target = list(itertools.islice(_batches(setup, Pipe("x")), 2))[1]
+    assert torch.equal(args[0], torch.ones(2)) and (kwargs, target) == ({}, None) and asked == [True, True]
+    assert next(_batches(setup, Pipe("target"))) == ((None,), {}, None)

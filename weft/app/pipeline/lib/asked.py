@@ -1,0 +1,55 @@
+"""What :func:`weft.pipeline` is called with, looked at before anything is done with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from weft.app.pipeline.lib.options import PipelineOptions
+from weft.runtime.captured.captured import CaptureError
+from weft.runtime.plan.plan import Plan
+from weft.solver.schedule import Schedule
+
+__all__ = ["arguments_of", "looks_of", "require_plan"]
+
+
+def arguments_of(args: object, kwargs: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The example's arguments.
+
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` for what is no row of such, and no mapping by names.
+    """
+    if isinstance(args, Tensor | str | Mapping) or not isinstance(args, Sequence):
+        raise CaptureError(f"args is {type(args).__name__}, it must be a tuple of the model's arguments: for one, give "
+                           "(x,); arguments by name go into kwargs")
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise CaptureError(f"kwargs is {type(kwargs).__name__}, it must be a mapping of the model's arguments by name")
+    return tuple(args), dict(kwargs or {})
+
+
+def looks_of(example: Any) -> Any:
+    """The shapes and types of the tensors of ``example``, and the kinds of all else."""
+    return tree_map(lambda leaf: f"{tuple(leaf.shape)} {leaf.dtype}" if isinstance(leaf, Tensor)
+                    else type(leaf).__name__, example)
+
+
+def require_plan(options: PipelineOptions) -> None:
+    """Refuse a schedule, a plan or cuts that are none.
+
+    Raises :class:`~weft.runtime.captured.captured.CaptureError`.
+    """
+    if not isinstance(options.schedule, str | os.PathLike | Schedule | None):
+        raise CaptureError(f"schedule is {type(options.schedule).__name__}, it must be a schedule, its file, or the "
+                           "name of a published one")
+    if not isinstance(options.plan, str | os.PathLike | Plan | None):
+        raise CaptureError(f"plan is {type(options.plan).__name__}, it must be a plan or its file")
+    cuts = () if options.cuts is None else options.cuts
+    if isinstance(cuts, str) or not isinstance(cuts, Sequence):
+        raise CaptureError(f"cuts is {options.cuts!r:.60}, it must be a list of numbers of operators")
+    for place in cuts:
+        if type(place) is not int:
+            raise CaptureError(f"cuts has {place!r:.60}, it must have numbers of operators: the names of submodules go "
+                               "into split")

@@ -1,0 +1,77 @@
+"""The second way from a model to stages: cut before submodules that the user names, in place of an export."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from torch import nn
+
+from weft.app.pipeline.lib.options import PipelineOptions
+from weft.app.pipeline.planning.whole_numbers import whole_numbers
+from weft.runtime.by_modules.check import checked
+from weft.runtime.by_modules.cut import ModuleCut
+from weft.runtime.by_modules.trace import Traced
+from weft.runtime.captured.captured import Captured, CaptureError
+from weft.runtime.captured.cut import Cut
+from weft.runtime.captured.division import Division
+from weft.runtime.captured.faked import is_on_meta
+from weft.runtime.captured.purity import Purity
+
+if TYPE_CHECKING:
+    from weft.app.pipeline.planning.measuring import Example
+
+__all__ = ["Model", "divided", "fixed_places", "require_split", "stage_counts", "with_values"]
+
+#: A model that is known by an export, or by a run.
+Model: TypeAlias = Captured | Traced
+
+
+def divided(model: Model, places: Sequence[int], purity: Purity | None) -> Division:
+    """The stages of ``model``: cut at operators, or at the submodules that it was traced for."""
+    return ModuleCut(model) if isinstance(model, Traced) else Cut(model, places, purity)
+
+
+def require_split(module: nn.Module, options: PipelineOptions) -> None:
+    """Refuse a ``split`` that is no list of names, that stands beside ``cuts``, or of a model that cannot be run."""
+    if options.split is None:
+        return
+    if isinstance(options.split, str) or not isinstance(options.split, Sequence):
+        raise CaptureError(f"split is {options.split!r:.60}, it must be a list of names of submodules")
+    if options.cuts is not None:
+        raise CaptureError("cuts and split both say where the model is cut: give one of them")
+    if options.compile:
+        raise CaptureError("compile needs the model's operators, which split does without: leave one of them out")
+    if is_on_meta(module):
+        raise CaptureError("split runs the model, but it is on the meta device, without numbers: build it with them, "
+                           "or leave split out")
+
+
+def fixed_places(model: Model, options: PipelineOptions) -> tuple[int, ...] | None:
+    """The one cut that the user has said; ``None`` where it is searched for. Of stages that begin at submodules, the
+    places are their numbers."""
+    if isinstance(model, Traced):
+        return tuple(range(1, len(model.entries)))
+    return None if options.cuts is None else tuple(options.cuts)
+
+
+def stage_counts(model: Model, counts: tuple[int, ...], ranks: int) -> tuple[int, ...]:
+    """Those of ``counts``, the numbers of stages that may be, which ``model`` has: all, unless it was traced. Raises
+    :class:`~weft.runtime.captured.captured.CaptureError` where it has another number."""
+    if not isinstance(model, Traced):
+        return counts
+    found = len(model.entries)
+    if found not in counts:
+        raise CaptureError(f"split names {found - 1} submodules, which makes {found} stages, but {ranks} ranks need "
+                           f"{' or '.join(map(str, counts))}: name {' or '.join(str(count - 1) for count in counts)}")
+    return (found,)
+
+
+def with_values(example: Example, model: Model) -> Example:
+    """``example`` with what passes between stages in it, where these are measured on such: all, or whole numbers.
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` for stages that do not compute what the model does."""
+    if isinstance(model, Captured):
+        return example if is_on_meta(model.model) else replace(
+            example, named={**whole_numbers(model, example.leaves), **example.named})
+    return replace(example, named={**checked(ModuleCut(model)), **example.named})

@@ -1,0 +1,204 @@
+"""What all ranks measure together: operators, stages, and a plan run by the executor itself.
+
+Each rank measures while its neighbours do, as they will work in a run. Rank 0 puts together what was found; what it
+does with it the others hear from it (:meth:`Ranks.told`).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from weft.app.pipeline.lib.meta import built_when_asked, with_numbers
+from weft.app.pipeline.lib.options import PipelineOptions
+from weft.app.pipeline.lib.precision import autocasting, has_masters
+from weft.app.pipeline.lib.running import under_autocast
+from weft.app.pipeline.lib.split import Model, divided
+from weft.app.pipeline.planning.row import Row
+from weft.app.pipeline.planning.times import operator_seconds, operator_weights, saved_bytes
+from weft.runtime.captured.captured import Captured
+from weft.runtime.captured.cut import crossings
+from weft.runtime.captured.division import Division
+from weft.runtime.captured.inputs.batch_dims import Dims
+from weft.runtime.captured.learning import first_weight, work_of
+from weft.runtime.captured.materials import Materials
+from weft.runtime.captured.memory.decisions import Decisions
+from weft.runtime.captured.memory.treatment import treated
+from weft.runtime.captured.part import Data, Goal, training_of
+from weft.runtime.captured.purity import Purity
+from weft.runtime.captured.untouched import untouched
+from weft.runtime.interface.precision import MasterWeights
+from weft.runtime.interface.training import Training
+from weft.runtime.measure.measure_stages import measure_stages
+from weft.runtime.measure.stage_costs import StageCosts
+from weft.runtime.plan.plan import Plan, plan_from_json, plan_to_json
+from weft.runtime.ranks.session import Session
+from weft.runtime.replay.calibration import Calibration, calibrate
+from weft.runtime.replay.stepping import stages_of
+
+__all__ = ["Example", "Ranks", "stand_in"]
+
+Value = TypeVar("Value")
+REPEATS = 3  # of each pass of a stage: the executor's own run says more later
+
+
+@dataclass(frozen=True)
+class Example:
+    """One micro-batch: the leaves of the model's arguments, those of the target (``None``: not known), all of them by
+    name, and along which dimension each of the arguments' is cut (or all that are as long there as the first)."""
+
+    leaves: Sequence[Any]
+    target: Sequence[Tensor] | None
+    named: Mapping[str, Tensor]
+    dims: Dims | int = 0
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """All ranks of ``session``, each with the whole captured model; every method but :meth:`training` is called by all
+    of them together."""
+
+    captured: Model
+    purity: Purity | None
+    example: Example
+    goal: Goal
+    session: Session
+    options: PipelineOptions
+    materials: Materials | None = None
+
+    def told(self, make: Callable[[], Value], text: str) -> Value:
+        """What ``make`` gives on rank 0, on all ranks."""
+        if self.session.rank == 0:
+            self.session.watch.doing(text)
+        found: list[Value | None] = self.session.exchange(make() if self.session.rank == 0 else None,
+                                                          f"waiting for rank 0: {text}")
+        return found[0]  # type: ignore[return-value]
+
+    def told_plan(self, make: Callable[[], Plan | None], text: str) -> Plan | None:
+        """The plan that ``make`` gives on rank 0, on all ranks."""
+        def as_json() -> dict[str, Any] | None:
+            plan = make()
+            return None if plan is None else plan_to_json(plan)
+
+        found = self.told(as_json, text)
+        return None if found is None else plan_from_json(found)
+
+    @property
+    def has_target(self) -> bool:
+        """Whether the loss can be called."""
+        return self.goal.loss is None or self.example.target is not None
+
+    def deciding(self, decisions: Decisions) -> Ranks:
+        """The same where stages do what ``decisions`` says of their memory."""
+        if not isinstance(self.captured, Captured):
+            return self  # there is nothing to decide
+        return replace(self, captured=treated(self.captured, decisions, self.example.leaves, self.example.dims))
+
+    @property
+    def model_bytes(self) -> int:
+        """Bytes of the model on this rank's device."""
+        return sum(t.numel() * t.element_size() for t in {*self.captured.model.parameters(),
+                                                          *self.captured.model.buffers()}
+                   if t.device.type == self.session.device.type)
+
+    @property
+    def graph(self) -> tuple[Captured, Purity]:
+        """What is only there of a model that was exported."""
+        assert isinstance(self.captured, Captured) and self.purity is not None
+        return self.captured, self.purity
+
+    def sizes(self) -> tuple[float | None, ...]:
+        """The bytes that pass before each operator; ``None`` where no cut may be. Of a model that is cut before
+        submodules: those that pass there."""
+        if not isinstance(self.captured, Captured):
+            return self.captured.sizes()
+        captured, purity = self.graph
+        return tuple(float(crossing.size) if crossing.refused is None and crossing.values and purity.begins(node)
+                     else None for node, crossing in zip(captured.calls, crossings(captured, purity), strict=True))
+
+    def row(self, sizes: tuple[float | None, ...]) -> Row:
+        """The operators, each timed by all ranks at once: the median of the ranks counts. (What they keep is worked out
+        by rank 0, from shapes.)"""
+        captured, purity = self.graph
+        first, shares = first_weight(captured), work_of(captured, purity)
+        self.session.barrier("to measure operators")
+        seconds = self.session.exchange(self._operator_seconds(), "measuring operators")
+        medians = (statistics.median(times) for times in zip(*seconds, strict=True))
+        return Row(tuple(time * share for time, share in zip(medians, shares, strict=True)), sizes, first + 1,
+                   tuple(operator_weights(captured)), (0.0,) * len(sizes))
+
+    def _operator_seconds(self) -> list[float]:
+        with autocasting(self.options.autocast, self.session.device):
+            return operator_seconds(self.graph[0], self.example.leaves)
+
+    def kept(self, row: Row) -> Row:
+        """``row`` with what operators keep, which only a limit of memory needs to be known for."""
+        with autocasting(self.options.autocast, self.session.device):
+            return replace(row, kept=tuple(saved_bytes(self.graph[0], self.example.leaves)))
+
+    def training(self, places: Sequence[int]) -> Training:
+        """The stages of the cut at ``places``, fed with the example; a loss that needs a target that nobody has given
+        is made of the result. On the meta device they are given numbers each time they are looked up."""
+        cut = divided(self.captured, places, self.purity)
+        whole = self._training_of(cut, range(cut.count))
+        return whole if self.materials is None else built_when_asked(
+            whole, lambda s: self._training_of(cut, [s]).stages[s], self.materials)
+
+    @contextmanager
+    def _as_run(self, places: Sequence[int], only: Sequence[int]) -> Iterator[Training]:
+        """Those in ``only`` as they will run: inside, they have numbers, and masters if weights are to have such."""
+        cut = divided(self.captured, places, self.purity)
+        training = self._training_of(cut, only)
+        if self.materials is not None:
+            known: dict[int, Tensor] = {}
+            for module in training.stages.values():
+                with_numbers(module, self.materials, known)
+        if has_masters(self.options.dtype):
+            trained = {p: None for module in training.stages.values() for p in module.parameters() if p.requires_grad}
+            training.masters = MasterWeights(trained)
+        try:
+            yield training
+        finally:
+            if training.masters is not None:
+                training.masters.close()
+
+    def _training_of(self, cut: Division, only: Sequence[int]) -> Training:
+        known = self.goal if self.has_target else Goal(stand_in, None)
+        found = training_of(cut, only, known, Data([self.example.named] * self.options.micro_batches))
+        return under_autocast(found, self.options.autocast, self.session.device)
+
+    def costs(self, places: Sequence[int], rank_of: Callable[[int], int]) -> list[StageCosts]:
+        """The stages of the cut at ``places``, each measured by the rank that would run it, all at once."""
+        training = self.training(places)
+        own = [s for s in training.stages if rank_of(s) == self.session.rank]
+        self.session.barrier("to measure stages")
+        with untouched(self.captured.model):
+            mine = measure_stages(training, device=self.session.device, repeats=REPEATS, only=own,
+                                  slots=True)
+        found = [cost for each in self.session.exchange(mine, "measuring stages") for cost in each]
+        return _chain(sorted(found, key=lambda cost: cost.stage))
+
+    def calibrated(self, places: Sequence[int], plan: Plan) -> Calibration | None:
+        """``plan`` run with the stages of the cut at ``places``: what came of it, on rank 0."""
+        with self._as_run(places, stages_of(plan, self.session.rank)) as training, untouched(self.captured.model):
+            return calibrate(plan, self.session, training)
+
+
+def stand_in(output: Any, target: Any) -> Tensor:
+    """The mean of all numbers of the result: what a loss costs where no target is known to call it with."""
+    return torch.stack([leaf.double().mean() for leaf in tree_leaves(output)
+                        if isinstance(leaf, Tensor) and leaf.is_floating_point()]).sum()
+
+
+def _chain(costs: Sequence[StageCosts]) -> list[StageCosts]:
+    """The same, said to be a chain where each stage takes from the one before, and owes it a gradient."""
+    is_chain = all(set(cost.takes or ()) == set(cost.owes or ()) == ({cost.stage - 1} if cost.stage else set())
+                   for cost in costs)
+    return [replace(cost, takes=None, owes=None) if is_chain else cost for cost in costs]

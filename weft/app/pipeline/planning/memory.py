@@ -1,0 +1,205 @@
+"""The memory of operators as part of what is decided: asked for, or planned where nothing else fits.
+
+What is decided stands in the plan (``solver.operator_memory``), so that it is on all ranks, in the plan's digest, and
+in its file: who gives that plan again runs the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+from torch.utils._pytree import tree_unflatten
+
+from weft.app.pipeline.lib.options import PipelineOptions
+from weft.app.pipeline.lib.split import Model
+from weft.app.pipeline.planning.machine import Machine
+from weft.app.pipeline.planning.measuring import Ranks, stand_in
+from weft.app.pipeline.planning.memory_chain import Chain, chain_of, copy_bandwidth
+from weft.app.pipeline.planning.memory_rounds import MemoryRounds
+from weft.app.pipeline.planning.problems import held_bytes
+from weft.app.pipeline.planning.row import rank_of
+from weft.runtime.captured.captured import Captured, CaptureError
+from weft.runtime.captured.inputs.batch_dims import Dims
+from weft.runtime.captured.learning import first_weight
+from weft.runtime.captured.loss import loss_of
+from weft.runtime.captured.memory.decisions import MODES, Decisions, Mode, decisions_from_json
+from weft.runtime.captured.memory.treatment import Treatment, treated
+from weft.runtime.captured.purity import Purity
+from weft.runtime.measure.stage_costs import StageCosts
+from weft.runtime.plan.plan import Plan
+from weft.solver.placement.memory.plan import MemoryPlan
+from weft.solver.placement.memory.plan_memory import plan_memory
+
+__all__ = ["OPERATOR_MEMORY", "asked_decisions", "memory_notes", "memory_planned", "plan_with", "plans_memory",
+           "require_memory_plan", "stage_peaks", "treated_as_planned"]
+
+#: Where decisions stand among what a plan says of itself.
+OPERATOR_MEMORY = "operator_memory"
+#: How far a memory plan may be from the best, and the share of the time limit that one is searched for.
+GAP, SHARE = 1e-2, 0.2
+
+
+def require_memory_plan(options: PipelineOptions) -> None:
+    """Raise :class:`~weft.runtime.captured.captured.CaptureError` for options that say nothing."""
+    said = options.memory_plan
+    if not isinstance(said, Mapping) and said not in ("auto", *MODES):
+        raise CaptureError(f"memory_plan is {said!r:.60}, it must be 'auto', one of {', '.join(MODES)}, or a mapping "
+                           "of modules' paths to these")
+    if options.co_shard is not None and not isinstance(options.co_shard, Mapping):
+        raise CaptureError(f"co_shard is {options.co_shard!r:.60}, it must be a mapping of modules' paths to numbers "
+                           "of shares")
+    if options.compile and (said not in ("auto", "keep") or options.co_shard is not None):
+        raise CaptureError(f"{'memory_plan' if options.co_shard is None else 'co_shard'} runs operators one by one, "
+                           "which compiled stages do not: leave one of them out")
+    if options.split is not None and (said not in ("auto", "keep") or options.co_shard is not None):
+        raise CaptureError(f"{'memory_plan' if options.co_shard is None else 'co_shard'} needs the model's operators, "
+                           "which split does without: leave one of them out")
+
+
+def asked_decisions(captured: Model, purity: Purity | None, options: PipelineOptions,
+                    given: Plan | None) -> Decisions:
+    """What the user has decided, or the plan that he gives.
+
+    Raises :class:`~weft.runtime.captured.captured.CaptureError`.
+    """
+    if not isinstance(captured, Captured) or purity is None:
+        if given is not None and given.solver.get(OPERATOR_MEMORY):
+            raise CaptureError("the plan decides the memory of operators, which split does without: leave split out")
+        return Decisions()
+    found = Decisions() if given is None else decisions_from_json(given.solver.get(OPERATOR_MEMORY), captured)
+    if isinstance(options.memory_plan, Mapping):
+        found = Decisions.by_path(captured, purity, options.memory_plan)
+    elif options.memory_plan in MODES:
+        mode: Mode = next(mode for mode in MODES if mode == options.memory_plan)
+        found = Decisions.made(captured, purity, dict.fromkeys((node.name for node in captured.calls), mode))
+    if options.compile and found:
+        raise CaptureError("the plan decides the memory of operators, which compiled stages do not run one by one: "
+                           "leave compile out")
+    return found if options.co_shard is None else replace(found, shards=dict(options.co_shard))
+
+
+def treated_as_planned(captured: Model, plan: Plan, leaves: Sequence[Any], dims: Dims) -> Model:
+    """``captured``, whose stages do what ``plan`` says of their memory; ``leaves``: inputs of one micro-batch,
+    which are cut along ``dims``."""
+    if not isinstance(captured, Captured):
+        return captured
+    return treated(captured, decisions_from_json(plan.solver.get(OPERATOR_MEMORY), captured), leaves, dims)
+
+
+def plan_with(plan: Plan, captured: Model) -> Plan:
+    """``plan``, which says what is done to the stages of ``captured``."""
+    told = _told(captured)
+    return replace(plan, solver={**{key: value for key, value in plan.solver.items() if key != OPERATOR_MEMORY},
+                                 **told})
+
+
+def memory_notes(captured: Model) -> list[str]:
+    """What was decided of memory, a sentence."""
+    if not isinstance(captured, Captured) or not isinstance(captured.treatment, Treatment):
+        return []
+    decisions = captured.treatment.decisions
+    counts = [f"{count} are {said}" for mode, said in (("recompute", "recomputed"), ("offload", "offloaded"))
+              if (count := sum(own == mode for own in decisions.modes.values()))]
+    shards = [f"{path or 'the model'} in {count} shares" for path, count in decisions.shards.items()]
+    return [*([f"of {len(captured.calls)} operators {' and '.join(counts)}"] if counts else []),
+            *([f"computed one after another: {', '.join(shards)}"] if shards else [])]
+
+
+def plans_memory(ranks: Ranks, machine: Machine, counts: Sequence[int]) -> bool:
+    """Whether memory is planned by operators where no cut fits otherwise: with a limit, a stage on each rank, and a
+    model whose operators can be run as it stands."""
+    return (ranks.options.memory_plan == "auto" and machine.ranks in counts and ranks.materials is None
+            and not ranks.options.compile and isinstance(ranks.captured, Captured)
+            and any(amount is not None for amount in machine.memory))
+
+
+def memory_planned(ranks: Ranks, machine: Machine, attempt: Callable[[Ranks, tuple[int, ...]], Sequence[StageCosts]],
+                   best: Callable[[], int]) -> Ranks:
+    """Plan cuts and what becomes of each operator's memory, and ``attempt`` it, until what is measured fits; all ranks
+    call it together. ``best``: which of the attempts was best, asked on rank 0. The ranks with what was decided there
+    are returned.
+    """
+    options, (captured, purity) = ranks.options, ranks.graph
+    limits = [amount for amount in machine.memory if amount is not None]
+    rounds: list[MemoryRounds] = []
+    chains: list[Chain] = []
+
+    def following() -> tuple[tuple[int, ...], dict[str, Any]] | None:
+        if not rounds:
+            chains.append(_chain(ranks))
+            rounds.append(MemoryRounds(_planner(ranks, chains[0], machine), min(limits)))
+        found = rounds[0].following()
+        if found is None:
+            return None
+        modes = chains[0].modes(found.modes)
+        shards = captured.treatment.decisions.shards if isinstance(captured.treatment, Treatment) else {}
+        decisions = Decisions.made(captured, purity, modes, shards)
+        return chains[0].cuts(found.cuts), decisions.to_json()
+
+    tried: list[Ranks] = []
+    while (told := ranks.told(following, "planning memory")) is not None:
+        places, decided = told
+        own = ranks.deciding(decisions_from_json(decided, captured))
+        tried.append(own)
+        costs = attempt(own, places)
+        if rounds:
+            peaks = stage_peaks(costs, machine.ranks, options.micro_batches)
+            rounds[0].learn(min(limits) + max(peak - amount for peak, amount in zip(peaks, machine.memory, strict=True)
+                                              if amount is not None))
+    return tried[ranks.told(lambda: _chosen(rounds[0], best), "choosing a memory plan")]
+
+
+def stage_peaks(costs: Sequence[StageCosts], ranks: int, micro_batches: int) -> list[int]:
+    """The bytes that each rank holds at most under 1F1B with whole backwards, by what was measured of its stages."""
+    peaks = held_bytes(costs, ranks, micro_batches)
+    needed = [0] * ranks
+    for cost in costs:
+        rank = rank_of(cost.stage, len(costs), ranks)
+        forward, backward = (cost.passes["full"][letter].memory for letter in "FB")
+        change = max(0, forward.change)
+        peaks[rank] += min(micro_batches, len(costs) - cost.stage) * change
+        needed[rank] = max(needed[rank], forward.peak - change, backward.peak)
+    return [peak + need for peak, need in zip(peaks, needed, strict=True)]
+
+
+def _chosen(rounds: MemoryRounds, best: Callable[[], int]) -> int:
+    if not rounds.tried and rounds.reason is not None:
+        raise CaptureError(f"no cut leaves a schedule that fits, and {rounds.reason}") from rounds.reason
+    return best()
+
+
+def _chain(ranks: Ranks) -> Chain:
+    captured, purity = ranks.graph
+    first = first_weight(captured)
+    return chain_of(captured, purity, ranks.example.leaves, _loss(ranks), first=first + 1,
+                    cuts=ranks.options.cuts or ())
+
+
+def _loss(ranks: Ranks) -> Callable[[Any], Tensor]:
+    goal, example = ranks.goal, ranks.example
+    loss = goal.loss
+    if loss is None:
+        return loss_of
+    if example.target is None or goal.target is None:
+        return lambda output: stand_in(output, None)
+    target = tree_unflatten(list(example.target), goal.target)
+    return lambda output: loss(output, target)
+
+
+def _planner(ranks: Ranks, chain: Chain, machine: Machine) -> Callable[[int], MemoryPlan]:
+    options, bandwidth = ranks.options, copy_bandwidth(ranks.session.device)
+
+    def plan(memory: int) -> MemoryPlan:
+        problem = chain.problem(machine.ranks, memory, bandwidth, micro_batches=options.micro_batches,
+                                cuts=options.cuts)
+        return plan_memory(problem, gap=GAP, time_limit=SHARE * options.time_limit)
+
+    return plan
+
+
+def _told(captured: Model) -> dict[str, Any]:
+    treatment = captured.treatment if isinstance(captured, Captured) else None
+    return {OPERATOR_MEMORY: treatment.decisions.to_json()} if isinstance(treatment, Treatment) else {}

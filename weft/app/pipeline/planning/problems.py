@@ -1,0 +1,202 @@
+"""The block problem of a cut's stages on their ranks, and what a run of the executor makes of its times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from weft.app.pipeline.planning.machine import Machine
+from weft.app.pipeline.planning.row import rank_of
+from weft.runtime.measure.fitting import fit
+from weft.runtime.measure.gaps import executor_gaps, with_gaps
+from weft.runtime.measure.stage_costs import MeasureError, StageCosts, measured_problem, static_bytes
+from weft.runtime.plan.buffers import OPEN_SENDS
+from weft.runtime.replay.calibration import Calibration
+from weft.solver.bounds.makespan import least_time
+from weft.solver.problem import Block, Dependency, Device, Problem
+from weft.solver.schedule import Schedule
+from weft.solver.ticks import TickProblem
+from weft.solver.timing import time_orders
+
+__all__ = ["Run", "held_bytes", "loads", "optimizer_bytes", "peak_bytes", "stage_problem"]
+
+#: An optimizer's values for each weight: Adam's.
+OPTIMIZER_COPIES = 2
+
+
+def held_bytes(costs: Sequence[StageCosts], ranks: int, micro_batches: int,
+               copies: int = OPTIMIZER_COPIES) -> list[int]:
+    """Bytes that each rank holds all the time: weights, gradients, an optimizer's two values (``copies`` of a weight's
+    size, with masters and theirs), buffers, and messages to other ranks that may be under way."""
+    held = [0] * ranks
+    sent: list[list[int]] = [[] for _ in range(ranks)]
+    for cost in costs:
+        rank = rank_of(cost.stage, len(costs), ranks)
+        held[rank] += static_bytes(costs, cost.stage, optimizer_copies=copies, micro_batches=0)
+        for giver in range(cost.stage):
+            other = rank_of(giver, len(costs), ranks)
+            if other != rank:
+                sent[other].append(_passes(costs, giver, cost.stage))
+                sent[rank].append(_passes(costs, cost.stage, giver))
+    return [own + sum(sorted(messages * micro_batches, reverse=True)[:OPEN_SENDS])
+            for own, messages in zip(held, sent, strict=True)]
+
+
+def optimizer_bytes(costs: Sequence[StageCosts], ranks: int, copies: int = OPTIMIZER_COPIES) -> list[int]:
+    """Of these, the optimizer's."""
+    held = [0] * ranks
+    for cost in costs:
+        held[rank_of(cost.stage, len(costs), ranks)] += copies * cost.learning_bytes
+    return held
+
+
+def stage_problem(costs: Sequence[StageCosts], ties: Sequence[tuple[str, Sequence[int]]], machine: Machine,
+                  backward: str, micro_batches: int, copies: int = OPTIMIZER_COPIES) -> Problem:
+    """The stages as measured, on ``machine``: one a rank, or two in a V; messages take what its links take.
+
+    Raises :class:`~weft.runtime.measure.stage_costs.MeasureError` where a rank has too little for what is always there.
+    """
+    problem = measured_problem(costs, backward=backward, optimizer_copies=copies, name="captured stages", ties=ties)
+    count, ranks = len(costs), machine.ranks
+    held = held_bytes(costs, ranks, micro_batches, copies)
+    devices = []
+    for rank, amount in enumerate(machine.memory):
+        if amount is not None and held[rank] >= amount:
+            raise MeasureError(f"rank {rank} needs {held[rank]} bytes for weights, gradients, optimizer and messages, "
+                               f"but it has {amount}: start more ranks, or give more memory")
+        devices.append(Device(f"rank{rank}", None if amount is None else amount - held[rank], static=held[rank]))
+    blocks = []
+    for block in problem.blocks:
+        stage, = block.devices
+        rank = rank_of(stage, count, ranks)
+        change, workspace = _lying(costs, problem, block, lambda giver: True)
+        blocks.append(replace(block, devices=(rank,), memory=(block.memory[0] + change,),
+                              workspace=(block.workspace[0] + workspace,), after=tuple(
+            replace(dependency, lag=machine.seconds(_message(costs, problem, block, dependency),
+                                                    rank_of(_stage(problem, dependency), count, ranks), rank))
+            for dependency in block.after)))
+    return replace(problem, devices=tuple(devices), blocks=tuple(blocks))
+
+
+def peak_bytes(costs: Sequence[StageCosts], schedule: Schedule, held: Sequence[int], slots: Sequence[int]) -> list[int]:
+    """The most that each rank holds in ``schedule``, by the bytes of its ``slots`` in place of the messages that blocks
+    have been counted with, and with what is ``held`` all the time. (When a plan is made, the slots are not known yet: a
+    message may come early.)"""
+    problem, ranks = schedule.problem, len(held)
+
+    def without(block: Block) -> Block:
+        change, workspace = _lying(costs, problem, block, lambda giver: rank_of(giver, len(costs), ranks) not in
+                                   block.devices)
+        return replace(block, memory=(block.memory[0] - change,), workspace=(block.workspace[0] - workspace,))
+
+    bare = replace(schedule, problem=replace(problem, blocks=tuple(map(without, problem.blocks))))
+    return [int(sum(parts)) for parts in zip(held, slots, bare.peak_memory, strict=True)]
+
+
+def _lying(costs: Sequence[StageCosts], problem: Problem, block: Block,
+           counted: Callable[[int], bool]) -> tuple[int, int]:
+    """By how many bytes ``block`` changes what lies there for its stage, and what lies there for it alone: what the
+    stage is given by stages that are ``counted``, activations and gradients, stays in its place until its last pass
+    over the micro-batch."""
+    stage, letter = int(block.name[1:]), block.name[0]
+    taken = sum(_passes(costs, giver, stage) for giver in range(stage) if counted(giver))
+    owed = sum(_passes(costs, taker, stage) for taker in range(stage + 1, len(costs)) if counted(taker))
+    last = next((each for each in "WBI" if f"{each}{stage}" in problem.index), None)
+    if last is None or letter not in "FBIW":
+        return 0, taken if letter == "F" else 0
+    if letter == "F":
+        return taken, 0
+    if letter == "I" and last == "W":
+        return owed, 0
+    return (-taken - owed, 0) if letter == "W" else (-taken, owed)
+
+
+def _stage(problem: Problem, dependency: Dependency) -> int:
+    """The stage of what is waited for, in a problem of one stage a device."""
+    stage, = problem.blocks[problem.index[dependency.block]].devices
+    return stage
+
+
+def _message(costs: Sequence[StageCosts], problem: Problem, block: Block, dependency: Dependency) -> int:
+    """Bytes that come with what ``block`` waits for: an activation from an earlier stage, a gradient from a later."""
+    (taker,), giver = block.devices, _stage(problem, dependency)
+    return _passes(costs, giver, taker)
+
+
+def _passes(costs: Sequence[StageCosts], giver: int, taker: int) -> int:
+    """Bytes that pass from one stage to another: an activation to a later one, a gradient to an earlier one."""
+    if giver == taker:
+        return 0
+    early, late = min(giver, taker), max(giver, taker)
+    named = costs[late].takes if giver < taker else costs[late].owes
+    if named is None:  # a chain
+        return costs[early].output_bytes if late == early + 1 else 0
+    return named.get(early, 0)
+
+
+def loads(problem: Problem, count: int) -> list[float]:
+    """Seconds that each of ``count`` stages takes for a micro-batch, in all its passes."""
+    found = [0.0] * count
+    for block in problem.blocks:
+        found[int(block.name[1:])] += block.duration
+    return found
+
+
+@dataclass(frozen=True)
+class Run:
+    """A schedule of stages that have been measured, and what running it came to."""
+
+    schedule: Schedule
+    calibration: Calibration
+
+    @cached_property
+    def fitted(self) -> Problem:
+        """Its problem with what blocks, messages and the executor between them took."""
+        timelines = self.calibration.timelines
+        found = fit(self.schedule.problem, timelines).problem
+        return with_gaps(found, executor_gaps(found, timelines))
+
+    @property
+    def measured(self) -> float:
+        """Seconds that the step took."""
+        return self.calibration.makespan
+
+    @cached_property
+    def alone(self) -> float:
+        """Seconds that the step would take if blocks and messages always took their medians."""
+        return self.plain.makespan
+
+    @property
+    def factor(self) -> float:
+        """What the step took over that: where one rank takes longer than its median, others wait."""
+        return self.measured / self.alone
+
+    @property
+    def plain(self) -> Schedule:
+        """The same order with the times that were fitted."""
+        return self._timed(self.fitted)
+
+    @cached_property
+    def bound(self) -> float:
+        """What no order of these stages on these ranks goes below, if blocks and messages take their medians."""
+        return min(least_time(TickProblem.of(self.fitted), self.schedule.micro_batches), self.alone)
+
+    def settled(self) -> Schedule:
+        """The same order with times under which the step takes what it was measured to take. The bound is stretched
+        with them: what holds of all orders holds in any unit of time."""
+        found = self._timed(scaled(self.fitted, self.factor))
+        return replace(found, makespan_bound=min(self.factor * self.bound, found.makespan))
+
+    def _timed(self, problem: Problem) -> Schedule:
+        n = self.schedule.micro_batches
+        return replace(self.schedule, problem=problem, operations=time_orders(problem, n, self.schedule.orders),
+                       makespan_bound=0.0, period=None, period_bound=None, repetend=None)
+
+
+def scaled(problem: Problem, factor: float) -> Problem:
+    """``problem`` where everything takes ``factor`` times as long."""
+    return replace(problem, blocks=tuple(replace(
+        block, duration=block.duration * factor, after=tuple(replace(dependency, lag=dependency.lag * factor)
+                                                             for dependency in block.after))
+        for block in problem.blocks))

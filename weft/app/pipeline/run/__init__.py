@@ -1,0 +1,1 @@
+"""A running pipeline: steps, state, what each rank is fed, and what is reported."""

@@ -1,0 +1,94 @@
+"""What each rank reads of a batch, and the batch as its stages take it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor
+from torch.utils._pytree import tree_flatten
+
+from weft.app.pipeline.lib.asked import looks_of
+from weft.runtime.captured.cut import BATCH
+from weft.runtime.captured.division import Division
+from weft.runtime.captured.inputs.batch import BatchError, Layout, require_divides
+from weft.runtime.captured.inputs.batch_dims import TARGET_KEY
+from weft.runtime.captured.part import Goal
+
+__all__ = ["Feeding"]
+
+
+class Feeding:
+    """The batches of a pipeline of ``cut``, whose stages are on ``stage_ranks``, as ``rank`` hands them over: cut as
+    ``layout`` says, and the target along ``target_dim`` (``None``: each micro-batch has all of it). Targets look like
+    ``example``, if there is one."""
+
+    def __init__(self, cut: Division, stage_ranks: Sequence[int], rank: int, layout: Layout, goal: Goal,
+                 target_dim: int | None, example: Any = None) -> None:
+        self.layout, self.goal, self.rank, self.target_dim = layout, goal, rank, target_dim
+        self.looks = None if example is None else tree_flatten(looks_of(example))[0]
+        ports = cut.stages(()).ports
+        #: By rank: the leaves of the batch that its stages read, by the names that these have for them.
+        self.read: dict[int, set[str]] = {each: set() for each in stage_ranks}
+        for stage, each in enumerate(stage_ranks):
+            self.read[each].update(name for name in ports[stage].takes if name.startswith(BATCH))
+        self.last = stage_ranks[-1]
+
+    @cached_property
+    def arguments(self) -> dict[str, tuple[int, ...]]:
+        """Which ranks read each argument, the target among them where the loss is given one."""
+        found: dict[str, set[int]] = {}
+        for name, leaf in zip(self.layout.names, self.layout.leaves, strict=True):
+            found.setdefault(leaf.argument, set()).update(each for each, read in self.read.items() if name in read)
+        if self.goal.names:
+            found.setdefault(TARGET_KEY, set()).add(self.last)
+        return {name: tuple(sorted(ranks)) for name, ranks in found.items()}
+
+    def needs(self, name: str) -> bool:
+        """Whether this rank reads the argument ``name``. Raises :class:`~weft.runtime.captured.inputs.batch.BatchError`
+        for one that there is not."""
+        if name not in self.arguments:
+            raise BatchError(f"the pipeline has no argument {name!r:.60}: it has {', '.join(self.arguments)}")
+        return self.rank in self.arguments[name]
+
+    def micro_batches(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any,
+                      with_target: bool) -> list[dict[str, Tensor]]:
+        """What this rank's stages take, by micro-batch and name.
+
+        Raises :class:`~weft.runtime.captured.inputs.batch.BatchError` for what does not fit, or is not there.
+        """
+        found, size = self.layout.micro_batches(args, kwargs, self.read.get(self.rank, set()))
+        if not with_target:
+            if target is not None:
+                raise BatchError("target was given, but the pipeline has no loss to hand it to: give loss= to "
+                                 "weft.pipeline, or leave target out")
+            return found
+        if target is None and self.rank != self.last and self.goal.names:
+            return found
+        for name, parts in zip(self.goal.names, self._targets(target, size), strict=True):
+            for micro_batch, part in zip(found, parts, strict=True):
+                micro_batch[name] = part
+        return found
+
+    def _targets(self, target: Any, size: int | None) -> Iterator[Sequence[Tensor]]:
+        leaves, spec = tree_flatten(target)
+        if target is None or spec != self.goal.target:
+            raise BatchError(f"target is {type(target).__name__}, but the pipeline was made for "
+                             + ("one tensor: give target=TENSOR" if self.goal.target == tree_flatten(0)[1] else
+                                f"what is nested as {self.goal.target!s:.120}"))
+        dim, count = self.target_dim, self.layout.count
+        for i, leaf in enumerate(leaves):
+            if not isinstance(leaf, Tensor) or (dim is not None and leaf.dim() <= dim):
+                raise BatchError(f"target's part {i} is no tensor with a batch dimension: give one")
+            if dim is None:
+                yield [leaf] * count
+                continue
+            if size is not None and leaf.shape[dim] != size:
+                raise BatchError(f"target has {leaf.shape[dim]} entries along dimension {dim}, but the batch has "
+                                 f"{size}: give one for each sample")
+            require_divides(leaf.shape[dim], count)
+            if self.looks is not None and looks_of(leaf) != self.looks[i]:
+                raise BatchError(f"target is {looks_of(leaf)}, but the example was {self.looks[i]}: give what the "
+                                 "pipeline was made with")
+            yield leaf.chunk(count, dim)

@@ -1,0 +1,323 @@
+"""A running pipeline: what :func:`weft.pipeline` gives on every rank."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils._pytree import TreeSpec, tree_flatten
+
+from weft.app.pipeline.lib.options import PipelineOptions
+from weft.app.pipeline.lib.precision import masters_of, typed
+from weft.app.pipeline.lib.running import compiled, under_autocast
+from weft.app.pipeline.run.feeding import Feeding
+from weft.app.pipeline.run.names import stage_names
+from weft.app.pipeline.run.peaks import planned_peaks
+from weft.app.pipeline.run.report import Report
+from weft.app.pipeline.run.state import PipelineState
+from weft.runtime.captured.captured import CaptureError
+from weft.runtime.captured.division import Division
+from weft.runtime.captured.inputs.batch import BatchError, Layout
+from weft.runtime.captured.inputs.batch_dims import target_dim
+from weft.runtime.captured.part import Data, Goal, evaluation_of, training_of
+from weft.runtime.checkpoint.weights import State
+from weft.runtime.interface.training import Training
+from weft.runtime.plan.plan import Plan, plan_of
+from weft.runtime.ranks.session import Session, SessionError
+from weft.runtime.replay.stepping import Stepping, stages_of
+from weft.solver.baselines import baseline
+from weft.solver.problem import BlockKind, Problem
+
+__all__ = ["Pipeline", "Report"]
+
+Result = TypeVar("Result")
+
+
+class Pipeline:
+    """This rank's part of a model that trains as a pipeline. All ranks call each method together, but for those that
+    only read: :meth:`parameters`, :meth:`named_parameters`, :meth:`gradients`.
+
+    A mistake in a call ends all ranks with one sentence, as does a rank that is lost: see
+    :class:`~weft.runtime.ranks.watch.Watch`.
+    """
+
+    def __init__(self, session: Session, close: Callable[[BaseException | None], None], cut: Division, plan: Plan,
+                 goal: Goal, inputs: Layout, options: PipelineOptions, notes: tuple[str, ...],
+                 full: Mapping[str, Tensor], peaks: tuple[int, ...] | None = None) -> None:
+        self.session, self.cut, self.plan, self.goal, self.notes = session, cut, plan, goal, notes
+        self.peaks, self.options = peaks, options
+        self.model, self.rank = cut.captured.model, session.rank
+        self._close, self._closed = close, False
+        self._data = Data()
+        self.feeding = Feeding(cut, plan.stage_ranks or (), session.rank, inputs, goal, target_dim(options.batch_dims),
+                               options.target)
+        self.stages = tuple(stages_of(plan, session.rank))
+        training = self._computing(training_of(cut, self.stages, goal, self._data))
+        training.clip_norm = options.clip_norm
+        if options.compile:
+            compiled(training, options.compile, session, inputs.named)
+        self._state, self._behind = PipelineState(session, cut, plan.stage_ranks or ()), 0
+        self._seed = goal.seed
+        training.masters = masters_of(self._state.trained, full, options.dtype)
+        if training.masters is not None:
+            self._state.train(training.masters)
+        self._own = self._state.trained
+        self._stepping = Stepping(plan, session, training)
+        self._evaluation: dict[bool, tuple[Stepping, Callable[[], list[Any]]]] = {}
+        self._nothing = nn.Parameter(torch.empty(0))
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def step(self, *args: Any, target: Any = None, **kwargs: Any) -> float:
+        """Run one batch through the schedule: its mean loss, on every rank. Gradients are ready then.
+
+        ``args`` and ``kwargs`` are what the model is called with, for a whole batch; ``target`` what the loss is given
+        beside the result. Each micro-batch is an equal part of it. A rank may leave out, or give as ``None``, what it
+        does not read (:meth:`needs`).
+        """
+        return self._guarded(lambda: self._step(args, kwargs, target))
+
+    def eval_step(self, *args: Any, target: Any = None, **kwargs: Any) -> Any:
+        """Run one batch forward only, in evaluation: without dropout, with running statistics as they are.
+
+        With ``target``, or where the model gives its own loss, the mean loss is returned on every rank; otherwise the
+        model's results, one for each micro-batch, on the rank of the last stage, and ``None`` on the others.
+        """
+        with_loss = target is not None or self.goal.loss is None
+        return self._guarded(lambda: self._evaluate(args, kwargs, target, with_loss))
+
+    @contextmanager
+    def accumulate(self, batches: int) -> Iterator[None]:
+        """The next ``batches`` steps are one: their gradients are the mean over all these batches, as if they were one
+        larger batch, and are ready, summed and clipped after the last. ::
+
+            with pipe.accumulate(4):
+                for ids, labels in four_batches:
+                    loss = pipe.step(ids, target=labels)
+            optimizer.step()
+        """
+        self._guarded(lambda: self._accumulate(batches))
+        begun = self._stepping.steps
+        try:
+            yield
+        except BaseException:
+            self._stepping.accumulate(1)
+            raise
+        done = self._stepping.steps - begun
+        self._guarded(lambda: self._require_all(done, batches))
+
+    def needs(self, name: str) -> bool:
+        """Whether this rank reads the argument of the model called ``name``, or ``"target"``: others need not be handed
+        over here. Raises :class:`~weft.runtime.captured.inputs.batch.BatchError` for a name that there is not."""
+        return self.feeding.needs(name)
+
+    @property
+    def takes_data(self) -> bool:
+        """Whether this rank reads anything of a batch: if not, :meth:`step` may be called without one."""
+        return self.rank in self.data_ranks
+
+    @property
+    def data_ranks(self) -> tuple[int, ...]:
+        """The ranks that read something of a batch, so that a loader is needed there; all must be given the same."""
+        return tuple(sorted({rank for ranks in self.feeding.arguments.values() for rank in ranks}))
+
+    @property
+    def norm(self) -> float | None:
+        """The norm of the whole model's gradient in the last step, before clipping; ``None`` without ``clip_norm``."""
+        return self._stepping.norm
+
+    # -- what is trained -----------------------------------------------------------------------------------------------
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """The trained parameters of this rank's stages, each once: the model's own objects. Where all are frozen, there
+        is one without numbers, since torch's optimizers refuse to have none."""
+        yield from self._own.values() or (self._nothing,)
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """The same with the names that they have in the model."""
+        yield from self._own.items()
+
+    def gradients(self) -> dict[str, Tensor]:
+        """The gradients of this rank's parameters that have one, by the model's own names."""
+        return {name: parameter.grad for name, parameter in self._own.items() if parameter.grad is not None}
+
+    def state_dict(self, whole: bool = True) -> dict[str, Tensor]:
+        """All parameters and buffers of the model as they are now, on every rank, in the model's own names: it loads
+        into the plain module. Not ``whole``: those of this rank's stages only."""
+        return self._guarded(lambda: self._state.gather(whole))
+
+    def load_state_dict(self, state: State, strict: bool = True) -> None:
+        """Take the model's parameters and buffers from ``state``: a state dict, a ``.pt`` or ``.safetensors`` file, or
+        a folder of such (:func:`~weft.runtime.checkpoint.weights.weights_of`). Each rank reads its own part only. With
+        ``strict``, tensors that the model does not have are refused; those that it has must be there."""
+        self._guarded(lambda: self._state.load(state, strict))
+
+    def save(self, folder: str | os.PathLike[str], optimizer: Optimizer | None = None, *, step: int | None = None,
+             keep: int | None = None) -> Path:
+        """Save a checkpoint as ``folder/step-000000012``, in the model's own names; gives that path. ``step``: batches
+        behind it (default: as many as this pipeline has run, with those of the checkpoint that it was resumed from).
+        With ``keep`` only so many checkpoints stay.
+
+        Each rank writes its own part; the folder gets its name when all of it is there. ``optimizer`` is this rank's,
+        over ``pipe.parameters()``.
+        """
+        done = self.steps if step is None else step
+        return self._guarded(lambda: self._state.save(Path(folder), done, optimizer, keep, self._seed))
+
+    def resume(self, folder: str | os.PathLike[str], optimizer: Optimizer | None = None) -> int:
+        """Go on from the newest checkpoint in ``folder``: how many batches it has behind it, 0 if there is none. It may
+        have been saved by another number of ranks, with other cuts. The model's random operators go on as they would
+        have; torch's own random state does so with as many ranks. One that is damaged, or of another model or
+        optimizer, is refused on all ranks."""
+        found = self._guarded(lambda: self._state.resume(Path(folder), optimizer))
+        if found is None:
+            return 0
+        self._behind = found.step - self._stepping.steps
+        self._seed = self._seed if found.seed is None else found.seed
+        self._stepping.go_on(found.step, self._seed)
+        return self.steps
+
+    def heed_signals(self) -> None:
+        """From now on, Ctrl-C or SIGTERM does not end the ranks at once: :meth:`asked_to_stop` says that it came. The
+        second one does end them."""
+        self.session.watch.heed()
+
+    def asked_to_stop(self) -> signal.Signals | None:
+        """The signal that came to a rank since :meth:`heed_signals`, on every rank; ``None`` if none did."""
+        came = self._guarded(lambda: self.session.exchange(self.session.watch.asked, "asking whether to stop"))
+        return next((signal.Signals(number) for number in came if number is not None), None)
+
+    @property
+    def steps(self) -> int:
+        """The batches behind the model: those of the checkpoint that it was resumed from, and those run since."""
+        return self._behind + self._stepping.steps
+
+    def report(self) -> Report:
+        """What was planned beside what was measured, on every rank."""
+        return self._guarded(self._report)
+
+    def draw(self, path: str) -> None:
+        """Draw the measured step to ``path`` (``.html``, ``.svg`` or ``.png``) under the planned one; rank 0 writes."""
+        self._guarded(lambda: self._draw(path))
+
+    def close(self) -> None:
+        """Give buffers back and leave the other ranks, when all have come here; further calls are refused. At the end
+        of a script it happens by itself."""
+        if not self._closed:
+            self._guarded(self._leave)
+            self._closed = True
+            self._close(None)
+
+    def __enter__(self) -> Pipeline:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None and not self._closed:
+            self._closed = True
+            self._close(error)
+        self.close()
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _guarded(self, run: Callable[[], Result]) -> Result:
+        if self._closed:
+            raise RuntimeError("the pipeline is closed: make another one with weft.pipeline, or close it later")
+        try:
+            return run()
+        except CaptureError as error:
+            self._fail(SessionError(str(error)))
+        except BaseException as error:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> NoReturn:
+        """End this rank and tell the others why."""
+        self._closed = True
+        self._close(error)
+        raise error
+
+    def _step(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any) -> float:
+        self._data.micro_batches = self._fed(args, kwargs, target, with_target=self.goal.loss is not None)
+        return self._stepping.step()
+
+    def _accumulate(self, batches: int) -> None:
+        if type(batches) is not int or batches < 1:
+            raise BatchError(f"accumulate is {batches!r:.60}, it must be a whole number of at least 1")
+        self.session.agree("accumulate", batches)
+        self._stepping.accumulate(batches)
+
+    def _require_all(self, done: int, batches: int) -> None:
+        self._stepping.accumulate(1)
+        if done != batches:
+            raise BatchError(f"{done} steps ran within accumulate({batches}): run {batches}, or say how many there are")
+
+    def _computing(self, training: Training) -> Training:
+        return under_autocast(training, self.options.autocast, self.session.device)
+
+    def _fed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any,
+             with_target: bool) -> list[dict[str, Tensor]]:
+        self._state.round()
+        args, kwargs = typed((args, dict(kwargs)), self.options.dtype)
+        return self.feeding.micro_batches(args, kwargs, target, with_target)
+
+    def _evaluate(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any, with_loss: bool) -> Any:
+        stepping, results = self._evaluator(with_loss)
+        self._data.micro_batches = self._fed(args, kwargs, target, with_loss and self.goal.loss is not None)
+        with torch.no_grad():
+            loss = stepping.step()
+        found = results()
+        return loss if with_loss else found or None
+
+    def _evaluator(self, with_loss: bool) -> tuple[Stepping, Callable[[], list[Any]]]:
+        """What runs forwards only, made when it is asked for first."""
+        if with_loss not in self._evaluation:
+            plan = forward_plan(self.plan)
+            training, results = ((training_of(self.cut, self.stages, self.goal, self._data, True), list) if with_loss
+                                 else evaluation_of(self.cut, self.stages, self._data))
+            self._evaluation[with_loss] = Stepping(plan, self.session, self._computing(training)), results
+        return self._evaluation[with_loss]
+
+    def _report(self) -> Report:
+        replay = self._stepping.replay() if self._stepping.steps else None
+        measured, = self.session.exchange(None if replay is None else replay.timeline.makespan, "reporting")[:1]
+        bound = self.plan.solver.get("makespan_bound")
+        return Report(self.plan.makespan, measured, self._stepping.seconds, stage_names(self.cut),
+                      self.plan.stage_ranks or (), planned_peaks(self.plan), self.peaks, bound, self.notes)
+
+    def _draw(self, path: str) -> None:
+        from weft.app.pipeline.run.drawing import draw_step
+
+        replay = self._stepping.replay()
+        if replay is not None:
+            draw_step(self.plan, replay, path, type(self.model).__name__)
+
+    def _leave(self) -> None:
+        for stepping, _ in self._evaluation.values():
+            stepping.close()
+        self._stepping.close()
+
+
+def forward_plan(plan: Plan) -> Plan:
+    """The forwards of ``plan`` alone, on the same ranks."""
+    problem = plan.problem
+    forwards = [block for block in problem.blocks if block.kind == BlockKind.FORWARD]
+    kept = {block.name for block in forwards}
+    free = (0,) * len(forwards[0].memory)
+    blocks = tuple(replace(block, memory=free[:len(block.memory)], after=tuple(
+        item for item in block.after if item.block in kept)) for block in forwards)
+    alone = Problem(f"{problem.name}, forwards", problem.devices, blocks, time_unit=problem.time_unit,
+                    memory_unit=problem.memory_unit)
+    return plan_of(baseline("greedy", alone, plan.micro_batches))
+
+
+def target_spec(target: Any) -> TreeSpec:
+    """How ``target`` is nested; without an example, one tensor."""
+    found: TreeSpec = tree_flatten(0 if target is None else target)[1]
+    return found

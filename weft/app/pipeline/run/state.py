@@ -1,0 +1,124 @@
+"""What a pipeline holds of its model, in the model's own names: gathered, loaded, saved and resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from weft.runtime.captured.captured import CaptureError
+from weft.runtime.captured.division import Division
+from weft.runtime.checkpoint import model_checkpoint
+from weft.runtime.checkpoint.model_names import NamedTensor, fitted, named_tensors
+from weft.runtime.checkpoint.weights import State, WeightsError, weights_of
+from weft.runtime.interface.precision import MasterWeights
+from weft.runtime.ranks.session import Session
+
+__all__ = ["PipelineState"]
+
+
+class PipelineState:
+    """This rank's part of the state of ``cut``, whose stages are on ``stage_ranks``.
+
+    With ``masters`` (:meth:`train`), these are the state of what is trained. A tensor that several ranks hold counts as
+    the first one's; one that no stage reads as rank 0's.
+    """
+
+    def __init__(self, session: Session, cut: Division, stage_ranks: Sequence[int]) -> None:
+        self.session, self.model = session, cut.captured.model
+        self.masters: MasterWeights | None = None
+        self.kind = type(self.model).__name__
+        self.owner: dict[int, int] = {}  # by id of a tensor: the first rank that holds it
+        self.held: set[int] = set()
+        for stage, rank in enumerate(stage_ranks):
+            for tensor in cut.tensors(stage):
+                self.owner[id(tensor)] = min(rank, self.owner.get(id(tensor), rank))
+                if rank == session.rank:
+                    self.held.add(id(tensor))
+
+    @cached_property
+    def tensors(self) -> list[NamedTensor]:
+        """All of the model's."""
+        return named_tensors(self.model)
+
+    def train(self, masters: MasterWeights) -> None:
+        """Let ``masters`` be what is trained."""
+        self.masters = masters
+
+    def round(self) -> None:
+        """Bring the modules to what the optimizer has made of their masters."""
+        if self.masters is not None:
+            self.masters.write_back()
+
+    @property
+    def trained(self) -> dict[str, nn.Parameter]:
+        """The parameters that this rank trains, by name, and what the optimizer has for them."""
+        return {item.name: self._master(item.tensor) for item in self.tensors if isinstance(item.tensor, nn.Parameter)
+                and item.tensor.requires_grad and id(item.tensor) in self.held}
+
+    def gather(self, whole: bool) -> dict[str, Tensor]:
+        """The state dict; not ``whole``: this rank's part of it. It has all names of what is tied."""
+        mine = {name: self._value(item).detach() for item in self.tensors if item.is_saved and self._is_mine(item)
+                for name in item.names}
+        if not whole:
+            return {name: value for name, value in mine.items() if self._is_held(name)}
+        found: dict[str, Tensor] = {}
+        for each in reversed(self.session.exchange({n: v.cpu() for n, v in mine.items()}, "gathering the state")):
+            found.update(each)
+        order = [name for name in self.model.state_dict(keep_vars=True) if name in found]
+        return {name: found[name] for name in order}
+
+    def load(self, state: State, strict: bool = True) -> None:
+        """Take this rank's part of ``state``.
+
+        Raises :class:`~weft.runtime.captured.captured.CaptureError` for one that is not of this model.
+        """
+        try:
+            weights = weights_of(state)
+            saved = [item for item in self.tensors if item.is_saved]
+            there = fitted(weights, saved, self.kind, strict)
+            with torch.no_grad():
+                for item in saved:
+                    if self._is_mine(item):
+                        self._value(item).copy_(weights.read(there[item.name]))
+        except WeightsError as error:
+            raise CaptureError(str(error)) from None
+        self.round()
+
+    def save(self, folder: Path, step: int, optimizer: Optimizer | None, keep: int | None,
+             seed: int) -> Path:
+        """See :meth:`~weft.app.pipeline.run.pipe.Pipeline.save`."""
+        own = {item.name: self._value(item) for item in self.tensors if item.is_saved
+               and self.owner.get(id(item.tensor), 0) == self.session.rank}
+        return model_checkpoint.save(self.session, folder, step, own, optimizer, self._names(), keep, seed)
+
+    def resume(self, folder: Path, optimizer: Optimizer | None) -> model_checkpoint.Found | None:
+        """See :meth:`~weft.app.pipeline.run.pipe.Pipeline.resume`."""
+        found = model_checkpoint.find(self.session, folder)
+        if found is None:
+            return None
+        self.load(found.path)
+        model_checkpoint.restore_training(self.session, found, optimizer, self._names())
+        self.session.barrier("to have read the checkpoint")
+        return found
+
+    def _names(self) -> Mapping[int, str]:
+        return {id(parameter): name for name, parameter in self.trained.items()}
+
+    def _is_mine(self, item: NamedTensor) -> bool:
+        """Whether this rank has it: a stage of its own reads it, or none does, and it is there."""
+        own = id(item.tensor)
+        return own in self.held or (own not in self.owner and not item.tensor.is_meta)
+
+    def _is_held(self, name: str) -> bool:
+        return any(name in item.names and id(item.tensor) in self.held for item in self.tensors)
+
+    def _value(self, item: NamedTensor) -> Tensor:
+        return self._master(item.tensor) if isinstance(item.tensor, nn.Parameter) else item.tensor
+
+    def _master(self, parameter: nn.Parameter) -> nn.Parameter:
+        return parameter if self.masters is None else self.masters.of(parameter)

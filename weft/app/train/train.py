@@ -1,0 +1,177 @@
+"""``weft train``: what ``setup()`` gives, trained for some steps by ranks that it starts itself."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from torch.optim import Optimizer
+
+from weft.app.pipeline.build import make_pipeline
+from weft.app.pipeline.lib.options import PipelineOptions
+from weft.app.pipeline.run.pipe import Pipeline
+from weft.app.train.saving import Saving
+from weft.app.train.setup import Setup, example_setup, setup_of
+from weft.runtime.captured.captured import CaptureError
+from weft.runtime.ranks.launch import free_port
+
+__all__ = ["TrainOptions", "launch_ranks", "train_rank"]
+
+MICRO_BATCHES = 4  # where neither the setup nor the user says
+GRACE = 5.0  # seconds that ranks have to end by themselves when one has ended
+
+
+class TrainOptions(NamedTuple):
+    """What is trained, as the command line says it."""
+
+    setup: str | None
+    example: str | None
+    steps: int
+    micro_batches: int | None
+    schedule: str | None
+    memory: int | None
+    time_limit: float
+    timeout: float
+    figure: str | None
+    spec: str | os.PathLike[str] | None = None
+    as_json: bool = False
+    checkpoint: str | os.PathLike[str] | None = None
+    every: int | None = None
+
+
+def train_rank(options: TrainOptions, on_line: Callable[[str], object]) -> int:
+    """What one rank does, and its exit code; ``on_line`` hears each step's loss and the report, on rank 0; or one line
+    with both as JSON, ``{"losses": [...], "report": {...}}``. Raises
+    :class:`~weft.runtime.captured.captured.CaptureError` before the ranks meet."""
+    try:
+        setup = _setup(options)
+    except CaptureError:
+        if os.environ.get("RANK", "0") == "0":
+            raise
+        time.sleep(1)  # let rank 0 speak
+        raise SystemExit(2) from None
+    with make_pipeline(setup.module, setup.args, setup.kwargs, _options(setup, options)) as pipe:
+        heard = on_line if pipe.rank == 0 and not options.as_json else _nobody
+        parameters = list(pipe.parameters())
+        optimizer = setup.optimizer(parameters) if parameters else None
+        saving = Saving(pipe, optimizer, options.checkpoint, options.every, heard)
+        losses = []
+        for loss in _steps(pipe, setup, optimizer, saving, options.steps):
+            losses.append(loss)
+            heard(f"step {pipe.steps}  loss {loss:.6g}")
+        saving.end()
+        report = pipe.report()
+        if losses and options.figure is not None:
+            pipe.draw(options.figure)
+        heard(str(report))
+        if pipe.rank == 0 and options.as_json:
+            on_line(json.dumps({"losses": losses, "report": report.to_json()}))
+    return saving.code
+
+
+def _options(setup: Setup, options: TrainOptions) -> PipelineOptions:
+    return PipelineOptions(
+        options.micro_batches or setup.micro_batches or MICRO_BATCHES, loss=setup.loss, target=setup.target,
+        schedule=options.schedule, memory=options.memory, spec=options.spec, time_limit=options.time_limit,
+        timeout=options.timeout, **setup.options)
+
+
+def _steps(pipe: Pipeline, setup: Setup, optimizer: Optimizer | None, saving: Saving, steps: int) -> Iterator[float]:
+    """The loss of each step from the checkpoint on; the optimizer's follows when the next is asked for."""
+    for args, kwargs, target in itertools.islice(_batches(setup, pipe), saving.begin(), steps):
+        yield pipe.step(*args, target=target, **kwargs)
+        if optimizer is not None:
+            optimizer.step()
+            optimizer.zero_grad()
+        if saving.after_step():
+            return
+
+
+class Feeds(Protocol):
+    """What is asked of a pipeline before it is fed."""
+
+    @property
+    def takes_data(self) -> bool:
+        """Whether this rank reads anything of a batch."""
+
+    def needs(self, name: str) -> bool:
+        """Whether it reads this argument."""
+
+
+def _nobody(line: str) -> None:
+    """Hears nothing."""
+
+
+def launch_ranks(ranks: int, command: Sequence[str], patient: bool = False) -> int:
+    """Run ``command`` as each of ``ranks`` ranks of this machine; the worst of their exit codes. When one ends with an
+    error, the others have :data:`GRACE` seconds. ``patient``: Ctrl-C and SIGTERM are handed to the ranks, which end by
+    themselves."""
+    common = {**os.environ, "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
+              "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
+    # In a group of their own: else a terminal's Ctrl-C would come to them twice.
+    running = [subprocess.Popen(command, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                                process_group=0 if patient else None) for rank in range(ranks)]
+
+    def hand_on(number: int, frame: object) -> None:
+        for process in running:
+            process.send_signal(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM) if patient else ():
+        signal.signal(number, hand_on)
+    until = float("inf")
+    try:
+        while any(process.poll() is None for process in running) and time.monotonic() < until:
+            if until == float("inf") and any(process.poll() for process in running):
+                until = time.monotonic() + GRACE
+            time.sleep(0.02)
+    finally:
+        for process in running:
+            if process.poll() is None:
+                process.kill()
+    return max((abs(process.wait()) for process in running), default=0)
+
+
+def _setup(options: TrainOptions) -> Setup:
+    if (options.setup is None) == (options.example is None):
+        raise CaptureError("say what to train: either FILE.py:FUNCTION, or --example NAME")
+    return setup_of(options.setup) if options.setup is not None else example_setup(str(options.example))
+
+
+def _batches(setup: Setup, pipe: Feeds) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], Any]]:
+    """Arguments, named ones and target of each batch, round and round; on a rank that reads none, nothing is asked of
+    the user's data."""
+    if not pipe.takes_data:
+        yield from itertools.repeat(((), {}, None))
+        return
+    if setup.data is None:
+        yield from itertools.repeat((tuple(setup.args), dict(setup.kwargs), setup.target))
+        return
+    seen = False
+    while True:
+        for batch in setup.data(pipe.needs) if callable(setup.data) else setup.data:
+            seen = True
+            yield _batch(batch)
+        if not seen:
+            raise CaptureError("data of setup gives no batch")
+
+
+def _batch(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+    if isinstance(batch, Mapping):
+        return (), {name: value for name, value in batch.items() if name != "target"}, batch.get("target")
+    if not isinstance(batch, Sequence) or len(batch) != 2:
+        raise CaptureError(f"data of setup gives {type(batch).__name__}, it must give (inputs, target) or a mapping of "
+                           "named arguments")
+    inputs, target = batch
+    return tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,), {}, target
+
+
+def rank_command(arguments: Sequence[str]) -> list[str]:
+    """What starts one rank of ``weft train`` with ``arguments``."""
+    return [sys.executable, "-m", "weft", "train", *arguments]
