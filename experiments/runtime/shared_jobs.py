@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import sys
 import tempfile
@@ -51,7 +52,7 @@ def row(found: dict[str, Any]) -> dict[str, Any]:
     turn = found["a"]["seconds"] + found["b"]["seconds"]
     return {"together": found["together"]["seconds"], "predicted": found["together"]["predicted"], "in_turn": turn,
             "speedup": turn / found["together"]["seconds"], "losses_identical": same,
-            "faults": {run: found[run]["jobs"]["b"]["fault"] for run in ("failed", "stopped")},
+            "faults": {run: re.sub(r"\S*/", "", found[run]["jobs"]["b"]["fault"]) for run in ("failed", "stopped")},
             "steps": {run: {name: len(job["losses"]) for name, job in found[run]["jobs"].items()}
                       for run in ("together", "failed", "stopped", "short")},
             "one_order": not any(collective_order_faults({int(rank): sums for rank, sums in found[run]["sums"].items()})
