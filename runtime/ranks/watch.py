@@ -28,6 +28,7 @@ __all__ = ["Activity", "Unwatched", "Watch"]
 
 BEAT = 0.2  # seconds between two looks of the watching thread
 SILENCE = 3.0  # a rank whose last word is this old counts as gone
+LEAVING = 0.005  # seconds between two looks of a rank that leaves for the others
 GRACE = 1.0  # seconds from losing the store to giving up: rank 0 may just have finished a little earlier
 JOINING = 15.0  # seconds that ranks which have all come may take to connect, on a machine that is busy
 LOADING = 120.0  # seconds that anything may take until work begins: importing, building a model
@@ -53,6 +54,7 @@ class Watch:
         self.store, self.rank, self.world, self.timeout = store, rank, world, timeout
         self._limit = max(timeout, JOINING)
         self.asked: int | None = None
+        self._call = (0, "")  # how many calls that all ranks make together were begun, and which was the last
         self._handlers: dict[int, Any] | None = None  # those of before; ``None``: signals are not waited with
         # By thread, what it does and since when: one assignment, other threads see both or neither.
         self._doing = {threading.get_ident(): (Activity("starting"), time.monotonic())}
@@ -98,6 +100,19 @@ class Watch:
     def at(self, activity: Activity) -> None:
         """The same, with an activity that was made before."""
         self._doing[threading.get_ident()] = activity, time.monotonic()
+
+    def call(self, name: str) -> None:
+        """This rank begins a call that all ranks make together. Where another one's call of this number is not
+        ``name``, the two would wait for each other, or take one's messages for the other's: all ranks end."""
+        self._call = self._call[0] + 1, name
+
+    def leave(self) -> None:
+        """In the last such call: wait until all ranks are in it. Nothing is sent meanwhile, which a rank that is still
+        at something else would take for its own, and the store stays until that one knows."""
+        self.doing("waiting for all ranks to finish", range(self.world))
+        self.store.set(f"left/{self.rank}", "")
+        while not self.store.check([f"left/{rank}" for rank in range(self.world)]):
+            time.sleep(LEAVING)
 
     def rest(self) -> None:
         """This thread waits for others of its rank: they are watched, it is not, until it says what it does."""
@@ -157,9 +172,12 @@ class Watch:
             self._looked = time.monotonic()
             spent = self._looked - since
             try:
-                self.store.set(f"now/{self.rank}", json.dumps([now.text, now.waits_for, spent, time.time()]))
+                self.store.set(f"now/{self.rank}", json.dumps([
+                    now.text, now.waits_for, spent, time.time(), *self._call]))
                 if self._given_up() is not None:
                     self.give_up("")
+                if spent > BEAT and (why := self._apart(now)) is not None:
+                    self.give_up(why, code=2)
                 if spent > self._limit:
                     self.give_up(self._blame(now, spent))
             except RuntimeError:
@@ -203,7 +221,7 @@ class Watch:
                 last = self._read(f"now/{culprit}")
                 if not isinstance(last, list):
                     return f"{sentence}; rank {culprit} was never heard of"
-                text, waits_for, its_spent, at = last
+                text, waits_for, its_spent, at, *_ = last
                 if text != waiting.text:  # else it waits for the same others
                     break
             else:
@@ -214,6 +232,16 @@ class Watch:
                 return f"{sentence}; rank {culprit} has been {text} for {its_spent:.1f} s"
             seen.add(culprit)
             waiting = Activity(text, tuple(waits_for))
+
+    def _apart(self, now: Activity) -> str | None:
+        """Whether a rank that this one waits for has made another call in the place of its own."""
+        number, name = self._call
+        for other in now.waits_for if number else ():
+            last = self._read(f"now/{other}")
+            if isinstance(last, list) and last[4] == number and last[5] != name:
+                return (f"rank {self.rank} calls {name} where rank {other} calls {last[5]}, as call {number} of the "
+                        "pipeline: all ranks make the same calls, also at the end of the script, which is a close")
+        return None
 
     def _given_up(self) -> dict[str, object] | None:
         try:

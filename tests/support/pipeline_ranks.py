@@ -65,6 +65,13 @@ def refuse(pipe: Any, case: Case, fault: str) -> None:
         pipe.step(*case.args, target=case.target[:6])
     if fault == "loss":
         pipe.step(*case.args)
+    if fault == "early" and pipe.rank == 1:
+        sys.exit()
+    if fault == "no_grad":
+        with torch.no_grad():
+            pipe.step(*case.args, target=case.target)
+    if fault == "untrained":
+        torch.optim.SGD(case.model.parameters()).step()
 
 
 def main() -> None:
@@ -81,6 +88,7 @@ def main() -> None:
     pipe = weft.pipeline(case.model, case.args, case.kwargs, loss=loss, target=case.target,
                          micro_batches=3 if fault == "count" else MICRO_BATCHES, schedule=schedule, time_limit=2.0,
                          timeout=30.0, spec=os.environ.get("WEFT_SPEC"),
+                         dtype=torch.bfloat16 if fault == "untrained" else None,
                          cuts=[int(place) for place in os.environ["WEFT_CUTS"].split()]
                          if "WEFT_CUTS" in os.environ else None,
                          split=os.environ["WEFT_SPLIT"].split() if "WEFT_SPLIT" in os.environ else None)

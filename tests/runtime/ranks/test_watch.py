@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._C._distributed_c10d import HashStore
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from tests.support.ranks import launch_forked
@@ -124,3 +126,35 @@ def test_of_several_threads_the_one_that_has_been_at_its_thing_for_longest_count
     over.set()
     thread.join()
     assert watch.text == "waiting for its own lanes"
+
+
+def test_ranks_that_call_other_things_are_told_apart_by_the_number_of_the_call() -> None:
+    store = HashStore()
+    watches = [Watch(store, rank, 2, 10.0) for rank in (0, 1)]
+
+    def said(rank: int, *calls: str) -> None:
+        for name in calls:
+            watches[rank].call(name)
+        store.set(f"now/{rank}", json.dumps(["at it", [], 0.0, time.time(), *watches[rank]._call]))
+
+    waits = Activity("waiting for all ranks to begin", (1,))
+    assert watches[0]._apart(waits) is None  # nothing was called, nothing heard
+    said(1, "step")
+    said(0, "step", "step")
+    assert watches[0]._apart(waits) is None  # rank 1 is late
+    said(1, "close")
+    found = watches[0]._apart(waits)
+    assert found is not None and "rank 0 calls step where rank 1 calls close, as call 2 of the pipeline" in found
+    assert watches[0]._apart(Activity("running 0F0")) is None  # it waits for nobody
+
+
+def test_a_rank_leaves_when_all_have_come_to_their_end() -> None:
+    store, left = HashStore(), []
+    watches = [Watch(store, rank, 2, 10.0) for rank in (0, 1)]
+    thread = threading.Thread(target=lambda: left.append(watches[1].leave()))
+    thread.start()
+    thread.join(0.1)
+    assert thread.is_alive() and not left
+    watches[0].leave()
+    thread.join(10)
+    assert not thread.is_alive() and len(left) == 1

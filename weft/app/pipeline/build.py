@@ -135,6 +135,8 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
 def _require_plain(module: object, options: PipelineOptions, device: torch.device) -> None:
     """Refuse what is wrong by itself."""
     micro_batches, loss = options.micro_batches, options.loss
+    if not torch.is_grad_enabled():
+        raise CaptureError("weft.pipeline measures gradients, which are off under torch.no_grad(): call it outside")
     if not isinstance(module, nn.Module):
         raise CaptureError(f"the model is {type(module).__name__}, it must be a torch.nn.Module")
     if type(micro_batches) is not int or micro_batches < 1:

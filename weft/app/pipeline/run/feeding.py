@@ -76,7 +76,7 @@ class Feeding:
         if target is None or spec != self.goal.target:
             raise BatchError(f"target is {type(target).__name__}, but the pipeline was made for "
                              + ("one tensor: give target=TENSOR" if self.goal.target == tree_flatten(0)[1] else
-                                f"what is nested as {self.goal.target!s:.120}"))
+                                f"what is nested as {' '.join(str(self.goal.target).split()):.120}"))
         dim, count = self.target_dim, self.layout.count
         for i, leaf in enumerate(leaves):
             if not isinstance(leaf, Tensor) or (dim is not None and leaf.dim() <= dim):

@@ -20,6 +20,7 @@ from weft.app.pipeline.lib.precision import masters_of, typed
 from weft.app.pipeline.lib.running import compiled, under_autocast
 from weft.app.pipeline.run.feeding import Feeding
 from weft.app.pipeline.run.names import stage_names
+from weft.app.pipeline.run.optimizers import watched_optimizers
 from weft.app.pipeline.run.peaks import planned_peaks
 from weft.app.pipeline.run.report import Report
 from weft.app.pipeline.run.state import PipelineState
@@ -43,7 +44,8 @@ Result = TypeVar("Result")
 
 class Pipeline:
     """This rank's part of a model that trains as a pipeline. All ranks call each method together, but for those that
-    only read: :meth:`parameters`, :meth:`named_parameters`, :meth:`gradients`.
+    only read: :meth:`parameters`, :meth:`named_parameters`, :meth:`gradients`. Where one calls another, or the script
+    ends on one rank earlier, all end with a sentence that names both calls.
 
     A mistake in a call ends all ranks with one sentence, as does a rank that is lost: see
     :class:`~weft.runtime.ranks.watch.Watch`.
@@ -73,6 +75,7 @@ class Pipeline:
         self._stepping = Stepping(plan, session, training)
         self._evaluation: dict[bool, tuple[Stepping, Callable[[], list[Any]]]] = {}
         self._nothing = nn.Parameter(torch.empty(0))
+        self._optimizers = watched_optimizers(self._state.idle, lambda why: self._fail(SessionError(why)))
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -83,7 +86,7 @@ class Pipeline:
         beside the result. Each micro-batch is an equal part of it. A rank may leave out, or give as ``None``, what it
         does not read (:meth:`needs`).
         """
-        return self._guarded(lambda: self._step(args, kwargs, target))
+        return self._guarded("step", lambda: self._step(args, kwargs, target))
 
     def eval_step(self, *args: Any, target: Any = None, **kwargs: Any) -> Any:
         """Run one batch forward only, in evaluation: without dropout, with running statistics as they are.
@@ -92,7 +95,7 @@ class Pipeline:
         model's results, one for each micro-batch, on the rank of the last stage, and ``None`` on the others.
         """
         with_loss = target is not None or self.goal.loss is None
-        return self._guarded(lambda: self._evaluate(args, kwargs, target, with_loss))
+        return self._guarded("eval_step", lambda: self._evaluate(args, kwargs, target, with_loss))
 
     @contextmanager
     def accumulate(self, batches: int) -> Iterator[None]:
@@ -104,7 +107,7 @@ class Pipeline:
                     loss = pipe.step(ids, target=labels)
             optimizer.step()
         """
-        self._guarded(lambda: self._accumulate(batches))
+        self._guarded("accumulate", lambda: self._accumulate(batches))
         begun = self._stepping.steps
         try:
             yield
@@ -112,7 +115,7 @@ class Pipeline:
             self._stepping.accumulate(1)
             raise
         done = self._stepping.steps - begun
-        self._guarded(lambda: self._require_all(done, batches))
+        self._guarded("accumulate", lambda: self._require_all(done, batches))
 
     def needs(self, name: str) -> bool:
         """Whether this rank reads the argument of the model called ``name``, or ``"target"``: others need not be handed
@@ -138,7 +141,9 @@ class Pipeline:
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """The trained parameters of this rank's stages, each once: the model's own objects. Where all are frozen, there
-        is one without numbers, since torch's optimizers refuse to have none."""
+        is one without numbers, since torch's optimizers refuse to have none. With ``dtype`` in a lower
+        precision they are copies in fp32. A norm over them is that of this rank's part: ``clip_norm`` clips by the
+        whole model's."""
         yield from self._own.values() or (self._nothing,)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
@@ -152,13 +157,13 @@ class Pipeline:
     def state_dict(self, whole: bool = True) -> dict[str, Tensor]:
         """All parameters and buffers of the model as they are now, on every rank, in the model's own names: it loads
         into the plain module. Not ``whole``: those of this rank's stages only."""
-        return self._guarded(lambda: self._state.gather(whole))
+        return self._guarded("state_dict", lambda: self._state.gather(whole))
 
     def load_state_dict(self, state: State, strict: bool = True) -> None:
         """Take the model's parameters and buffers from ``state``: a state dict, a ``.pt`` or ``.safetensors`` file, or
         a folder of such (:func:`~weft.runtime.checkpoint.weights.weights_of`). Each rank reads its own part only. With
         ``strict``, tensors that the model does not have are refused; those that it has must be there."""
-        self._guarded(lambda: self._state.load(state, strict))
+        self._guarded("load_state_dict", lambda: self._state.load(state, strict))
 
     def save(self, folder: str | os.PathLike[str], optimizer: Optimizer | None = None, *, step: int | None = None,
              keep: int | None = None) -> Path:
@@ -170,14 +175,14 @@ class Pipeline:
         over ``pipe.parameters()``.
         """
         done = self.steps if step is None else step
-        return self._guarded(lambda: self._state.save(Path(folder), done, optimizer, keep, self._seed))
+        return self._guarded("save", lambda: self._state.save(Path(folder), done, optimizer, keep, self._seed))
 
     def resume(self, folder: str | os.PathLike[str], optimizer: Optimizer | None = None) -> int:
         """Go on from the newest checkpoint in ``folder``: how many batches it has behind it, 0 if there is none. It may
         have been saved by another number of ranks, with other cuts. The model's random operators go on as they would
         have; torch's own random state does so with as many ranks. One that is damaged, or of another model or
         optimizer, is refused on all ranks."""
-        found = self._guarded(lambda: self._state.resume(Path(folder), optimizer))
+        found = self._guarded("resume", lambda: self._state.resume(Path(folder), optimizer))
         if found is None:
             return 0
         self._behind = found.step - self._stepping.steps
@@ -192,7 +197,8 @@ class Pipeline:
 
     def asked_to_stop(self) -> signal.Signals | None:
         """The signal that came to a rank since :meth:`heed_signals`, on every rank; ``None`` if none did."""
-        came = self._guarded(lambda: self.session.exchange(self.session.watch.asked, "asking whether to stop"))
+        came = self._guarded("asked_to_stop", lambda: self.session.exchange(self.session.watch.asked,
+                                                                            "asking whether to stop"))
         return next((signal.Signals(number) for number in came if number is not None), None)
 
     @property
@@ -202,17 +208,17 @@ class Pipeline:
 
     def report(self) -> Report:
         """What was planned beside what was measured, on every rank."""
-        return self._guarded(self._report)
+        return self._guarded("report", self._report)
 
     def draw(self, path: str) -> None:
         """Draw the measured step to ``path`` (``.html``, ``.svg`` or ``.png``) under the planned one; rank 0 writes."""
-        self._guarded(lambda: self._draw(path))
+        self._guarded("draw", lambda: self._draw(path))
 
     def close(self) -> None:
         """Give buffers back and leave the other ranks, when all have come here; further calls are refused. At the end
         of a script it happens by itself."""
         if not self._closed:
-            self._guarded(self._leave)
+            self._guarded("close", self._leave)
             self._closed = True
             self._close(None)
 
@@ -227,9 +233,10 @@ class Pipeline:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _guarded(self, run: Callable[[], Result]) -> Result:
+    def _guarded(self, name: str, run: Callable[[], Result]) -> Result:
         if self._closed:
             raise RuntimeError("the pipeline is closed: make another one with weft.pipeline, or close it later")
+        self.session.watch.call(name)
         try:
             return run()
         except CaptureError as error:
@@ -244,6 +251,8 @@ class Pipeline:
         raise error
 
     def _step(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any) -> float:
+        if not torch.is_grad_enabled():
+            raise BatchError("a step has no gradients under torch.no_grad(): call it outside, or eval_step")
         self._data.micro_batches = self._fed(args, kwargs, target, with_target=self.goal.loss is not None)
         return self._stepping.step()
 
@@ -299,6 +308,8 @@ class Pipeline:
             draw_step(self.plan, replay, path, type(self.model).__name__)
 
     def _leave(self) -> None:
+        self._optimizers.remove()
+        self.session.watch.leave()
         for stepping, _ in self._evaluation.values():
             stepping.close()
         self._stepping.close()

@@ -60,6 +60,12 @@ class PipelineState:
         return {item.name: self._master(item.tensor) for item in self.tensors if isinstance(item.tensor, nn.Parameter)
                 and item.tensor.requires_grad and id(item.tensor) in self.held}
 
+    @property
+    def idle(self) -> list[nn.Parameter]:
+        """The model's parameters in whose place this rank trains others."""
+        return [item.tensor for item in self.tensors if isinstance(item.tensor, nn.Parameter)
+                and id(item.tensor) in self.held and self._master(item.tensor) is not item.tensor]
+
     def gather(self, whole: bool) -> dict[str, Tensor]:
         """The state dict; not ``whole``: this rank's part of it. It has all names of what is tied."""
         mine = {name: self._value(item).detach() for item in self.tensors if item.is_saved and self._is_mine(item)

@@ -58,6 +58,14 @@ def test_a_rank_between_reads_nothing_and_the_ends_read_ids_and_target() -> None
         first.needs("idz")
 
 
+def test_a_target_nested_in_another_way_is_refused_in_one_line() -> None:
+    case, last = made("gpt", 4), feeding("gpt", ["layers.1"], 1)
+    last.goal = Goal(case.loss, target_spec({"a": case.target, "b": case.target}))
+    with pytest.raises(BatchError, match="target is dict, but the pipeline was made for what is nested as") as found:
+        last.micro_batches(case.args, {}, {"a": case.target}, True)
+    assert "\n" not in str(found.value)
+
+
 def test_labels_are_read_where_the_loss_is() -> None:
     case = made("masked", 4)
     first, last = (feeding("masked", ["out"], rank) for rank in range(2))
