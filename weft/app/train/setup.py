@@ -12,6 +12,7 @@ from torch.optim import AdamW, Optimizer
 from weft.app.pipeline.lib.options import PipelineOptions
 from weft.app.train.examples import example, require_example
 from weft.runtime.captured.captured import CaptureError
+from weft.runtime.captured.told import raised_at
 from weft.runtime.interface.factory import FactoryError, find_function
 
 __all__ = ["Setup", "example_setup", "require_setup", "setup_of"]
@@ -69,7 +70,13 @@ def setup_of(name: str) -> Setup:
 
     Raises :class:`~weft.runtime.captured.captured.CaptureError`.
     """
-    found = _function(name)()
+    function = _function(name)
+    try:
+        found = function()
+    except CaptureError:
+        raise
+    except Exception as error:  # of many types: the user's own code
+        raise CaptureError(f"setup {name} failed: {raised_at(error)}") from error
     if isinstance(found, Mapping):
         known = {entry.name for entry in fields(Setup)}
         if unknown := sorted(map(str, set(found) - known)):

@@ -44,6 +44,9 @@ def endless():
 def wrong():
     return {"module": nn.Linear(2, 2), "batches": 3}
 
+def fails():
+    return {"module": nn.Linear(2, 2)}["model"]
+
 def misled():
     return {"module": nn.Linear(2, 2), "options": {"memory": 3}}
 """
@@ -104,6 +107,8 @@ def test_what_a_setup_gives_is_looked_at(script: str) -> None:
         setup_of(f"{script}:other")
     with pytest.raises(CaptureError, match=r"options of setup gives 'memory', it may give allow_unread, .*batch_dims"):
         setup_of(f"{script}:misled")
+    with pytest.raises(CaptureError, match=r"setup .*:fails failed: KeyError: 'model', at mine.py:\d+ \(return"):
+        setup_of(f"{script}:fails")
     with pytest.raises(CaptureError, match="--example is 'cat', it must be gpt, or with transformers installed one of "
                                            "gpt2, llama, bert, t5, vit, mixtral"):
         example_setup("cat")
