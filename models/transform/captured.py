@@ -432,7 +432,8 @@ def _embedding(w: _Writer, step: Step) -> None:
         raise _UnknownError
     rows, width = w.fresh("v"), w.fresh("m")
     axes: list[Axis] = [(w.fresh(),) for _ in w.shape(ids)]
-    w.add(step, "embedding", [(table, [(rows,), (width,)]), (ids, axes)], [*axes, (width,)], reduced=[rows], **({} if padding < 0 else {"padding": padding}))
+    extra = {} if padding < 0 else {"padding": padding}
+    w.add(step, "embedding", [(table, [(rows,), (width,)]), (ids, axes)], [*axes, (width,)], reduced=[rows], **extra)
 
 
 def _cross_entropy(w: _Writer, step: Step) -> None:

@@ -111,7 +111,8 @@ def test_a_captured_block_is_tensor_parallel_with_sequence_parallelism(tmp_path:
 class Case(nn.Module):
     """``how`` of a table, a weight and what is given."""
 
-    def __init__(self, how: Callable[[nn.Embedding, torch.Tensor, torch.Tensor], torch.Tensor], **of_table: Any) -> None:
+    def __init__(self, how: Callable[[nn.Embedding, torch.Tensor, torch.Tensor], torch.Tensor],
+                 **of_table: Any) -> None:
         super().__init__()
         self.how, self.table = how, nn.Embedding(7, 4, **of_table)
         self.weight = nn.Parameter(torch.randn(4, 6, generator=torch.Generator().manual_seed(0)))
