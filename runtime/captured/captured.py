@@ -20,7 +20,9 @@ from torch.fx import GraphModule, Node
 from torch.utils._pytree import TreeSpec, tree_leaves, tree_map
 
 from weft.runtime.captured.faked import exchanged, faked, is_on_meta
+from weft.runtime.captured.own_backwards import own_backwards
 from weft.runtime.captured.told import quoted_place, raised_at, split_advice
+from weft.runtime.captured.ungraded import unwrapped
 from weft.runtime.captured.untouched import untouched
 
 __all__ = ["CaptureError", "Captured"]
@@ -86,14 +88,19 @@ class Captured:
     @classmethod
     def _exported(cls, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
         try:
-            exported = torch.export.export(model, args, kwargs, strict=False)
+            with own_backwards() as lost:
+                exported = torch.export.export(model, args, kwargs, strict=False)
         except Exception as error:  # of many types: whatever the model's own code raises, too
             raise CaptureError(_why(model, args, kwargs, error)) from error
+        if lost:
+            raise CaptureError(f"{type(model).__name__} has a backward of its own, {lost[0]}, which an export does not "
+                               f"keep: cut without an export, with {split_advice(model)}")
         try:
             graph_module = exported.module(check_guards=False)
         except TypeError:  # before torch 2.9 there were no guards in the graph
             graph_module = exported.module()
         assert isinstance(graph_module, GraphModule)
+        unwrapped(graph_module)
         _drop_checks(graph_module)
         found = cls(model, graph_module, _names(model), exported.call_spec.in_spec, exported.call_spec.out_spec,
                     under_autocast=any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")))

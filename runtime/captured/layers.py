@@ -65,8 +65,8 @@ class Layers:
 
     def _look_at(self, node: Node, made: dict[Node, Made]) -> None:
         """Whether ``node`` is a layer, or a function of parameters."""
-        if getattr(node.target, "_schema", None) is None and not is_item(node):
-            return
+        if (getattr(node.target, "_schema", None) is None and not is_item(node)) or operator_name(node) == "detach":
+            return  # what reads a detached weight has no gradient to defer
         if self.purity.captured.under_autocast and self._casts(node):
             return
         if (bag := self._only_result(node)) is not None:
@@ -78,9 +78,10 @@ class Layers:
             return
         maker = MAKERS.get(operator_name(node))
         it = None
-        if maker is not None and isinstance(node.meta.get("val"), Tensor):
+        if maker is not None and isinstance(node.meta.get("val"), Tensor) and not self._has_complex(node):
             it = maker(arguments(node), self._weigh)
-        if it is None and all(self._is_weight(arg) or self._is_constant(arg) for arg in node.all_input_nodes):
+        if it is None and not self.purity.writers_of(node) and all(
+                self._is_weight(arg) or self._is_constant(arg) for arg in node.all_input_nodes):
             self.functions.add(node)
             return
         if it is None:
@@ -98,6 +99,12 @@ class Layers:
         return len({leaf.dtype for each in looks for leaf in tree_flatten(each)[0]
                     if isinstance(leaf, Tensor) and leaf.is_floating_point()}) > 1
 
+    def _has_complex(self, node: Node) -> bool:
+        """Whether complex numbers are read or made: formulas do not conjugate."""
+        looks = [self.attribute(each) if each.op == "get_attr" else each.meta.get("val")
+                 for each in (node, *node.all_input_nodes)]
+        return any(isinstance(each, Tensor) and each.is_complex() for each in looks)
+
     def _is_wanted(self, it: Made) -> bool:
         parameters = [p for weight in it.weights for p in self._leaves(weight)]
         if any(p.is_complex() for p in parameters):
@@ -105,14 +112,17 @@ class Layers:
         return not isinstance(it.formula, LIGHT) or (self.light and any(p.requires_grad for p in parameters))
 
     def _is_pure(self, node: Node) -> bool:
-        """Whether it can be run twice, and finds its inputs in W as they are now."""
+        """Whether it can be run twice, and finds its inputs in W as they are now: what is held from one micro-batch to
+        the next may have been written by others until then."""
         if is_item(node):
             return node.args[0] in self.functions
-        if is_random(node) or (operator_name(node) != "batch_norm" and any(True for _ in written(node))):
+        if operator_name(node) == "batch_norm":  # only its statistics stay, which its gradients do not depend on
+            return True
+        if is_random(node) or any(True for _ in written(node)):
             return False
         place = self.purity.place[node]
-        return not any(self.purity.place[writer] > place for arg in node.all_input_nodes
-                       for writer in self.purity.writers_of(arg))
+        return not any(self.purity.base[arg].op == "get_attr" or self.purity.place[writer] > place
+                       for arg in node.all_input_nodes for writer in self.purity.writers_of(arg))
 
     def _only_result(self, node: Node) -> Made | None:
         """``node`` as the one result that is read of an operator on weights that gives several."""

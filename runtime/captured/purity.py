@@ -24,7 +24,10 @@ from weft.runtime.captured.captured import Captured, CaptureError, is_item, leav
 __all__ = ["Purity", "written"]
 
 #: Operators that may give a view of their first argument, though their schema does not say so.
-MAYBE_VIEWS = {"reshape", "contiguous", "flatten", "to", "type_as", "dropout", "unflatten", "view_as", "matrix_H"}
+MAYBE_VIEWS = {"reshape", "contiguous", "flatten", "to", "type_as", "dropout", "unflatten", "view_as", "matrix_H",
+               "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "einsum", "broadcast_tensors", "meshgrid",
+               "atleast_1d", "atleast_2d", "atleast_3d", "sum_to_size", "cartesian_prod", "unsafe_chunk",
+               "unsafe_split", "unsafe_split_with_sizes", "conj_physical"}
 #: Running statistics are written to, though schemas do not say so: the places of the tensors and of the flag.
 STATISTICS = {"batch_norm": ((3, 4), 5), "instance_norm": ((3, 4), 5), "_batch_norm_impl_index": ((3, 4), 5)}
 #: Operators that draw random numbers, or may, though not all torch versions say so of them.
@@ -114,7 +117,7 @@ class Purity:
                     if isinstance(value, nn.Parameter) and value.requires_grad:
                         found.add(node)
                 elif _has_numbers(node) and (self.base[node] in bases or any(arg in found
-                                                                             for arg in node.all_input_nodes)):
+                                                                             for arg in _followed(node))):
                     found.add(node)
                     bases.update(self.base[target] for target in written(node))
             grown = (len(found), len(bases)) != before
@@ -154,6 +157,8 @@ class Purity:
             return node
         schema = getattr(node.target, "_schema", None)
         first = next(_nodes(node.args[0]), None)
+        if schema is not None and any(r.alias_info is not None and r.alias_info.is_write for r in schema.returns):
+            first = next(written(node), first)  # with out=..., it is not the first
         shares = operator_name(node) in MAYBE_VIEWS or is_item(node)
         if schema is not None and any(result.alias_info is not None for result in schema.returns):
             shares = True
@@ -181,6 +186,11 @@ class Purity:
         """How many products each number of the result is the sum of, about."""
         first = next((looks for arg in node.all_input_nodes if isinstance(looks := arg.meta.get("val"), Tensor)), None)
         return SHORT_SUM + 1 if first is None or not first.dim() else int(first.shape[-1])
+
+
+def _followed(node: Node) -> list[Node]:
+    """What a node's gradient goes on to."""
+    return [] if operator_name(node) == "detach" else node.all_input_nodes
 
 
 def _has_numbers(node: Node) -> bool:

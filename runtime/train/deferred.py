@@ -121,6 +121,8 @@ class Kept(NamedTuple):
         wanted = [weight.requires_grad for weight in weights]
         found = operator.formula.gradients(self.tensors, self.gradient, [w.detach() for w in weights], wanted)
         ends = [(w, g.to(w.dtype)) for w, g in zip(weights, found, strict=True) if w.requires_grad and g is not None]
+        if not ends:
+            return
         trained = [(p, e) for p, e in zip(operator.own, entered, strict=True) if e.requires_grad]
         back = torch.autograd.grad([w for w, _ in ends], [e for _, e in trained], [g for _, g in ends],
                                    allow_unused=True)

@@ -319,7 +319,7 @@ LIGHT: tuple[type[Formula], ...] = (Again, LayerNorm, RMSNorm, GroupNorm, BatchN
 
 
 def _rows(x: Tensor) -> Tensor:
-    return x.reshape(-1, x.shape[-1])
+    return x.reshape(x.shape[:-1].numel(), x.shape[-1])  # -1 says nothing of a tensor without numbers
 
 
 def _summed(gradient: Tensor, weight: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ __all__ = ["executed"]
 #: How far the seeds of shares are from each other.
 FAR = 1_000_003
 #: What a hook gives in place of a tensor, and what stands for the tensor until the backward.
-Held: TypeAlias = "Tensor | _View | _Inner"
+Held: TypeAlias = "Tensor | _View | _Inner | _Still"
 
 
 def executed(stage: GraphModule, decisions: Decisions, shares: Mapping[int, GraphModule] | None = None) -> GraphModule:
@@ -60,7 +60,8 @@ def executed(stage: GraphModule, decisions: Decisions, shares: Mapping[int, Grap
         output, = stage.graph.find_nodes(op="output")
         results = [node.name for node in output.args[0]]
         inputs = [node.name for node in stage.graph.find_nodes(op="placeholder")]
-        stage.__dict__["forward"] = _Forward(stage, pieces, inputs, results)
+        read = {node.name: str(node.target) for node in output.args[0] if node.op == "get_attr"}
+        stage.__dict__["forward"] = _Forward(stage, pieces, inputs, results, read)
         # What tells stages apart for whom it measures.
         stage.__dict__["weft_memory"] = " ".join(f"{piece.mode}{piece.shares}:{len(piece.takes)}" for piece in pieces)
     return stage
@@ -70,8 +71,9 @@ class _Forward:
     """What a stage's module calls in place of its own forward."""
 
     def __init__(self, stage: GraphModule, pieces: Sequence[Segment], inputs: Sequence[str],
-                 results: Sequence[str]) -> None:
+                 results: Sequence[str], read: Mapping[str, str]) -> None:
         self.stage, self.pieces, self.inputs, self.results = stage, pieces, inputs, results
+        self.read = read  # results that are weights or buffers of the stage
         self.seeded = [part for part in stage.modules() if isinstance(part, Seeded)]
 
     def __call__(self, *xs: Tensor) -> tuple[Any, ...]:
@@ -85,6 +87,7 @@ class _Forward:
         for piece in self.pieces:
             passage.run(piece, values)
         passage.finish()
+        values.update((name, _attribute(self.stage, target)) for name, target in self.read.items())
         return tuple(values[name] for name in self.results)
 
 
@@ -96,6 +99,7 @@ class _Passage:
         self.owners: dict[int, _Owner] = {}
         for tensor in (*stage.parameters(), *stage.buffers(), *_tensors(inputs)):
             self.owners[_address(tensor)] = _KEPT
+        self.buffers = {_address(buffer) for buffer in stage.buffers()}
         self.fixed = dict(self.owners)  # inputs too: whoever runs the stage holds them until the forward is over
         self.moved: Callable[[], _Away | None] = lambda: None  # what was moved last
         self.leaving: list[_Away] = []
@@ -174,6 +178,7 @@ class _Passage:
             away.leave()
             self.leaving.remove(away)
         for away in self.leaving:
+            away.begin()
             away.old = True
         alive = {_address(tensor) for tensor in _tensors(list(values.values()))}
         self.owners = {**{place: owner for place, owner in self.owners.items() if place in alive or (
@@ -186,7 +191,8 @@ class _Passage:
         place = _address(tensor)
         owner = self.owners.get(place, _KEPT)
         if owner is _KEPT or not place:
-            return tensor.detach()  # an operator that saves its own result would hold itself until its backward
+            held = tensor.detach()  # an operator that saves its own result would hold itself until its backward
+            return _Still(held) if place in self.buffers else held
         if owner is _MOVING:
             return self._move(tensor)
         assert not isinstance(owner, str)
@@ -211,13 +217,21 @@ class _Away:
         self.engine = _engine(tensor.device)
         self.here: Tensor | None = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(
             tensor.untyped_storage())
-        self.copying: Copying | None
-        self.there, self.copying = self.engine.to_host([self.here])
+        self.copying: Copying | None = None
+        self.there: Any = None
         self.uses, self.old, self.coming = 0, False, list[Tensor]()
         self.before = before
 
+    def begin(self) -> None:
+        """Begin to copy it, if that has not begun: its operator, which may write one part of it after another, has
+        run."""
+        if self.there is None:
+            assert self.here is not None
+            self.there, self.copying = self.engine.to_host([self.here])
+
     def leave(self) -> None:
         """It is on the host now; the device's memory is given back."""
+        self.begin()
         assert self.copying is not None
         self.copying.wait()
         self.here = self.copying = None
@@ -246,7 +260,7 @@ class _Away:
     def forget(self) -> None:
         """One use is over."""
         self.uses -= 1
-        if not self.uses and self.copying is None:
+        if not self.uses and self.copying is None and self.there is not None:
             self.here = None
 
 
@@ -310,7 +324,7 @@ class _Run:
         if self.inputs is None:
             raise RuntimeError(_TWICE)
         held, self.inputs = self.inputs, None
-        leaves = [_fetch(x).detach().requires_grad_(owed) if isinstance(x, Tensor | _View | _Inner) else x
+        leaves = [_fetch(x).detach().requires_grad_(owed) if isinstance(x, Tensor | _View | _Inner | _Still) else x
                   for x, owed in zip(held, self.differentiated, strict=True)]
         del held
         waiting, results = set(self.wanted), {number for number, uses in self.uses.items() if uses > 0}
@@ -391,6 +405,23 @@ class _View:
     def __del__(self) -> None:
         if self.memory is not None:
             self.memory.forget()
+
+
+class _Still:
+    """A buffer, of which torch asks no more whether it has been written to, as hooks are there."""
+
+    __slots__ = ("tensor", "version")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor, self.version = tensor, tensor._version
+
+    def fetch(self) -> Tensor:
+        """The tensor, as it was saved."""
+        if self.tensor._version != self.version:
+            raise RuntimeError(f"a buffer of shape {tuple(self.tensor.shape)} has been written to between the forward "
+                               "and the backward of a micro-batch that need its numbers: let the model read a clone "
+                               "of it")
+        return self.tensor
 
 
 class _Inner:
@@ -474,9 +505,8 @@ def _unwritten(stage: nn.Module, names: Sequence[str]) -> Iterator[None]:
     try:
         yield
     finally:
-        with torch.no_grad():
-            for buffer, value in before:
-                buffer.copy_(value)
+        for buffer, value in before:
+            buffer.data.copy_(value)  # for torch, nothing has been written: what others have saved still holds
 
 
 def _attribute(stage: nn.Module, name: str) -> Tensor:

@@ -222,3 +222,74 @@ def test_under_autocast_they_wait_only_where_w_computes_the_same() -> None:
         runner.close()
         for name, parameter in model.named_parameters():
             assert parameter.grad is not None and torch.equal(parameter.grad, wanted[name])  # type: ignore[arg-type]
+
+
+class Spectrum(nn.Module):
+    """Complex numbers times what real parameters make: a filter, products, a real scale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.filter = nn.Linear(8, 8), nn.Parameter(torch.randn(5, 2))
+        self.mix, self.other = nn.Parameter(torch.randn(5, 5, 2)), nn.Parameter(torch.randn(5, 5, 2))
+        self.scale = nn.Parameter(torch.randn(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.fft.rfft(self.into(x)) * torch.view_as_complex(self.filter) * self.scale
+        y = y @ torch.view_as_complex(self.mix)
+        found: Tensor = torch.fft.irfft(torch.einsum("bi,io->bo", y, torch.view_as_complex(self.other)), n=8)
+        return found
+
+
+class WrittenWeights(nn.Module):
+    """What is made of a weight is written into before it is used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.out = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.out.weight.clone()
+        weight[0] = 0.0
+        weight.diagonal().fill_(1.0)
+        return self.into(x) @ weight  # type: ignore[no-any-return]
+
+
+class NoNumbers(nn.Module):
+    """A layer of no inputs, and one of no outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.none, self.empty = nn.Linear(8, 8), nn.Linear(0, 8), nn.Linear(8, 0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.into(x)
+        return y + self.none(y[:, :0]) + self.empty(y).sum()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("kind", [Spectrum, WrittenWeights, NoNumbers])
+@pytest.mark.parametrize("light", [False, True])
+def test_what_no_formula_fits_has_the_models_gradients(kind: type[nn.Module], light: bool) -> None:
+    torch.manual_seed(1)
+    x, target = torch.randn(4, 8, dtype=torch.float64), torch.randn(4, 8, dtype=torch.float64)
+    case = Case(kind().double(), (x,), {}, nn.functional.mse_loss, target)
+    held_against_the_model(case, 0.0, light)
+    held_against_the_model(case, 0.6, light)
+
+
+class Counts(nn.Module):
+    """A linear layer of a buffer, which each forward writes into."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.bank: Tensor
+        self.register_buffer("bank", torch.zeros(2, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.bank.add_(x.mean(0))
+        return self.layer(self.bank)  # type: ignore[no-any-return]
+
+
+def test_a_layer_of_a_buffer_that_is_written_into_does_not_wait() -> None:
+    captured = Captured.of(Counts(), (torch.randn(3, 4),))
+    assert deferrable(Cut(captured, []).stages().modules[0]) == []

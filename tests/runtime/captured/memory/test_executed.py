@@ -242,3 +242,48 @@ def test_a_stage_goes_backward_once(gpt: tuple[Captured, Purity, Tensor]) -> Non
     with pytest.raises(RuntimeError, match="goes backward once for each forward"):
         loss.backward()
     captured.model.zero_grad()
+
+
+class Recurrent(nn.Module):
+    """An operator that writes one part of a memory after another, and a weight as a result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.LSTM(4, 4, batch_first=True, bidirectional=True)
+        self.after = nn.GRU(8, 8, batch_first=True)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y, (last, _) = self.layer(x)
+        return self.after(y)[0].square().mean() + last.square().sum(), self.after.get_parameter("weight_ih_l0")
+
+
+@pytest.mark.parametrize("mode", ["offload", "recompute"])
+def test_what_an_operator_writes_part_by_part_is_moved_when_it_has_run(mode: Mode) -> None:
+    torch.manual_seed(0)
+    case = Case(Recurrent().double(), (torch.randn(4, 2, 4, dtype=torch.float64),), {},
+                lambda output, target: output[0] + output[1].sum(), None)
+    _, wanted = plain(case)
+    captured = Captured.of(case.model, case.args)
+    found = by_stages(case, captured, [], drawn(captured, Purity(captured), lambda: mode), False)
+    assert furthest(found, wanted) <= 1e-12
+
+
+class Banked(nn.Module):
+    """A layer whose backward needs a buffer that the next forward writes into."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.bank: Tensor
+        self.register_buffer("bank", torch.zeros(2, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.bank.add_(x.mean(0))
+        return (self.layer(self.bank).sum() + self.layer(x).square()).mean()  # type: ignore[no-any-return]
+
+
+def test_a_buffer_that_is_written_between_forward_and_backward_is_an_error_under_hooks_too() -> None:
+    case = Case(Banked(), (torch.randn(3, 4),), {}, None, None)
+    captured = Captured.of(case.model, case.args)
+    with pytest.raises(RuntimeError, match="has been written to between the forward and the backward"):
+        by_stages(case, captured, [], drawn(captured, Purity(captured), lambda: "offload"), False)
