@@ -33,8 +33,8 @@ def own_backwards() -> Iterator[list[str]]:
         found.append("a hook on a tensor")
         return register_hook(tensor, hook)
 
-    Function.apply = classmethod(applied)  # type: ignore[method-assign]
-    torch.Tensor.register_hook = hooked  # type: ignore[method-assign,assignment]
+    Function.apply = classmethod(applied)  # type: ignore[assignment,method-assign]
+    torch.Tensor.register_hook = hooked  # type: ignore[method-assign]
     try:
         yield found
     finally:
