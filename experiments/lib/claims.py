@@ -40,6 +40,7 @@ from experiments.lib.readings import (
     runtime,
     scaled,
     searches,
+    sizes_run,
     small,
     span,
     suite,
@@ -273,6 +274,8 @@ CLAIMS = (
     Claim("transports", "at the other sizes from 1 KiB on it is not", lambda d: beaten(d) == [_MIB]),
     Claim("any_model", "{} foreign models, captured and cut between operators, have the plain model's gradients within "
           "{}, and with experts that multiply by groups in fp32 {}", lambda d: (captured(d)[0], *captured(d)[2:])),
+    Claim("executed_memory", "takes when all is kept, plans by operator run one of {} on a GPT, an encoder and a ViT, "
+          "whole layers kept or recomputed one of {}, {} and {}; on residual convolutions both run {}", sizes_run),
     Claim("captured_costs", "Of {} models on two ranks and two cores {} took what was planned within 10 %, and {} held "
           "it within 5 %", lambda d: (str(len(d["rows"])), str(d["within_10_percent"]), str(
               d["peaks_within_5_percent"]))),

@@ -129,6 +129,17 @@ def within(runs: Any, share: float, dtype: str = "fp32") -> tuple[str, str]:
     return str(sum(abs(ratio - 1) <= share for ratio in ratios)), str(len(ratios))
 
 
+def sizes_run(memory: Any) -> tuple[str, ...]:
+    """The largest micro-batch that plans by operator run on three models, where it is one; what whole layers run on
+    each; and what both run on the fourth, where they tie. Raises ``ValueError`` where it is not so."""
+    runs = {name: {planner: found["runs"] for planner, found in model["planners"].items()}
+            for name, model in memory["models"].items()}
+    *three, last = runs.values()
+    most, = {model["operators"] for model in three}
+    both, = set((last["operators"], last["whole layers"]))
+    return (str(most), *(str(model["whole layers"]) for model in three), str(both))
+
+
 def transfer(transports: Any, method: str, size: int) -> str:
     ratio = next(row["ratio"] for row in transports["results"] if (row["method"], row["size"]) == (method, size))
     return f"{ratio:.2g}"

@@ -244,9 +244,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 for row in launched(here, name, ranks, runs):
                     rows.append(row)
                     print(line_of(row), flush=True)
-    found = {"lines_by_hand": lines_by_hand(), "steps": STEPS, "micro_batches": MICRO_BATCHES, "rows": rows,
-             "left_out": left_out}
-    record.write(found, part=options.only != list(NAMES))
+        record.write({"lines_by_hand": lines_by_hand(), "steps": STEPS, "micro_batches": MICRO_BATCHES, "rows": rows,
+                      "left_out": left_out}, part=options.only != list(NAMES))  # should the rest not come
     return int(any("failed" in row or row["error"] > EXACT[row["dtype"]] for row in rows))
 
 

@@ -14,7 +14,7 @@ import itertools
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from weft.models.capture.exported import Exported, Ref, Step
@@ -102,12 +102,25 @@ class _Writer:
                 raise _UnknownError
             else:
                 rule(self, step)
+            if not step.grad:
+                self.without_gradient(step, known[1])
         except (_UnknownError, PlanError, LookupError, TypeError, ValueError):
             del self.builder.operations[known[0]:]
             self.builder.tensors, self.names = known[1], known[2]
             self.whole(step, kind)
+            if not step.grad:
+                self.without_gradient(step, known[1])
         if in_place and reads and step.outputs[0] is not None:
             self.names[reads[0]] = self.names[step.outputs[0]]
+
+    def without_gradient(self, step: Step, before: Mapping[str, ProgramTensor]) -> None:
+        """What a step under ``torch.no_grad`` makes has none; what it passes on as it is cannot be told apart."""
+        if any(name in self.names and self.names[name] in before and before[self.names[name]].gradient
+               for name in step.outputs if name is not None):
+            raise _UnknownError
+        for name, tensor in self.builder.tensors.items():
+            if name not in before:
+                self.builder.tensors[name] = replace(tensor, gradient=False)
 
     def own(self, step: Step, kind: str, how: Annotation) -> None:
         """A user's operator, by the annotation that was registered under its name; it takes tensors alone."""
@@ -168,6 +181,16 @@ class _Writer:
             self.gives(step, made)
         return made
 
+    def require_numbers(self, step: Step) -> None:
+        """True and false are not added up as numbers are; and what is computed in another precision is a cast."""
+        metas = [self.exported.metas[name] for name in _refs(step.arguments)]
+        given = step.outputs[0]
+        made = "" if given is None else self.exported.metas[given].dtype
+        if any(meta.dtype == "bool" for meta in metas) or (
+                "float" in made and any("float" in meta.dtype for meta in metas)
+                and all(meta.dtype != made for meta in metas)):
+            raise _UnknownError
+
     def gives(self, step: Step, made: str) -> None:
         given = step.outputs[0]
         assert given is not None
@@ -202,6 +225,8 @@ def _linear(w: _Writer, step: Step) -> None:
 
 
 def _addmm(w: _Writer, step: Step) -> None:
+    if step.keywords.get("alpha", 1) != 1 or step.keywords.get("beta", 1) != 1:
+        raise _UnknownError
     bias, x, weight = step.arguments[:3]
     rows, columns, inner = (w.fresh(name) for name in "mnk")
     _biased(w, step, bias, [(rows,), (columns,)],
@@ -283,6 +308,7 @@ def _unary(kind: str) -> Rule:
 
 def _sum_of_two(sign: float) -> Rule:
     def rule(w: _Writer, step: Step) -> None:
+        w.require_numbers(step)
         one, other = step.arguments[:2]
         scale = sign * float(step.keywords.get("alpha", 1))
         if isinstance(one, Ref) and isinstance(other, Ref):
@@ -359,6 +385,7 @@ def _same(w: _Writer, step: Step) -> None:
 
 def _softmax(kind: str) -> Rule:
     def rule(w: _Writer, step: Step) -> None:
+        w.require_numbers(step)
         x = w.tensor(step.arguments[0])
         axes: list[Axis] = [(w.fresh(),) for _ in w.shape(x)]
         over = axes[step.arguments[1]][0]
@@ -398,16 +425,23 @@ def _norm(centred: bool) -> Rule:
 
 
 def _embedding(w: _Writer, step: Step) -> None:
+    call = _Arguments(step)
     table, ids = (w.tensor(step.arguments[i]) for i in (0, 1))
+    padding = call.at(2, "padding_idx", -1)
+    if call.at(3, "scale_grad_by_freq", False):
+        raise _UnknownError
     rows, width = w.fresh("v"), w.fresh("m")
     axes: list[Axis] = [(w.fresh(),) for _ in w.shape(ids)]
-    w.add(step, "embedding", [(table, [(rows,), (width,)]), (ids, axes)], [*axes, (width,)], reduced=[rows])
+    extra = {} if padding < 0 else {"padding": padding}
+    w.add(step, "embedding", [(table, [(rows,), (width,)]), (ids, axes)], [*axes, (width,)], reduced=[rows], **extra)
 
 
 def _cross_entropy(w: _Writer, step: Step) -> None:
     call = _Arguments(step)
     logits, targets = (w.tensor(step.arguments[i]) for i in (0, 1))
     reduction, smoothing = call.at(3, "reduction", 1), call.at(5, "label_smoothing", 0.0)
+    if call.at(4, "ignore_index", -100) >= 0:
+        raise _UnknownError  # how many targets count is in the numbers
     if call.at(2, "weight") is not None or smoothing or len(w.shape(logits)) != 2 or len(w.shape(targets)) != 1:
         raise _UnknownError
     n, v = w.fresh("n"), w.fresh("v")
@@ -430,6 +464,7 @@ def _squared_error(w: _Writer, step: Step) -> None:
 
 def _reduction(mean: bool) -> Rule:
     def rule(w: _Writer, step: Step) -> None:
+        w.require_numbers(step)
         call = _Arguments(step)
         x = w.tensor(step.arguments[0])
         rank = len(w.shape(x))

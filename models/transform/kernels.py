@@ -273,7 +273,9 @@ def _softmax_grad(arrays: Sequence[Array], call: Call) -> tuple[Array, ...]:
 
 
 def _log_softmax(arrays: Sequence[Array], call: Call) -> tuple[Array, ...]:
-    return (np.log(_softmax_over(arrays[0], call.axes([call.attributes["over"]]))),)
+    axes = call.axes([call.attributes["over"]])
+    x = arrays[0] - arrays[0].max(axis=axes, keepdims=True)
+    return (x - np.log(np.exp(x).sum(axis=axes, keepdims=True)),)
 
 
 def _log_softmax_grad(arrays: Sequence[Array], call: Call) -> tuple[Array, ...]:
@@ -324,6 +326,9 @@ def _top_k_grad(arrays: Sequence[Array], call: Call) -> tuple[Array, ...]:
 
 def _cross_entropy(arrays: Sequence[Array], call: Call) -> tuple[Array, ...]:
     logits, targets = arrays[0], arrays[1].astype(int)
+    if targets.size and not 0 <= targets.min() <= targets.max() < logits.shape[-1]:
+        raise PlanError(f"cross_entropy: a target is {targets.min() if targets.min() < 0 else targets.max()}, it must "
+                        f"be 0 to {logits.shape[-1] - 1}: targets that are ignored are not known here")
     high = logits.max(axis=-1, keepdims=True)
     total = np.log(np.exp(logits - high).sum(axis=-1)) + high[..., 0]
     return (total - np.take_along_axis(logits, targets[..., None], axis=-1)[..., 0],)
@@ -391,6 +396,7 @@ def _embedding(arrays: Sequence[Array], call: Call) -> tuple[Array, ...]:
 def _embedding_grad(arrays: Sequence[Array], call: Call) -> tuple[Array, ...]:
     gradient, ids = arrays
     rows, here = _rows(ids, call.annotation.outputs[0][0][0], call)
+    here = here & (ids != call.attributes.get("padding", -1))
     made = np.zeros(Annotation.shape(call.annotation.outputs[0], call.sizes))
     np.add.at(made, rows, gradient * here[..., None])
     return (made,)

@@ -294,7 +294,9 @@ def co_shard(planned: Planned, operators: str, along: str, parts: int, *, recomp
 def assign(planned: Planned, operators: str, devices: int | Sequence[int]) -> Planned:
     """Put operators on devices: one for each part, but for those in turn. An operator in one piece that gets several
     devices is computed by all of them. Raises :class:`PlanError` where the numbers do not fit."""
-    given = (devices,) if isinstance(devices, int) else tuple(devices)
+    given = tuple(devices) if isinstance(devices, Iterable) else (devices,)
+    if not all(type(device) is int for device in given):
+        raise PlanError(f"{operators}: the devices are {devices!r}, they must be whole numbers")
     if min(given, default=0) < 0:
         raise PlanError(f"{operators}: the device {min(given)} is negative")
     if not given or len(set(given)) != len(given):
@@ -332,6 +334,8 @@ def pipeline(planned: Planned, stages: Sequence[str], devices: Sequence[int | Se
     """
     if len(stages) != len(devices):
         raise PlanError(f"there are {len(stages)} stages, but devices for {len(devices)}")
+    if schedule not in ("1f1b", "gpipe"):
+        raise PlanError(f"schedule is {schedule!r}, it must be 1f1b or gpipe")
     members = [planned.program.named(stage) for stage in stages]
     for names, where in zip(members, devices, strict=True):
         for name in names:
@@ -355,8 +359,8 @@ def _require_cut(planned: Planned, operation: Operation, along: str, parts: int,
     if role is not None and role != own:
         what = "a reduction, whose parts give terms of a sum" if own == "reduction" else "spatial"
         raise PlanError(f"{here}: {along!r} is {what}; it cannot be split as {role}")
-    if parts < 1:
-        raise PlanError(f"{here}: {parts} parts of {along!r}, there must be at least 1")
+    if type(parts) is not int or parts < 1:
+        raise PlanError(f"{here}: {parts} parts of {along!r}, there must be a whole number of at least 1")
     own_cuts = replace(planned, cuts={**planned.cuts, operation.name: planned.cuts.get(operation.name, ())})
     low, high = own_cuts.spans(Part(operation.name, 0))[along]
     if (high - low) % parts:

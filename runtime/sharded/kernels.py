@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -41,6 +42,8 @@ def _einsum(inputs: Sequence[Tensor], call: KernelCall) -> tuple[Tensor, ...]:
     left = ",".join("".join(letters[name] for axis in tensor for name in axis) for tensor in call.inputs)
     right = "".join(letters[name] for name in wanted if name in given)
     flat = [_flat(call, tensor, axes) for tensor, axes in zip(inputs, call.inputs, strict=True)]
+    dtype = functools.reduce(torch.promote_types, [tensor.dtype for tensor in flat])
+    flat = [tensor.to(dtype) for tensor in flat]  # einsum has none of its own for integers beside numbers
     made = torch.einsum(f"{left}->{right}", *flat)
     if call.attributes.get("scale", 1.0) != 1.0:
         made = made * call.attributes["scale"]
@@ -140,6 +143,9 @@ def _top_k(call: KernelCall) -> Callable[..., Tensor]:
 
 
 def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    if ((targets < 0) | (targets >= logits.shape[-1])).any():
+        raise ValueError(f"cross_entropy: a target is not one of 0 to {logits.shape[-1] - 1}: targets that are ignored "
+                         "are not known here")
     return torch.logsumexp(logits, -1) - logits.gather(-1, targets.long()[..., None])[..., 0]
 
 
@@ -176,6 +182,7 @@ def _embedding(inputs: Sequence[Tensor], call: KernelCall) -> tuple[Tensor, ...]
 def _embedding_grad(inputs: Sequence[Tensor], call: KernelCall) -> tuple[Tensor, ...]:
     gradient, ids = inputs
     rows, here = _rows(ids, call.outputs[0][0][0], call)
+    here = here & (ids != call.attributes.get("padding", -1))
     made = gradient.new_zeros(_shape(call, call.outputs[0]))
     return (made.index_add(0, rows.reshape(-1), (gradient * here[..., None]).reshape(-1, gradient.shape[-1])),)
 

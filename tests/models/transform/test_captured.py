@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,66 @@ def test_a_captured_block_is_tensor_parallel_with_sequence_parallelism(tmp_path:
     assert done.kinds("d(layer_norm)") == done.kinds("d(rms_norm)") == ("reduce_scatter",)
     assert not any("all_reduce" in entry.kinds for entry in done.communications)
     assert done.error(given) < 1e-10
+
+
+class Case(nn.Module):
+    """``how`` of a table, a weight and what is given."""
+
+    def __init__(self, how: Callable[[nn.Embedding, torch.Tensor, torch.Tensor], torch.Tensor],
+                 **of_table: Any) -> None:
+        super().__init__()
+        self.how, self.table = how, nn.Embedding(7, 4, **of_table)
+        self.weight = nn.Parameter(torch.randn(4, 6, generator=torch.Generator().manual_seed(0)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.how(self.table, self.weight, x)
+
+
+def _partly(table: nn.Embedding, weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        held = x * weight
+    return held * weight
+
+
+@pytest.mark.parametrize(("module", "x"), [
+    (Case(lambda table, weight, x: table(x) @ weight, padding_idx=3), torch.tensor([[1, 3, 3], [3, 4, 6]])),
+    (Case(lambda table, weight, x: torch.log_softmax(1000 * x * weight, -1)), torch.randn(2, 4, 6)),
+    (Case(lambda table, weight, x: (table(x * 2) * x[..., None]) @ weight), torch.tensor([[1, 3, 3], [3, 0, 2]])),
+    (Case(_partly), torch.randn(2, 4, 6)),
+], ids=["a row of padding", "a log-softmax of large numbers", "integers", "without gradient"])
+def test_what_a_short_module_computes_and_its_gradients(module: nn.Module, x: torch.Tensor, tmp_path: Path) -> None:
+    module, inputs = as_double(module, (x,))
+    program = captured(module, inputs, tmp_path)
+    given = given_to(program, module, inputs)
+    values, output = run_dense(with_backward(program), given), module(*inputs)
+    assert values[program.outputs[0]] == pytest.approx(output.detach().numpy(), abs=1e-10)
+    output.backward(torch.tensor(given[f"d({program.outputs[0]}) given"]))
+    for parameter, tensor in module.named_parameters():
+        assert (tensor.grad is None) == (f"d({parameter})" not in values)
+        if tensor.grad is not None:
+            assert values[f"d({parameter})"] == pytest.approx(tensor.grad.numpy(), abs=1e-10), parameter
+
+
+@pytest.mark.parametrize(("module", "x", "kind"), [
+    (Case(lambda table, weight, x: torch.addmm(weight[0], x, weight, alpha=2)), torch.randn(3, 4), "addmm"),
+    (Case(lambda table, weight, x: (x @ weight) * (x > 0).sum()), torch.randn(3, 4), "sum"),
+    (Case(lambda table, weight, x: (x @ weight).mean(-1, dtype=torch.float32)), torch.randn(3, 4), "mean"),
+    (Case(lambda table, weight, x: table(x) @ weight, scale_grad_by_freq=True), torch.tensor([1, 1, 2]), "embedding"),
+    (Case(lambda table, weight, x: nn.functional.cross_entropy(table(x) @ weight, x, ignore_index=2)),
+     torch.tensor([1, 5, 2]), "cross_entropy_loss"),
+], ids=["addmm with alpha", "a sum of truths", "a mean that casts", "gradients by frequency", "ignored targets"])
+def test_what_would_be_another_number_is_not_known(module: nn.Module, x: torch.Tensor, kind: str,
+                                                   tmp_path: Path) -> None:
+    program = captured(*as_double(module, (x,)), tmp_path)
+    assert any(note.startswith(f"{kind} (") for note in program.notes)
+
+
+def test_a_target_that_is_ignored_is_refused_when_it_comes(tmp_path: Path) -> None:
+    module, inputs = as_double(Case(lambda table, weight, x: nn.functional.cross_entropy(weight, x)),
+                               (torch.tensor([1, -100, 2, 0]),))
+    program = captured(module, inputs, tmp_path)
+    with pytest.raises(PlanError, match="a target is -100, it must be 0 to 5: targets that are ignored are not known"):
+        run_dense(program, given_to(program, module, inputs))
 
 
 @pytest.mark.parametrize("name", ["attention", "attention of torch"])

@@ -16,7 +16,7 @@ from weft.solver.feasibility.infeasible import Infeasible, NoneFound, require_ro
 from weft.solver.problem import Device, Number, ProblemError
 from weft.solver.ticks import TickProblem
 from weft.solver.wide.problem import WideProblem
-from weft.text.units import memory_text
+from weft.text.units import bytes_text, memory_text
 
 __all__ = ["missing", "require_fit"]
 
@@ -113,7 +113,7 @@ def _of_plain(problem: WideProblem, left: Sequence[Number | None], budget: Budge
 
 
 def _text(amount: Number, unit: str) -> str:
-    return " ".join(memory_text(amount, unit))
+    return bytes_text(amount) if unit == "B" else " ".join(memory_text(amount, unit))
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -52,7 +52,7 @@ def _job(name: str, source: Problem | WideProblem | Spec, parallel: str, options
 def _pipeline(name: str, spec: Spec, options: SearchOptions) -> Job:
     """``spec`` in the placement with the least time per micro-batch where it has the GPUs for itself."""
     count = max(spec.run.micro_batches, 4 * spec.cluster.gpus)
-    found = solve_source(spec, count, options)
+    found = solve_source(spec, count, replace(options, ratio=None))  # alone it is no problem with jobs
     static = found.solver.get("static_memory") or [0] * len(found.problem.devices)
     devices = tuple(replace(device, static=held) if device.lane_of is None else device
                     for device, held in zip(found.problem.devices, static, strict=True))

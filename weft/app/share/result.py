@@ -15,14 +15,14 @@ from weft.text.units import time_text
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["OUTPUTS", "SHARE_FORMAT", "JobShare", "Sharing", "Timed", "Tried"]
+__all__ = ["OUTPUTS", "PROOF_TOLERANCE", "SHARE_FORMAT", "JobShare", "Sharing", "Timed", "Tried"]
 
 SHARE_FORMAT = "weft.share/1"
 #: The endings :meth:`Sharing.save` understands.
 OUTPUTS = (".json", ".html", ".svg", ".png")
 
 #: A period counts as proven within this share of its bound: to a tick, where durations have many digits.
-_PROOF_TOLERANCE = 1e-6
+PROOF_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Timed:
     @property
     def proven(self) -> bool:
         """Whether no period is shorter."""
-        return self.period <= self.bound * (1 + _PROOF_TOLERANCE)
+        return self.period <= self.bound * (1 + PROOF_TOLERANCE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from weft.app.lib.sources import Source
 from weft.app.share.fits import require_fit
 from weft.app.share.jobs import jobs_of
 from weft.app.share.ratios import ratio_given, slowdowns_given, small_ratios
-from weft.app.share.result import JobShare, Sharing, Timed, Tried
+from weft.app.share.result import PROOF_TOLERANCE, JobShare, Sharing, Timed, Tried
 from weft.models.share.compose import composed, require_same_gpus
 from weft.models.share.job import Job, SharingError, one_at_a_time
 from weft.runtime.plan.collectives import collective_rows
@@ -82,13 +82,16 @@ class _Search:
         require_fit(jobs, options.budget())
         self.together = composed(jobs)
         self.interrupted = False
+        self._known: dict[tuple[int, int, int], Timed] = {}
+        self._ever: dict[tuple[int, int], float] = {}  # what no step is below, whatever repeats
 
     def result(self) -> Sharing:
         """The ratio of those looked at with the largest speed-up among those at which no job gets too slow."""
-        own, bare = self._alone()
+        self._alone((1,) * len(self.jobs))  # who has no steady state at all is told first
         tried: list[Tried] = []
         best: Sharing | None = None
         for number, ratio in enumerate(self.ratios):
+            own, bare = self._alone(ratio)
             least = self._least(ratio, own)
             turn = sum(steps * timed.period for steps, timed in zip(ratio, own, strict=True))
             slow = self._too_slow(ratio, least, own)
@@ -108,30 +111,49 @@ class _Search:
             if slow is None and (best is None or turn / timed.period > best.speedup):
                 best = self._sharing(ratio, timed, own, bare, found)
         if best is None:
-            raise self._refusal(tried, own)
+            raise self._refusal(tried)
         spent = time.monotonic() - self.options.started
         return replace(best, tried=tuple(replace(entry, reason="the answer") if entry.ratio == best.ratio else entry
                                          for entry in tried), seconds=spent, interrupted=self.interrupted)
 
     # -- periods -------------------------------------------------------------------------------------------------------
 
-    def _alone(self) -> tuple[list[Timed], list[Timed]]:
-        """Each job's best period where it has the GPUs for itself, and without overlap of its own."""
+    def _alone(self, ratio: Sequence[int]) -> tuple[list[Timed], list[Timed]]:
+        """Each job's best time of a step where it has the GPUs for itself, and without overlap of its own, as many
+        steps repeating together as ``ratio`` has of it: what it may do among others, it may do alone."""
         own, bare = [], []
         runs = 2 * len(self.jobs)
-        for number, job in enumerate(self.jobs):
+        for number, (job, steps) in enumerate(zip(self.jobs, ratio, strict=True)):
             problem = composed([job])
-            own.append(self._of_one(problem, job, _ALONE / (runs - 2 * number)))
+            own.append(self._of_steps(problem, job, steps, _ALONE / (runs - 2 * number)))
             in_line = one_at_a_time(problem)
             bare.append(own[-1] if in_line == problem else
-                        self._of_one(in_line, job, _ALONE / (runs - 2 * number - 1)))
+                        self._of_steps(in_line, job, steps, _ALONE / (runs - 2 * number - 1)))
         return own, bare
 
-    def _of_one(self, problem: WideProblem, job: Job, share: float) -> Timed:
-        found = self._steady(problem, (1,), share, None)
-        if found is None:
-            raise NoneFound(f"{job.name}: no steady state was found within the limit; give it more time")
-        return _timed(found)
+    def _of_steps(self, problem: WideProblem, job: Job, steps: int, share: float) -> Timed:
+        """The time of a step of ``problem`` where ``steps`` repeat together; asked for once."""
+        key = id(job), len(problem.devices), steps
+        if key not in self._known:
+            one = None if steps == 1 else self._of_steps(problem, job, 1, share)
+            if one is not None and one.period <= self._ever[key[:2]] * (1 + PROOF_TOLERANCE):
+                self._known[key] = one  # nothing is better, however many steps repeat
+            else:
+                found = self._steady(problem, (steps,), share, None)
+                if found is None and one is None:
+                    raise NoneFound(f"{job.name}: no steady state was found within the limit; give it more time")
+                self._known[key] = self._of_found(key, found, steps, one)
+        return self._known[key]
+
+    def _of_found(self, key: tuple[int, int, int], found: Schedule | None, steps: int, one: Timed | None) -> Timed:
+        if found is not None and steps == 1:
+            self._ever[key[:2]] = min(found.value, found.value_bound)
+            return _timed(found)
+        assert one is not None
+        timed = None if found is None else _timed(found)
+        period = one.period if timed is None else min(one.period, timed.period / steps)
+        bound = max(self._ever[key[:2]], 0.0 if timed is None else timed.bound / steps)
+        return Timed(period, min(period, bound))
 
     def _steady(self, problem: WideProblem, ratio: Sequence[int], share: float, own: Sequence[Timed] | None
                 ) -> Schedule | None:
@@ -197,14 +219,14 @@ class _Search:
                        seed=self.options.seed)
         return replace(made, schedule=schedule.with_solver(share=made.to_json()))
 
-    def _refusal(self, tried: Sequence[Tried], own: Sequence[Timed]) -> Infeasible:
+    def _refusal(self, tried: Sequence[Tried]) -> Infeasible:
         """Why there is no answer: of what is proven too slow, and of what was not found."""
         found = [entry for entry in tried if entry.found is not None]
         if not found:
             kind = Infeasible if all("times as long" in entry.reason for entry in tried) else NoneFound
         else:
-            kind = Infeasible if all(self._too_slow(entry.ratio, entry.found.bound, own) is not None for entry in found
-                                     if entry.found is not None) else NoneFound
+            kind = Infeasible if all(self._too_slow(entry.ratio, entry.found.bound, self._alone(entry.ratio)[0])
+                                     is not None for entry in found if entry.found is not None) else NoneFound
         told = "; ".join(f"{':'.join(map(str, entry.ratio))}: {entry.reason}"
                          + ("" if entry.found is None or entry.found.proven else " in the best that was found")
                          for entry in tried)

@@ -24,7 +24,7 @@ def test_by_how_much_a_step_does_not_fit() -> None:
     jobs = [one_gpu("a", 1, 1, memory=4, static=6, takes=3), one_gpu("b", 1, 1, memory=8, static=2, takes=2)]
     [lack] = missing(jobs, Budget()).values()
     assert (lack.amount, lack.job) == (1, "a")
-    with pytest.raises(Infeasible, match=r"a and b do not fit together: gpu has 0\.0 GiB too little .*one step of a.*"
+    with pytest.raises(Infeasible, match=r"a and b do not fit together: gpu has 1 B too little .*one step of a.*"
                                          r"Alone, a fits; b fits"):
         require_fit(jobs, Budget())
 

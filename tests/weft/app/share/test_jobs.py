@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,8 @@ def test_a_spec_is_data_parallel_where_it_fits_and_a_pipeline_where_not(tmp_path
     assert second.held == (2 * 200_000_000 * 16,) * 2 and first.capacity == second.capacity
     pipelined, again = jobs_of([small, small], "pipeline", options())
     assert pipelined.kind.startswith("pipeline") and again.name == "small 2"
+    asked = replace(options(), ratio={"small": 1})  # as the command has it
+    assert jobs_of([small, small], "pipeline", asked)[0].kind == pipelined.kind
     assert any("runs empty at the end of each batch is not counted" in note for note in pipelined.notes)
 
 

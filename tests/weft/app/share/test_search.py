@@ -64,6 +64,19 @@ def test_own_overlap_is_part_of_what_a_job_does_alone() -> None:
     assert found.speedup == 1 and found.speedup_bare == pytest.approx(10 / 6)
 
 
+def test_steps_that_repeat_together_may_take_less_than_one_by_one() -> None:
+    devices = (Device("gpu", 4), Device("net", lane_of="gpu"))
+    slow = Problem("a", devices, (
+        Block("load", BlockKind.OTHER, (1,), 1, memory=(2,)),
+        Block("C", BlockKind.OTHER, (0,), 2, after=(Dependency("load"),)),
+        Block("D", BlockKind.OTHER, (0,), 1, memory=(-2,), after=(Dependency("C", lag=2),))))
+    other = Problem("b", devices, (Block("C", BlockKind.OTHER, (0,), 0.001),))
+    pair = [job_of("a", slow), job_of("b", other)]
+    found = {steps: share_jobs(pair, Question([steps, 1]), options()).jobs[0] for steps in (1, 2, 3)}
+    assert {steps: job.own.period * steps for steps, job in found.items()} == pytest.approx({1: 4, 2: 7, 3: 11})
+    assert all(job.slowdown >= 1 - 1e-9 and job.own.bound <= job.own.period for job in found.values())
+
+
 @pytest.mark.parametrize(("memory", "period"), [(12, 10), (11, 20)])
 def test_memory_is_that_of_all_together(memory: float, period: float) -> None:
     devices = (Device("gpu", memory), Device("net", lane_of="gpu"))

@@ -1,0 +1,29 @@
+"""Kernels with torch where types and indices are not the plain ones."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from weft.runtime.sharded.instructions import KernelCall
+from weft.runtime.sharded.kernels import run_kernel
+
+
+def test_a_product_of_integers_and_numbers() -> None:
+    call = KernelCall("einsum", ((("n",),), (("n",),)), ((("n",),),), {"n": 2}, {"n": 0})
+    made, = run_kernel(call, [torch.tensor([2, 3]), torch.tensor([0.5, 1.5], dtype=torch.float64)])
+    assert made.dtype == torch.float64 and made.tolist() == [1.0, 4.5]
+
+
+@pytest.mark.parametrize("target", [-100, 3])
+def test_a_target_that_is_none_is_refused(target: int) -> None:
+    call = KernelCall("cross_entropy", ((("n",), ("v",)), (("n",),)), ((("n",),),), {"n": 2, "v": 3}, {"n": 0, "v": 0})
+    with pytest.raises(ValueError, match="a target is not one of 0 to 2: targets that are ignored are not known here"):
+        run_kernel(call, [torch.zeros(2, 3), torch.tensor([0, target])])
+
+
+def test_a_row_of_padding_has_no_gradient() -> None:
+    call = KernelCall("embedding_grad", ((("n",), ("m",)), (("n",),)), ((("v",), ("m",)),), {"n": 3, "v": 2, "m": 1},
+                      {"n": 0, "v": 2, "m": 0}, {"padding": 3})
+    made, = run_kernel(call, [torch.ones(3, 1), torch.tensor([2, 3, 2])])
+    assert made.tolist() == [[2.0], [0.0]]
