@@ -153,13 +153,17 @@ def _batches(setup: Setup, pipe: Feeds) -> Iterator[tuple[tuple[Any, ...], dict[
     if setup.data is None:
         yield from itertools.repeat((tuple(setup.args), dict(setup.kwargs), setup.target))
         return
-    seen = False
+    before = 0
     while True:
+        seen = before
         for batch in setup.data(pipe.needs) if callable(setup.data) else setup.data:
-            seen = True
+            seen += 1
             yield _batch(batch)
-        if not seen:
-            raise CaptureError("data of setup gives no batch")
+        if seen == before:  # an iterator, which is at its end for ever
+            raise CaptureError(f"data of setup gives no batch after {seen}: give what can be gone through again, such "
+                               "as a list, a DataLoader or a function, or run fewer --steps" if seen else
+                               "data of setup gives no batch")
+        before = seen
 
 
 def _batch(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any]:

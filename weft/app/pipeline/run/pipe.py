@@ -228,7 +228,7 @@ class Pipeline:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None and not self._closed:
             self._closed = True
-            self._close(error)
+            self._close(SessionError(str(error)) if isinstance(error, CaptureError) else error)
         self.close()
 
     # -- inside --------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from weft.app.train.setup import Setup
 from weft.app.train.train import _batches
 from weft.runtime.by_modules.cut import ModuleCut
 from weft.runtime.by_modules.trace import Traced
+from weft.runtime.captured.captured import CaptureError
 from weft.runtime.captured.cut import BATCH
 from weft.runtime.captured.inputs.arguments import leaves_of, positional_names
 from weft.runtime.captured.inputs.batch import BatchError, Layout, micro_batch
@@ -100,3 +101,18 @@ def test_weft_train_asks_a_rank_for_what_it_reads_only() -> None:
     args, kwargs, target = list(itertools.islice(_batches(setup, Pipe("x")), 2))[1]
     assert torch.equal(args[0], torch.ones(2)) and (kwargs, target) == ({}, None) and asked == [True, True]
     assert next(_batches(setup, Pipe("target"))) == ((None,), {}, None)
+
+
+def test_weft_train_says_that_an_iterator_of_data_is_at_its_end() -> None:
+    class Pipe:
+        takes_data = True
+
+        def needs(self, name: str) -> bool:
+            return True
+
+    batch = torch.ones(2), torch.ones(2)
+    given = _batches(Setup(torch.nn.Linear(1, 1), data=iter([batch] * 2)), Pipe())
+    assert len(list(itertools.islice(given, 2))) == 2
+    with pytest.raises(CaptureError, match="data of setup gives no batch after 2: give what can be gone through again"):
+        next(given)
+    assert len(list(itertools.islice(_batches(Setup(torch.nn.Linear(1, 1), data=[batch] * 2), Pipe()), 5))) == 5
