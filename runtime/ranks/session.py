@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
+import signal
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
@@ -229,6 +230,8 @@ def _told(watch: Watch) -> Iterator[None]:
         watch.give_up(str(error), code=2)
     except RunError as error:
         watch.give_up(str(error))
+    except KeyboardInterrupt:  # a thread that began before the watch has no mask, so the signal came here
+        watch.give_up(f"stopped by SIGINT while {watch.text}", 128 + signal.SIGINT)
     except (Exception, SystemExit) as error:
         message = (str(error) or "no message").splitlines()[0]
         if _is_of_the_network(error) and (lost := watch.lost()) is not None:

@@ -19,7 +19,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from tests.support.ranks import launch_forked
 from weft.runtime.ranks.launch import free_port
-from weft.runtime.ranks.session import SessionError, join
+from weft.runtime.ranks.session import SessionError, _told, join
 from weft.runtime.ranks.watch import SILENCE, Activity, Watch
 
 TIMEOUT = 1.0
@@ -158,3 +158,16 @@ def test_a_rank_leaves_when_all_have_come_to_their_end() -> None:
     watches[0].leave()
     thread.join(10)
     assert not thread.is_alive()
+
+
+def test_an_interrupt_that_comes_to_the_main_thread_is_told_too(
+        monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def leave(code: int) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(os, "_exit", leave)
+    watch = Watch(HashStore(), 1, 2, 10.0)
+    watch.doing("planning")
+    with pytest.raises(SystemExit, match="130"), _told(watch):
+        raise KeyboardInterrupt
+    assert "weft: rank 1: stopped by SIGINT while planning" in capsys.readouterr().err
