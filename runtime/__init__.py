@@ -7,7 +7,7 @@ replays each rank's order and decides nothing.
 
 Rooms, lower ones first: ``plan`` (programs, their proof, buffers), ``ranks`` (processes, their clock and watchdog),
 ``interface`` (what a user hands over), ``transports``, ``execute`` (one rank's instructions), ``train`` (stages,
-gradients), ``sharded`` (plans written by hand), ``captured`` (models cut into stages), ``checkpoint``, ``measure``,
+gradients), ``by_hand`` (plans written so), ``captured`` (models cut into stages), ``checkpoint``, ``measure``,
 ``replay`` (what ``weft replay`` does), and ``export``.
 
 The names here are those that a user's training module and a script need. Each is loaded when it is used first, so that

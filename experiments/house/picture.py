@@ -65,7 +65,7 @@ PLACES = {
         "checkpoint": Place(0.5, 2, "save, resume"),
         "measure": Place(1.6, 2, "costs for the solver"),
         "train": Place(1.6, 3, "real modules"),
-        "sharded": Place(2.7, 3, "plans by hand"),
+        "by_hand": Place(2.7, 3, "plans by hand"),
         "execute": Place(1.6, 4, "instructions in order"),
         "interface": Place(0.5, 5, "what users write"),
         "transports": Place(1.6, 5, "tensors move"),

@@ -29,7 +29,8 @@ _EXECUTOR = ("runtime", ":(exclude)runtime/export")
 class Experiment:
     """``name`` is its file's, without ``.json``; ``arguments`` are those of the numbers that are kept, ``smoke`` those
     of a run of seconds. ``quiet``: it takes times of the clock, which need a machine with nothing else to do.
-    ``slow``: its smoke run takes more than some ten seconds. ``gpu``: its numbers are those of a GPU; its smoke run
+    ``slow``: its smoke run takes more than some ten seconds; ``rare``: so long that the suite leaves it out
+    (``python -m pytest -m rare`` runs these). ``gpu``: its numbers are those of a GPU; its smoke run
     takes the CPU."""
 
     name: str
@@ -40,6 +41,7 @@ class Experiment:
     arguments: tuple[str, ...] = ()
     quiet: bool = False
     slow: bool = False
+    rare: bool = False
     gpu: bool = False
 
     @property
@@ -75,11 +77,11 @@ EXPERIMENTS = {entry.name: entry for entry in (
                ("--only", "U-Net (torch)")),
     Experiment("any_model_ranks", "runtime.any_model_ranks",
                (*_EXECUTOR, *_PLANS, "experiments/lib/foreign_models.py"), 15,
-               ("--only", "U-Net (torch)", "--ranks", "2", "--dtypes", "fp64"), quiet=True, slow=True),
+               ("--only", "U-Net (torch)", "--ranks", "2", "--dtypes", "fp64"), quiet=True, rare=True),
     Experiment("bounds", "step.bounds", (*_SEARCH, "experiments/lib/generated.py"), 5,
                ("--every", "180", "--windows", "0.05")),
     Experiment("captured_costs", "runtime.captured_costs", (*_EXECUTOR, *_PLANS, "experiments/lib/foreign_models.py"),
-               6, ("--only", "perceptron"), quiet=True, slow=True),
+               6, ("--only", "perceptron"), quiet=True, rare=True),
     Experiment("co_shard", "models.co_shard", _PLANS, 5, ("--tokens", "16384", "--effort", "0.02"), slow=True),
     Experiment("collectives", "models.collectives", ("models",), 0.1, ()),
     Experiment("cut_ablation", "models.cut_ablation", ("models/cuts", "solver/variants", "weft/app/cuts",
@@ -107,9 +109,9 @@ EXPERIMENTS = {entry.name: entry for entry in (
                (*_PLACEMENT, "models", "experiments/lib/piper_program.py"), 60,
                ("--models", "mmt", "--devices", "2", "--replicate", "no", "--part", "table")),
     Experiment("heavy_head", "runtime.heavy_head", (*_EXECUTOR, *_PLANS), 15,
-               ("--rounds", "2", "--repeats", "2", "--micro-batches", "2", "--seconds", "1"), quiet=True, slow=True),
+               ("--rounds", "2", "--repeats", "2", "--micro-batches", "2", "--seconds", "1"), quiet=True, rare=True),
     Experiment("house", "house.measures", (*ROOMS, "tests"), 0.5, ("--before", ".", "--after", ".")),
-    Experiment("large_specs", "models.large_specs", _PLANS, 5, ("--only", "128", "--seconds", "12"), slow=True),
+    Experiment("large_specs", "models.large_specs", _PLANS, 5, ("--only", "128", "--seconds", "12"), rare=True),
     Experiment("layouts", "models.layouts", ("models/layouts", "models/transform", "tests/oracles/layouts.py",
                "tests/support/programs.py"), 3, ("--devices", "2", "3", "--plans", "2")),
     Experiment("lengths", "step.lengths", _PLANS, 12, ("--draws", "1", "--seconds", "10", "--memories", "40GiB",
@@ -128,7 +130,7 @@ EXPERIMENTS = {entry.name: entry for entry in (
                ("--sizes", "1", "--samples", "4", "--effort", "0.02"), slow=True),
     Experiment("open_gaps", "step.open_gaps", (*_SEARCH, "experiments/lib/generated.py"), 10,
                ("--every", "90", "--effort", "0.02"), arguments=("--every", "12")),
-    Experiment("overhead", "runtime.overhead", _EXECUTOR, 2, ("--rounds", "1"), quiet=True, slow=True),
+    Experiment("overhead", "runtime.overhead", _EXECUTOR, 2, ("--rounds", "1"), quiet=True, rare=True),
     Experiment("placement", "placement.placement", _OPERATOR_GRAPHS, 3, ("--only", "inception, 6")),
     Experiment("placement_ablation", "placement.placement", _OPERATOR_GRAPHS, 20,
                ("--ablation", "--only", "inception, 6", "--limit", "0.2"), arguments=("--ablation",)),
@@ -137,9 +139,9 @@ EXPERIMENTS = {entry.name: entry for entry in (
     Experiment("readme/comparison", "weft.readme", _PLANS, 1, ("--effort", "0.02"), slow=True),
     Experiment("recompute_classes", "step.recompute_classes", _PLANS, 8, ("--seconds", "2", "--caps", "14"), slow=True),
     Experiment("replay_emulated", "runtime.replay_emulated", _EXECUTOR, 6,
-               ("--only", "GPipe", "--repeats", "1"), quiet=True, slow=True),
+               ("--only", "GPipe", "--repeats", "1"), quiet=True, rare=True),
     Experiment("replay_gpt", "runtime.replay_gpt", (*_EXECUTOR, *_SEARCH), 2,
-               ("--ranks", "2", "--dtypes", "fp64", "--only", "GPipe"), slow=True),
+               ("--ranks", "2", "--dtypes", "fp64", "--only", "GPipe"), rare=True),
     Experiment("rivals", "step.rivals", (*_SEARCH, "models/candidates/sequence_chunks.py"), 6,
                ("--devices", "2", "--shapes", "wave 3", "chain, 2 sequence chunks", "--effort", "0.02")),
     Experiment("roofline", "models.roofline", ("models",), 3, ("--fit",)),
@@ -149,13 +151,13 @@ EXPERIMENTS = {entry.name: entry for entry in (
     Experiment("share", "step.share", (*_PLANS, "tests/support/sharing.py"), 15,
                ("--sets", "3", "--effort", "0.05", "--only", "none")),
     Experiment("shared_jobs", "runtime.shared_jobs", (*_EXECUTOR, "tests/support/shared_ranks.py"), 2,
-               ("--repeats", "1"), quiet=True, slow=True),
+               ("--repeats", "1"), quiet=True, rare=True),
     Experiment("signals", "step.signals", ("weft", "solver"), 12, ("--moments", "1", "--only", "solve"), quiet=True,
                slow=True),
     Experiment("small_problems", "step.small_problems", (*_SEARCH, "experiments/step/small_problems.py"), 1,
                ("--count", "12")),
     Experiment("sweep_gpt/sweep", "weft.sweep_gpt", _PLANS, 5,
-               ("--gib", "24", "--micro-batches", "8", "--effort", "0.02", "--workers", "1"), slow=True),
+               ("--gib", "24", "--micro-batches", "8", "--effort", "0.02", "--workers", "1"), rare=True),
     Experiment("tessel_evaluation", "weft.tessel_evaluation", _PLANS, 20,
                ("--only", "24.24x1024|197, batch 1$", "--sizes", "8", "--effort", "0.02"), slow=True),
     Experiment("tessel_search", "period.tessel_search", (*_SEARCH, "models/zoo/tessel_shapes.py"), 2,
@@ -167,7 +169,7 @@ EXPERIMENTS = {entry.name: entry for entry in (
                ("--head", "1", "--cases", "not counted", "--micro-batches", "4", "--effort", "0.02"),
                arguments=("--head", "1", "--effort", "0.5", "--output", "experiments/results/transfers_balanced.json")),
     Experiment("transports", "runtime.transports", ("runtime/transports", "runtime/ranks/session.py"), 5,
-               ("--rounds", "1", "--sizes", "1024"), quiet=True, slow=True),
+               ("--rounds", "1", "--sizes", "1024"), quiet=True, rare=True),
     Experiment("unequal_gpus", "models.unequal_gpus", ("models/candidates",), 1, ("--count", "6")),
     Experiment("wide_random", "step.wide_random", (*_SEARCH, "tests/support/alternatives.py",
                                                    "tests/support/wide_problems.py"), 15, ("--count", "2")),

@@ -35,8 +35,8 @@ MAY_MISS = {"adama", "captured_costs", "overhead", "replay_emulated", "shared_jo
 
 
 def smokes() -> list[Any]:
-    return [pytest.param(experiment, id=name, marks=pytest.mark.slow if experiment.slow else ())
-            for name, experiment in EXPERIMENTS.items()]
+    return [pytest.param(experiment, id=name, marks=(pytest.mark.slow,) * experiment.slow + (pytest.mark.rare,) *
+                         experiment.rare) for name, experiment in EXPERIMENTS.items()]
 
 
 def provenances() -> dict[str, Any]:

@@ -120,9 +120,11 @@ COMMANDS: dict[str, _Command] = {
     "demo": _Command((("-o", "schedule.json"), ("-o", "/dev/null"), ("-o", "/nowhere/at/all/\0")), _SEARCH,
                      _SEARCH_FLAGS[:-1]),
     "schema": _Command(((),), (), ("--json",)),
+    "share": _Command((("problem.json", "problem.json"), ("problem.json", "jobs.json")), _SEARCH,
+                      ("--ratio", "--max-slowdown", "--rounds", "--parallel", *_SEARCH_FLAGS)),
     "train": _Command((("no.such:setup",), ("nofile.py:setup", "--steps", "1")), (),
-                      ("--gpus", "--steps", "--micro-batches", "--schedule", "--memory", "--time-limit", "--timeout",
-                       "--draw")),
+                      ("--gpus", "--steps", "--micro-batches", "--schedule", "--memory", "--spec", "--time-limit",
+                       "--timeout", "--draw", "--checkpoint", "--every")),
 }
 
 

@@ -13,7 +13,7 @@ from weft.models.transform.annotation import PlanError
 from weft.models.transform.plan import Preserved
 from weft.models.transform.planned import Part, View
 from weft.models.transform.preserving import Communication, Sent, intersection
-from weft.runtime.sharded.instructions import (
+from weft.runtime.by_hand.instructions import (
     Collective,
     Compute,
     Copy,

@@ -35,7 +35,7 @@ class PlanOnRank:
     def __init__(self, done: Preserved, device: torch.device | str = "cpu") -> None:
         from torch import distributed as dist
 
-        from weft.runtime.sharded.executor import ShardedExecutor
+        from weft.runtime.by_hand.executor import ShardedExecutor
 
         self.done = done
         self.program = lower(done, dist.get_world_size())[dist.get_rank()]

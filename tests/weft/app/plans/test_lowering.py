@@ -10,7 +10,7 @@ from tests.support.programs import experts, mlp, random_plan, transformer
 from weft.app.plans.lowering import lower
 from weft.models.transform.annotation import PlanError
 from weft.models.transform.plan import Plan
-from weft.runtime.sharded.instructions import Collective, Exchange, RankProgram
+from weft.runtime.by_hand.instructions import Collective, Exchange, RankProgram
 
 
 def meetings(program: RankProgram, with_ranks: set[int]) -> list[object]:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from weft.runtime.sharded.instructions import Collective, Compute, Cut, Exchange, Piece, RankProgram, Span
-from weft.runtime.sharded.kernels import run_kernel
+from weft.runtime.by_hand.instructions import Collective, Compute, Cut, Exchange, Piece, RankProgram, Span
+from weft.runtime.by_hand.kernels import run_kernel
 
 __all__ = ["ShardedExecutor"]
 

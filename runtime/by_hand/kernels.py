@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from weft.runtime.sharded.instructions import KernelCall
+from weft.runtime.by_hand.instructions import KernelCall
 
 __all__ = ["run_kernel"]
 

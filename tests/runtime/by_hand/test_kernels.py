@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from weft.runtime.sharded.instructions import KernelCall
-from weft.runtime.sharded.kernels import run_kernel
+from weft.runtime.by_hand.instructions import KernelCall
+from weft.runtime.by_hand.kernels import run_kernel
 
 
 def test_a_product_of_integers_and_numbers() -> None:
