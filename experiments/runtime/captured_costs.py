@@ -142,7 +142,7 @@ _PLAIN: dict[str, Callable[[int], Model]] = {
     "perceptron": _perceptron, "encoder": _encoder, "decoder, tied": _decoder, "convolutions": _convolutions,
     "mixer": _mixer, "hourglass": _hourglass}
 MODELS = (*_PLAIN, "U-Net (torch)", "Transformer (torch)", "GPT-2", "Llama", "BERT", "T5", "ViT", "ResNet-50",
-          "Mixtral")
+          "Mixtral", "Qwen2-MoE", "CLIP", "LLaVA")
 
 
 def made(name: str, rows: int) -> Model:

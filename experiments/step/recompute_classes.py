@@ -141,8 +141,8 @@ def _shown(found: Sequence[Schedule]) -> dict[str, Any]:
     if not found:
         return {"ms": None}
     best, bound = min(schedule.makespan for schedule in found), min(schedule.makespan_bound for schedule in found)
-    return {"ms": round(best * 1e3, 3), "bound": round(bound * 1e3, 3), "gap": round(best / bound - 1, 4) if bound else
-    None}
+    return {"ms": round(best * 1e3, 3), "bound": round(bound * 1e3, 3),
+            "gap": round(best / bound - 1, 4) if bound else None}
 
 
 def _show(rows: list[dict[str, Any]], ahead: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,7 @@ SENTENCES = {
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # what is put there for a file goes with it
     for name, text in (("mine", MINE), ("raises", "1 / 0"), ("ends", "raise SystemExit(0)"), ("wrong", "f(")):
         Path(f"{name}.py").write_text(text)
     save_schedule(baseline("1f1b", pipeline(chain(2)), 2), "schedule.json")
