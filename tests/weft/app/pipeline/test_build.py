@@ -68,9 +68,7 @@ def test_two_steps_of_adamw_are_those_of_one_process(ranks: int, name: str, sche
 @pytest.mark.parametrize(("fault", "said"), [
     ("seed", "the model's values differ on rank 1 from those on rank 0: call torch.manual_seed with one number"),
     ("target", "target has 6 entries along dimension 0, but the batch has 8: give one for each sample"),
-    ("batch", "a batch of 6 does not divide into 4 micro-batches: give a batch whose size is a multiple of 4"),
     ("loss", "target is NoneType, but the pipeline was made for one tensor: give target=TENSOR"),
-    ("count", "a batch of 8 does not divide into 3 micro-batches: give a batch whose size is a multiple of 3"),
     ("early", "as call 1 of the pipeline: all ranks make the same calls, also at the end of the script"),
     ("no_grad", "a step has no gradients under torch.no_grad(): call it outside, or eval_step"),
     ("untrained", "the optimizer has parameters that are not trained: build it over pipe.parameters()"),
