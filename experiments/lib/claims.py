@@ -45,6 +45,7 @@ from experiments.lib.readings import (
     span,
     suite,
     trained,
+    trained_on_ranks,
     training,
     transfer,
     unfinished,
@@ -274,6 +275,9 @@ CLAIMS = (
     Claim("transports", "at the other sizes from 1 KiB on it is not", lambda d: beaten(d) == [_MIB]),
     Claim("any_model", "{} foreign models, captured and cut between operators, have the plain model's gradients within "
           "{}, and with experts that multiply by groups in fp32 {}", lambda d: (captured(d)[0], *captured(d)[2:])),
+    Claim("any_model_ranks", "On 2 and 3 ranks {} of them train by the call's own {} lines under weft's schedule, 1F1B "
+          "and ZB-V, plain and recomputed: in {} of {} runs of five steps gradients are those of one process within {} "
+          "in fp64", lambda d: tuple(trained_on_ranks(d)[place] for place in (0, 3, 1, 2, 4))),
     Claim("executed_memory", "takes when all is kept, plans by operator run one of {} on a GPT, an encoder and a ViT, "
           "whole layers kept or recomputed one of {}, {} and {}; on residual convolutions both run {}", sizes_run),
     Claim("captured_costs", "Of {} models on two ranks and two cores {} took what was planned within 10 %, and {} held "

@@ -112,21 +112,12 @@ def captured(models: Any) -> tuple[str, ...]:
 
 
 def trained_on_ranks(runs: Any) -> tuple[str, ...]:
-    """How many models were trained, in how many runs, by how many lines, and the furthest gradient in fp64 and fp32; a
-    run that failed is as far as can be."""
-    rows = runs["rows"]
-    exact, close = (max(row.get("error", math.inf) for row in rows if row["dtype"] == dtype)
-                    for dtype in ("fp64", "fp32"))
-    return (str(len({row["model"] for row in rows})), str(len(rows)), str(runs["lines_by_hand"]), small(exact),
-            small(close))
-
-
-def within(runs: Any, share: float, dtype: str = "fp32") -> tuple[str, str]:
-    """Of the runs in ``dtype`` on as many ranks as there were cores, how many took what was planned within ``share`` of
-    it, and how many there are."""
-    ratios = [row["ratio"] for row in runs["rows"] if row["dtype"] == dtype and "ratio" in row
-              and row["ranks"] <= runs["provenance"]["machine"]["cores"]]
-    return str(sum(abs(ratio - 1) <= share for ratio in ratios)), str(len(ratios))
+    """How many models were trained on ranks in fp64, in how many runs of how many that were tried, by how many lines,
+    and the furthest gradient."""
+    rows = [row for row in runs["rows"] if row["dtype"] == "fp64"]
+    trained = [row for row in rows if "failed" not in row]
+    return (str(len({row["model"] for row in trained})), str(len(trained)), str(len(rows)), str(runs["lines_by_hand"]),
+            small(max(row["error"] for row in trained)))
 
 
 def sizes_run(memory: Any) -> tuple[str, ...]:
