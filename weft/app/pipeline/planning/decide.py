@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from weft.app.lib.judged import judged
 from weft.app.pipeline.lib.options import PipelineOptions
@@ -207,16 +208,20 @@ class _Cuts:
         if self.tried and time.monotonic() - self.begun > self.options.time_limit:
             return None
         row = self.row
+
+        @cache
+        def rough(places: tuple[int, ...]) -> float:
+            return self._rough(row, places)
+
         found = [places for count in self.counts for places in proposals(
-            row, count, self.machine, self.options.micro_batches, lambda places: self._rough(row, places))]
+            row, count, self.machine, self.options.micro_batches, rough)]
         if not found and not self.looked:
             raise CaptureError(f"{self.name} has {len(row.seconds)} operators, of which too few can be cut between for "
                                f"{min(self.counts)} stages: start fewer ranks")
         fresh = [places for places in found if places not in self.looked]
         if len(self.counts) > 1:
-            fresh.sort(key=lambda places: self._rough(row, places))
-        if not fresh or (self.tried and self._rough(row, fresh[0]) > min(
-                self._rough(row, tried.places) for tried in self.tried)):
+            fresh.sort(key=rough)
+        if not fresh or (self.tried and rough(fresh[0]) > min(rough(tried.places) for tried in self.tried)):
             return None
         return fresh[0]
 

@@ -57,7 +57,7 @@ def rank_of(stage: int, count: int, ranks: int) -> int:
 
 
 def proposals(row: Row, count: int, machine: Machine, micro_batches: int,
-              judge: Callable[[Sequence[int]], float]) -> list[tuple[int, ...]]:
+              judge: Callable[[tuple[int, ...]], float]) -> list[tuple[int, ...]]:
     """Cuts into ``count`` stages, each once, from the one on which ``judge`` is lowest on; none if there are too few
     places. With a limit of memory, those that fit by the row's own figures come first."""
     found: dict[tuple[int, ...], tuple[int, float]] = {}
@@ -66,8 +66,8 @@ def proposals(row: Row, count: int, machine: Machine, micro_batches: int,
             shares = [first if s == 0 else last if s == count - 1 else 1.0 for s in range(count)]
             places = cut_places(row.seconds, row.sizes, count, row.first, slack=slack, shares=shares, rooms=rooms,
                                 seconds_a_byte=machine.seconds_a_byte)
-            if places is not None and tuple(places) not in found:
-                found[tuple(places)] = turn, judge(places)
+            if places is not None and (cut := tuple(places)) not in found:
+                found[cut] = turn, judge(cut)
     return sorted(found, key=found.__getitem__)
 
 
