@@ -7,7 +7,7 @@ import argparse
 from weft import api
 from weft.cli.lib.arguments import add_floor, add_search, add_spec, count, search_options
 from weft.cli.lib.command import GOOD, SPEC, Command
-from weft.cli.lib.output import kept, require_output, show, told
+from weft.cli.lib.output import keep_and_show, require_output, told
 
 __all__ = ["COMMAND"]
 
@@ -33,12 +33,7 @@ def _run(options: argparse.Namespace) -> int:
             options.spec, throughput=options.throughput, period=options.period, points=options.points,
             micro_batches=options.micro_batches, options=search_options(options),
             on_progress=told(waiting.before(PointLines(quiet=options.quiet))))
-    for output in options.output or ():
-        kept(found.save, output, "the result")
-    show(found, options.json)
-    for output in options.output or ():
-        if not options.json:
-            print(f"written to {output}")
+    keep_and_show(found, "the result", options)
     return GOOD
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 
 from weft import api
-from weft.cli.lib.arguments import add_search, micro_batches, positive, search_options
+from weft.cli.lib.arguments import add_search, micro_batches, positive
 from weft.cli.lib.command import GOOD, Command
-from weft.cli.lib.output import kept, require_output, show, told
+from weft.cli.lib.output import keep_and_show, require_output, search
 
 __all__ = ["COMMAND"]
 
@@ -46,19 +46,12 @@ def _slowdown(text: str) -> float | dict[str, float]:
 
 def _run(options: argparse.Namespace) -> int:
     from weft.app.share.result import OUTPUTS
-    from weft.cli.lib.progress import ProgressLine
 
     for output in options.output or ():
         require_output(output, "a schedule", OUTPUTS, options.jobs)
-    with ProgressLine(quiet=options.quiet) as progress:
-        found = api.share(*options.jobs, ratio=options.ratio, max_slowdown=options.max_slowdown, rounds=options.rounds,
-                          parallel=options.parallel, options=search_options(options), on_progress=told(progress))
-    for output in options.output or ():
-        kept(found.save, output, "the schedule")
-    show(found, options.json)
-    for output in options.output or ():
-        if not options.json:
-            print(f"written to {output}")
+    found = search(lambda jobs, **settings: api.share(*jobs, **settings), options.jobs, options, ratio=options.ratio,
+                   max_slowdown=options.max_slowdown, rounds=options.rounds, parallel=options.parallel)
+    keep_and_show(found, "the schedule", options)
     return GOOD
 
 

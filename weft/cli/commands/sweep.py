@@ -8,7 +8,7 @@ import contextlib
 from weft import api
 from weft.cli.lib.arguments import add_repeatable, counts, positive, texts, workers
 from weft.cli.lib.command import GOOD, INTERRUPTED, SPEC, Command
-from weft.cli.lib.output import kept, require_output, show, told
+from weft.cli.lib.output import keep_and_show, require_output, told
 
 __all__ = ["COMMAND"]
 
@@ -57,12 +57,7 @@ def _run(options: argparse.Namespace) -> int:
             refine=options.refine, time_limit=options.time_limit, effort=options.effort, seed=options.seed,
             on_progress=told(waiting.before(SweepLines(quiet=options.quiet)),
                              lambda progress: bool(progress.sweep.rows)))
-    for output in options.output or ():
-        kept(found.save, output, "the sweep")
-    show(found, options.json)
-    for output in options.output or ():
-        if not options.json:
-            print(f"written to {output}")
+    keep_and_show(found, "the sweep", options)
     return INTERRUPTED if found.interrupted else GOOD
 
 

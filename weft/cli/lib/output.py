@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from weft.app.sweep.result import Sweep
     from weft.solver.schedule import Schedule
 
-__all__ = ["JSON", "kept", "require_folder", "require_output", "require_torch", "save", "search", "show", "told"]
+__all__ = ["JSON", "keep_and_show", "kept", "require_folder", "require_output", "require_torch", "save", "search",
+           "show", "told"]
 
 #: The endings of a file that holds weft's own formats.
 JSON = (".json",)
@@ -70,6 +71,17 @@ def show(found: Comparison | Sharing | Sweep | Serving | Fitted | Report | Memor
     from weft.text.tables import console
 
     console(width=None if sys.stdout.isatty() else width).print(found.table())
+
+
+def keep_and_show(found: Sharing | Sweep | Serving, what: str, options: argparse.Namespace) -> None:
+    """Write a result, ``what`` in a sentence, to each of ``options.output``; then show it, and say where it is."""
+    outputs = options.output or ()
+    for output in outputs:
+        kept(found.save, output, what)
+    show(found, options.json)
+    for output in outputs:
+        if not options.json:
+            print(f"written to {output}")
 
 
 def save(schedule: Schedule, path: str) -> None:
