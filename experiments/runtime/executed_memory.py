@@ -36,8 +36,8 @@ from torch import Tensor, nn
 from experiments.lib.executed import CPU, Executed, Ran
 from experiments.lib.memory_rivals import whole_layers
 from experiments.lib.provenance import RESULTS, Record
-from weft.app.pipeline.planning.memory_chain import Chain, chain_of, copy_bandwidth
-from weft.app.pipeline.planning.memory_rounds import MemoryRounds
+from weft.app.pipeline.planning.memory.chain import Chain, chain_of, copy_bandwidth
+from weft.app.pipeline.planning.memory.rounds import MemoryRounds
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.loss import loss_of
 from weft.runtime.captured.memory.decisions import Decisions

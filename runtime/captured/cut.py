@@ -6,8 +6,8 @@ value that a later stage reads becomes a port between the two, however many stag
 to the stage that makes the tuple. A stage holds the parameters, buffers and constants that it reads, under the model's
 own names, and they are the model's own objects. A parameter that several stages read is a tie.
 
-Operators on weights become layers again (:mod:`~weft.runtime.captured.layers`), so that a split backward can defer
-their weight gradients. Those that draw random numbers get seeds of their own (:mod:`~weft.runtime.train.moment`).
+Operators on weights become layers again (:mod:`~weft.runtime.captured.operators.layers`), so that a split backward can
+defer their weight gradients. Those that draw random numbers get seeds of their own (:mod:`~weft.runtime.train.moment`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from weft.runtime.captured.captured import Captured, CaptureError, is_item, tensors, where
-from weft.runtime.captured.layers import Layers
+from weft.runtime.captured.operators.layers import Layers
 from weft.runtime.captured.purity import Purity, draws
 from weft.runtime.interface.training import Boundary, Ports
 from weft.runtime.train.moment import Seeded

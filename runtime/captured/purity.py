@@ -79,8 +79,9 @@ class Purity:
     """What holds of the operators of ``captured``.
 
     ``free``: those that may be computed wherever they are used. ``light``: whether also those are to be layers whose
-    weight gradients take next to no time (:mod:`~weft.runtime.captured.layers`). :meth:`forbidden` has the places where
-    no cut may be. Raises :class:`~weft.runtime.captured.captured.CaptureError` for a model that writes into its inputs.
+    weight gradients take next to no time (:mod:`~weft.runtime.captured.operators.layers`). :meth:`forbidden` has the
+    places where no cut may be. Raises :class:`~weft.runtime.captured.captured.CaptureError` for a model that writes
+    into its inputs.
     """
 
     def __init__(self, captured: Captured, light: bool = False) -> None:

@@ -24,7 +24,7 @@ from weft.app.pipeline.lib.running import require_compile
 from weft.app.pipeline.lib.split import Model, divided, require_split, with_values
 from weft.app.pipeline.planning.decide import Example, decide
 from weft.app.pipeline.planning.frozen import require_backwards
-from weft.app.pipeline.planning.memory import require_memory_plan, treated_as_planned
+from weft.app.pipeline.planning.memory.planned import require_memory_plan, treated_as_planned
 from weft.app.pipeline.run.pipe import Pipeline, target_spec
 from weft.runtime.by_modules.trace import Traced
 from weft.runtime.captured.captured import Captured, CaptureError

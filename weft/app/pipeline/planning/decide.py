@@ -22,7 +22,13 @@ from weft.app.pipeline.lib.split import Model, divided, fixed_places, stage_coun
 from weft.app.pipeline.planning.frozen import published
 from weft.app.pipeline.planning.machine import Machine, look_at
 from weft.app.pipeline.planning.measuring import Example, Ranks
-from weft.app.pipeline.planning.memory import asked_decisions, memory_notes, memory_planned, plan_with, plans_memory
+from weft.app.pipeline.planning.memory.planned import (
+    asked_decisions,
+    memory_notes,
+    memory_planned,
+    plan_with,
+    plans_memory,
+)
 from weft.app.pipeline.planning.problems import Run, held_bytes, loads, optimizer_bytes, peak_bytes, stage_problem
 from weft.app.pipeline.planning.row import Row, proposals, rank_of, rough_step
 from weft.runtime.captured.captured import CaptureError

@@ -27,10 +27,10 @@ from weft.runtime.captured.captured import Captured
 from weft.runtime.captured.cut import crossings
 from weft.runtime.captured.division import Division
 from weft.runtime.captured.inputs.batch_dims import Dims
-from weft.runtime.captured.learning import first_weight, work_of
 from weft.runtime.captured.materials import Materials
 from weft.runtime.captured.memory.decisions import Decisions
 from weft.runtime.captured.memory.treatment import treated
+from weft.runtime.captured.operators.learning import first_weight, work_of
 from weft.runtime.captured.part import Data, Goal, training_of
 from weft.runtime.captured.purity import Purity
 from weft.runtime.captured.untouched import untouched

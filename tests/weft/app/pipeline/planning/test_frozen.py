@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from weft.app.pipeline.planning.frozen import published, require_backwards
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.cut import BATCH, Cut
-from weft.runtime.captured.learning import first_weight, work_of
 from weft.runtime.captured.loss import LOSS
+from weft.runtime.captured.operators.learning import first_weight, work_of
 from weft.runtime.captured.part import Data, Goal, training_of
 from weft.runtime.captured.purity import Purity
 from weft.runtime.measure.measure_stages import measure_stages

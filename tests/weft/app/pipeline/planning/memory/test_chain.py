@@ -9,7 +9,7 @@ import torch
 
 from tests.runtime.captured.test_cut import quiet  # noqa: F401
 from tests.support.captured_models import GPT, made, token_loss
-from weft.app.pipeline.planning.memory_chain import Chain, _narrow, chain_of, copy_bandwidth
+from weft.app.pipeline.planning.memory.chain import Chain, _narrow, chain_of, copy_bandwidth
 from weft.runtime.captured.captured import Captured
 from weft.runtime.captured.cut import Cut, crossings
 from weft.runtime.captured.memory.decisions import Decisions

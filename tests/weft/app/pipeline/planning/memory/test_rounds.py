@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from weft.app.pipeline.planning.memory_rounds import ROUNDS, MemoryRounds
+from weft.app.pipeline.planning.memory.rounds import ROUNDS, MemoryRounds
 from weft.solver.placement.memory.plan import ChainOperator, MemoryPlan, MemoryProblem
 from weft.solver.placement.memory.plan_memory import NoMemoryPlan, plan_memory
 

@@ -3,9 +3,10 @@
 What a layer's weights are made of is part of it: where an operator reads a function of parameters alone (a transpose, a
 cast, ``-exp(A_log)``, several put together), the function is run in the layer, and torch goes back through it in W.
 
-By :mod:`~weft.runtime.captured.makers` an operator has a formula. Any other that reads weights, draws no random numbers
-and writes nowhere can be run again in W (:class:`~weft.runtime.train.deferred.Again`), but for what takes long. What is
-light (:data:`~weft.runtime.train.formulas.LIGHT`) becomes a layer only where ``purity.light`` asks for it.
+By :mod:`~weft.runtime.captured.operators.makers` an operator has a formula. Any other that reads weights, draws no
+random numbers and writes nowhere can be run again in W (:class:`~weft.runtime.train.deferred.Again`), but for what
+takes long. What is light (:data:`~weft.runtime.train.formulas.LIGHT`) becomes a layer only where ``purity.light`` asks
+for it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from weft.runtime.captured.captured import is_item
-from weft.runtime.captured.makers import MAKERS, NOT_AGAIN, Made, arguments
+from weft.runtime.captured.operators.makers import MAKERS, NOT_AGAIN, Made, arguments
 from weft.runtime.captured.purity import Purity, is_random, operator_name, written
 from weft.runtime.train.deferred import Again, DeferredOperator, Formula
 from weft.runtime.train.formulas import LIGHT, Linear, Product

@@ -15,7 +15,7 @@ from tests.support.captured_models import made, token_loss
 from tests.support.memory_ranks import CASES, LIMIT, batch, model
 from tests.support.paths import ROOT
 from weft.app.pipeline.lib.options import PipelineOptions
-from weft.app.pipeline.planning.memory import OPERATOR_MEMORY, asked_decisions, require_memory_plan
+from weft.app.pipeline.planning.memory.planned import OPERATOR_MEMORY, asked_decisions, require_memory_plan
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.memory.decisions import decisions_from_json
 from weft.runtime.captured.purity import Purity

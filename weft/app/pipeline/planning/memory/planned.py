@@ -17,16 +17,16 @@ from weft.app.pipeline.lib.options import PipelineOptions
 from weft.app.pipeline.lib.split import Model
 from weft.app.pipeline.planning.machine import Machine
 from weft.app.pipeline.planning.measuring import Ranks, stand_in
-from weft.app.pipeline.planning.memory_chain import Chain, chain_of, copy_bandwidth
-from weft.app.pipeline.planning.memory_rounds import MemoryRounds
+from weft.app.pipeline.planning.memory.chain import Chain, chain_of, copy_bandwidth
+from weft.app.pipeline.planning.memory.rounds import MemoryRounds
 from weft.app.pipeline.planning.problems import held_bytes
 from weft.app.pipeline.planning.row import rank_of
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.inputs.batch_dims import Dims
-from weft.runtime.captured.learning import first_weight
 from weft.runtime.captured.loss import loss_of
 from weft.runtime.captured.memory.decisions import MODES, Decisions, Mode, decisions_from_json
 from weft.runtime.captured.memory.treatment import Treatment, treated
+from weft.runtime.captured.operators.learning import first_weight
 from weft.runtime.captured.purity import Purity
 from weft.runtime.measure.stage_costs import StageCosts
 from weft.runtime.plan.plan import Plan
