@@ -23,6 +23,7 @@ from weft.app.pipeline.planning.frozen import published
 from weft.app.pipeline.planning.machine import Machine, look_at
 from weft.app.pipeline.planning.measuring import Example, Ranks
 from weft.app.pipeline.planning.memory.planned import (
+    Attempt,
     asked_decisions,
     memory_notes,
     memory_planned,
@@ -190,10 +191,10 @@ class _Cuts:
         if self.row is not None:
             self.row = self.row.scaled(tried.places, loads(tried.best.fitted, len(tried.costs)))
 
-    def attempted(self, costs: Sequence[StageCosts]) -> Sequence[StageCosts]:
-        """A cut with a memory plan has been looked at, whose stages cost ``costs``."""
+    def attempted(self, costs: Sequence[StageCosts]) -> Attempt:
+        """A cut with a memory plan was looked at, whose stages cost ``costs``; and whether a schedule of it ran."""
         self.attempts.append(self.tried.pop() if self.tried else None)
-        return costs
+        return costs, self.attempts[-1] is not None
 
     def best_attempt(self) -> int:
         """Which of these took least, from here on the only one. Raises

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import Tensor
 from torch.utils._pytree import tree_unflatten
@@ -33,13 +33,18 @@ from weft.runtime.plan.plan import Plan
 from weft.solver.placement.memory.plan import MemoryPlan
 from weft.solver.placement.memory.plan_memory import plan_memory
 
-__all__ = ["OPERATOR_MEMORY", "asked_decisions", "memory_notes", "memory_planned", "plan_with", "plans_memory",
-           "require_memory_plan", "stage_peaks", "treated_as_planned"]
+__all__ = ["OPERATOR_MEMORY", "Attempt", "asked_decisions", "fullest", "memory_notes", "memory_planned", "plan_with",
+           "plans_memory", "require_memory_plan", "stage_peaks", "treated_as_planned"]
 
 #: Where decisions stand among what a plan says of itself.
 OPERATOR_MEMORY = "operator_memory"
 #: How far a memory plan may be from the best, and the share of the time limit that one is searched for.
 GAP, SHARE = 1e-2, 0.2
+#: By what share of the memory stages are at least over it of which no schedule fits.
+UNSEEN = 0.01
+
+#: What stages cost, and whether a schedule of them ran.
+Attempt: TypeAlias = tuple[Sequence[StageCosts], bool]
 
 
 def require_memory_plan(options: PipelineOptions) -> None:
@@ -116,11 +121,11 @@ def plans_memory(ranks: Ranks, machine: Machine, counts: Sequence[int]) -> bool:
             and any(amount is not None for amount in machine.memory))
 
 
-def memory_planned(ranks: Ranks, machine: Machine, attempt: Callable[[Ranks, tuple[int, ...]], Sequence[StageCosts]],
+def memory_planned(ranks: Ranks, machine: Machine, attempt: Callable[[Ranks, tuple[int, ...]], Attempt],
                    best: Callable[[], int]) -> Ranks:
     """Plan cuts and what becomes of each operator's memory, and ``attempt`` it, until what is measured fits; all ranks
-    call it together. ``best``: which of the attempts was best, asked on rank 0. The ranks with what was decided there
-    are returned.
+    call it together. An attempt gives what its stages cost and, on rank 0, whether a schedule of them fitted and ran.
+    ``best``: which of the attempts was best, asked on rank 0. The ranks with what was decided there are returned.
     """
     options, (captured, purity) = ranks.options, ranks.graph
     limits = [amount for amount in machine.memory if amount is not None]
@@ -144,12 +149,18 @@ def memory_planned(ranks: Ranks, machine: Machine, attempt: Callable[[Ranks, tup
         places, decided = told
         own = ranks.deciding(decisions_from_json(decided, captured))
         tried.append(own)
-        costs = attempt(own, places)
+        costs, ran = attempt(own, places)
         if rounds:
-            peaks = stage_peaks(costs, machine.ranks, options.micro_batches)
-            rounds[0].learn(min(limits) + max(peak - amount for peak, amount in zip(peaks, machine.memory, strict=True)
-                                              if amount is not None))
+            rounds[0].learn(fullest(stage_peaks(costs, machine.ranks, options.micro_batches), machine.memory, ran))
     return tried[ranks.told(lambda: _chosen(rounds[0], best), "choosing a memory plan")]
+
+
+def fullest(peaks: Sequence[int], memory: Sequence[int | None], ran: bool) -> int:
+    """The bytes that the fullest rank holds, for a machine whose ranks all have the least ``memory``. Where no schedule
+    ``ran``, what is held is more than there is, whatever 1F1B's ``peaks`` say: another order may hold more."""
+    least = min(amount for amount in memory if amount is not None)
+    over = max(peak - amount for peak, amount in zip(peaks, memory, strict=True) if amount is not None)
+    return least + (over if ran else max(over, int(UNSEEN * least), 1))
 
 
 def stage_peaks(costs: Sequence[StageCosts], ranks: int, micro_batches: int) -> list[int]:

@@ -15,7 +15,12 @@ from tests.support.captured_models import made, token_loss
 from tests.support.memory_ranks import CASES, LIMIT, batch, model
 from tests.support.paths import ROOT
 from weft.app.pipeline.lib.options import PipelineOptions
-from weft.app.pipeline.planning.memory.planned import OPERATOR_MEMORY, asked_decisions, require_memory_plan
+from weft.app.pipeline.planning.memory.planned import (
+    OPERATOR_MEMORY,
+    asked_decisions,
+    fullest,
+    require_memory_plan,
+)
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.memory.decisions import decisions_from_json
 from weft.runtime.captured.purity import Purity
@@ -48,6 +53,13 @@ def test_what_was_decided_runs_on_two_ranks(tmp_path: Path) -> None:
     report, decided = found[0]["planned"]["report"], found[0]["planned"]["decided"]
     assert decided["recompute"] and max(report["peaks"]) <= LIMIT
     assert any("are recomputed" in note for note in report["notes"])
+
+
+def test_what_the_fullest_rank_holds_is_more_than_there_is_where_no_schedule_ran() -> None:
+    assert fullest([900, 800], [1000, None], ran=True) == 900
+    assert fullest([900, 800], [1000, 700], ran=True) == 800  # 100 more than the one that has least
+    assert fullest([900, 800], [1000, None], ran=False) == 1010
+    assert fullest([1200, 800], [1000, 1000], ran=False) == 1200
 
 
 def decided(options: PipelineOptions) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from weft.app.pipeline.planning.memory.planned import fullest
 from weft.app.pipeline.planning.memory.rounds import ROUNDS, MemoryRounds
 from weft.solver.placement.memory.plan import ChainOperator, MemoryPlan, MemoryProblem
 from weft.solver.placement.memory.plan_memory import NoMemoryPlan, plan_memory
@@ -31,6 +32,18 @@ def held(plan: MemoryPlan) -> int:
 def test_a_plan_that_needs_more_than_it_says_is_made_again_for_less() -> None:
     found = measured(MemoryRounds(planned, 700), lambda plan: held(plan) + 90)
     assert found[0] > 700 and found[-1] <= 700 and len(found) < ROUNDS
+
+
+def test_a_plan_of_which_no_schedule_fits_is_made_again_for_less() -> None:
+    """Of 1F1B's peak alone it seemed to fit, and was the last one tried."""
+    plans = []
+
+    def peak(plan: MemoryPlan) -> int:
+        plans.append(plan)
+        return fullest([held(plan)], [700], ran=held(plan) <= 660)
+
+    measured(MemoryRounds(planned, 700), peak)
+    assert 660 < held(plans[0]) <= 700 and held(plans[-1]) <= 660 and len(plans) < ROUNDS
 
 
 def test_a_plan_that_leaves_room_is_made_again_for_more() -> None:
