@@ -16,6 +16,7 @@ import torch
 
 import weft
 from tests.support.captured_models import Case, made
+from tests.support.pipeline_ranks import EPS
 from weft.app.pipeline.run.pipe import Pipeline
 from weft.runtime.captured.materials import Materials
 
@@ -26,7 +27,7 @@ def piped(case: Case, **options: Any) -> Pipeline:
     """A pipeline of ``case``."""
     return weft.pipeline(case.model, case.args, case.kwargs, **{
         "loss": case.loss, "target": case.target, "micro_batches": MICRO_BATCHES, "schedule": "1f1b", "time_limit": 2.0,
-        "timeout": 30.0, **options})
+        "timeout": 90.0, **options})
 
 
 def stepped(pipe: Pipeline, seed: int, name: str = "gpt", dtype: torch.dtype = torch.float64) -> float:
@@ -60,7 +61,7 @@ def trained(pipe: Pipeline, optimizer: torch.optim.Optimizer, seeds: range, dtyp
 def saved(folder: Path) -> dict[str, Any]:
     """Two steps, a checkpoint, and two steps more."""
     with piped(made("gpt", SIZE), cuts=[20]) as pipe:
-        optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-2)
+        optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-2, eps=EPS)
         assert pipe.resume(folder / "checkpoints", optimizer) == 0
         before = trained(pipe, optimizer, range(2))
         path = pipe.save(folder / "checkpoints", optimizer)
@@ -74,7 +75,7 @@ def resumed(folder: Path) -> dict[str, Any]:
     for parameter in case.model.parameters():
         torch.nn.init.normal_(parameter)
     with piped(case, cuts=[34]) as pipe:
-        optimizer = torch.optim.AdamW(pipe.parameters(), lr=1.0)
+        optimizer = torch.optim.AdamW(pipe.parameters(), lr=1.0, eps=EPS)
         behind = pipe.resume(folder / "checkpoints", optimizer)
         return {"behind": behind, "losses": trained(pipe, optimizer, range(2, 4)), "steps": pipe.steps,
                 "state": pipe.state_dict(), "own": list(pipe.state_dict(whole=False))}
@@ -83,7 +84,7 @@ def resumed(folder: Path) -> dict[str, Any]:
 def drawn(folder: Path) -> dict[str, Any]:
     """Three steps of a model with dropout whose first stage is frozen, and a checkpoint after the second."""
     with piped(made("adapted", SIZE), cuts=[3], schedule="zb-h1", defer="all", seed=5) as pipe:
-        optimizer = torch.optim.AdamW(pipe.parameters(), lr=0.1)
+        optimizer = torch.optim.AdamW(pipe.parameters(), lr=0.1, eps=EPS)
         losses = trained(pipe, optimizer, range(2), name="adapted")
         pipe.save(folder / "drawn", optimizer)
         letters = {block.name[0] for block in pipe.plan.problem.blocks if block.devices == (pipe.rank,)}
@@ -94,7 +95,7 @@ def drawn(folder: Path) -> dict[str, Any]:
 def drawn_again(folder: Path) -> dict[str, Any]:
     """The third of them from the checkpoint, in other stages, of a pipeline with another seed."""
     with piped(made("adapted", SIZE), cuts=[5], seed=6) as pipe:
-        optimizer = torch.optim.AdamW(pipe.parameters(), lr=1.0)
+        optimizer = torch.optim.AdamW(pipe.parameters(), lr=1.0, eps=EPS)
         behind = pipe.resume(folder / "drawn", optimizer)
         return {"behind": behind, "losses": trained(pipe, optimizer, range(2, 3), name="adapted")}
 
@@ -131,7 +132,7 @@ def meta(folder: Path) -> dict[str, Any]:
     Materials.of = alive.patched  # type: ignore[method-assign]
     with piped(made("gpt", SIZE, device="meta"), state=folder / "gpt.pt") as pipe:
         Materials.of = of  # type: ignore[method-assign]
-        optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-2)
+        optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-2, eps=EPS)
         alive.look()
         losses = trained(pipe, optimizer, range(2))
         own = held(pipe)
@@ -153,7 +154,7 @@ def made_here(folder: Path) -> dict[str, Any]:
 def narrow(folder: Path) -> dict[str, Any]:
     """Three steps in bf16, with a checkpoint of the weights in fp32."""
     with piped(made("gpt", SIZE, dtype=torch.float32), dtype=torch.bfloat16) as pipe:
-        optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-3)
+        optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-3, eps=EPS)
         losses = trained(pipe, optimizer, range(3), torch.float32)
         pipe.save(folder / "narrow", optimizer)
         batch = made("gpt", SIZE)
@@ -173,7 +174,7 @@ def narrow_on_meta(folder: Path) -> dict[str, Any]:
 def cast(folder: Path) -> dict[str, Any]:
     """Three steps under autocast, with split backwards."""
     with piped(made("gpt", SIZE, dtype=torch.float32), autocast=torch.bfloat16, schedule="zb-h1", cuts=[20]) as pipe:
-        optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-3)
+        optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-3, eps=EPS)
         losses = trained(pipe, optimizer, range(3), torch.float32)
         return {"losses": losses, "state": pipe.state_dict(), "plan": [b.name for b in pipe.plan.problem.blocks],
                 "boundaries": [str(b.dtype) for b in pipe.cut.stages([]).boundaries.values()]}
@@ -188,7 +189,7 @@ def with_compile(folder: Path) -> dict[str, Any]:
         return graph
 
     with piped(made("gpt", SIZE), schedule=None, compile={"backend": backend}) as pipe:
-        optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-2)
+        optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-2, eps=EPS)
         return {"losses": trained(pipe, optimizer, range(2)), "graphs": len(graphs),
                 "plan": [b.name for b in pipe.plan.problem.blocks], "state": pipe.state_dict()}
 

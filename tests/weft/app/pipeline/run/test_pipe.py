@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tests.support.captured_models import made
-from tests.support.pipeline_ranks import one_process
+from tests.support.pipeline_ranks import EPS, one_process
 from tests.support.ranks import launch_forked
 from tests.support.state_ranks import MICRO_BATCHES, PARTS, SIZE
 from weft.runtime.captured.materials import Materials
@@ -43,7 +43,7 @@ def furthest(found: list[dict[str, torch.Tensor]], wanted: dict[str, torch.Tenso
 def plain() -> tuple[list[float], nn.Module]:
     """The losses of four steps in one process, and the model after them."""
     model, losses = made("gpt", SIZE).model, []
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=EPS)
     for seed in range(4):
         case = made("gpt", SIZE, seed)
         assert case.loss is not None
@@ -129,7 +129,7 @@ def test_numbers_that_modules_make_do_not_depend_on_the_ranks(found: Ranks) -> N
 
 def in_parts(model: nn.Module, trained: list[nn.Parameter], after: Any, context: Any) -> list[float]:
     """The losses of three steps in one process, micro-batch by micro-batch."""
-    optimizer, losses = torch.optim.AdamW(trained, lr=1e-3), []
+    optimizer, losses = torch.optim.AdamW(trained, lr=1e-3, eps=EPS), []
     for seed in range(3):
         case, total = made("gpt", SIZE, seed), 0.0
         for ids, target in zip(case.args[0].chunk(MICRO_BATCHES), case.target.chunk(MICRO_BATCHES), strict=True):
