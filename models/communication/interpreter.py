@@ -157,7 +157,7 @@ def _leaf(leaf: Stage, program: Program, values: Mapping[str, list[Array]], plac
 
 
 def _sum(arrays: Sequence[Array]) -> Array:
-    return np.asarray((share >= rate) / (1.0 - rate))
+    return np.asarray(np.sum(np.stack(arrays), 0))
 
 
 def _sliced(whole: Sequence[Array], axis: int | None) -> list[Array]:
