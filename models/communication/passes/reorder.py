@@ -42,6 +42,7 @@ class _Moving:
         self.parts = {gather.outputs[0]: gather.inputs[0]}
         self.made: list[Stage] = []
         self.computed: set[str] = set()
+        self.passed: set[str] = set()  # gathers of what is now taken as it was before them
 
     def program(self) -> Program:
         for stage in self.moved:
@@ -49,6 +50,7 @@ class _Moving:
         names = {stage.name for stage in self.moved} | {self.gather.name}
         left = [stage for stage in self.old.stages if stage.name not in names]
         read = {name for stage in (*left, *self.made) for name in stage.inputs} | self.old.kept
+        left = [stage for stage in left if stage.name not in self.passed or read.intersection(stage.outputs)]
         gathers = [replace(gathering(whole), inputs=(part,)) for whole, part in self.parts.items()
                    if whole in read and whole in self.computed]
         gathers += [self.gather] * (self.gather.outputs[0] in read)
@@ -120,6 +122,11 @@ class _Moving:
 
     def _slice(self, tensor: Tensor, axis: int | None) -> None:
         if tensor.name in self.parts:
+            return
+        gather = self.old.by_name.get(self.old.producer.get(tensor.name, ""))
+        if gather is not None and gather.kind == "all_gather" and self.tensors[gather.inputs[0]].axis == axis:
+            self.parts[tensor.name] = gather.inputs[0]
+            self.passed.add(gather.name)
             return
         there = [stage for stage in self.old.stages if stage.kind == "slice" and stage.inputs == (tensor.name,)
                  and self.tensors[stage.outputs[0]].axis == axis]
