@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from weft.solver.choices.certain import Facts, by_class, cases, exact, number, of_class, owners
+from weft.solver.choices.relaxed.certain import Facts, by_class, cases, exact, number, of_class, owners
 from weft.solver.problem import BlockKind, Device
 from weft.solver.wide.block import WideBlock
 from weft.solver.wide.problem import WideProblem

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weft.solver.choices.certain import ByClass, Facts
-from weft.solver.choices.relaxed_waits import Wait, direct_waits, implied_waits
+from weft.solver.choices.relaxed.certain import ByClass, Facts
+from weft.solver.choices.relaxed.waits import Wait, direct_waits, implied_waits
 from weft.solver.problem import BlockKind, Device
 from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support.alternatives import drawn_alternatives
 from tests.support.wide_problems import drawn_run
-from weft.solver.choices.loads import least_work, load_bound
+from weft.solver.choices.relaxed.loads import least_work, load_bound
 from weft.solver.problem import BlockKind, Device
 from weft.solver.wide.block import WideBlock
 from weft.solver.wide.problem import WideProblem

@@ -27,8 +27,8 @@ from math import gcd, lcm
 import networkx as nx
 from ortools.sat.python import cp_model
 
-from weft.solver.choices.certain import Facts, alternative_under, cases, exact
-from weft.solver.choices.relaxed_waits import direct_waits
+from weft.solver.choices.relaxed.certain import Facts, alternative_under, cases, exact
+from weft.solver.choices.relaxed.waits import direct_waits
 from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.solve import run
 from weft.solver.wide.block import Options, WideBlock

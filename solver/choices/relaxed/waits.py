@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 import networkx as nx
 
-from weft.solver.choices.certain import ByClass, Facts, alternative_under, involved
+from weft.solver.choices.relaxed.certain import ByClass, Facts, alternative_under, involved
 from weft.solver.wide.block import Options, WideBlock, holds
 
 __all__ = ["Wait", "direct_waits", "implied_waits"]

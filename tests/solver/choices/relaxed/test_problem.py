@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support.alternatives import drawn_alternatives, mapped
 from tests.support.wide_problems import drawn_run, wide_problems
-from weft.solver.choices.relaxed import relaxed
+from weft.solver.choices.relaxed.problem import relaxed
 from weft.solver.cpsat.budget import Budget
 from weft.solver.problem import BlockKind, Device, Link
 from weft.solver.step.search import Infeasible, Search

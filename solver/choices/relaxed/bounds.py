@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from weft.solver.choices.loads import load_bound
-from weft.solver.choices.relaxed import relaxed
+from weft.solver.choices.relaxed.loads import load_bound
+from weft.solver.choices.relaxed.problem import relaxed
 from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.memory_order import find_room
 from weft.solver.relations.min_dist import takes_before_giving

@@ -5,7 +5,7 @@ has nothing to do with another. So the work of a device for the whole run is at 
 least that any case of a group's choices puts there. A device runs one block at a time: no step is shorter, and none
 takes less time of a device from its first start to its last end; nor can steady rounds follow each other sooner than
 after a round's work. Links carry one transfer at a time too, but are left to the relaxed problem
-(:mod:`weft.solver.choices.relaxed`), which in turn has to leave a block that moves out of every device.
+(:mod:`weft.solver.choices.relaxed.problem`), which in turn has to leave a block that moves out of every device.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fractions import Fraction
 
 import networkx as nx
 
-from weft.solver.choices.certain import cases, choices_of
+from weft.solver.choices.relaxed.certain import cases, choices_of
 from weft.solver.problem import Number
 from weft.solver.wide.block import WideBlock, holds
 from weft.solver.wide.problem import WideProblem

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.alternatives import drawn_alternatives, least_over
 from tests.support.wide_problems import drawn_run, keep_or_recompute, wide_runs
-from weft.solver.choices.bounds import bound_of
+from weft.solver.choices.relaxed.bounds import bound_of
 from weft.solver.problem import BlockKind, Device
 from weft.solver.step.search import solve
 from weft.solver.wide.block import WideBlock

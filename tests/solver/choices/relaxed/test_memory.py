@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weft.solver.choices.certain import Facts
-from weft.solver.choices.relaxed_memory import relaxed_amounts
+from weft.solver.choices.relaxed.certain import Facts
+from weft.solver.choices.relaxed.memory import relaxed_amounts
 from weft.solver.problem import BlockKind, Device
 from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem

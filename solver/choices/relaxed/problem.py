@@ -7,11 +7,11 @@ schedule of the relaxed problem with as many micro-batches (jobs and classes are
   ends no later than it did.
 * *Devices*: those that all alternatives hold, on which nothing new runs and nothing overlaps; a block whose
   alternatives have none in common gets a device of its own, on which its micro-batches run in turn as they did.
-* *Waits*: those that every assignment implies, as long as the shortest (:mod:`weft.solver.choices.relaxed_waits`).
+* *Waits*: those that every assignment implies, as long as the shortest (:mod:`weft.solver.choices.relaxed.waits`).
 * *Links*: a wait keeps its link where all alternatives use it; its lag is the least. A link then carries some of the
   transfers that it did, none longer, in the same order as their producers keep their starts: by induction over that
   order each begins and arrives no later than it did.
-* *Memory*: amounts that are never more than the assignment's (:mod:`weft.solver.choices.relaxed_memory`); where none
+* *Memory*: amounts that are never more than the assignment's (:mod:`weft.solver.choices.relaxed.memory`); where none
   are known the device is unlimited.
 
 So the makespan, the span and the period of the mapped schedule are no larger, and each bound, refuter and proof of
@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 
-from weft.solver.choices.certain import (
+from weft.solver.choices.relaxed.certain import (
     ByClass,
     Facts,
     alternative_under,
@@ -34,8 +34,8 @@ from weft.solver.choices.certain import (
     of_class,
     owners,
 )
-from weft.solver.choices.relaxed_memory import Held, relaxed_amounts
-from weft.solver.choices.relaxed_waits import Wait, implied_waits
+from weft.solver.choices.relaxed.memory import Held, relaxed_amounts
+from weft.solver.choices.relaxed.waits import Wait, implied_waits
 from weft.solver.problem import Device, Number
 from weft.solver.wide.block import Amounts, WideBlock, WideDependency, holds
 from weft.solver.wide.problem import WideProblem
