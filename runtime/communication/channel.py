@@ -11,6 +11,7 @@ that dies without a word is noticed by the connection, or after ``timeout``.
 
 from __future__ import annotations
 
+import datetime
 import threading
 import time
 import uuid
@@ -70,6 +71,8 @@ class Pending:
                     work.wait()
             sleep_until(begun + self._seconds, time.perf_counter)
         except BaseException as error:
+            if lane.failed is None:
+                self._channel.told.write(str(self._channel.sentence(self._name, error)))
             lane.failed = self._error = error
         finally:
             del self._begin  # and the tensors that it holds
@@ -108,12 +111,14 @@ class Pending:
 class Channel:
     """The collectives of the ranks of ``group`` (by default of all). To be made by all of them together.
 
-    ``timeout``: seconds that a collective waits for the other ranks. Raises ``ValueError`` where no process group has
-    been initialised, or this rank is not of the group.
+    ``timeout``: seconds that a collective waits for the other ranks. ``only`` some of the ranks of the group make it,
+    by their numbers there. ``told``: where several channels of one program tell of failures.
+
+    Raises ``ValueError`` where no process group has been initialised, or this rank is not of the group.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None, device: torch.device | str = "cpu",
-                 timeout: float = 60.0) -> None:
+                 timeout: float = 60.0, *, only: Sequence[int] | None = None, told: Told | None = None) -> None:
         if not dist.is_available() or not dist.is_initialized():
             raise ValueError("no process group is initialised: call torch.distributed.init_process_group first, on "
                              "every rank")
@@ -122,9 +127,9 @@ class Channel:
         if dist.get_rank(group) < 0:
             raise ValueError(f"rank {dist.get_rank()} is not of the process group: it takes no part in its collectives")
         self.device, self.timeout = torch.device(device), timeout
-        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
-        self.group = own_group(group, timeout)
-        self.told = Told(self._common_name())
+        self.group = own_group(group, timeout, only)
+        self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
+        self.told = Told(self._common_name()) if told is None else told
         self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._lane = _Lane()
         if self._stream is None:
@@ -189,11 +194,10 @@ class Channel:
         return name[0]
 
 
-def own_group(group: dist.ProcessGroup | None, timeout: float) -> dist.ProcessGroup:
-    """A new group of the ranks of ``group``; all of them must call it together."""
-    import datetime
-
+def own_group(group: dist.ProcessGroup | None, timeout: float, only: Sequence[int] | None = None) -> dist.ProcessGroup:
+    """A new group of the ranks of ``group``, or ``only`` of some; all of them must call it together."""
     ranks = list(range(dist.get_world_size())) if group is None else dist.get_process_group_ranks(group)
+    ranks = ranks if only is None else [ranks[i] for i in only]
     made = dist.new_group(ranks, timeout=datetime.timedelta(seconds=timeout),
                           use_local_synchronization=len(ranks) < dist.get_world_size())
     assert isinstance(made, dist.ProcessGroup)

@@ -46,8 +46,9 @@ class Part:
 @dataclass(frozen=True)
 class Call:
     """One kernel or collective, by ``kind``; tensors by name. ``function``: of a pointwise one,
-    ``function(torch, *tensors, **attributes)``. ``axis``: along which a collective cuts or joins (``None``: all
-    elements in a row). ``over_ranks``: a norm whose operand is sliced."""
+    ``function(torch, *tensors, **attributes)``. ``axis``: along which it cuts or joins slices (``None``: all elements
+    in a row). ``over_ranks``: a norm whose operand is sliced. ``chunk``: of the output, where it is cut. ``peers``: of
+    a send, the index of the sending and of the receiving rank among all."""
 
     stage: str
     kind: str
@@ -57,6 +58,8 @@ class Call:
     function: Callable[..., Any] | None = None
     axis: int | None = None
     over_ranks: bool = False
+    chunk: Chunk | None = None
+    peers: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -100,12 +103,14 @@ class Value:
 @dataclass(frozen=True)
 class RankProgram:
     """``instructions`` of rank ``index`` of the ``ranks`` of pipeline group ``group``; ``values``: all tensors of the
-    program by name; ``given``: what comes from outside; ``kept``: what is handed back."""
+    program by name; ``given``: what comes from outside to this rank; ``kept``: what is handed back. ``digest`` names
+    the program: the same on all ranks that run one."""
 
     index: int
     ranks: int
     group: int
     groups: int
+    digest: str
     instructions: tuple[Instruction, ...]
     values: Mapping[str, Value]
     given: tuple[str, ...]
