@@ -192,7 +192,7 @@ class Tracer:
 
     def message(self, what: Work, target: int) -> Callable[[Parcel], Parcel]:
         wanted = self.layout(what, target)
-        return lambda result: {name: result[name].expand(*shape).contiguous() for name, (shape, _) in wanted.items()}
+        return lambda result: {name: result[name].expand(*looks.known).contiguous() for name, looks in wanted.items()}
 
     def prepare(self, work: Work) -> Callable[[Mapping[Work, Parcel]], None]:
         def dawdle(results: Mapping[Work, Parcel]) -> None:
