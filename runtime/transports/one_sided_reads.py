@@ -9,7 +9,7 @@ threads).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableSequence, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -28,11 +28,16 @@ BEFORE = 2
 
 
 class Note(Protocol):
-    """What is said of one message, in the receiver's memory. ``taken`` is written only by the receiver, ``words``
-    only by the sender; writes are seen in their order."""
+    """What is said of one message, in the receiver's memory. ``taken`` is written only by the receiver, the words only
+    by the sender; writes are seen in their order."""
 
-    words: MutableSequence[int]
     taken: int
+
+    def write(self, words: Iterable[int]) -> None:
+        """Say this, in as many words as the note has."""
+
+    def read(self) -> list[int]:
+        """What has been said."""
 
 
 class Offer(NamedTuple):
@@ -94,8 +99,7 @@ class Reads:
         said = [0] * words_of(message.layout)
         describe(message.layout, dict(zip(names, offer.tensors, strict=False)), said,
                  (len(rest), offer.tensors[-1].data_ptr()))
-        for place, word in enumerate((offer.file, offer.base, *said)):
-            self._out[message].words[place] = word
+        self._out[message].write((offer.file, offer.base, *said))
         offered = self._offered[message]
         offered.kept, offered.count = offer, offered.count + 1
         return sum(tensor.nbytes for tensor in offer.tensors)
@@ -111,7 +115,7 @@ class Reads:
     def take(self, landing: Landing) -> None:
         """Read what the note of ``landing`` tells of into its slot."""
         note = self._in[landing]
-        file, base, *said = note.words
+        file, base, *said = note.read()
         read = partial(self._reach.read, landing.peer, file)
         rest = torch.empty(said[0], dtype=torch.int64)
         if said[0]:

@@ -37,7 +37,7 @@ class TwoMessages:
         self._device, self._has_tags = device, has_tags
         landings = [landing for landing in table.receives if not landing.layout.is_known]
         messages = [message for message in table.sends if not message.layout.is_known]
-        self._tags = {**_tags(landings), **_tags(messages)}
+        self._tags: dict[Landing | Staging, int] = {**_tags(landings), **_tags(messages)}
         self.slots = {landing.slot: Growing(device) for landing in landings}
         self.staging = {message.slot: Growing(device) for message in messages}
         self.parcels: Mapping[Landing, dict[str, Tensor]] = {landing: {} for landing in landings}
@@ -113,7 +113,7 @@ def _bytes(tensor: Tensor) -> Tensor:
     return tensor.view(-1).view(torch.uint8)
 
 
-def _tags(entries: Sequence[Landing] | Sequence[Staging]) -> dict[Landing | Staging, int]:
+def _tags(entries: Sequence[Landing | Staging]) -> dict[Landing | Staging, int]:
     """A tag for each of the messages with a peer in one direction, by their order: the same on both ends."""
     counts: dict[int, int] = {}
     found: dict[Landing | Staging, int] = {}
