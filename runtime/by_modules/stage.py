@@ -328,8 +328,8 @@ class _Walk(TorchFunctionMode):
         """What the stage gives under ``name``: zeros where this micro-batch went a way on which nobody reads it."""
         if name in self.kept:
             return self.kept[name]
-        shape, dtype = self.traced.looks[name]
-        return torch.zeros(shape, dtype=dtype, device=self.device)
+        looks = self.traced.looks[name]
+        return torch.zeros(looks.known, dtype=looks.dtype, device=self.device)
 
 
 def _numbers(value: Any) -> Any:

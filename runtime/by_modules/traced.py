@@ -74,7 +74,7 @@ class Traced:
 
     def sizes(self) -> tuple[float | None, ...]:
         """The bytes of each value that passes."""
-        return tuple(float(looks.dtype.itemsize * math.prod(looks.shape)) for looks in self.looks.values())
+        return tuple(float(looks.dtype.itemsize * math.prod(looks.known)) for looks in self.looks.values())
 
     @property
     def digest(self) -> str:

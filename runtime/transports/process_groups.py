@@ -19,6 +19,7 @@ from weft.runtime.plan.buffers import BufferTable, Landing, Staging
 from weft.runtime.ranks.session import Session
 from weft.runtime.transports.buffer_tensors import allocate, view
 from weft.runtime.transports.interface import Parcel, Transfer, TransportError
+from weft.runtime.transports.two_messages import TwoMessages
 
 __all__ = ["ProcessGroupTransport"]
 
@@ -37,7 +38,7 @@ class _Begun:
 
     __slots__ = ("_handles", "_on_gpu", "_peer", "_sent")
 
-    def __init__(self, peer: int, handles: Sequence[dist.Work], on_gpu: bool, sent: Parcel | None = None) -> None:
+    def __init__(self, peer: int, handles: Sequence[dist.Work], on_gpu: bool, sent: object = None) -> None:
         self._peer, self._handles, self._on_gpu, self._sent = peer, handles, on_gpu, sent
 
     def wait(self) -> None:
@@ -66,7 +67,10 @@ class ProcessGroupTransport:
         self._staging_slots: list[Tensor | None] = [None] * len(table.staging_slots)
         self._table, self._device = table, session.device
         slots = allocate(table.slots, session.device)
-        self._slots = {landing: view(slots[landing.slot], landing.layout) for landing in table.receives}
+        self._unknown = TwoMessages(table, session.device, has_tags=backend != "nccl")
+        self._slots: dict[Landing, Parcel] = {
+            landing: view(slots[landing.slot], landing.layout) if landing.layout.is_known
+            else self._unknown.parcels[landing] for landing in table.receives}
         self._channels = _connect(session, backend, {*(landing.peer for landing in table.receives),
                                                      *(message.peer for message in table.sends)})
 
@@ -79,6 +83,8 @@ class ProcessGroupTransport:
         return self._slots[landing]
 
     def receiver(self, landing: Landing) -> Callable[[], Transfer]:
+        if not landing.layout.is_known:
+            return self._unknown.receiver(landing, self._begins(landing.peer, sends=False), self._finish(landing.peer))
         peer, on_gpu, (group, number) = landing.peer, self._device.type == "cuda", self._channels[landing.peer]
         begin, targets = group.recv, [[_numbers(tensor)] for tensor in self._slots[landing].values()]
 
@@ -91,6 +97,8 @@ class ProcessGroupTransport:
         return receive
 
     def sender(self, message: Staging) -> Callable[[Parcel], Transfer]:
+        if not message.layout.is_known:
+            return self._unknown.sender(message, self._begins(message.peer, sends=True), self._finish(message.peer))
         peer, on_gpu, (group, number) = message.peer, self._device.type == "cuda", self._channels[message.peer]
         begin, names = group.send, [part.name for part in message.layout.parts]
 
@@ -107,6 +115,24 @@ class ProcessGroupTransport:
     def close(self) -> None:
         self._slots.clear()
         self._staging_slots.clear()
+        self._unknown.close()
+
+    def _begins(self, peer: int, *, sends: bool) -> Callable[[Tensor, int], dist.Work]:
+        """What starts sending one tensor to ``peer``, or receiving one from it, under a tag."""
+        group, number = self._channels[peer]
+        operation = group.send if sends else group.recv
+
+        def begin(tensor: Tensor, tag: int) -> dist.Work:
+            try:
+                return operation([tensor], number, tag)
+            except RuntimeError as error:
+                raise _gone(peer, error) from None
+
+        return begin
+
+    def _finish(self, peer: int) -> Callable[[Sequence[dist.Work], object], Transfer]:
+        on_gpu = self._device.type == "cuda"
+        return lambda handles, sent: _Begun(peer, handles, on_gpu, sent)
 
     def _staged(self, message: Staging) -> Parcel:
         memory = self._staging_slots[message.slot]

@@ -16,7 +16,8 @@ import platform
 import secrets
 import select
 import time
-from collections.abc import Callable, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +28,8 @@ from weft.runtime.ranks.session import Session
 from weft.runtime.transports.buffer_tensors import ALIGNED, allocate, view, whole
 from weft.runtime.transports.interface import Parcel, TransportError
 from weft.runtime.transports.one_sided import OneSided
+from weft.runtime.transports.one_sided_reads import Reads, note_words
+from weft.runtime.transports.reach import OwnHost, can_read
 
 __all__ = ["matching", "share"]
 
@@ -74,6 +77,31 @@ class _Counters:
         self._moments[number % len(self._moments)] = self._free + latency
 
 
+class _Note:
+    """The :class:`~weft.runtime.transports.one_sided_reads.Note` of ``count`` words at ``offset`` of a shared memory:
+    a line for what the receiver writes, then the sender's."""
+
+    def __init__(self, memory: memoryview, offset: int, count: int) -> None:
+        self._taken = memory[offset:offset + 8].cast("q")
+        self._words = memory[offset + ALIGNED:offset + ALIGNED + 8 * count].cast("q")
+
+    @property
+    def taken(self) -> int:
+        return self._taken[0]
+
+    @taken.setter
+    def taken(self, count: int) -> None:
+        self._taken[0] = count
+
+    def write(self, words: Iterable[int]) -> None:
+        """Say this, in as many words as the note has."""
+        self._words[:] = array("q", words)
+
+    def read(self) -> list[int]:
+        """What has been said."""
+        return self._words.tolist()
+
+
 class _Shape:
     """What lies where in the memory of a rank with ``table``: the same on all ranks."""
 
@@ -86,6 +114,11 @@ class _Shape:
         for size in () if on_gpu else table.slots:
             self.slots.append(at)
             at += whole(size)
+        self.notes = {}
+        for landing in table.receives:
+            if not landing.layout.is_known:
+                self.notes[landing] = at
+                at += ALIGNED + whole(8 * note_words(landing))
         self.size = at
 
 
@@ -99,14 +132,29 @@ def share(session: Session, tables: Sequence[BufferTable], link: tuple[float, fl
     if link is not None and session.device.type == "cuda":
         raise TransportError("--transport emulated is for stages that run on a CPU")
     memories = _Memories(session, tables, link)
-    slots = {landing: memories.slot(rank, landing) for landing in table.receives}
-    remote = {message: memories.slot(message.peer, landing) for message, landing in matching(rank, tables).items()}
+    targets = matching(rank, tables)
+    slots = {landing: memories.slot(rank, landing) for landing in table.receives if landing.layout.is_known}
+    remote = {message: memories.slot(message.peer, landing) for message, landing in targets.items()
+              if landing.layout.is_known}
+    reads = _reads(session, memories, table, targets) if any(
+        not landing.layout.is_known for other in tables for landing in other.receives) else None
     session.barrier("to share memory")
     os.close(memories.file)  # all ranks have mapped what they need
     processes = _Processes(memories.pids)
     return OneSided(slots, remote, {peer: memories.lane(rank, peer) for peer in memories.pids},
                     {peer: memories.lane(peer, rank) for peer in memories.pids}, processes.alive,
-                    closed=processes.close)
+                    closed=processes.close, reads=reads)
+
+
+def _reads(session: Session, memories: _Memories, table: BufferTable, targets: Mapping[Staging, Landing]) -> Reads:
+    """What reads the messages of unknown shapes; all ranks must call it together."""
+    readable = session.exchange({peer for peer in memories.pids if memories.is_readable(peer)}, "sharing memory")
+    reach = OwnHost(memories.pids, {peer for peer in memories.pids if session.rank in readable[peer]})
+    return Reads(session.device,
+                 {landing: memories.note(session.rank, landing) for landing in table.receives
+                  if not landing.layout.is_known},
+                 {message: memories.note(message.peer, landing) for message, landing in targets.items()
+                  if not landing.layout.is_known}, reach)
 
 
 class _Memories:
@@ -122,14 +170,16 @@ class _Memories:
         token = secrets.token_bytes(16)
         self.file, own = _own_memory(rank, self._shape(rank).size, token)
         self._gpu_slots = allocate(table.slots, session.device) if self._on_gpu else []
-        found: list[Any] = session.exchange((os.getpid(), self.file, token, _gpu_handles(self._gpu_slots, table)),
-                                            "sharing memory")
+        address = torch.frombuffer(own, dtype=torch.uint8).data_ptr()
+        found: list[Any] = session.exchange((os.getpid(), self.file, token, address,
+                                             _gpu_handles(self._gpu_slots, table)), "sharing memory")
         self._peers_slots = _PeersSlots(rank, {owner: handles for owner, (*_, handles) in enumerate(found)})
         peers = {landing.peer for landing in table.receives} | {message.peer for message in table.sends}
         self.pids = {peer: found[peer][0] for peer in sorted(peers)}
+        self._tokens = {peer: found[peer][2:4] for peer in self.pids}
         self._memories = {rank: memoryview(own)}
         for peer, pid in self.pids.items():
-            _, file, its_token, _ = found[peer]
+            _, file, its_token, *_ = found[peer]
             self._memories[peer] = memoryview(_map(peer, pid, file, its_token, self._shape(peer)))
 
     def slot(self, owner: int, landing: Landing) -> Parcel:
@@ -140,6 +190,15 @@ class _Memories:
             return view(memory, landing.layout)
         return view(torch.frombuffer(self._memories[owner], dtype=torch.uint8, count=landing.layout.size,
                                      offset=self._shape(owner).slots[landing.slot]), landing.layout)
+
+    def note(self, owner: int, landing: Landing) -> _Note:
+        """What is said of ``landing``, in the memory of rank ``owner``."""
+        return _Note(self._memories[owner], self._shape(owner).notes[landing], note_words(landing))
+
+    def is_readable(self, peer: int) -> bool:
+        """Whether this process may read all memory of ``peer``'s."""
+        token, address = self._tokens[peer]
+        return can_read(self.pids[peer], address, token)
 
     def lane(self, owner: int, source: int) -> _Counters:
         """The counters of what rank ``source`` sends to rank ``owner``, in the owner's memory."""
