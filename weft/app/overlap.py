@@ -25,7 +25,7 @@ from weft.models.overlap.together import overlap_of
 from weft.models.overlap.ways import Ways
 from weft.models.spec.sections import Spec
 from weft.models.tensor_parallel.shapes import together
-from weft.solver.choices.loads import load_bound
+from weft.solver.choices.relaxed.loads import load_bound
 from weft.solver.choices.solve import solve_wide
 from weft.solver.control.clock import OutOfTime
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
@@ -59,7 +59,7 @@ def solve_overlapped(source: Source, micro_batches: MicroBatches | None, options
     spec = _spec(source, options)
     with options.preparing():
         case = None if set(spec.placement.shapes) == {"data"} else case_of(spec, micro_batches, options)
-    count = spec.micro_batches if micro_batches is None else int(micro_batches)  # type: ignore[call-overload]
+    count = micro_batches if isinstance(micro_batches, int) else spec.micro_batches
     return _Search(spec, case, count, options, on_progress).result()
 
 
