@@ -28,7 +28,7 @@ from torch import Tensor
 from weft.runtime.communication.told import Told
 from weft.runtime.ranks.stopwatch import sleep_until
 
-__all__ = ["Channel", "CommunicationError", "Pending"]
+__all__ = ["Channel", "CommunicationError", "Pending", "own_group", "require_group"]
 
 LOOK = 0.2  # seconds between two looks at whether another rank has failed
 
@@ -119,13 +119,9 @@ class Channel:
 
     def __init__(self, group: dist.ProcessGroup | None = None, device: torch.device | str = "cpu",
                  timeout: float = 60.0, *, only: Sequence[int] | None = None, told: Told | None = None) -> None:
-        if not dist.is_available() or not dist.is_initialized():
-            raise ValueError("no process group is initialised: call torch.distributed.init_process_group first, on "
-                             "every rank")
+        require_group(group)
         if not 0 < timeout < float("inf"):
             raise ValueError(f"timeout is {timeout}, it must be a number of seconds greater than 0")
-        if dist.get_rank(group) < 0:
-            raise ValueError(f"rank {dist.get_rank()} is not of the process group: it takes no part in its collectives")
         self.device, self.timeout = torch.device(device), timeout
         self.group = own_group(group, timeout, only)
         self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
@@ -192,6 +188,15 @@ class Channel:
         name = [uuid.uuid4().hex]
         dist.broadcast_object_list(name, dist.get_global_rank(self.group, 0), group=self.group)
         return name[0]
+
+
+def require_group(group: dist.ProcessGroup | None) -> None:
+    """Raise ``ValueError`` where no process group has been initialised, or this rank is not of ``group``."""
+    if not dist.is_available() or not dist.is_initialized():
+        raise ValueError("no process group is initialised: call torch.distributed.init_process_group first, on every "
+                         "rank")
+    if dist.get_rank(group) < 0:
+        raise ValueError(f"rank {dist.get_rank()} is not of the process group: it takes no part in its collectives")
 
 
 def own_group(group: dist.ProcessGroup | None, timeout: float, only: Sequence[int] | None = None) -> dist.ProcessGroup:
