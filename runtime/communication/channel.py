@@ -16,7 +16,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any
@@ -30,6 +30,7 @@ from weft.runtime.ranks.stopwatch import sleep_until
 
 __all__ = ["Channel", "CommunicationError", "Pending", "own_group", "require_group"]
 
+_NOTHING = "not there"
 LOOK = 0.2  # seconds between two looks at whether another rank has failed
 
 
@@ -145,14 +146,16 @@ class Channel:
             self._lane.queue.put(pending)
         return pending
 
-    def agree(self, what: str, value: object) -> None:
-        """Raise ``ValueError``, on all ranks, unless all have the same ``value``; ``what`` names it."""
-        values: list[Any] = [None] * self.size
-        dist.all_gather_object(values, value, group=self.group)
-        for rank, other in enumerate(values):
-            if other != values[0]:
-                raise ValueError(f"{what} must be the same on all ranks, but it is {values[0]!r:.200} on rank 0 and "
-                                 f"{other!r:.200} on rank {rank}")
+    def agree(self, values: Mapping[str, object]) -> None:
+        """Raise ``ValueError``, on all ranks, unless all have the same ``values``, by what they are called."""
+        gathered: list[Any] = [None] * self.size
+        dist.all_gather_object(gathered, dict(values), group=self.group)
+        for rank, others in enumerate(gathered):
+            for what in (*gathered[0], *others):
+                one, other = gathered[0].get(what, _NOTHING), others.get(what, _NOTHING)
+                if one != other:
+                    raise ValueError(f"{what} must be the same on all ranks, but it is {one!s:.200} on rank 0 and "
+                                     f"{other!s:.200} on rank {rank}")
 
     @contextmanager
     def telling(self, where: str) -> Iterator[None]:

@@ -10,11 +10,13 @@ first chunk as early as can be, and with one computation before and one behind, 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 
 from weft.models.communication.functions import function_named
-from weft.models.communication.program import COLLECTIVES, Overlap, Program, Stage
+from weft.models.communication.program import COLLECTIVES, CommunicationError, Overlap, Program, Stage
 from weft.runtime.communication.instructions import (
     Call,
     Chunk,
@@ -28,28 +30,36 @@ from weft.runtime.communication.instructions import (
     Wait,
 )
 
-__all__ = ["lower"]
+__all__ = ["Emulated", "lower"]
 
 
-def lower(program: Program, rank: int, *, seconds: Mapping[str, float] | None = None, launch: float = 0.0
-          ) -> RankProgram:
+@dataclass(frozen=True)
+class Emulated:
+    """What stages take at least on ranks without the devices they are for: ``seconds`` by stage, all its chunks
+    together, and ``launches`` by stage, seconds of each chunk besides."""
+
+    seconds: Mapping[str, float]
+    launches: Mapping[str, float] = field(default_factory=dict)
+
+
+def lower(program: Program, rank: int, emulated: Emulated | None = None) -> RankProgram:
     """The instructions of ``rank``: of pipeline group g, its i-th rank is rank g N + i.
 
-    ``seconds``: by stage, what it takes at least (all its chunks together), ``launch``: what each start on a network
-    lane takes besides. Raises ``ValueError`` for a stage that is not there, or seconds below 0.
+    Raises :class:`~weft.models.communication.program.CommunicationError` for emulated stages that are not there, or
+    take less than 0 seconds.
     """
-    for name, value in (seconds or {}).items():
+    emulated = emulated or Emulated({})
+    for name, value in (*emulated.seconds.items(), *emulated.launches.items()):
+        if not 0 <= value < math.inf:
+            raise CommunicationError(f"emulated: the stage {program.stage(name).name!r} is to take {value} seconds, it "
+                                     "takes 0 or more")
         program.stage(name)
-        if value < 0:
-            raise ValueError(f"the stage {name!r} is to take {value} s: give at least 0")
-    if launch < 0:
-        raise ValueError(f"launch is {launch} s: give at least 0")
-    return _Lowering(program, rank, seconds or {}, launch).lowered()
+    return _Lowering(program, rank, emulated).lowered()
 
 
 class _Lowering:
-    def __init__(self, program: Program, rank: int, seconds: Mapping[str, float], launch: float) -> None:
-        self.program, self.rank, self.seconds, self.launch = program, rank, seconds, launch
+    def __init__(self, program: Program, rank: int, emulated: Emulated) -> None:
+        self.program, self.rank, self.emulated = program, rank, emulated
         self.group = rank // program.ranks
         self.instructions: list[Instruction] = []
         self.lane_of: dict[Key, Lane] = {}
@@ -102,7 +112,7 @@ class _Lowering:
             self.waited.update(open_keys)
         after = open_keys if lane != "compute" else ()
         parts = 1 if overlap is None else overlap.chunks
-        seconds = self.seconds.get(stage.name, 0.0) / parts + (self.launch if lane != "compute" else 0.0)
+        seconds = self.emulated.seconds.get(stage.name, 0.0) / parts + self.emulated.launches.get(stage.name, 0.0)
         self.instructions.append(Step(key, lane, calls, reads, writes, after, seconds))
         self.lane_of[key] = lane
         self.read.update(part.name for part in reads)

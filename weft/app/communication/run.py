@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from weft.app.communication.lowering import lower
+from weft.app.communication.lowering import Emulated, lower
 from weft.models.communication.program import CommunicationError, Program
 
 if TYPE_CHECKING:
@@ -25,17 +25,17 @@ class ProgramOnRank:
     own, and is waited for just before its result is read; chains of ``program.overlaps`` run in chunks.
 
     ``compiled``: let ``torch.compile`` make one function of each fused stage (a string: with that backend); where it
-    cannot, the stage runs as it is, and :attr:`notes` says so. ``seconds`` and ``launch`` emulate on CPUs what they are
-    not: by stage what it takes at least, and what each start of a collective takes besides. ``timeout``: seconds that a
-    collective waits for the other ranks. ``half``: the type of elements of two bytes, bfloat16 by default.
+    cannot, the stage runs as it is, and :attr:`notes` says so. ``emulated``: what stages take at least, on CPUs.
+    ``timeout``: seconds that a collective waits for the other ranks. ``half``: the type of elements of two bytes,
+    bfloat16 by default.
 
     Raises ``ValueError`` where no process group is initialised, it has another number of ranks than the program, or
     ranks have different programs.
     """
 
     def __init__(self, program: Program, group: dist.ProcessGroup | None = None, device: torch.device | str = "cpu", *,
-                 compiled: bool | str = False, seconds: Mapping[str, float] | None = None, launch: float = 0.0,
-                 timeout: float = 60.0, half: torch.dtype | None = None) -> None:
+                 compiled: bool | str = False, emulated: Emulated | None = None, timeout: float = 60.0,
+                 half: torch.dtype | None = None) -> None:
         import torch
         import torch.distributed as dist
 
@@ -44,7 +44,7 @@ class ProgramOnRank:
 
         require_group(group)
         self.program = program
-        self._lowered = lower(program, dist.get_rank(group), seconds=seconds, launch=launch)
+        self._lowered = lower(program, dist.get_rank(group), emulated)
         self._executor = ProgramExecutor(self._lowered, group, device, timeout=timeout, compiled=compiled,
                                          half=half or torch.bfloat16)
 
