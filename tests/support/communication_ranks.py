@@ -147,7 +147,8 @@ def training(rule: str) -> dict[str, Any]:
         backward(second)
         optimizer.step()
     state = model.state_dict()
-    found: dict[str, Any] = {"difference": max(float((state[name] - value).abs().max()) for name, value in plain.state_dict().items()),
+    found: dict[str, Any] = {
+        "difference": max(float((state[name] - value).abs().max()) for name, value in plain.state_dict().items()),
         "state_bytes": optimizer.state_bytes, "buckets": len(optimizer.buckets),
         "whole_bytes": 2 * sum(parameter.nbytes for parameter in model.parameters()),
         "moved": max(float((state[name] - value).abs().max()) for name, value in Model().state_dict().items())}

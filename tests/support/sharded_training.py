@@ -61,7 +61,7 @@ class LAMB:
             mean, square = state["m"] / (1 - 0.9 ** state["t"]), state["v"] / (1 - 0.999 ** state["t"])
             update = mean / (square.sqrt() + 1e-6) + self.decay * w
             ratio = w.norm() / update.norm() if w.norm() > 0 and update.norm() > 0 else torch.ones(())
-            w -= self.lr * ratio * update
+            w.sub_(self.lr * ratio * update)
 
 
 def plain_rule(rule: str, model: nn.Module, lr: float, weight_decay: float) -> Any:
