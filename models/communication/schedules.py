@@ -6,7 +6,6 @@ number is a choice of the problem (:mod:`weft.models.communication.problem`).
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -49,30 +48,32 @@ class Reached:
         return f"{count} programs" if self.complete else f"{count} programs, the limit: there are more"
 
 
-def schedules(program: Program, limit: int = 512) -> Reached:
+def schedules(program: Program, limit: int = 1024) -> Reached:
     """The programs that split, reorder, as_slice and fuse reach from ``program``, at most ``limit``, each once.
 
     A split takes the axis along which most of what follows can be moved before the gather. Stages are moved one by
     one. Of each program that comes out there are three: its stages as they are, its pointwise parts fused, and these
-    fused with the reduce-scatters, gathers and sends beside them. They come in order of the number of passes.
+    fused with the reduce-scatters, gathers and sends beside them. They come in order of the number of passes; where
+    there are more than ``limit``, those that are found by following one way to its end before the next.
     """
     seen = {_key(program)}
     found: list[Schedule] = []
-    rest = deque([Schedule(program, ())])
-    while rest:
-        at = rest.popleft()
-        for made in (at, *_fusings(at)):
-            if made is at or _key(made.program) not in seen:
+    rest = [Schedule(program, ())]
+    while rest and len(found) < limit:
+        at = rest.pop()
+        found.append(at)
+        for made in _fusings(at):
+            if _key(made.program) not in seen:
                 seen.add(_key(made.program))
                 found.append(made)
-        if len(found) >= limit:
-            return Reached(tuple(found[:limit]), limit, len(found) == limit and not rest and not any(_moves(at)))
+        further = []
         for made in _moves(at):
-            key = _key(made.program)
-            if key not in seen:
-                seen.add(key)
-                rest.append(made)
-    return Reached(tuple(found), limit, True)
+            if _key(made.program) not in seen:
+                seen.add(_key(made.program))
+                further.append(made)
+        rest += reversed(further)
+    kept = sorted(found[:limit], key=lambda entry: len(entry.passes))
+    return Reached(tuple(kept), limit, not rest and len(found) <= limit)
 
 
 def fused_parts(program: Program, collectives: bool = False) -> Program:
