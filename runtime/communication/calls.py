@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from weft.runtime.communication import collectives
-from weft.runtime.communication.chunking import slice_of, take, whole_places
+from weft.runtime.communication.chunking import in_pieces, slice_of, take, whole_places
 from weft.runtime.communication.instructions import Call, RankProgram
 from weft.runtime.communication.kernels import KERNELS, dropped
 
@@ -73,7 +73,7 @@ class Calls:
 
     def _reduce_scatter(self, call: Call, tensor: Tensor, into: Tensor | None) -> Tensor:
         every, axis = (tensor.reshape(-1), 0) if call.axis is None else (tensor, call.axis)
-        parts = every.unflatten(axis, (self.ranks, -1)).movedim(axis, 0).contiguous()
+        parts = in_pieces(every.contiguous(), axis, self.ranks).movedim(axis, 0).contiguous()
         mine = parts.new_empty(parts.shape[1:]) if into is None or into.shape != parts.shape[1:] else into
         self.issue(call.stage, lambda: collectives.reduce_scatter(mine.view(-1), parts.view(-1), self.group))
         return mine

@@ -16,7 +16,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any
@@ -28,8 +28,9 @@ from torch import Tensor
 from weft.runtime.communication.told import Told
 from weft.runtime.ranks.stopwatch import sleep_until
 
-__all__ = ["Channel", "CommunicationError", "Pending"]
+__all__ = ["Channel", "CommunicationError", "Pending", "own_group", "require_group"]
 
+_NOTHING = "not there"
 LOOK = 0.2  # seconds between two looks at whether another rank has failed
 
 
@@ -119,13 +120,9 @@ class Channel:
 
     def __init__(self, group: dist.ProcessGroup | None = None, device: torch.device | str = "cpu",
                  timeout: float = 60.0, *, only: Sequence[int] | None = None, told: Told | None = None) -> None:
-        if not dist.is_available() or not dist.is_initialized():
-            raise ValueError("no process group is initialised: call torch.distributed.init_process_group first, on "
-                             "every rank")
+        require_group(group)
         if not 0 < timeout < float("inf"):
             raise ValueError(f"timeout is {timeout}, it must be a number of seconds greater than 0")
-        if dist.get_rank(group) < 0:
-            raise ValueError(f"rank {dist.get_rank()} is not of the process group: it takes no part in its collectives")
         self.device, self.timeout = torch.device(device), timeout
         self.group = own_group(group, timeout, only)
         self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
@@ -149,14 +146,16 @@ class Channel:
             self._lane.queue.put(pending)
         return pending
 
-    def agree(self, what: str, value: object) -> None:
-        """Raise ``ValueError``, on all ranks, unless all have the same ``value``; ``what`` names it."""
-        values: list[Any] = [None] * self.size
-        dist.all_gather_object(values, value, group=self.group)
-        for rank, other in enumerate(values):
-            if other != values[0]:
-                raise ValueError(f"{what} must be the same on all ranks, but it is {values[0]!r:.200} on rank 0 and "
-                                 f"{other!r:.200} on rank {rank}")
+    def agree(self, values: Mapping[str, object]) -> None:
+        """Raise ``ValueError``, on all ranks, unless all have the same ``values``, by what they are called."""
+        gathered: list[Any] = [None] * self.size
+        dist.all_gather_object(gathered, dict(values), group=self.group)
+        for rank, others in enumerate(gathered):
+            for what in (*gathered[0], *others):
+                one, other = gathered[0].get(what, _NOTHING), others.get(what, _NOTHING)
+                if one != other:
+                    raise ValueError(f"{what} must be the same on all ranks, but it is {one!s:.200} on rank 0 and "
+                                     f"{other!s:.200} on rank {rank}")
 
     @contextmanager
     def telling(self, where: str) -> Iterator[None]:
@@ -192,6 +191,15 @@ class Channel:
         name = [uuid.uuid4().hex]
         dist.broadcast_object_list(name, dist.get_global_rank(self.group, 0), group=self.group)
         return name[0]
+
+
+def require_group(group: dist.ProcessGroup | None) -> None:
+    """Raise ``ValueError`` where no process group has been initialised, or this rank is not of ``group``."""
+    if not dist.is_available() or not dist.is_initialized():
+        raise ValueError("no process group is initialised: call torch.distributed.init_process_group first, on every "
+                         "rank")
+    if dist.get_rank(group) < 0:
+        raise ValueError(f"rank {dist.get_rank()} is not of the process group: it takes no part in its collectives")
 
 
 def own_group(group: dist.ProcessGroup | None, timeout: float, only: Sequence[int] | None = None) -> dist.ProcessGroup:

@@ -9,18 +9,24 @@ from torch import Tensor
 
 from weft.runtime.communication.instructions import Chunk, Value
 
-__all__ = ["place", "put", "slice_of", "take", "whole_places"]
+__all__ = ["in_pieces", "place", "put", "slice_of", "take", "whole_places"]
 
 
 def take(tensor: Tensor, chunk: Chunk | None) -> Tensor:
     """A chunk of ``tensor``, all of it where there is none; a view where its elements need not be put together."""
     if chunk is None:
         return tensor
-    row, axis = (tensor.reshape(-1), 0) if chunk.axis is None else (tensor, chunk.axis)
+    row, axis = (tensor.reshape(-1), 0) if chunk.axis is None else (tensor.contiguous(), chunk.axis)
     low, high = chunk.bounds(row.shape[axis])
     if chunk.pieces == 1:
         return row.narrow(axis, low, high - low)
-    return row.unflatten(axis, (chunk.pieces, -1)).narrow(axis + 1, low, high - low).flatten(axis, axis + 1)
+    return in_pieces(row, axis, chunk.pieces).narrow(axis + 1, low, high - low).flatten(axis, axis + 1)
+
+
+def in_pieces(tensor: Tensor, axis: int, pieces: int) -> Tensor:
+    """A view with ``axis`` as two: which of so many equal pieces, and where in it."""
+    shape = tensor.shape
+    return tensor.view(*shape[:axis], pieces, shape[axis] // pieces, *shape[axis + 1:])
 
 
 def place(target: Tensor, chunk: Chunk) -> Tensor | None:
@@ -39,7 +45,7 @@ def put(target: Tensor, chunk: Chunk, value: Tensor) -> None:
         there = row.narrow(axis, low, high - low)
         there.copy_(value.reshape(there.shape))
     else:
-        there = row.unflatten(axis, (chunk.pieces, -1)).narrow(axis + 1, low, high - low)
+        there = in_pieces(row, axis, chunk.pieces).narrow(axis + 1, low, high - low)
         there.copy_(value.reshape(there.shape))
 
 

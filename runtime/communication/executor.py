@@ -59,7 +59,7 @@ class ProgramExecutor:
         self.laps: list[Lap] = []
         self._fused = Fused(compiled, self.notes)
         everyone = Channel(group, self.device, timeout)
-        everyone.agree("the program", program.digest)
+        everyone.agree({"the program": program.digest})
         self._channels = self._among(everyone)
         self._lanes = {name: _Lane(channel, self._direct(channel, everyone)) for name, channel in
                        self._channels.items()}

@@ -37,7 +37,7 @@ def _wrapped(number: int) -> int:
 
 def _shifted(bits: Tensor, by: int) -> Tensor:
     """To the right, with zeros from the left."""
-    return (bits >> by) & (2 ** (64 - by) - 1)
+    return torch.bitwise_and(bits >> by, 2 ** (64 - by) - 1)
 
 
 def _pointwise(call: Call, inputs: Sequence[Tensor]) -> Tensor:

@@ -66,21 +66,21 @@ class ShardedOptimizer(torch.optim.Optimizer):
         require_options(named, clip_norm, bucket_bytes)
         groups = list(groups_of(named, defaults, options_of))
         self._channel = Channel(group, named[0][1].device, timeout)
-        self._channel.agree("the parameters and options of the optimizer", (
-            rule, clip_norm, bucket_bytes,
-            [{key: value for key, value in entry.items() if key != "params"} for entry in groups],
-            [(name, tuple(p.shape), str(p.dtype)) for name, p in named]))
+        self._channel.agree({"the rule": rule, "clip_norm": clip_norm, "bucket_bytes": bucket_bytes, **{
+            f"the parameter {name!r}": f"of shape {tuple(p.shape)}, {p.dtype}" for name, p in named}, **{
+            f"the options of {name!r}": {key: entry[key] for key in defaults}
+            for entry in groups for name in entry["names"]}})
         super().__init__([{key: value for key, value in entry.items() if key != "names"} for entry in groups], defaults)
         number = {parameter: i for i, entry in enumerate(groups) for parameter in entry["params"]}
         self.ranks, self.rank = self._channel.size, self._channel.rank
-        self._buckets = buckets_of([(name, p, number[p]) for name, p in reversed(named)], self.ranks, self.rank,
+        self.buckets = buckets_of([(name, p, number[p]) for name, p in reversed(named)], self.ranks, self.rank,
                                    bucket_bytes)
-        self._slices = [Slice(bucket, rule) for bucket in self._buckets]
-        self._bucket_of = {member.parameter: bucket for bucket in self._buckets for member in bucket.members}
+        self._slices = [Slice(bucket, rule) for bucket in self.buckets]
+        self._bucket_of = {member.parameter: bucket for bucket in self.buckets for member in bucket.members}
         self._next = 0  # the bucket whose sum starts next
         self._accumulates = False
         self._hooks: list[Any] = []
-        for bucket in self._buckets:
+        for bucket in self.buckets:
             dist.broadcast(bucket.flat, dist.get_global_rank(self._channel.group, 0), group=self._channel.group)
             self._hooks += [
                 member.parameter.register_post_accumulate_grad_hook(self._taking(bucket, i))  # type: ignore[no-untyped-call]
@@ -105,7 +105,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def wait(self) -> None:
         """Go on when all parameters are those of the last step."""
-        for bucket in self._buckets:
+        for bucket in self.buckets:
             bucket.wait()
 
     @torch.no_grad()
@@ -132,7 +132,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """Forget all gradients, those whose sums are under way too; these on all ranks alike."""
         for parameter in self._bucket_of:
             parameter.grad = None
-        for bucket in self._buckets:
+        for bucket in self.buckets:
             if bucket.summing is not None:
                 bucket.summing.pending.wait()
             bucket.forget()
@@ -194,8 +194,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 return
             with self._channel.telling("the backward"):
                 self._take(bucket, number)
-                while self._next < len(self._buckets) and self._buckets[self._next].is_full:
-                    self._start_sum(self._buckets[self._next])
+                while self._next < len(self.buckets) and self.buckets[self._next].is_full:
+                    self._start_sum(self.buckets[self._next])
         return taken
 
     def _take(self, bucket: Bucket, number: int) -> None:
@@ -218,20 +218,20 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def _sum_the_rest(self) -> None:
         """What was accumulated before, and what this backward has not made."""
-        for bucket in self._buckets:
+        for bucket in self.buckets:
             bucket.require_in_place()
             for i, member in enumerate(bucket.members):
                 if member.parameter.grad is not None:
                     self._take(bucket, i)
-        for bucket in self._buckets[self._next:]:
+        for bucket in self.buckets[self._next:]:
             self._start_sum(bucket)
 
     def _factor(self) -> float | Tensor:
         """What to multiply sums of gradients with: 1/N, and what clipping asks for."""
         if self.clip_norm is None:
             return 1.0 / self.ranks
-        square = self._buckets[0].flat.new_zeros((), dtype=torch.float64)
-        for bucket in self._buckets:
+        square = self.buckets[0].flat.new_zeros((), dtype=torch.float64)
+        for bucket in self.buckets:
             assert bucket.summing is not None
             bucket.summing.pending.wait()
             square += torch.linalg.vector_norm(bucket.summing.mine[:-1], dtype=torch.float64) ** 2
