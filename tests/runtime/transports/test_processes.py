@@ -21,7 +21,7 @@ from weft.runtime.ranks.session import join
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
 RANKS, PLANS, STEPS = 3, 5, 3
-TRANSPORTS = ("gloo", "shared", "emulated:1e-3,1e7")
+TRANSPORTS = ("gloo", "gloo:sockets", "shared", "emulated:1e-3,1e7")
 
 
 def random_plan(seed: int) -> Plan:
