@@ -30,7 +30,8 @@ def test_the_device_follows_from_the_transport_and_the_gpus_of_the_machine(monke
     assert [str(device_for(text)) for text in texts] == ["cuda:3", "cuda:3", "cuda:3", "cpu", "cpu"]
 
 
-@pytest.mark.parametrize("text", ["", "Gloo", "gloo:1", "gloo:", "emulated", "emulated:", "emulated:1,2,3", "emulated:nan,1"])
+@pytest.mark.parametrize("text", ["", "Gloo", "gloo:1", "gloo:", "emulated", "emulated:", "emulated:1,2,3",
+                                  "emulated:nan,1"])
 def test_anything_else_is_no_transport(text: str) -> None:
     with pytest.raises(TransportError, match="it must be gloo, gloo:sockets, nccl, shared or emulated"):
         parse_transport(text)
