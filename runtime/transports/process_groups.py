@@ -8,7 +8,7 @@ tensors goes as that many transfers, which no copy has to put together first.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -55,10 +55,11 @@ class ProcessGroupTransport:
     """The messages of one rank over the session's process group (gloo) or one group a pair of ranks (NCCL).
 
     Groups made by pairs have one stream each, so a receive that waits holds up only its pair; they are made, and
-    used once, before the first step, in one order on all ranks.
+    used once, before the first step, in one order on all ranks. ``lent``: the memory of slots that others have made.
     """
 
-    def __init__(self, session: Session, table: BufferTable, backend: str) -> None:
+    def __init__(self, session: Session, table: BufferTable, backend: str,
+                 lent: Mapping[int, Tensor] | None = None) -> None:
         on_gpu = session.device.type == "cuda"
         if on_gpu != (backend == "nccl"):
             carries, has, use = ("CPU", "GPU", "nccl") if on_gpu else ("GPU", "CPU", "gloo")
@@ -66,7 +67,7 @@ class ProcessGroupTransport:
                                  f"{has}; use {use} or shared")
         self._staging_slots: list[Tensor | None] = [None] * len(table.staging_slots)
         self._table, self._device = table, session.device
-        slots = allocate(table.slots, session.device)
+        slots = {**dict(enumerate(allocate(table.slots, session.device))), **(lent or {})}
         self._unknown = TwoMessages(table, session.device, has_tags=backend != "nccl")
         self._slots: dict[Landing, Parcel] = {
             landing: view(slots[landing.slot], landing.layout) if landing.layout.is_known
