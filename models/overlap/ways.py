@@ -2,9 +2,9 @@
 
 ``none``: one after another with the computation, as costs of stages count them. ``beside``: collectives run beside
 weight gradients and whatever else does not wait for them. ``2 chunks`` ...: also beside the computation of other
-chunks, in so many at most, along the samples or the positions, as is fastest (:mod:`weft.models.overlap.flow`). ``rs-c-ag`` before
-one of these: between a reduce-scatter and an all-gather each GPU has its slice of the positions only, which takes 1/N
-of the time and memory of norms and pointwise operators.
+chunks, in so many at most, along the samples or the positions, as is fastest (:mod:`weft.models.overlap.flow`).
+``rs-c-ag`` before one of these: between a reduce-scatter and an all-gather each GPU has its slice of the positions
+only, which takes 1/N of the time and memory of norms and pointwise operators.
 
 All layers of a stage go one way. What a way saves is taken off what the stage costs without it, so ways that save
 nothing are not there; nor are those that another way of the same layout and fewer chunks is as fast as.
