@@ -31,6 +31,7 @@ from weft.solver.control.clock import OutOfTime, checkpoint
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.judge.choice_rules import violations_of_choice
 from weft.solver.judge.validate import InvalidSchedule, violations
+from weft.solver.problem import Problem
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Progress
 from weft.solver.wide.problem import WideProblem
@@ -63,7 +64,9 @@ def solve_overlapped(source: Source, micro_batches: MicroBatches | None, options
     spec = _spec(source, options)
     with options.preparing():
         case = None if set(spec.placement.shapes) == {"data"} else case_of(spec, micro_batches, options)
-    count = spec.micro_batches if micro_batches is None else int(micro_batches)  # type: ignore[call-overload]
+    if not isinstance(micro_batches, int | None):
+        raise ValueError("micro_batches names jobs or classes, and this problem has none: give a number")
+    count = spec.micro_batches if micro_batches is None else micro_batches
     return _Search(spec, case, count, options, on_progress).result()
 
 
@@ -265,9 +268,10 @@ class _Search:
         self._tell(entry, bound, found.makespan, is_best=True)
         without = [value for value in (None if bare is None else bare.value, self._found_plain(entry))
                    if value is not None]
-        self.best = replace(found.with_value_bound(bound), problem=entry.placement.on_every_gpu(found.problem)
-                            ).with_solver(**entry.details, overlap={
-                                "without": min(without, default=None), "with": found.value, "bound": bound})
+        problem = entry.placement.on_every_gpu(found.problem)
+        self.best = replace(found.with_value_bound(bound), problem=problem).with_solver(
+            **_by_device(entry.details, problem), overlap={
+                "without": min(without, default=None), "with": found.value, "bound": bound})
 
     def _found_plain(self, entry: _Open) -> float | None:
         """What the placement came to among those without options."""
@@ -278,6 +282,8 @@ class _Search:
     # -- what is said
 
     def _told(self, has_open: bool) -> Schedule:
+        if self.best is None and not self.refusals:
+            raise Infeasible(f"{self.spec.name}: {self.reason or 'there was no time to list placements'}")
         if self.best is None:
             raise next((refusal for refusal in self.refusals if isinstance(refusal, NoneFound)), self.refusals[0])
         if not has_open and self.late:
@@ -326,3 +332,12 @@ class _Search:
                 self.on_progress(replace(progress, best=progress.best.with_solver(placement=entry.title)))
 
         return heard
+
+
+def _by_device(details: Mapping[str, Any], problem: Problem) -> dict[str, Any]:
+    """``details`` with an entry for each device of ``problem`` where they have one for each GPU: lanes hold nothing."""
+    found = dict(details)
+    for label, nothing in (("static_memory", 0), ("gpu_memory", None)):
+        own = iter(details[label])
+        found[label] = [next(own) if device.lane_of is None else nothing for device in problem.devices]
+    return found
