@@ -95,8 +95,7 @@ def data_parallel(spec: Spec, micro_batches: int | None = None) -> OverlapPlacem
     return OverlapPlacement(
         "data parallel", problem, tuple({GRADIENTS: way, **({BUCKETS: "1"} if BUCKETS in problem.choices else {})}
                                         for way in (ALL_REDUCE, SCATTERED)), count, (gpus,), memory,
-        {"static_memory": [held for _ in available for held in (static, 0)],
-         "gpu_memory": [has for own in available for has in (own, None)]},
+        {"static_memory": [static] * len(available), "gpu_memory": list(available)},
         (*costs.notes, *step.notes))
 
 
