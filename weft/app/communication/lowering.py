@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from weft.models.communication.functions import function_named
+from weft.models.communication.prices import Prices, work_of
 from weft.models.communication.program import COLLECTIVES, CommunicationError, Overlap, Program, Stage
 from weft.runtime.communication.instructions import (
     Call,
@@ -40,6 +41,17 @@ class Emulated:
 
     seconds: Mapping[str, float]
     launches: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, program: Program, prices: Prices, written: Program | None = None) -> Emulated:
+        """What ``prices`` say of the stages of ``program``; ``written``: the one that ``prices.compute`` names stages
+        of, if another.
+
+        Raises :class:`~weft.models.communication.program.CommunicationError` for a matmul without a price.
+        """
+        works = {stage.name: work_of(program, stage, prices, written) for stage in program.stages}
+        return cls({name: sum(work.seconds for work in found) for name, found in works.items()},
+                   {name: sum(work.launch for work in found) for name, found in works.items()})
 
 
 def lower(program: Program, rank: int, emulated: Emulated | None = None) -> RankProgram:

@@ -63,7 +63,7 @@ class ProgramOnRank:
         of outputs and of what is carried to the next step. Of a sliced tensor it holds its slice (:meth:`held`).
 
         Raises ``ValueError`` for a tensor that is missing, or of another shape, type or device, and
-        :class:`~weft.runtime.communication.channel.CommunicationError` where another rank has failed, or is late by
+        :class:`~weft.runtime.communication.channel.RankError` where another rank has failed, or is late by
         the timeout. After either, the program must be made anew.
         """
         return self._executor.run(tensors)
