@@ -1,10 +1,10 @@
 """Messages that go straight from memory to memory between ranks of one host, and over sockets elsewhere.
 
 On one host sockets copy twice, through the kernel, and wake a thread for each full buffer and for each end of a
-message. The one copy of a message that its sender writes into the receiver's slot is faster, whatever its size; where
-ranks wait for long, as for a token, a socket wakes them without their looking. Which way a message goes is known from the
-tables, the same on both ends, so each way has all of its own messages in the order of the program. What is proven for
-one stream between two ranks holds for two.
+message. The one copy of a message that its sender writes into the receiver's slot is faster. (A token that is only
+waited for has nothing to copy, and a socket wakes the rank without its looking.) Which way a message goes is known from
+the tables, the same on both ends, so each way has all of its own messages in the order of the program. What is proven
+for one stream between two ranks holds for two.
 """
 
 from __future__ import annotations
