@@ -1,9 +1,10 @@
 """Messages that go straight from memory to memory between ranks of one host, and over sockets elsewhere.
 
-Two copies in the kernel and a wake-up for each full buffer make sockets slow on one host: from some size on, the one
-copy of a message that its sender writes into the receiver's slot is faster. Which way a message goes is known from the
-tables, the same on both ends, so each way has all of its own messages in the order of the program. What is proven for
-one stream between two ranks holds for two.
+On one host sockets copy twice, through the kernel, and wake a thread for each full buffer and for each end of a
+message. The one copy of a message that its sender writes into the receiver's slot is faster. (A token that is only
+waited for has nothing to copy, and a socket wakes the rank without its looking.) Which way a message goes is known from
+the tables, the same on both ends, so each way has all of its own messages in the order of the program. What is proven
+for one stream between two ranks holds for two.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from weft.runtime.transports.shared_memory import can_share, share
 __all__ = ["LARGE", "NearAndFar", "by_host", "memory_of", "split"]
 
 #: Bytes from which on a message between ranks of one host is written to shared memory.
-LARGE = 2**18
+LARGE = 2**12
 
 
 class NearAndFar:

@@ -73,7 +73,7 @@ def random_program(draw: random.Random) -> Program:
     step.state("state", square)
     step.all_reduce("sum", "local")
     for number in range(draw.randint(4, 12)):
-        tensors = list(step.tensors)[-4:] + ["sum", draw.choice(list(step.tensors))]
+        tensors = [*list(step.tensors)[-4:], "sum", draw.choice(list(step.tensors))]
         name, read = f"s{number}", lambda among=tensors: draw.choice(among)  # type: ignore[misc]
         try:
             match draw.choice(["pointwise"] * 4 + ["all_reduce"] * 3 + ["matmul", "norm", "dropout", "cast", "send",
