@@ -42,7 +42,7 @@ BOTH = ["--stages", "a=m:f", "--stages", "b=m:g"]
     ([*BOTH, "--stages", "m:h"], "give JOB=MODULE:FUNCTION once for each job"),
     (["--stages", "m:f", "--stages", "m:g"], "--stages is given twice"),
     ([*BOTH, "--emulate"], "--emulate is not for jobs that are trained"),
-    ([*BOTH, "--replicas", "2"], "--replicas and --checkpoint-every are not for jobs"),
+    ([*BOTH, "--replicas", "2"], "--replicas is not for jobs"),
     ([*BOTH, "--time-scale", "2"], "it needs --stretched"),
     ([*BOTH, "--stop-folder", "/no/such"], "there is no such folder"),
     (["--stages", "m:f", "--stretched"], "--stretched and --stop-folder are for stages of jobs"),
