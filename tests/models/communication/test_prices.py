@@ -53,6 +53,15 @@ def test_a_fused_stage_moves_what_it_reads_and_leaves_once() -> None:
     assert works(program, "weight.next") == ()
 
 
+def test_what_a_norm_stands_between_is_moved() -> None:
+    program = data_parallel("lamb", 4, (16, 16))
+    size = 16 * 16 * 4
+    fused = fuse(program, [stage.name for stage in program.stages if stage.kind != "all_reduce"], "update")
+    # first the sum, mean, square and weight are read, two means and the direction written; then the direction and the
+    # weight are read, the weight written; beside them the count of steps is read, two norms are written and read
+    assert seconds(fused, "update") == (10 * size + 4 + 4 * 4) / 1000
+
+
 def test_fused_with_collectives_it_is_one_launch_on_the_network() -> None:
     program = data_parallel("lamb", 4, (16, 16))
     made = split(program, "gradient")
