@@ -75,6 +75,7 @@ PLACES = {
     },
     "models": {
         "share": Place(0.5, 0, "several jobs"),
+        "overlap": Place(3.8, 0, "sums beside work"),
         "tensor_parallel": Place(1.6, 0, "layers on groups"),
         "cuts": Place(2.7, 0, "all cuts, bounded"),
         "transform": Place(0.5, 1, "plans by hand"),
