@@ -79,6 +79,7 @@ PLACES = {
         "tensor_parallel": Place(1.6, 0, "layers on groups"),
         "cuts": Place(2.7, 0, "all cuts, bounded"),
         "transform": Place(0.5, 1, "plans by hand"),
+        "communication": Place(2.7, 1, "passes"),
         "candidates": Place(1.6, 1, "placements"),
         "layouts": Place(0.5, 2, "and conversions"),
         "zoo": Place(2.7, 2, "families"),

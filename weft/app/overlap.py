@@ -25,7 +25,7 @@ from weft.models.overlap.ways import Ways
 from weft.models.spec.sections import Spec
 from weft.models.tensor_parallel.shapes import together
 from weft.solver.bounds.load import load_bound as plain_bound
-from weft.solver.choices.loads import load_bound
+from weft.solver.choices.relaxed.loads import load_bound
 from weft.solver.choices.solve import solve_wide
 from weft.solver.control.clock import OutOfTime, checkpoint
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound

@@ -1,0 +1,85 @@
+"""Fused stages as one function: neighbouring kernels of a step, compiled together where torch can and is asked to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from weft.runtime.communication.instructions import Call, Step
+from weft.runtime.communication.kernels import KERNELS
+
+__all__ = ["Fused"]
+
+_Function: TypeAlias = Callable[..., tuple[Tensor, ...]]
+
+
+class Fused:
+    """Runs the kernels of fused steps together; ``compiled``: by ``torch.compile`` (a string: with that backend).
+
+    What cannot be compiled runs as it is, and ``notes`` gets one sentence for each such stage.
+    """
+
+    def __init__(self, compiled: bool | str, notes: list[str]) -> None:
+        self._compiled, self._notes = compiled, notes
+        self._functions: dict[tuple[str, int], tuple[_Function, _Function]] = {}  # compiled, and as it is
+
+    def run(self, step: Step, first: int, inside: dict[str, Tensor]) -> int | None:
+        """Run the kernels of ``step`` from call ``first`` to the next that is none; the number of that one.
+
+        ``None`` where the step is not fused or begins with another call: nothing is done.
+        """
+        last = first
+        while last < len(step.calls) and step.calls[last].kind in KERNELS:
+            last += 1
+        calls = step.calls[first:last]
+        if len(step.calls) == 1 or not calls:
+            return None
+        made = [name for call in calls for name in call.outputs]
+        read = [name for name in dict.fromkeys(name for call in calls for name in call.inputs) if name not in made]
+        key = step.key[0], first
+        if key not in self._functions:
+            plain = _function(calls, read)
+            self._functions[key] = self._made(step.key[0], plain), plain
+        function, plain = self._functions[key]
+        inputs = [inside[name] for name in read]
+        try:
+            results = function(*inputs)
+        except Exception as error:
+            if function is plain:
+                raise
+            self._note(step.key[0], error)
+            self._functions[key] = plain, plain
+            results = plain(*inputs)
+        inside.update(zip(made, results, strict=True))
+        return last
+
+    def _made(self, stage: str, plain: _Function) -> _Function:
+        if not self._compiled:
+            return plain
+        options: dict[str, Any] = {"backend": self._compiled} if isinstance(self._compiled, str) else {}
+        try:
+            function: _Function = torch.compile(plain, dynamic=False, **options)
+        except Exception as error:
+            self._note(stage, error)
+            return plain
+        return function
+
+    def _note(self, stage: str, error: Exception) -> None:
+        first = (str(error) or type(error).__name__).strip().splitlines()[0]
+        self._notes.append(f"the fused stage {stage!r} runs without torch.compile, which said: {first:.200}")
+
+
+def _function(calls: Sequence[Call], read: Sequence[str]) -> _Function:
+    """All of ``calls`` as one function of the tensors ``read``; it gives the outputs of each."""
+    def fused(*inputs: Tensor) -> tuple[Tensor, ...]:
+        inside = dict(zip(read, inputs, strict=True))
+        made = []
+        for call in calls:
+            found = KERNELS[call.kind](call, [inside[name] for name in call.inputs])
+            inside[call.outputs[0]] = found
+            made.append(found)
+        return tuple(made)
+    return fused
