@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
+from weft.models.communication.optimizers import data_parallel as adam
+from weft.models.communication.schedules import schedules
 from weft.models.overlap.data_parallel import BUCKETS, GRADIENTS, WAYS, data_parallel, why_not_data_parallel
 from weft.models.overlap.placement import OverlapPlacement
 from weft.models.spec.spec import Spec, parse_spec
@@ -122,3 +124,16 @@ def test_why_a_spec_is_not_trained_so(old: str, new: str, reason: str) -> None:
     assert why_not_data_parallel(spec)
     with pytest.raises(ValueError, match=reason):
         data_parallel(spec)
+
+
+def test_the_ways_are_among_the_programs_that_passes_reach() -> None:
+    """That they leave the values as they are is what the passes are tested for."""
+    reached = [found.program for found in schedules(adam("adam", 2, (4,))).schedules]
+    rows = {tuple(stage.kind for stage in program.stages): program for program in reached}
+    assert any("all_reduce" in kinds for kinds in rows)
+    scattered = next(program for kinds, program in rows.items()
+                     if kinds[0] == "reduce_scatter" and kinds[-1] == "all_gather" and kinds.count("all_gather") == 1)
+    assert all(scattered.tensors[name].layout == "sliced" for name in ("weight.mean", "weight.square"))
+    fused = rows["fused",]
+    leaves = [leaf.kind for leaf in fused.stages[0].leaves()]
+    assert {"reduce_scatter", "update", "all_gather"} <= set(leaves)
