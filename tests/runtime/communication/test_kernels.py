@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -11,8 +13,9 @@ from weft.models.communication.interpreter import dropped as by_numpy
 from weft.runtime.communication.instructions import Call
 from weft.runtime.communication.kernels import KERNELS, dropped
 
-ATTRIBUTES = {"scale": {"factor": 0.3}, "descend": {"rate": 0.1}, "mean_of": {"beta": 0.9}, "square_of": {"beta": 0.99},
-              "adam_direction": {"betas": (0.9, 0.99), "eps": 1e-8}, "decayed": {"decay": 0.1}}
+ATTRIBUTES: dict[str, dict[str, Any]] = {
+    "scale": {"factor": 0.3}, "descend": {"rate": 0.1}, "mean_of": {"beta": 0.9}, "square_of": {"beta": 0.99},
+    "adam_direction": {"betas": (0.9, 0.99), "eps": 1e-8}, "decayed": {"decay": 0.1}}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -12,7 +14,7 @@ from weft.runtime.communication.rules import trust_ratios
 from weft.runtime.communication.slices import Slice
 
 SIZES = (5, 1, 8, 3)
-OPTIONS = {"lr": 0.02, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.05}
+OPTIONS: dict[str, Any] = {"lr": 0.02, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.05}
 
 
 def module() -> nn.ParameterList:
@@ -30,7 +32,7 @@ def bucket(ranks: int, rank: int) -> Bucket:
 def test_slices_of_all_ranks_are_what_one_process_has(rule: str, ranks: int) -> None:
     plain = module()
     torch_rule = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}.get(rule)
-    optimizer = LAMB(plain, 0.02, 0.05) if torch_rule is None else torch_rule(plain.parameters(), **OPTIONS)  # type: ignore[arg-type]
+    optimizer = LAMB(plain, 0.02, 0.05) if torch_rule is None else torch_rule(plain.parameters(), **OPTIONS)
     options = {**OPTIONS, "eps": 1e-6} if rule == "lamb" else OPTIONS
     every = [Slice(bucket(ranks, rank), rule) for rank in range(ranks)]
     for step in range(6):
