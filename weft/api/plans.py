@@ -59,12 +59,15 @@ def program(source: str | os.PathLike[str] | Module, inputs: tuple[Any, ...] | N
             keywords: Mapping[str, Any] | None = None) -> Program:
     """The operators of a model, each with how it splits: of a ``.pt2`` file, or of a module called with ``inputs``.
 
-    ``notes`` of the result name the operators that are not known; every device computes all of those. Raises
-    :class:`weft.models.capture.exported.ExportError`, and :class:`PlanError` for a model that writes into views.
+    ``notes`` of the result name the operators that are not known; every device computes all of those. A module that
+    writes into views is exported once more, as one that does not. Raises
+    :class:`weft.models.capture.exported.ExportError`, and :class:`PlanError` for a file of one that does, and for a
+    module that writes into its inputs or parameters.
     """
     import tempfile
     from pathlib import Path
 
+    from weft.models.transform.annotation import PlanError
     from weft.models.transform.captured import read_program
 
     if isinstance(source, str | os.PathLike):
@@ -74,6 +77,12 @@ def program(source: str | os.PathLike[str] | Module, inputs: tuple[Any, ...] | N
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{type(source).__name__}.pt2"
         save_exported(source, inputs or (), path, keywords)
+        try:
+            return read_program(path)
+        except PlanError as error:
+            if "shares its memory with views" not in str(error):
+                raise
+        save_exported(source, inputs or (), path, keywords, functional=True)
         return read_program(path)
 
 
