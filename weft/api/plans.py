@@ -19,7 +19,7 @@ both ``ValueError``. The names are loaded on first use.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from weft.app.plans.run import PlanOnRank
     from weft.models.layouts.conversion import Conversion, convert
     from weft.models.layouts.layout import Layout, LayoutError, Placed
-    from weft.models.layouts.prices import DevicePrices, RingPrices, uniform
+    from weft.models.layouts.prices import DevicePrices, Prices, RingPrices, uniform
     from weft.models.transform.annotation import Annotation, PlanError, annotation
     from weft.models.transform.backward import with_backward, with_update
     from weft.models.transform.kernels import operator
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Annotation", "Conversion", "Cut", "DevicePrices", "Layout", "LayoutError", "Operation", "Part", "Placed",
            "Plan", "PlanError", "PlanOnRank", "Planned", "Preserved", "Program", "ProgramBuilder", "RingPrices",
-           "annotation", "convert", "operator", "program", "uniform", "with_backward", "with_update"]
+           "annotation", "convert", "operator", "program", "tensor_parallel", "uniform", "with_backward", "with_update"]
 
 #: The module of each name, in :mod:`weft.models` but for one.
 _HOME = {
@@ -84,6 +84,15 @@ def program(source: str | os.PathLike[str] | Module, inputs: tuple[Any, ...] | N
                 raise
         save_exported(source, inputs or (), path, keywords, functional=True)
         return read_program(path)
+
+
+def tensor_parallel(plan: Plan, devices: Sequence[int], operators: str = "*", *, prices: Prices | None = None) -> Plan:
+    """Cut a plan's operators over devices as Megatron does, or better: the cheapest conversions decide.
+
+    As :func:`weft.models.transform.tensor_parallel.tensor_parallel`; the plan is changed and given back. Raises
+    :class:`PlanError` for devices that are named twice, and for operators that are cut over devices already.
+    """
+    return plan.tensor_parallel(devices, operators, prices=prices)
 
 
 def __getattr__(name: str) -> Any:
