@@ -136,6 +136,8 @@ EXPERIMENTS = {entry.name: entry for entry in (
                "tests/support/communication_ranks.py"), 2,
                ("--repeats", "1", "--counts", "1", "8", "--parts", "real", "--shape", "64", "64", "64"), quiet=True,
                slow=True),
+    Experiment("overlap_programs", "models.overlap_programs", (*_SEARCH, "models/communication",
+               "tests/support/communication.py"), 3, ("--only", "updates", "values", "--most", "16384")),
     Experiment("overlap_modelled", "models.overlap_modelled", _PLANS, 1.5,
                ("--only", "tensor", "--models", "GPT", "--effort", "0.3")),
     Experiment("placement", "placement.placement", _OPERATOR_GRAPHS, 3, ("--only", "inception, 6")),

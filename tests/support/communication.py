@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from weft.models.communication.builder import Builder
-from weft.models.communication.interpreter import random_values, results, run
+from weft.models.communication.interpreter import Array, random_values, results, run
 from weft.models.communication.passes.as_slice import as_slice
 from weft.models.communication.passes.fuse import fuse
 from weft.models.communication.passes.overlap import overlap
 from weft.models.communication.passes.reorder import reorder
 from weft.models.communication.passes.split import split
 from weft.models.communication.prices import Prices
-from weft.models.communication.program import CommunicationError, Program
+from weft.models.communication.program import CommunicationError, Kind, Program
 
 
 def tensor_parallel(ranks: int = 4, rows: int = 16, inner: int = 8, columns: int = 16) -> Program:
@@ -50,14 +50,21 @@ def chunked_collective(compute: float, collective: float, after: float, launch: 
                            compute={"compute": compute / 1e6})
 
 
-def error(one: Program, other: Program, given: dict[str, Any] | None = None) -> float:
-    """The largest difference between what two programs give of the same numbers; infinite where they give others."""
+def error(one: Program, other: Program, given: Mapping[str, Any] | None = None) -> float:
+    """The largest difference between what two programs give of the same numbers, as a share of the largest of these
+    where that is above 1; infinite where they give different tensors, or no numbers."""
     given = random_values(one) if given is None else given
     expected, found = results(one, run(one, given)), results(other, run(other, given))
     if expected.keys() != found.keys():
         return float("inf")
-    return max((float(np.max(np.abs(np.asarray(expected[name]) - np.asarray(found[name])), initial=0.0))
-                if not np.isnan(np.asarray(found[name])).any() else float("inf") for name in expected), default=0.0)
+    return max((_difference(np.asarray(expected[name]), np.asarray(found[name])) for name in expected), default=0.0)
+
+
+def _difference(expected: Array, found: Array) -> float:
+    if expected.shape != found.shape or not np.isfinite(found).all():
+        return float("inf")
+    largest = max(1.0, float(np.max(np.abs(expected), initial=0.0)))
+    return float(np.max(np.abs(expected - found), initial=0.0)) / largest
 
 
 def random_program(draw: random.Random) -> Program:
@@ -73,33 +80,36 @@ def random_program(draw: random.Random) -> Program:
     step.state("state", square)
     step.all_reduce("sum", "local")
     for number in range(draw.randint(4, 12)):
-        tensors = [*list(step.tensors)[-4:], "sum", draw.choice(list(step.tensors))]
-        name, read = f"s{number}", lambda among=tensors: draw.choice(among)  # type: ignore[misc]
         try:
-            match draw.choice(["pointwise"] * 4 + ["all_reduce"] * 3 + ["matmul", "norm", "dropout", "cast", "send",
-                                                                         "reduce_scatter", "all_gather", "slice",
-                                                                         "update"]):
-                case "pointwise":
-                    function = draw.choice(["add", "mul", "tanh", "gelu", "scale"])
-                    operands = [read() for _ in range(2 if function in ("add", "mul") else 1)]
-                    step.pointwise(name, function, *operands, **({"factor": 0.5} if function == "scale" else {}))
-                case "matmul":
-                    step.matmul(name, read(), read())
-                case "dropout":
-                    step.dropout(name, read(), rate=0.3, seed=number)
-                case "cast":
-                    step.cast(name, read(), itemsize=4)
-                case "update":
-                    step.update(name, draw.choice(["state", "weight"]), read())
-                case ("reduce_scatter" | "slice") as kind:
-                    step.add(name, kind, [read()], axis=draw.choice([None, 0, 1]))
-                case ("all_reduce" | "all_gather" | "norm" | "send") as kind:
-                    step.add(name, kind, [read()])  # type: ignore[arg-type]
+            _add_any(step, f"s{number}", draw)
         except CommunicationError:
-            continue
+            continue  # operands that do not go together
     read_by = {name for stage in step.stages for name in stage.inputs}
     made = [stage.outputs[0] for stage in step.stages]
     return step.build(*[name for name in made if name not in read_by and (name not in step.carried)])
+
+
+_ANY: Sequence[Kind] = ("pointwise", "pointwise", "pointwise", "pointwise", "all_reduce", "all_reduce", "all_reduce",
+                        "matmul", "norm", "dropout", "cast", "send", "reduce_scatter", "all_gather", "slice", "update")
+
+
+def _add_any(step: Builder, name: str, draw: random.Random) -> None:
+    """A stage of any kind that reads some of the last tensors."""
+    def read() -> str:
+        return draw.choice([*list(step.tensors)[-4:], "sum", draw.choice(list(step.tensors))])
+
+    kind = draw.choice(_ANY)
+    if kind == "pointwise":
+        function = draw.choice(["add", "mul", "tanh", "gelu", "scale"])
+        operands = [read() for _ in range(2 if function in ("add", "mul") else 1)]
+        step.pointwise(name, function, *operands, **({"factor": 0.5} if function == "scale" else {}))
+    elif kind == "update":
+        step.update(name, draw.choice(["state", "weight"]), read())
+    else:
+        cut = {"axis": draw.choice([None, 0, 1])}
+        attributes: dict[str, dict[str, Any]] = {"dropout": {"rate": 0.3, "seed": len(step.stages)},
+                                                 "cast": {"itemsize": 4}, "slice": cut, "reduce_scatter": cut}
+        step.add(name, kind, [read() for _ in range(2 if kind == "matmul" else 1)], **attributes.get(kind, {}))
 
 
 def random_pass(program: Program, draw: random.Random) -> Program:

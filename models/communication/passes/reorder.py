@@ -25,8 +25,8 @@ def reorder(program: Program, stages: Iterable[str], gather: str) -> Program:
     """
     (first,) = require_free(program, [gather], "reorder")
     if first.kind != "all_gather":
-        raise CommunicationError(f"reorder: the stage {gather!r} is a {first.kind}, computation is moved before an "
-                                 "all_gather")
+        raise CommunicationError(f"reorder: the stage {gather!r} is of kind {first.kind}, computation is moved before "
+                                 "an all_gather")
     moved = require_free(program, stages, "reorder")
     if not moved:
         raise CommunicationError("reorder: no stage is named that is to run before the gather")
@@ -73,8 +73,8 @@ class _Moving:
 
     def _require(self, stage: Stage) -> None:
         if stage.kind not in _MOVED:
-            raise CommunicationError(f"reorder: the stage {stage.name!r} is a {stage.kind}, only computation and sends "
-                                     "are moved before a gather")
+            raise CommunicationError(f"reorder: the stage {stage.name!r} is of kind {stage.kind}, only computation and "
+                                     "sends are moved before a gather")
         local = [name for name in stage.inputs if self.tensors[name].layout == "local"]
         if local:
             raise CommunicationError(f"reorder: the stage {stage.name!r} reads {local[0]!r}, which is local: a slice "

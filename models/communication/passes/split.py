@@ -22,7 +22,7 @@ def split(program: Program, stage: str, axis: int | None = None, *,
     """
     (whole,) = require_free(program, [stage], "split")
     if whole.kind != "all_reduce":
-        raise CommunicationError(f"split: the stage {stage!r} is a {whole.kind}, only an all_reduce is split")
+        raise CommunicationError(f"split: the stage {stage!r} is of kind {whole.kind}, only an all_reduce is split")
     (made,) = whole.outputs
     gone: set[str] = {stage}
     if into == "reduce_scatter":
