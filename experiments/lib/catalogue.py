@@ -138,6 +138,8 @@ EXPERIMENTS = {entry.name: entry for entry in (
                slow=True),
     Experiment("overlap_programs", "models.overlap_programs", (*_SEARCH, "models/communication",
                "tests/support/communication.py"), 3, ("--only", "updates", "values", "--most", "16384")),
+    Experiment("overlap_modelled", "models.overlap_modelled", _PLANS, 1.5,
+               ("--only", "tensor", "--models", "GPT", "--effort", "0.3")),
     Experiment("placement", "placement.placement", _OPERATOR_GRAPHS, 3, ("--only", "inception, 6")),
     Experiment("placement_ablation", "placement.placement", _OPERATOR_GRAPHS, 20,
                ("--ablation", "--only", "inception, 6", "--limit", "0.2"), arguments=("--ablation",)),

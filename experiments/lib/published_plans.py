@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,10 +86,10 @@ def _block(b: ProgramBuilder, at: str, msa: str, pair: str, weight: dict[str, st
     return msa, b.add(f"{at}pair", "add", "b i j m, b i j m -> b i j m", [pair, added])
 
 
-def numbers(program: Program, seed: int = 0) -> dict[str, NDArray[np.float64]]:
+def numbers(program: Program, seed: int = 0) -> dict[str, NDArray[Any]]:
     """Random values of all that a program is given; tokens are indices."""
     drawn = np.random.default_rng(seed)
-    found = {}
+    found: dict[str, NDArray[Any]] = {}
     for name, tensor in program.tensors.items():
         if tensor.source == "operator":
             continue
@@ -114,12 +115,13 @@ def co_shard(*, searched: bool) -> Plan:
     return Plan(decoder(layers=2)).co_shard("l0.up l0.act l0.down", "f", 4).assign("*", 0)
 
 
-def interlaced(*, searched: bool) -> Plan:
-    """Stages on devices 0 to 3 in a pipeline; the vocabulary's table and logits on all of them in between."""
-    plan = Plan(decoder(batch=8, layers=4, vocabulary=64))
-    plan.split("embed head", "v", 4).assign("embed head", range(4)).split("embed head", "b", 4, in_turn=True)
-    return plan.pipeline(["l0.*", "l1.*", "l2.*", "l3.* entropy loss"], [0, 1, 2, 3], "b", 4,
-                         schedule="open" if searched else "1f1b")
+def interlaced(*, searched: bool, devices: int = 4) -> Plan:
+    """Stages on devices of their own in a pipeline; the vocabulary's table and logits on all of them in between."""
+    plan = Plan(decoder(batch=8, layers=devices, vocabulary=64))
+    every = range(devices)
+    plan.split("embed head", "v", devices).assign("embed head", every).split("embed head", "b", 4, in_turn=True)
+    stages = [f"l{i}.*" + (" entropy loss" if i == devices - 1 else "") for i in every]
+    return plan.pipeline(stages, list(every), "b", 4, schedule="open" if searched else "1f1b")
 
 
 def three_forwards(*, searched: bool) -> Plan:

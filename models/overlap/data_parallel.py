@@ -12,6 +12,9 @@ are ready behind the backward of its first group. Then, by the choice ``gradient
   sent and what is updated. The state is 1/N too. That such a kernel takes nothing from the backward beside it is
   assumed, as for every collective.
 
+The three are programs that the passes of :mod:`weft.models.communication` reach from an all-reduce with the update
+behind it, so they leave the same weights.
+
 ``buckets`` says how many there are; in one that is not fused nothing overlaps: everything is summed when the last
 backward has ended.
 The next step's forward of a group waits for its parameters only, so gathers may run beside it.

@@ -147,11 +147,14 @@ class _Together:
         """The waits of ``taker``, a part under one of its ways, for ``block`` of ``giver`` under each of its own."""
         part, way = taker
         found: list[WideDependency] = []
-        for between in dict.fromkeys(own.between for own in self.ways[giver.name]):
+        ways = self.ways[giver.name]
+        if self._choice(giver) == self._choice(part):  # one choice: both go the same way
+            ways = tuple(own for own in ways if own.name == way.name)
+        for between in dict.fromkeys(own.between for own in ways):
             lags = {option: self._lag(size, (giver, between), (part, way.between), slices=option == SLICES)
                     for option in self.choices.get(send, (WHOLE,))}
-            alike = [own for own in self.ways[giver.name] if own.between == between]
-            every = len(alike) == len(self.ways[giver.name])
+            alike = [own for own in ways if own.between == between]
+            every = len(alike) == len(ways)
             for own in alike[:1] if every else alike:
                 when = {} if every else self._when(giver, own)
                 if len(set(lags.values())) == 1:

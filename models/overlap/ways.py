@@ -115,6 +115,8 @@ class Ways:
     def _apart(self, between: Between, cost: StageCost, forward: Sequence[Step], backward: Sequence[Step]
                ) -> Iterator[Way]:
         """The ways with collectives in blocks of their own, where these are few."""
+        if 2 * sum(step.is_sent for step in (*forward, *backward)) > MOST_PIECES:
+            return
         for count in _APART:
             rows = tuple(_best_pieces(row, count) for row in (forward, backward))
             if sum(map(len, rows)) <= MOST_PIECES and any(piece.is_sent for row in rows for piece in row):

@@ -37,8 +37,8 @@ def part_work(program: Program, operation: Operation, sizes: Mapping[str, int]) 
     """Operations and bytes of a part.
 
     Products and sums over names (einsum, attention, convolutions) count two operations for each combination of
-    indices; all else one for each element that it reads or writes. Attention is two products over its rows and columns;
-    each of its gradients does them again and one more.
+    indices; all else one for each element that it reads or writes. Attention is two products over its rows and columns,
+    of heads as wide as the wider of keys and values; each of its gradients is three.
     """
     how = operation.annotation
     shapes = [[math.prod(Annotation.shape(tensor, sizes)) for tensor in side] for side in (how.inputs, how.outputs)]
@@ -48,8 +48,8 @@ def part_work(program: Program, operation: Operation, sizes: Mapping[str, int]) 
     if operation.kind == "einsum":
         flops = (2 if any(how.role(name) == "reduction" for name in how.names) else 1) * every
     elif operation.kind.startswith("attention"):
-        rows, columns = (math.prod(Annotation.shape(how.inputs[i], sizes)) for i in (0, 1))
-        flops = (4 if operation.kind == "attention" else 6) * rows * columns // max(1, _shared(how, sizes))
+        heads = {name for tensor in how.inputs if len(tensor) > 2 for name in tensor[-1]}  # of keys, and of values
+        flops = (4 if operation.kind == "attention" else 6) * every // max(sizes[name] for name in heads)
     elif operation.kind.startswith("convolution"):
         image = how.outputs[0] if operation.kind == "convolution" else how.inputs[0]
         weights = how.outputs[0] if operation.kind.endswith("weight") else how.inputs[1]
@@ -58,12 +58,6 @@ def part_work(program: Program, operation: Operation, sizes: Mapping[str, int]) 
     else:
         flops = max(sum(shapes[0]), sum(shapes[1]))
     return Work(float(flops), sum(given), sum(made))
-
-
-def _shared(how: Annotation, sizes: Mapping[str, int]) -> int:
-    """Indices that rows and columns of attention have in common: batch, heads, and the width of a head once."""
-    first, second = ({name for axis in how.inputs[i] for name in axis} for i in (0, 1))
-    return math.prod(sizes[name] for name in first & second)
 
 
 @dataclass(frozen=True)

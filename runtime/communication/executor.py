@@ -181,7 +181,7 @@ class ProgramExecutor:
         chunks = {part.name: part.chunk for part in step.writes}
         done = 0
         while done < len(step.calls):
-            if (found := self._fused.run(step, done, inside)) is not None:
+            if (found := self._fused.run(step, done, calls, inside)) is not None:
                 done = found
                 continue
             call, done = step.calls[done], done + 1

@@ -57,9 +57,12 @@ def gpipe_orders(problem: Problem, micro_batches: int) -> list[Row]:
     phases = {i: not _is_forward(problem, i) for i in offsets}
     periods = [max(sum(problem.blocks[i].duration for i in row if phases[i] == back) for row in problem.blocks_on)
                for back in (False, True)]
-    return [sorted(((i, m) for i in row for m in range(micro_batches)),
-                   key=lambda entry: (phases[entry[0]], offsets[entry[0]] + entry[1] * periods[phases[entry[0]]], entry))
-            for row in problem.blocks_on]
+
+    def turn(entry: tuple[int, int]) -> tuple[bool, float, tuple[int, int]]:
+        back = phases[entry[0]]
+        return back, offsets[entry[0]] + entry[1] * periods[back], entry
+
+    return [sorted(((i, m) for i in row for m in range(micro_batches)), key=turn) for row in problem.blocks_on]
 
 
 def _rows(problem: Problem, chain: Sequence[int], micro_batches: int, *, weights_last: bool) -> list[Row]:

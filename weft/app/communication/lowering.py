@@ -79,7 +79,7 @@ class _Lowering:
 
     def lowered(self) -> RankProgram:
         """All instructions, in order."""
-        keys = self.order.keys()
+        keys = self.order.steps()
         for stage, chunk in keys:
             self.step(self.program.by_name[stage], self.order.chain_of.get(stage), chunk)
         tensors = self.program.tensors

@@ -46,7 +46,7 @@ class Order:
         """The chain of each stage that runs in chunks."""
         return {name: overlap for overlap in self.program.overlaps for name in overlap.stages}
 
-    def keys(self) -> list[Key]:
+    def steps(self) -> list[Key]:
         """All chunks of all stages, in order.
 
         Raises :class:`~weft.models.communication.program.CommunicationError` for a schedule of another program.

@@ -120,8 +120,8 @@ class SolvedPlan:
 
     def __str__(self) -> str:
         step, bound, written = (" ".join(time_text(value, "s")) for value in (self.makespan, self.bound, self.written))
-        proof = "proven the shortest" if self.proven else f"none below {bound}"
-        of = f" of {'all' if self.complete else 'the'} {self.considered} plans considered" * (self.considered > 1)
+        proof = f"{'proven the shortest' if self.proven else f'none below {bound}'} of {len(self.blocks.blocks)} blocks"
+        of = f", over {'all' if self.complete else 'the'} {self.considered} plans considered" * (self.considered > 1)
         lines = [f"step       {step}, {proof}{of}", f"as listed  {written}"]
         lines += [f"chosen     {name}: {option}" for name, option in self.options.items()]
         lines += [str(entry) for entry in self.done.communications]
