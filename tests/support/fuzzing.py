@@ -55,7 +55,8 @@ _GOOD: dict[str, tuple[str, ...]] = {
     "--problem": ("out.json", "problem.json", "tiny.yaml", "x.html"), "--format": ("tessel", "megatron", "pytorch"),
     "-o": ("out.svg", "out.json", "out.csv", "schedule.json", "problem.json", "tiny.yaml", "/dev/full", "no/x.json"),
     "--torch": ("2.6", "2.15"), "--stages": ("os:system", "json:loads", "tests.support.builders:chain", "x.py:f"),
-    "--rank-alone": ("all", "0", "9"), "--transport": ("gloo", "emulated:1,1", "shared"), "--device": ("cpu", "cuda"),
+    "--rank-alone": ("all", "0", "9"), "--transport": ("gloo", "emulated:1,1", "shared", "symmetric"),
+    "--device": ("cpu", "cuda"),
     "--replicas": ("1", "2"), "--checkpoint": (".", "/dev/null"), "--backward": ("split",),
     "--optimizer-copies": ("0", "2147483647"), "--time-scale": ("0.1",), "--timeline": ("out.json", "plan.json"),
 }
