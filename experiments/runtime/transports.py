@@ -43,7 +43,7 @@ from weft.runtime.transports.buffer_tensors import layout_of
 from weft.runtime.transports.registry import open_transport
 
 SIZES = tuple(1024 * 4**i for i in range(9))  # 1 KiB to 64 MiB
-PLANNED = ("gloo", "shared")
+PLANNED = ("gloo", "gloo:sockets", "shared")
 METHODS = (*PLANNED, "send_object_list", "rpc")
 
 

@@ -9,7 +9,9 @@
     print(plan.preserve())
 
 :class:`Plan` has ``split``, ``replicate``, ``co_shard``, ``recompute``, ``pipeline``, ``assign``, ``order``, ``apply``
-(a transformation of one's own: a function of what is planned) and ``preserve``. :func:`program` reads a captured model,
+(a transformation of one's own: a function of what is planned) and ``preserve``. What it leaves open (the order of a
+``pipeline`` with ``schedule="open"``, devices that are :func:`one_of` several or not said at all, splits to ``choose``
+from) :func:`solve` searches for. :func:`program` reads a captured model,
 :class:`ProgramBuilder` writes one, :func:`operator` registers an operator of one's own with its annotation;
 :func:`convert` finds the cheapest way between two layouts; :class:`PlanOnRank` runs a preserved plan on the ranks of
 ``torch.distributed``. All errors are :class:`PlanError` or :class:`LayoutError`,
@@ -21,25 +23,31 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
+
+from weft.app.lib.options import SearchKeywords, SearchOptions
 
 if TYPE_CHECKING:
     from torch.nn import Module
 
     from weft.app.plans.run import PlanOnRank
+    from weft.app.plans.solving import Machine, SolvedPlan
     from weft.models.layouts.conversion import Conversion, convert
     from weft.models.layouts.layout import Layout, LayoutError, Placed
     from weft.models.layouts.prices import DevicePrices, Prices, RingPrices, uniform
     from weft.models.transform.annotation import Annotation, PlanError, annotation
     from weft.models.transform.backward import with_backward, with_update
+    from weft.models.transform.choices import one_of
+    from weft.models.transform.costs import GivenCosts, ModelledCosts
     from weft.models.transform.kernels import operator
     from weft.models.transform.plan import Plan, Preserved
     from weft.models.transform.planned import Cut, Part, Planned
     from weft.models.transform.program import Operation, Program, ProgramBuilder
 
-__all__ = ["Annotation", "Conversion", "Cut", "DevicePrices", "Layout", "LayoutError", "Operation", "Part", "Placed",
-           "Plan", "PlanError", "PlanOnRank", "Planned", "Preserved", "Program", "ProgramBuilder", "RingPrices",
-           "annotation", "convert", "operator", "program", "tensor_parallel", "uniform", "with_backward", "with_update"]
+__all__ = ["Annotation", "Conversion", "Cut", "DevicePrices", "GivenCosts", "Layout", "LayoutError", "Machine",
+           "ModelledCosts", "Operation", "Part", "Placed", "Plan", "PlanError", "PlanOnRank", "Planned", "Preserved",
+           "Program", "ProgramBuilder", "RingPrices", "SolvedPlan", "annotation", "convert", "one_of", "operator",
+           "program", "seconds", "solve", "tensor_parallel", "uniform", "with_backward", "with_update"]
 
 #: The module of each name, in :mod:`weft.models` but for one.
 _HOME = {
@@ -48,7 +56,8 @@ _HOME = {
     "LayoutError": "layouts.layout", "Placed": "layouts.layout", "DevicePrices": "layouts.prices",
     "RingPrices": "layouts.prices", "uniform": "layouts.prices", "with_backward": "transform.backward",
     "with_update": "transform.backward", "operator": "transform.kernels", "Plan": "transform.plan",
-    "PlanOnRank": "weft.app.plans.run",
+    "PlanOnRank": "weft.app.plans.run", "Machine": "weft.app.plans.solving", "SolvedPlan": "weft.app.plans.solving",
+    "GivenCosts": "transform.costs", "ModelledCosts": "transform.costs", "one_of": "transform.choices",
     "Preserved": "transform.plan", "Cut": "transform.planned", "Part": "transform.planned",
     "Planned": "transform.planned", "Operation": "transform.program", "Program": "transform.program",
     "ProgramBuilder": "transform.program",
@@ -93,6 +102,31 @@ def tensor_parallel(plan: Plan, devices: Sequence[int], operators: str = "*", *,
     :class:`PlanError` for devices that are named twice, and for operators that are cut over devices already.
     """
     return plan.tensor_parallel(devices, operators, prices=prices)
+
+
+def solve(plan: Plan, machine: Machine, *, options: SearchOptions | None = None,
+          **search: Unpack[SearchKeywords]) -> SolvedPlan:
+    """The plan with what it leaves open decided so that a step is shortest, with a proven lower bound.
+
+    Open is the order of all parts and communications that no ``order`` or ``pipeline`` fixes, what ``choose`` and
+    :func:`one_of` leave open, and the devices of operators that no ``assign`` names (``machine.devices`` says how many
+    there are). The result's ``plan`` has the order that was found as one more rule and runs as any other; it was judged
+    as a schedule of blocks, its communications derived anew, and its times checked against what every part reads.
+
+    ``options``, or ``time_limit``, ``effort``, ``seed`` and ``workers`` as keywords, limit the search as those of
+    :func:`weft.solve`. Raises :class:`PlanError` for a plan that cannot be (with the circle, where data and orders
+    close one), and :class:`weft.solver.step.search.Infeasible` where no order fits the memory.
+    """
+    from weft.app.plans.solving import solve_plan
+
+    return solve_plan(plan, machine, SearchOptions.given(options, search))
+
+
+def seconds(plan: Plan, machine: Machine) -> float:
+    """What a step of the plan takes in its own order, without a search; choices take their first option."""
+    from weft.app.plans.solving import as_written
+
+    return as_written(plan, machine)
 
 
 def __getattr__(name: str) -> Any:
