@@ -45,6 +45,8 @@ __all__ = ["solve_overlapped"]
 _IN_PAIRS = ", in pairs"
 #: The share of the time for placements without overlap, and of what a placement gets for its answer without.
 _PLAIN, _BARE = 0.4, 0.3
+#: With less than this share of the time left no other placement is begun.
+_TOO_LITTLE = 0.1
 #: So many placements with options are searched; of the others their bound is told.
 _MOST = 4
 #: How far above its bound a schedule is likely to be, where nothing is known of the placement.
@@ -131,7 +133,7 @@ class _Search:
         searched = 0
         for place, entry in enumerate(queue):
             if (self.interrupted or searched >= _MOST or entry.least >= self.value * (1 - RELATIVE_TOLERANCE)
-                    or (self.best is not None and self.options.left <= 1e-3)):
+                    or (self.best is not None and self.options.left <= _TOO_LITTLE * self.options.time_limit)):
                 self._tell(entry, entry.least, None)
                 continue
             searched += 1

@@ -38,7 +38,7 @@ training: {micro_batches: 3}
 
 
 def solved(spec: str, overlap: str = "auto", **options: Any) -> Schedule:
-    return weft.solve(parse_spec(spec), overlap=overlap, effort=options.pop("effort", 3.0), time_limit=120, **options)
+    return weft.solve(parse_spec(spec), overlap=overlap, effort=options.pop("effort", 1.5), time_limit=120, **options)
 
 
 @pytest.fixture(scope="module")
