@@ -71,7 +71,7 @@ class Space:
     @cached_property
     def sharded(self) -> dict[int, Sharded]:
         """The graph of one device, by degree."""
-        return {degree: shard(self.graph, self.part_times(degree), self._timer(degree), recompute=self.recompute)
+        return {degree: shard(self.graph, self.part_times(degree), self.timer(degree), recompute=self.recompute)
                 for degree in self.degrees}
 
     def part_times(self, parts: int) -> PartTimes:
@@ -88,6 +88,19 @@ class Space:
         return {degree: self.under_optimizer(layers_of(found.graph, found.times, training=self.training,
                                                        recompute=self.recompute))
                 for degree, found in self.sharded.items()}
+
+    @cached_property
+    def sliced(self) -> dict[int, Sharded]:
+        """The graph of one device, by degree, where tensors between layers are cut along their positions."""
+        return {degree: shard(self.graph, self.part_times(degree), self.timer(degree), recompute=self.recompute,
+                              sliced=True) for degree in self.degrees if degree > 1}
+
+    @cached_property
+    def sliced_costs(self) -> dict[int, list[LayerCost]]:
+        """What one device has of each layer there."""
+        return {degree: self.under_optimizer(layers_of(found.graph, found.times, training=self.training,
+                                                       recompute=self.recompute))
+                for degree, found in self.sliced.items()}
 
     @cached_property
     def co_sharded(self) -> dict[str, list[LayerCost]]:
@@ -216,7 +229,8 @@ class Space:
             return 0 if size % degree else 1
         return 0 if degree % size else degree // size
 
-    def _timer(self, degree: int) -> Timer:
+    def timer(self, degree: int) -> Timer:
+        """Seconds of collectives among ``degree`` GPUs."""
         machines = self._machines(degree)
         return lambda kind, size: collective_time(kind, size, degree, self.device, machines=machines,
                                                   network=self.network.far).seconds

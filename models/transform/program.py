@@ -9,7 +9,7 @@ tensors, without an operator of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
@@ -175,6 +175,13 @@ class ProgramBuilder:
             self._tensor(made, Annotation.shape(dimensions, known), "operator", needs)
         self.operations.append(Operation(name, kind, found, tuple(inputs), names, known, attributes))
         return names
+
+    def detached(self, name: str, how: str, tensor: str) -> str:
+        """The same numbers, through which no gradient flows back: what made ``tensor`` runs forward alone, as the
+        passes of a model that recycles its own output do."""
+        made = self.add(name, "identity", how, [tensor])
+        self.tensors[made] = replace(self.tensors[made], gradient=False)
+        return made
 
     def build(self, *outputs: str) -> Program:
         """The program that gives ``outputs``."""

@@ -11,8 +11,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from weft.runtime.by_modules.calls import READS, Counts, calls_seen, function_name, is_random, users_line, version
+from weft.runtime.by_modules.copying import copied
 from weft.runtime.by_modules.ghost import Ghost, Imagination, real
-from weft.runtime.by_modules.trace import Call, Made, Traced, argument_name, copied
+from weft.runtime.by_modules.traced import Call, Made, Traced, argument_name
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.interface.training import Boundary
 from weft.runtime.train.moment import Seeded

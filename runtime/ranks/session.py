@@ -8,7 +8,7 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -54,6 +54,7 @@ class Session:
     replicas: int = 1
     groups: dict[tuple[int, ...], dist.ProcessGroup | None] = field(default_factory=dict)
     meetings: dict[tuple[int, ...], dist.ProcessGroup | None] = field(default_factory=dict)
+    members: dist.ProcessGroup | None = None  # of all its processes; ``None``: of all that there are
     _counterparts: dist.ProcessGroup | None = None
 
     def now(self) -> float:
@@ -81,19 +82,19 @@ class Session:
     def barrier(self, text: str) -> None:
         """Wait for all ranks of all replicas; ``text`` says at what."""
         self.watch.doing(f"waiting for all ranks {text}", self._everyone)
-        _meet()
+        _meet(self.members)
 
     def common_start(self, delay: float = 0.005) -> float:
         """A moment, ``delay`` seconds after the last rank called, on the shared clock, at which all ranks begin."""
         self.barrier("to begin")
         moment = torch.tensor([self.now() + delay], dtype=torch.float64)
-        dist.broadcast(moment, 0)
+        dist.broadcast(moment, self._everyone[0], self.members)
         self.watch.begin()
         return float(moment)
 
     def exchange(self, value: Value, text: str) -> list[Value]:
         """The values of all ranks of this copy of the plan, on all of them; ``text`` says what for."""
-        return self._exchange(value, text)[self.process(0):self.process(self.world)]
+        return self._exchange(value, text)[self.replica * self.world:(self.replica + 1) * self.world]
 
     def everywhere(self, value: Value, text: str) -> list[Value]:
         """The values of all ranks of all replicas, on all of them; ``text`` says what for."""
@@ -102,8 +103,8 @@ class Session:
     def gather(self, value: Value) -> list[Value] | None:
         """The values of all ranks of all replicas, on process 0; ``None`` elsewhere."""
         self.watch.doing("handing the results to rank 0", self._everyone)
-        values = [value] * len(self._everyone) if self.process(self.rank) == 0 else None
-        dist.gather_object(value, values)
+        values = [value] * len(self._everyone) if self.replica == self.rank == 0 else None
+        dist.gather_object(value, values, self._everyone[0], self.members)
         return values
 
     def agree(self, what: str, value: object) -> None:
@@ -132,7 +133,7 @@ class Session:
         """A group of ``ranks`` in each replica; this replica's, if this rank is in it."""
         found = None
         for replica in range(self.replicas):
-            made = dist.new_group([replica * self.world + rank for rank in ranks])
+            made = self._made([replica * self.world + rank for rank in ranks])
             if replica == self.replica and isinstance(made, dist.ProcessGroup):
                 found = made
         return found
@@ -153,7 +154,7 @@ class Session:
         """The process group of this rank in all replicas. All ranks of the session must call it, at the same point."""
         if self._counterparts is None:
             for rank in range(self.world):
-                made = dist.new_group([replica * self.world + rank for replica in range(self.replicas)])
+                made = self._made([replica * self.world + rank for replica in range(self.replicas)])
                 if rank == self.rank and isinstance(made, dist.ProcessGroup):
                     self._counterparts = made
         assert self._counterparts is not None
@@ -170,11 +171,17 @@ class Session:
     def _exchange(self, value: Value, text: str) -> list[Value]:
         self.watch.doing(text, self._everyone)
         values = [value] * len(self._everyone)
-        dist.all_gather_object(values, value)
+        dist.all_gather_object(values, value, self.members)
         return values
 
+    def _made(self, numbers: Sequence[int]) -> dist.ProcessGroup | int:
+        """A group of these of its processes; no group on any other."""
+        made: dist.ProcessGroup | int = dist.new_group([self._everyone[number] for number in numbers])
+        return made
+
     @property
-    def _everyone(self) -> range:
+    def _everyone(self) -> Sequence[int]:
+        """Its processes, by their numbers among all that there are."""
         return range(self.processes)
 
 

@@ -6,64 +6,132 @@ is left is in one order still. So no rank waits for another in a circle, whoever
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 
+from weft.runtime.share.boards import GONE, HERE, Board, LocalBoard
 from weft.runtime.share.job_plans import Key
 
-__all__ = ["JobOver", "Turns"]
+__all__ = ["JobOver", "Turns", "cells_of"]
 
 
 class JobOver(Exception):
     """The job's turns are over: it has ended, or failed on some rank."""
 
 
+def cells_of(orders: Mapping[int, Sequence[Key]], jobs: Sequence[str]) -> int:
+    """How many numbers a board has for the turns of ``jobs`` in ``orders``."""
+    return (2 + len(jobs)) * len(orders) + len(jobs)
+
+
 class Turns:
-    """The turns of one rank. ``orders``: per device, the blocks of one lap; ``steps``: how many of each job a lap has.
+    """The turns of one rank. ``orders``: per device, the blocks of one lap; ``counts``: how many micro-batches of each
+    job a lap has.
+
+    On the board are, per device, how far it is and who has the turn (0: nobody); per job and device whether it is over
+    there; per job what is known of its process.
     """
 
-    def __init__(self, orders: Mapping[int, Sequence[Key]], steps: Mapping[str, int]) -> None:
-        self.orders, self.steps = {device: tuple(order) for device, order in orders.items()}, dict(steps)
-        self._at = dict.fromkeys(self.orders, 0)
-        self._taken: set[int] = set()  # the devices on which somebody has the turn
-        self._over: set[tuple[str, int]] = set()
-        self._changed = threading.Condition()
+    def __init__(self, orders: Mapping[int, Sequence[Key]], counts: Mapping[str, int], board: Board | None = None
+                 ) -> None:
+        self.orders, self.counts = {device: tuple(order) for device, order in orders.items()}, dict(counts)
+        self._jobs = {job: number for number, job in enumerate(self.counts)}
+        self._names = tuple(self.counts)
+        self._place = {device: number for number, device in enumerate(self.orders)}
+        self._size = len(self.orders)
+        self.board: Board = board or LocalBoard(cells_of(orders, self._names))
+        # A job that a rank has nothing of is over there, for the loop that asks who is next.
+        self._present = {device: tuple(dict.fromkeys(job for job, _, _ in order))
+                         for device, order in self.orders.items()}
 
     def take(self, key: Key, devices: Iterable[int]) -> None:
         """Wait until ``key`` is next on all ``devices``. Raises :class:`JobOver` if its job is over on one of them."""
         wanted = tuple(devices)
-        with self._changed:
+        with self.board.locked():
             while True:
-                if any((key[0], device) in self._over for device in wanted):
+                if any(self._is_over(key[0], device) for device in wanted):
                     raise JobOver(key[0])
-                if self._taken.isdisjoint(wanted) and all(self._head(device) == key for device in wanted):
-                    self._taken.update(wanted)
+                if all(not self._holder(device) and self._head(device) == key for device in wanted):
+                    for device in wanted:
+                        self.board.cells[self._size + self._place[device]] = self._jobs[key[0]] + 1
                     return
-                self._changed.wait()
+                for job in self.board.wait(lambda: self._blockers(wanted)):
+                    self._leave(self._names[job])
 
     def give(self, devices: Iterable[int]) -> None:
         """What had the turn on ``devices`` is done, or has failed."""
-        with self._changed:
+        with self.board.locked():
             for device in devices:
-                self._taken.remove(device)
-                self._at[device] += 1
-            self._changed.notify_all()
+                place = self._place[device]
+                self.board.cells[place] += 1
+                self.board.cells[self._size + place] = 0
+            self.board.changed()
 
     def end(self, job: str, devices: Iterable[int]) -> None:
         """The ``job`` takes no turn on ``devices`` any more; where it has it just now, it keeps it until it gives it
         back: nobody else may begin there before."""
-        with self._changed:
-            self._over |= {(job, device) for device in devices}
-            self._changed.notify_all()
+        with self.board.locked():
+            for device in devices:
+                self._set_over(job, device)
+            self.board.changed()
+
+    def come(self, job: str) -> bool:
+        """The process of ``job`` is here; False where one has been before."""
+        with self.board.locked():
+            first = self._state(job) == 0
+            self.board.cells[self._state_place(job)] = HERE
+            return first
+
+    def leave(self, job: str) -> None:
+        """The process of ``job`` has ended: its turns are over, and what it had of them is given back."""
+        with self.board.locked():
+            self._leave(job)
+
+    def _leave(self, job: str) -> None:
+        self.board.cells[self._state_place(job)] = GONE
+        for device, place in self._place.items():
+            self._set_over(job, device)
+            if self._holder(device) == self._jobs[job] + 1:
+                self.board.cells[self._size + place] = 0
+        self.board.changed()
+
+    def _state_place(self, job: str) -> int:
+        return (2 + len(self._names)) * self._size + self._jobs[job]
+
+    def _state(self, job: str) -> int:
+        return int(self.board.cells[self._state_place(job)])
+
+    def _holder(self, device: int) -> int:
+        return int(self.board.cells[self._size + self._place[device]])
+
+    def _over_place(self, job: str, device: int) -> int:
+        return (2 + self._jobs[job]) * self._size + self._place[device]
+
+    def _is_over(self, job: str, device: int) -> bool:
+        return bool(self.board.cells[self._over_place(job, device)])
+
+    def _set_over(self, job: str, device: int) -> None:
+        self.board.cells[self._over_place(job, device)] = 1
+
+    def _blockers(self, devices: Iterable[int]) -> set[int]:
+        """The jobs that have the turn on one of ``devices``, or are next there."""
+        found = set()
+        for device in devices:
+            head = self._head(device)
+            if holder := self._holder(device):
+                found.add(holder - 1)
+            elif head is not None:
+                found.add(self._jobs[head[0]])
+        return found
 
     def _head(self, device: int) -> Key | None:
         """What is next on ``device``; ``None`` where all jobs are over."""
-        order = self.orders[device]
-        if all((job, device) in self._over for job, _, _ in order):
+        order, place = self.orders[device], self._place[device]
+        over = {job: self._is_over(job, device) for job in self._present[device]}
+        if all(over.values()):
             return None
         while True:
-            lap, at = divmod(self._at[device], len(order))
+            lap, at = divmod(int(self.board.cells[place]), len(order))
             job, block, number = order[at]
-            if (job, device) not in self._over:
-                return job, block, lap * self.steps[job] + number
-            self._at[device] += 1
+            if not over[job]:
+                return job, block, lap * self.counts[job] + number
+            self.board.cells[place] += 1

@@ -150,7 +150,7 @@ def _connect(session: Session, backend: str, peers: set[int]) -> dict[int, _Chan
     made: dict[int, _Channel] = {}
     byte = torch.zeros(1, dtype=torch.uint8, device=session.device)
     for pair in pairs:  # one order on all ranks
-        group = _pair_group(session, pair) if backend == "nccl" else None
+        group = _pair_group(session, pair) if backend == "nccl" else session.members
         if session.rank not in pair:
             continue
         low, high = pair

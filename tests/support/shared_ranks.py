@@ -19,8 +19,10 @@ from weft.runtime.interface.training import Boundary, Training
 from weft.runtime.plan.plan import Plan, load_plan
 from weft.runtime.ranks.session import Session, join
 from weft.runtime.replay.run import run_training
-from weft.runtime.share.job_plans import job_plans
-from weft.runtime.share.run import SharedRun, run_shared
+from weft.runtime.share.job_runner import RunOptions
+from weft.runtime.share.result import SharedRun
+from weft.runtime.share.run import run_shared
+from weft.runtime.share.taking_apart import job_plans
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
 RANKS, STEPS, WIDTH, SIZE = 2, 6, 16, 4
@@ -103,7 +105,7 @@ def main(folder: Path, path: str) -> None:
         def run(unit: float = 0.0, only: Any = None, **more: Any) -> SharedRun | None:
             makers = {name: (lambda own, s, seed=seed, name=name: training(seed, own, s, **more.get(name, {})))
                       for seed, name in enumerate("ab")}
-            return run_shared(plan, session, makers, seconds_per_unit=unit, only=only, stop_folder=folder)
+            return run_shared(plan, session, makers, options=RunOptions(unit), only=only, stop_folder=folder)
 
         run()  # what is made once
         found = {"together": run(UNIT), "a": run(UNIT, ["a"]), "b": run(UNIT, ["b"]),

@@ -138,18 +138,27 @@ def replay(plan: PathLike, **options: Any) -> Any:
     return run_plan(plan, ReplayOptions(**options))
 
 
-def replay_shared(plan: PathLike, stages: Mapping[str, str], **options: Any) -> Any:
-    """Train the jobs of a plan with jobs in one set of processes, each by the function of ``stages`` that its name has;
-    on this process's rank (under ``torchrun``, on CPUs over gloo); needs torch.
+def replay_shared(plan: PathLike, stages: Mapping[str, str], *, processes: str = "one", **options: Any) -> Any:
+    """Run the jobs of a plan with jobs, each by the function of ``stages`` that its name has, on CPUs over gloo; needs
+    torch.
 
-    Each job's losses are those that it has alone, and one that ends or fails leaves the others running. ``options`` are
-    those of :class:`weft.runtime.share.replay.SharedOptions`. Gives, on rank 0, the
-    :class:`weft.runtime.share.run.SharedRun`. Errors are those of :func:`weft.runtime.share.replay.replay_shared`.
+    ``processes``: ``"one"`` set of them for all jobs, of which this is one (under ``torchrun``; the result is on rank
+    0), or one for each ``"job"``, which are started here, on this machine. Each job's losses are those that it has
+    alone. One that ends or fails leaves the others running; so does one that is killed, where it has processes of its
+    own. ``options`` are those of :class:`weft.runtime.share.replay.SharedOptions`; with ``job`` this process is one of
+    that job's own. Gives the :class:`weft.runtime.share.result.SharedRun`. Errors are those of
+    :func:`weft.runtime.share.replay.replay_shared`.
     """
-    from weft.runtime.share.replay import SharedOptions
+    from weft.runtime.share.processes import replay_in_processes
+    from weft.runtime.share.replay import SharedOptions, replay_job
     from weft.runtime.share.replay import replay_shared as run_plan
 
-    return run_plan(plan, SharedOptions(stages, **options))
+    if processes not in ("one", "job"):
+        raise ValueError(f"processes is {processes!r}, it must be 'one' or 'job'")
+    asked = SharedOptions(stages, **options)
+    if processes == "job":
+        return replay_in_processes(plan, asked)
+    return run_plan(plan, asked) if asked.job is None else replay_job(plan, asked)
 
 
 def replay_alone(plan: PathLike, ranks: Sequence[int] | None = None, *, stages: str, **options: Any) -> Any:

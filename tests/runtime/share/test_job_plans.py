@@ -12,7 +12,8 @@ from weft.models.share.compose import composed
 from weft.models.share.job import Job, job_of
 from weft.runtime.plan.plan import Plan, plan_of
 from weft.runtime.plan.program import ProgramError, Reduce, StageWork
-from weft.runtime.share.job_plans import job_plans, orders_of
+from weft.runtime.share.job_plans import orders_of
+from weft.runtime.share.taking_apart import job_plans
 from weft.solver.baselines import baseline
 from weft.solver.problem import Block, BlockKind, Dependency, Problem
 from weft.solver.wide.rounds import Rounds
@@ -27,8 +28,8 @@ def plan(*jobs: Job, steps: dict[str, int] | None = None) -> Plan:
 
 def test_each_job_is_a_plan_of_one_rank() -> None:
     a, b = job_plans(plan(data_parallel("a", 1, 2, 3, 5), data_parallel("b", 2, 4, 2, 2), steps={"a": 4, "b": 2}))
-    assert (a.name, a.steps, b.steps) == ("a", 4, 2)
-    assert a.blocks == {StageWork(0, "F", 0): "a/F0", StageWork(0, "B", 0): "a/B0"}
+    assert (a.name, a.batches, b.batches, a.replicas, a.ranks) == ("a", 4, 2, 2, (0, 1))
+    assert a.blocks == {StageWork(0, "F", 0): ("a/F0", 0), StageWork(0, "B", 0): ("a/B0", 0)}
     assert [(entry.name, set(entry.needs)) for entry in b.sums] == [
         ("b/S1", {"b/F0", "b/F1", "b/B1"}), ("b/S0", {"b/F0", "b/F1", "b/B1", "b/B0"})]
     assert b.reduces(b.plan) == {"b/S1": [Reduce((1,))], "b/S0": [Reduce((0,))]}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from weft import api
 from weft.cli.lib.arguments import add_allowed, count, positive
-from weft.cli.lib.command import GOOD, Command
+from weft.cli.lib.command import GOOD, NO, Command
 from weft.cli.lib.output import JSON, require_output, require_torch
 
 __all__ = ["COMMAND"]
@@ -25,6 +25,13 @@ def _arguments(command: argparse.ArgumentParser) -> None:
                          "at least, so that GPUs and links that are not there are emulated by time")
     command.add_argument("--stop-folder", metavar="FOLDER", help="with stages of jobs: a file of its name there ends a "
                          "job, and leaves the others running")
+    command.add_argument("--processes", choices=("one", "job"), default="one",
+                         help="with stages of jobs: one set of processes for all (under torchrun; the default), or one "
+                              "for each job, started here: a job that is killed leaves the others running")
+    command.add_argument("--job", metavar="JOB", help="with stages of jobs: run this one alone of them, in the "
+                         "processes of a torchrun of its own")
+    command.add_argument("--turns", metavar="FOLDER", help="with --job: where the processes of all jobs on this "
+                         "machine take turns, a new folder for each run")
     add_allowed(command)
     command.add_argument("--timeout", type=positive, default=60.0, metavar="SECONDS",
                          help="stop everything if a rank makes no progress for so long (default: 60)")
@@ -63,6 +70,8 @@ def _run(options: argparse.Namespace) -> int:
         return _run_shared(options, jobs)
     if options.stretched or options.stop_folder is not None:
         raise ValueError("--stretched and --stop-folder are for stages of jobs: give --stages JOB=MODULE:FUNCTION")
+    if options.processes != "one" or options.job is not None or options.turns is not None:
+        raise ValueError("--processes, --job and --turns are for stages of jobs: give --stages JOB=MODULE:FUNCTION")
     options.stages = options.stages[0] if options.stages else None
     if options.rank_alone is not None:
         return _run_alone(options)
@@ -94,21 +103,29 @@ def _jobs(stages: Sequence[str]) -> dict[str, str]:
 
 
 #: What of replay's options is for one training, or none, alone.
-_NOT_SHARED = ("emulate", "rank_alone", "device", "json", "timeline", "paced", "transport", "reserve", "checkpoint",
-               "resume", "unchecked")
+_NOT_SHARED = ("emulate", "rank_alone", "device", "json", "timeline", "paced", "transport", "reserve", "unchecked")
 
 
 def _run_shared(options: argparse.Namespace, jobs: dict[str, str]) -> int:
     for name in _NOT_SHARED:
         if getattr(options, name):
-            raise ValueError(f"--{name.replace('_', '-')} is not for jobs that are trained in one set of processes")
-    if options.replicas > 1 or options.checkpoint_every:
-        raise ValueError("--replicas and --checkpoint-every are not for jobs that are trained in one set of processes")
-    found = api.replay_shared(options.plan, jobs, timeout=options.timeout, stretched=options.stretched,
-                              time_scale=options.time_scale, stop_folder=options.stop_folder,
-                              allow_unsplit=options.allow_unsplit, allow_other_model=options.allow_other_model)
+            raise ValueError(f"--{name.replace('_', '-')} is not for jobs that are trained beside each other")
+    if options.replicas > 1:
+        raise ValueError("--replicas is not for jobs that are trained beside each other")
+    if options.processes == "one" and options.job is None and (
+            options.checkpoint is not None or options.checkpoint_every or options.resume):
+        raise ValueError("--checkpoint, --checkpoint-every and --resume are not for jobs that are trained in one set "
+                         "of processes; use --processes job")
+    found = api.replay_shared(options.plan, jobs, processes=options.processes, timeout=options.timeout,
+                              stretched=options.stretched, time_scale=options.time_scale,
+                              stop_folder=options.stop_folder, job=options.job, turns=options.turns,
+                              checkpoint=options.checkpoint, checkpoint_every=options.checkpoint_every,
+                              resume=options.resume, allow_unsplit=options.allow_unsplit,
+                              allow_other_model=options.allow_other_model)
     if found is not None:
         print(found)
+    if options.processes == "job" and any(run.fault is not None for run in found.jobs):
+        return NO
     return GOOD
 
 

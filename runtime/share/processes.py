@@ -1,0 +1,180 @@
+"""Every job of a plan in processes of its own on this machine: one that is killed is the only one that ends.
+
+A process a rank of each job, with a rendezvous, process groups and a watchdog of the job's own; on each rank the jobs'
+processes take turns over a board in shared memory (:mod:`weft.runtime.share.boards`). This process starts them, waits,
+and puts together what they came to.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from weft.runtime.plan.plan import Plan
+from weft.runtime.ranks.launch import free_port
+from weft.runtime.replay.options import ReplayError, seconds_in_unit
+from weft.runtime.share.job_plans import JobPlan
+from weft.runtime.share.replay import SharedOptions, checked_shared, losses_path, result_path, turns_of
+from weft.runtime.share.result import JobRun, SharedRun, predicted_seconds
+
+__all__ = ["Worker", "replay_in_processes"]
+
+#: Seconds between two looks at the processes.
+_LOOK = 0.02
+_ERRORS = 2  # standard error: what jobs print is not this process's output
+_SHARED_MEMORY = Path("/dev/shm")
+_PDEATHSIG = 1  # of prctl(2): the signal that a process gets when the one that started it ends
+
+
+@dataclass(frozen=True)
+class Worker:
+    """The process ``number`` of ``job``, on ``rank`` of the plan with jobs."""
+
+    job: str
+    number: int
+    rank: int
+    process: subprocess.Popen[bytes]
+
+
+def replay_in_processes(plan_path: str | os.PathLike[str], options: SharedOptions, *,
+                        beside: Callable[[Sequence[Worker], Path], None] | None = None) -> SharedRun:
+    """Run the jobs of the plan in ``plan_path``, each in its own processes on this machine, until all have ended.
+
+    A job of which a process ends early, however, is over on all its ranks; the others go on, with the same losses.
+    ``beside`` is called with the running processes and the folder of their turns. Raises
+    :class:`~weft.runtime.replay.options.ReplayError` or :class:`~weft.solver.io.entries.FormatError` for a mistake of
+    the user.
+    """
+    name = os.fspath(plan_path)
+    if "RANK" in os.environ:
+        raise ReplayError("--processes job starts all processes itself: call it without torchrun; on several machines "
+                          "start each job with a torchrun of its own (--job NAME --turns FOLDER)")
+    if options.job is not None or options.turns is not None:
+        raise ReplayError("--job and --turns are for one job that is started by itself, not with --processes job")
+    plan, jobs = checked_shared(name, options)
+    where = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="weft-turns-", dir=where) as made:
+        folder = Path(made)
+        with _workers(name, jobs, options, folder) as workers:
+            if beside is not None:
+                beside(workers, folder)
+            ends = _wait(plan, jobs, workers, folder)
+        told = tuple(_told(job, folder, [(worker, ends[worker.job, worker.number]) for worker in workers
+                                         if worker.job == job.name]) for job in jobs)
+    scale = options.time_scale * (seconds_in_unit(plan) or 1.0) if options.stretched else 0.0
+    return SharedRun(told, max(run.seconds for run in told),
+                     predicted_seconds(plan, jobs, {run.name: run.steps for run in told}, scale), {})
+
+
+@contextmanager
+def _workers(name: str, jobs: Sequence[JobPlan], options: SharedOptions, folder: Path) -> Iterator[list[Worker]]:
+    """The processes of all jobs; none is left behind."""
+    started: list[Worker] = []
+    ports: set[int] = set()
+    try:
+        for job in jobs:
+            while (port := free_port()) in ports:
+                pass
+            ports.add(port)
+            for number, rank in enumerate(job.ranks):
+                started.append(Worker(job.name, number, rank, subprocess.Popen(
+                    _command(name, job.name, replace(options, turns=folder)), stdin=subprocess.DEVNULL,
+                    stdout=_ERRORS, env=_environment(job, number, port), preexec_fn=_ends_with_parent())))
+        yield started
+    finally:
+        for worker in started:
+            if worker.process.poll() is None:
+                worker.process.kill()
+        for worker in started:
+            worker.process.wait()
+
+
+def _wait(plan: Plan, jobs: tuple[JobPlan, ...], workers: Sequence[Worker], folder: Path
+          ) -> Mapping[tuple[str, int], tuple[float, int]]:
+    """When each process ended, and with which code. Whatever turns it had come free: it may have ended before it could
+    say that it was there."""
+    ends: dict[tuple[str, int], tuple[float, int]] = {}
+    while len(ends) < len(workers):
+        time.sleep(_LOOK)
+        for worker in workers:
+            code = worker.process.poll()
+            if code is None or (worker.job, worker.number) in ends:
+                continue
+            ends[worker.job, worker.number] = time.monotonic(), code
+            turns, board = turns_of(plan, jobs, worker.rank, folder, patience=0.0)
+            with closing(board):
+                turns.leave(worker.job)
+    return ends
+
+
+def _told(job: JobPlan, folder: Path, ends: Sequence[tuple[Worker, tuple[float, int]]]) -> JobRun:
+    """What became of ``job``: what its first process says; where there is none, what each had written by then."""
+    result = result_path(folder, job.name)
+    if result.exists():
+        entry = json.loads(result.read_text())
+        return JobRun(**{**entry, "losses": tuple(entry["losses"])})
+    bad = sorted((when, worker.rank, code) for worker, (when, code) in ends if code)
+    # All processes of a job end with the first one; a signal from outside is the reason that the others have not.
+    _, rank, code = next((end for end in bad if end[2] < 0), bad[0] if bad else (0.0, job.ranks[0], 1))
+    fault = f"rank {rank} was ended by {_signal(-code)}" if code < 0 else f"rank {rank} ended with exit code {code}"
+    rows = [_losses(losses_path(folder, job.name, number)) for number in range(len(job.ranks))]
+    both = sorted(set.intersection(*(set(row) for row in rows)))
+    losses = tuple(sum(row[batch] for row in rows) / job.replicas for batch in both)
+    return JobRun(job.name, losses if job.trains else (), fault, steps=len(both), first=both[0] if both else 0)
+
+
+def _losses(path: Path) -> dict[int, float]:
+    """By batch; a last line that is not whole is none."""
+    found: dict[int, float] = {}
+    if path.exists():
+        for line in path.read_text().splitlines():
+            with suppress(ValueError):
+                batch, loss = json.loads(line)
+                found[batch] = loss
+    return found
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _command(name: str, job: str, options: SharedOptions) -> list[str]:
+    found = [sys.executable, "-m", "weft", "replay", name, "--job", job, "--turns", os.fspath(options.turns or ""),
+             "--stages", f"{job}={options.stages[job]}", "--timeout", repr(options.timeout)]
+    if options.stretched:
+        found += ["--stretched", "--time-scale", repr(options.time_scale)]
+    if options.stop_folder is not None:
+        found += ["--stop-folder", os.fspath(options.stop_folder)]
+    if options.checkpoint is not None:
+        found += ["--checkpoint", os.fspath(options.checkpoint)]
+    if options.checkpoint_every:
+        found += ["--checkpoint-every", str(options.checkpoint_every)]
+    return found + [option for option, given in (("--resume", options.resume), ("--allow-unsplit",
+                    options.allow_unsplit), ("--allow-other-model", options.allow_other_model)) if given]
+
+
+def _environment(job: JobPlan, number: int, port: int) -> dict[str, str]:
+    world = str(len(job.ranks))
+    return {"OMP_NUM_THREADS": "1", **os.environ, "RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": world,
+            "LOCAL_WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+
+def _ends_with_parent() -> Callable[[], None] | None:
+    """What has a process that is started end with this one, where the system can do that."""
+    if sys.platform != "linux":
+        return None
+    library = ctypes.CDLL(None)
+    return lambda: library.prctl(_PDEATHSIG, signal.SIGKILL)

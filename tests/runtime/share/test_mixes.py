@@ -1,0 +1,77 @@
+"""A pipeline, a data parallel training and an inference on ranks that they share: each as it is alone, whatever becomes
+of the others."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.ranks import launch_forked
+from tests.support.shared_mixes import RANKS, RATIO, STEPS, mix
+from weft.models.share.compose import composed
+from weft.runtime.plan.plan import Plan, plan_of, save_plan
+from weft.solver.baselines import baseline
+from weft.solver.wide.rounds import Rounds
+from weft.solver.wide.run import Run
+
+pytestmark = pytest.mark.slow
+
+
+def mixed(rounds: int = 2) -> Plan:
+    problem = composed(mix())
+    made = Rounds(problem, Run.of(problem, {job: steps * rounds for job, steps in RATIO.items()}, RATIO))
+    return plan_of(replace(baseline("greedy", made.problem, made.run.rounds), rounds=made))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What three ranks found in five runs of the same three jobs, and in each alone."""
+    folder = tmp_path_factory.mktemp("mixes")
+    save_plan(mixed(), folder / "plan.json")
+    ended = launch_forked(RANKS, [sys.executable, "-m", "tests.support.shared_mixes", str(folder),
+                                 str(folder / "plan.json")], timeout=120)
+    assert [one.code for one in ended] == [0] * RANKS, ended[0].errors + ended[1].errors
+    return folder
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path) -> Any:
+    return json.loads((folder / "found.json").read_text())
+
+
+def test_losses_are_those_of_each_alone(found: Any) -> None:
+    for job in ("pipeline", "data"):
+        both = found["together"][job]
+        assert both["fault"] is None and both["losses"] == found["alone"][job][:len(both["losses"])]
+        assert len(both["losses"]) == both["steps"] == STEPS
+    assert found["together"]["answers"] == {"losses": [], "fault": None, "steps": STEPS}
+    assert len(set(found["alone"]["pipeline"])) == STEPS
+
+
+def test_an_inference_answers_as_it_does_alone(folder: Path) -> None:
+    answers = json.loads((folder / "answers.1.json").read_text())  # its last stage is on rank 1
+    assert answers["together"] == answers["alone"] and len(answers["alone"]) > 100
+    assert answers["failed"] == answers["alone"]
+
+
+@pytest.mark.parametrize(("run", "job", "why", "steps"), [
+    ("failed", "pipeline", "RuntimeError in step 1: out of memory, as it were (rank 1)", 1),
+    ("failed last", "pipeline", "RuntimeError in step 1: out of memory, as it were (rank 2)", 1),
+    ("failed answers", "answers", "RuntimeError in step 0: out of memory, as it were (rank 1)", 0)])
+def test_a_job_that_fails_on_one_rank_is_over_on_all_and_leaves_the_others(found: Any, run: str, job: str, why: str,
+                                                                           steps: int) -> None:
+    assert found[run][job]["fault"] == why and found[run][job]["steps"] == steps
+    for other in {"pipeline", "data", "answers"} - {job}:
+        assert found[run][other]["fault"] is None and found[run][other]["steps"] == STEPS
+        assert found[run][other]["losses"] == found["together"][other]["losses"]
+
+
+def test_jobs_that_end_leave_the_others_running_beyond_the_plan(found: Any) -> None:
+    longer = found["longer"]
+    assert longer["pipeline"]["losses"] == found["alone"]["pipeline"][:1]
+    assert longer["data"]["losses"] == found["alone"]["data"] and len(longer["data"]["losses"]) == 2 * STEPS

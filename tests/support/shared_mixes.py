@@ -1,0 +1,152 @@
+"""A pipeline, a data parallel training and an inference on three ranks that they share, and what each rank runs of
+them.
+
+``python -m tests.support.shared_mixes FOLDER PLAN`` under ranks: all together, each alone, and with faults; rank 0
+writes what was found.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tests.support.shared_ranks import Failing
+from weft.models.share.job import Job, job_of
+from weft.runtime.interface.training import Boundary, Training
+from weft.runtime.plan.plan import Plan, load_plan
+from weft.runtime.ranks.session import Session, join
+from weft.runtime.replay.run import run_training
+from weft.runtime.share.job_plans import JobPlan
+from weft.runtime.share.job_runner import RunOptions
+from weft.runtime.share.job_session import JobSession, in_one_set
+from weft.runtime.share.result import SharedRun
+from weft.runtime.share.run import run_shared
+from weft.runtime.share.taking_apart import job_plans
+from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
+
+RANKS, STEPS, WIDTH, SIZE = 3, 3, 8, 4
+#: By job: how often a round of the plan has it.
+RATIO = {"pipeline": 2, "data": 1, "answers": 3}
+
+
+def devices() -> tuple[Device, ...]:
+    return tuple(device for g in range(RANKS)
+                 for device in (Device(f"gpu{g}"), Device(f"gpu{g} network", lane_of=f"gpu{g}")))
+
+
+def chain(name: str, gpus: Sequence[int], time: float, backward: str = "") -> Job:
+    """Stages on ``gpus``, each with the passes ``backward``: none, ``B``, or ``IW``."""
+    kinds = {"B": BlockKind.BACKWARD, "I": BlockKind.INPUT_GRAD, "W": BlockKind.WEIGHT_GRAD}
+    blocks = [Block(f"F{s}", BlockKind.FORWARD, (2 * gpu,), time, after=(Dependency(f"F{s - 1}"),) if s else ())
+              for s, gpu in enumerate(gpus)]
+    before = f"F{len(gpus) - 1}"
+    for s in reversed(range(len(gpus)) if backward else ()):
+        for letter in backward:
+            blocks.append(Block(f"{letter}{s}", kinds[letter], (2 * gpus[s],), time, after=(Dependency(before),)))
+            before = f"{letter}{s}" if letter != "W" else before
+        before = f"{backward[0]}{s}"
+    return job_of(name, Problem(name, devices(), tuple(blocks), time_unit="ms"))
+
+
+def summed(name: str, gpus: Sequence[int], time: float) -> Job:
+    """One stage on all of ``gpus``, whose gradients are summed on their lanes."""
+    on, lanes = tuple(2 * gpu for gpu in gpus), tuple(2 * gpu + 1 for gpu in gpus)
+    return job_of(name, Problem(name, devices(), (
+        Block("F0", BlockKind.FORWARD, on, time, after=(Dependency("S0", distance=1),)),
+        Block("B0", BlockKind.BACKWARD, on, 2 * time, after=(Dependency("F0"),)),
+        Block("S0", BlockKind.COLLECTIVE, lanes, 3 * time, after=(Dependency("B0"),))), time_unit="ms"))
+
+
+def mix(time: float = 2.0) -> list[Job]:
+    return [chain("pipeline", (0, 1, 2), time, "IW"), summed("data", (0, 1), time), chain("answers", (2, 1), time)]
+
+
+def training(seed: int, plan: Plan, session: Session, *, steps: int = STEPS, fails: tuple[int, int] | None = None,
+             collect: Callable[[int, int, Any], None] | None = None) -> Training:
+    """Small modules with dropout for this rank's stages of ``plan``; ``fails``: a stage and after how many of its
+    forwards."""
+    graph = plan.vocabulary.graph
+    assert graph is not None
+    modules: dict[int, nn.Module] = {}
+    for s, stage in enumerate(graph.stages):
+        torch.manual_seed(100 * seed + s)
+        made = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Dropout(0.2))
+        if session.rank in stage.ranks:
+            modules[s] = made
+    if fails is not None and fails[0] in modules:
+        modules[fails[0]] = nn.Sequential(Failing(fails[1]), *modules[fails[0]].children())
+    torch.manual_seed(1000 * seed + session.process(session.rank))  # what dropout draws
+    parameters = [parameter for module in modules.values() for parameter in module.parameters()]
+
+    def data(what: int) -> Callable[[int, int], Tensor]:
+        return lambda step, micro_batch: torch.randn(SIZE, WIDTH, generator=torch.Generator().manual_seed(
+            seed * 10_007 + step * 101 + micro_batch * 7 + what))
+
+    trained = graph.has_backward
+    return Training(modules, [Boundary((SIZE, WIDTH))] * (len(graph.stages) - 1), data(0), data(1) if trained else None,
+                    nn.functional.mse_loss if trained else None,
+                    torch.optim.Adam(parameters, lr=1e-2) if trained else None, steps=steps, collect=collect)
+
+
+def of_rank(seed: int) -> Callable[..., Training]:
+    """A function as ``weft replay --stages`` names it."""
+    def made(plan: Plan, rank: int, session: Session) -> Training:
+        return training(seed, plan, session)
+    return made
+
+
+pipeline, data, answers = of_rank(0), of_rank(1), of_rank(2)
+SEEDS = {"pipeline": 0, "data": 1, "answers": 2}
+
+
+def told(run: SharedRun | None) -> dict[str, Any]:
+    return {} if run is None else {job.name: {"losses": job.losses, "fault": job.fault, "steps": job.steps}
+                                   for job in run.jobs}
+
+
+def main(folder: Path, path: str) -> None:
+    """All runs one after another; what they found goes into ``found.json``, a rank's answers beside it."""
+    plan = load_plan(path)
+    answered: dict[str, list[float]] = {}
+
+    def keep(run: str) -> Callable[[int, int, Any], None]:
+        def collect(step: int, micro_batch: int, output: Tensor) -> None:
+            answered.setdefault(run, []).extend(output.reshape(-1).tolist())
+        return collect
+
+    with join(60.0) as session:
+        def run(name: str, steps: dict[str, int] | None = None, **fails: tuple[int, int]) -> dict[str, Any]:
+            def maker(job: str) -> Callable[[Plan, Session], Training]:
+                return lambda own, s: training(SEEDS[job], own, s, steps=(steps or {}).get(job, STEPS),
+                                               fails=fails.get(job), collect=keep(name))
+            return told(run_shared(plan, session, {job: maker(job) for job in SEEDS}, options=RunOptions()))
+
+        found: dict[str, Any] = {
+            "together": run("together"), "failed": run("failed", pipeline=(1, 5)),
+            "failed last": run("failed last", pipeline=(2, 7)), "failed answers": run("failed answers", answers=(1, 3)),
+            "longer": run("longer", {"pipeline": 1, "data": 2 * STEPS})}
+        alone = {}
+        for job in job_plans(plan):
+            losses = in_one_set(session, job, lambda s, job=job: _alone(job, s, keep("alone")))  # type: ignore[misc]
+            alone[job.name] = next((own for own in session.everywhere(losses, "comparing") if own is not None), None)
+    (folder / f"answers.{session.rank}.json").write_text(json.dumps(answered))
+    if session.rank == 0:
+        (folder / "found.json").write_text(json.dumps({**found, "alone": alone}))
+
+
+def _alone(job: JobPlan, session: JobSession, collect: Callable[[int, int, Any], None]) -> list[float] | None:
+    """The losses of the job where nobody takes turns with it."""
+    found = run_training(job.plan, session, training(SEEDS[job.name], job.plan, session,
+                                                     steps=2 * STEPS if job.name == "data" else STEPS,
+                                                     collect=collect))
+    return None if found is None else list(found.losses)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
