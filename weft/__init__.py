@@ -55,6 +55,7 @@ from weft.api import (
     solve,
     sweep,
     train,
+    transports,
     unroll,
 )
 from weft.text.version import VERSION as __version__
@@ -62,4 +63,5 @@ from weft.text.version import VERSION as __version__
 __all__ = ["SCHEMAS", "PathLike", "SearchOptions", "Source", "__version__", "capture", "check", "communication",
            "compare", "demo", "draw", "estimate", "explain", "export_schedule", "fit", "import_schedule", "latency",
            "pipeline", "place", "place_memory", "place_step", "plan", "plans", "profile", "profile_stages", "replay",
-           "replay_alone", "replay_shared", "schema", "share", "solve", "sweep", "train", "unroll"]
+           "replay_alone", "replay_shared", "schema", "share", "solve", "sweep", "train", "transports",
+           "unroll"]

@@ -53,15 +53,18 @@ class Cutting:
                 cutting._assign(program, output, _forward(program, leaf, cut[0], cutting.axes[cut[0]]))
             elif program.tensors[output].shape == first.shape:
                 cutting._assign(program, output, axis)
-            else:
-                whole.update(leaf.inputs)
+            elif leaf.kind == "slice":  # a view, that costs nothing to take again for each chunk
+                whole.update((*leaf.inputs, output))
                 continue
+            else:
+                raise CommunicationError(f"overlap: the stage {leaf.name!r} makes something of another shape than the "
+                                         "chain, and would make it again for each chunk")
             inputs = _backward(program, leaf, cutting.axes[output])
             for name, along in inputs.items():
                 cutting._assign(program, name, along)
             whole.update(name for name in leaf.inputs if name not in inputs)
         for name in whole & cutting.axes.keys():
-            raise CommunicationError(f"overlap: {name!r} is read whole by one stage of the chain and in chunks by "
+            raise CommunicationError(f"overlap: {name!r} is needed whole by one stage of the chain and in chunks by "
                                      "another")
         cutting._by_slices(program)
         return cutting
@@ -117,6 +120,9 @@ def _backward(program: Program, leaf: Stage, axis: int | None) -> dict[str, int 
     if leaf.kind == "matmul":
         if axis is None:
             raise _matmul(leaf)
+        if leaf.inputs[0] == leaf.inputs[1]:
+            raise CommunicationError(f"overlap: the stage {leaf.name!r} multiplies {leaf.inputs[0]!r} by itself, and "
+                                     "needs all of it for each chunk")
         return {leaf.inputs[1]: 1} if axis == len(made.shape) - 1 else {leaf.inputs[0]: axis}
     found: dict[str, int | None] = {}
     for name in leaf.inputs:

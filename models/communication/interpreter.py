@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from weft.models.communication.chunks import chunk_ranges
 from weft.models.communication.functions import function_named
+from weft.models.communication.paths import in_order
 from weft.models.communication.program import CommunicationError, Overlap, Program, Stage, Tensor
 
 __all__ = ["Array", "Values", "dropped", "lay_out", "put_together", "random_values", "results", "run", "steps"]
@@ -52,7 +53,7 @@ def run(program: Program, given: Mapping[str, Any]) -> Values:
                       if tensor.source != "stage"}
     chains = {overlap.stages[0]: overlap for overlap in program.overlaps}
     chunked = {name for overlap in program.overlaps for name in overlap.stages}
-    for stage in _in_order(program):
+    for stage in in_order(program):
         if stage.name in chains:
             _run_chunks(program, chains[stage.name], values)
         elif stage.name not in chunked:
@@ -117,7 +118,8 @@ def dropped(places: Array, rate: float, seed: int) -> Array:
 # -- one stage ----------------------------------------------------------------------------------------------------
 
 
-def _leaf(leaf: Stage, program: Program, values: Mapping[str, list[Array]], places: list[Array] | None) -> list[Array]:
+def _leaf(leaf: Stage, program: Program, values: Mapping[str, list[Array]], places: list[Array] | None, *,
+          in_chunks: bool = False) -> list[Array]:
     """What each rank has of the output of a stage that is not fused; ``places`` of its elements, where it asks."""
     inputs = [values[name] for name in leaf.inputs]
     given, made = [program.tensors[name] for name in leaf.inputs], program.tensors[leaf.outputs[0]]
@@ -145,7 +147,7 @@ def _leaf(leaf: Stage, program: Program, values: Mapping[str, list[Array]], plac
             return _sliced([_sum(first)] * program.ranks, made.axis)
         case "all_gather":
             whole = np.concatenate(first, given[0].axis or 0)
-            return [whole.reshape(made.shape) if whole.size == made.elements else whole] * program.ranks
+            return [whole if in_chunks else whole.reshape(made.shape)] * program.ranks
         case "reduce":
             return [_sum(first) if i == arguments["root"] else np.zeros_like(first[i]) for i in ranks]
         case "broadcast":
@@ -178,25 +180,6 @@ def _places(program: Program, leaf: Stage) -> list[Array] | None:
 # -- chains in chunks ---------------------------------------------------------------------------------------------
 
 
-def _in_order(program: Program) -> list[Stage]:
-    """The stages, a chain in chunks only once all that it reads from outside is there, and all at its first's place."""
-    units = {name: overlap.stages for overlap in program.overlaps for name in overlap.stages}
-    rest, done = list(program.stages), []
-    known = {name for name, tensor in program.tensors.items() if tensor.source != "stage"}
-    while rest:
-        def ready(stage: Stage) -> bool:
-            unit = [program.by_name[name] for name in units.get(stage.name, (stage.name,))]
-            made = {name for one in unit for name in one.outputs}
-            return all(name in known or name in made for one in unit for name in one.inputs)
-        stage = next(stage for stage in rest if ready(stage))
-        for name in units.get(stage.name, (stage.name,)):
-            found = program.by_name[name]
-            rest.remove(found)
-            known.update(found.outputs)
-            done.append(found)
-    return done
-
-
 def _run_chunks(program: Program, overlap: Overlap, values: Values) -> None:
     """All chunks of a chain, each stage's after that of the one before; what they make is put together."""
     leaves = [leaf for name in overlap.stages for leaf in program.stage(name).leaves()]
@@ -215,7 +198,7 @@ def _run_chunks(program: Program, overlap: Overlap, values: Values) -> None:
             if places is not None:
                 places = _chunk(program, overlap, leaf.outputs[0], chunk, places)
             output = leaf.outputs[0]
-            parts[output] = _leaf(leaf, program, parts, places)
+            parts[output] = _leaf(leaf, program, parts, places, in_chunks=True)
             if output in overlap.axes:
                 _put(program, overlap, output, chunk, parts[output], values[output])
             else:
@@ -237,7 +220,7 @@ def _put(program: Program, overlap: Overlap, name: str, chunk: int, made: list[A
     ranges = chunk_ranges(program.tensors[name], overlap, chunk, program.ranks)
     axis = overlap.axes[name]
     for part, whole in zip(made, into, strict=True):
-        pieces = np.split(part, len(ranges), axis or 0)
+        pieces = np.split(_view(part, axis), len(ranges), axis or 0)
         for (first, last), piece in zip(ranges, pieces, strict=True):
             _view(whole, axis)[_along(axis, first, last)] = piece
 

@@ -1,12 +1,12 @@
-"""Which stages wait for which: ancestors, and sets of stages that no path leaves and comes back to."""
+"""Which stages wait for which: what is behind a stage, sets that no path leaves and comes back to, orders to run in."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from weft.models.communication.program import Program
+from weft.models.communication.program import CommunicationError, Program, Stage
 
-__all__ = ["detour", "followers", "is_needed"]
+__all__ = ["detour", "followers", "in_order", "is_needed"]
 
 
 def followers(program: Program, stage: str) -> tuple[str, ...]:
@@ -45,3 +45,31 @@ def _behind(program: Program, stages: Iterable[str], around: Collection[str]) ->
                 found[name] = None
                 rest.append(name)
     return list(found)
+
+
+def in_order(program: Program) -> list[Stage]:
+    """The stages so that a chain in chunks stands together, behind all that it reads from outside.
+
+    Raises :class:`~weft.models.communication.program.CommunicationError` for two chains that wait for each other.
+    """
+    units = {name: overlap.stages for overlap in program.overlaps for name in overlap.stages}
+    known = {name for name, tensor in program.tensors.items() if tensor.source != "stage"}
+    rest, done = list(program.stages), list[Stage]()
+
+    def ready(stage: Stage) -> bool:
+        unit = [program.by_name[name] for name in units.get(stage.name, (stage.name,))]
+        made = {name for one in unit for name in one.outputs}
+        return all(name in known or name in made for one in unit for name in one.inputs)
+
+    while rest:
+        stage = next((stage for stage in rest if ready(stage)), None)
+        if stage is None:
+            names = [entry.name for entry in rest if entry.name in units]
+            raise CommunicationError(f"the chains in chunks wait for each other: {', '.join(map(repr, names))}: run "
+                                     "one of them whole")
+        for name in units.get(stage.name, (stage.name,)):
+            found = program.by_name[name]
+            rest.remove(found)
+            known.update(found.outputs)
+            done.append(found)
+    return done

@@ -4,8 +4,9 @@ A collective passes its parts round a ring (Patarasuk and Yuan, 2009): of a tens
 sends 2 B (N - 1) / N from each, a reduce-scatter or an all-gather half of that; a reduce and a broadcast send B down a
 chain. A pointwise stage reads its operands and writes its result, of a slice 1/N of these. Slices are views, and an
 ``update`` takes what is written already: both take no time. What a fused stage makes for itself is not moved through
-memory, and it is launched once; one with a collective in it runs beside other computation, as CoCoNet's fused
-collectives run beside a matmul. A norm of a slice sums one number over the ranks, which takes a launch.
+memory unless a norm stands between, for which a pass over the tensors must be over; and it is launched once. One with a
+collective in it runs beside other computation, as CoCoNet's fused collectives run beside a matmul. A norm of a slice
+sums one number over the ranks, which takes a launch.
 """
 
 from __future__ import annotations
@@ -106,10 +107,12 @@ def _sent(program: Program, leaf: Stage, prices: Prices) -> float:
 
 def _computed(program: Program, stage: Stage, leaves: Iterable[Stage], prices: Prices, written: Program) -> float:
     """Seconds of all computation of a stage."""
-    seconds, moved = 0.0, set[str]()
+    seconds = 0.0
+    passes = _passes(stage)
+    read: set[tuple[int, str]] = set()
+    left: set[str] = set()
     same = {leaf.outputs[0]: leaf.inputs[1] for leaf in stage.leaves() if leaf.kind == "update"}
-    made = {name for leaf in stage.leaves() if leaf.kind not in _FREE for name in leaf.outputs}
-    leave = {_origin(name, same) for name in stage.outputs}
+    made = {leaf.outputs[0]: passes[leaf.name] for leaf in stage.leaves() if leaf.kind not in _FREE}
     for leaf in leaves:
         if leaf.name in prices.compute:
             seconds += prices.compute[leaf.name] * _amount(program, leaf) / _amount(written, written.stage(leaf.name))
@@ -118,10 +121,24 @@ def _computed(program: Program, stage: Stage, leaves: Iterable[Stage], prices: P
                 raise CommunicationError(f"prices: the matmul {leaf.name!r} has no price: give flops, or its seconds "
                                          "in compute")
             seconds += _amount(program, leaf) / prices.flops
-        else:  # what another part makes is not read again, and not written for it
-            moved |= {name for name in leaf.inputs if _origin(name, same) not in made}
-            moved |= leave.intersection(leaf.outputs)
+        else:
+            now = passes[leaf.name]
+            found = {_origin(name, same) for name in leaf.inputs}
+            read |= {(now, name) for name in found if made.get(name) != now}
+            left |= {name for name in found if made.get(name, now) != now}
+            left |= {_origin(name, same) for name in stage.outputs}.intersection(leaf.outputs)
+    moved = [*(name for _, name in read), *left]
     return seconds + sum(program.tensors[name].held_bytes(program.ranks) for name in moved) / prices.memory
+
+
+def _passes(stage: Stage) -> dict[str, int]:
+    """In which pass over its tensors a fused stage comes to each part: what reads a norm waits for one to be over."""
+    made: dict[str, int] = {}
+    found = {}
+    for leaf in stage.leaves():
+        found[leaf.name] = max((made.get(name, 0) for name in leaf.inputs), default=0)
+        made |= dict.fromkeys(leaf.outputs, found[leaf.name] + (leaf.kind == "norm"))
+    return found
 
 
 def _origin(name: str, same: Mapping[str, str]) -> str:

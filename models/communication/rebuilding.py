@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 
 from weft.models.communication.inference import made_by
+from weft.models.communication.paths import in_order
 from weft.models.communication.program import CommunicationError, Program, Stage, Tensor
 
-__all__ = ["gathering", "part_of", "rebuilt", "renamed", "require_free", "slicing"]
+__all__ = ["gathering", "part_made", "part_of", "rebuilt", "renamed", "require_free", "slicing"]
 
 
 def rebuilt(program: Program, stages: Iterable[Stage], *, sources: Mapping[str, Tensor] | None = None,
@@ -28,8 +29,11 @@ def rebuilt(program: Program, stages: Iterable[Stage], *, sources: Mapping[str, 
         stage = rest.pop(at)
         tensors |= {tensor.name: tensor for tensor in made_by(stage, tensors, program.ranks)}
         done.append(stage)
-    return replace(program, stages=tuple(done), tensors=tensors,
+    made = replace(program, stages=tuple(done), tensors=tensors,
                    carried=program.carried if carried is None else carried)
+    if made.overlaps:
+        in_order(made)
+    return made
 
 
 def part_of(name: str) -> str:
@@ -37,9 +41,26 @@ def part_of(name: str) -> str:
     return f"{name}.slice"
 
 
-def gathering(tensor: str) -> Stage:
+def part_made(program: Program, part: Tensor, whole: str, known: Container[str]) -> tuple[str, Stage | None]:
+    """A name for ``part``, the slice that is now made of the tensor ``whole``, and a stage that it stands for.
+
+    That is a slice of ``whole`` that is cut alike: it goes, and its name is taken; otherwise one that is not ``known``.
+    """
+    busy = {name for overlap in program.overlaps for name in overlap.stages}
+    for name in program.readers.get(whole, ()):
+        stage = program.by_name[name]
+        if stage.kind == "slice" and program.tensors[stage.outputs[0]].axis == part.axis and name not in busy:
+            return stage.outputs[0], stage
+    found, number = part_of(whole), 1
+    while found in known:
+        number += 1
+        found = f"{part_of(whole)} {number}"
+    return found, None
+
+
+def gathering(tensor: str, part: str) -> Stage:
     """The stage that makes the tensor of all ranks' slices."""
-    return Stage(f"gather({tensor})", "all_gather", (part_of(tensor),), (tensor,))
+    return Stage(f"gather({tensor})", "all_gather", (part,), (tensor,))
 
 
 def slicing(tensor: str, axis: int | None) -> Stage:

@@ -6,7 +6,7 @@ number is a choice of the problem (:mod:`weft.models.communication.problem`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from weft.models.communication.passes.as_slice import as_slice
@@ -19,7 +19,10 @@ __all__ = ["Reached", "Schedule", "fused_parts", "schedules"]
 
 #: What a kernel of one's own computes element by element; a norm besides, which sums them up.
 _FUSED = ("pointwise", "norm", "dropout", "cast", "update", "slice")
-_SCATTERED = ("reduce_scatter", "all_gather", "send")
+#: By name, the collectives that are fused with them.
+_STYLES: Mapping[str, tuple[str, ...]] = {
+    "fused": (), "fused with gathers": ("all_gather", "send"),
+    "fused with collectives": ("reduce_scatter", "all_gather", "send")}
 
 
 @dataclass(frozen=True)
@@ -52,9 +55,10 @@ def schedules(program: Program, limit: int = 1024) -> Reached:
     """The programs that split, reorder, as_slice and fuse reach from ``program``, at most ``limit``, each once.
 
     A split takes the axis along which most of what follows can be moved before the gather. Stages are moved one by
-    one. Of each program that comes out there are three: its stages as they are, its pointwise parts fused, and these
-    fused with the reduce-scatters, gathers and sends beside them. They come in order of the number of passes; where
-    there are more than ``limit``, those that are found by following one way to its end before the next.
+    one. Of each program that comes out there are up to four: its stages as they are, its pointwise parts fused, these
+    fused with the gathers and sends beside them, and with the reduce-scatters as well. They come in order of the
+    number of passes; where there are more than ``limit``, those that are found by following one way to its end before
+    the next.
     """
     seen = {_key(program)}
     found: list[Schedule] = []
@@ -76,20 +80,19 @@ def schedules(program: Program, limit: int = 1024) -> Reached:
     return Reached(tuple(kept), limit, not rest and len(found) <= limit)
 
 
-def fused_parts(program: Program, collectives: bool = False) -> Program:
+def fused_parts(program: Program, collectives: Collection[str] = ()) -> Program:
     """``program`` with its pointwise parts as few fused stages as legal: grown along the data, a stage at a time.
 
-    ``collectives``: reduce-scatters, all-gathers and sends that they stand beside are fused with them.
+    ``collectives``: the kinds that are fused with them, of ``reduce_scatter``, ``all_gather`` and ``send``. A send is
+    fused with what its receivers do and with what is computed before it, never with another group's collective.
     """
-    kinds = (*_FUSED, *_SCATTERED) if collectives else _FUSED
     groups: list[list[str]] = []
     for stage in program.stages:
-        if stage.kind not in kinds:
+        if stage.kind not in _FUSED and stage.kind not in collectives:
             continue
         beside = [group for group in groups if _touch(program, group, stage)]
         merged = [name for group in beside for name in group] + [stage.name]
-        tries: list[tuple[list[list[str]], list[str]]] = [(beside, merged), *(([group], [*group, stage.name])
-                                                                            for group in beside)]
+        tries = [(beside, merged), *(([group], [*group, stage.name]) for group in beside)]
         for gone, names in tries:
             if len(names) > 1 and _legal(program, names):
                 groups = [group for group in groups if group not in gone] + [names]
@@ -98,7 +101,7 @@ def fused_parts(program: Program, collectives: bool = False) -> Program:
             groups.append([stage.name])
     for group in groups:
         if len(group) > 1 and any(program.by_name[name].kind not in ("slice", "update") for name in group):
-            program = _try(lambda old=program, names=group: fuse(old, names)) or program  # type: ignore[misc]
+            program = _fused(program, group) or program
     return program
 
 
@@ -108,8 +111,19 @@ def _touch(program: Program, group: Iterable[str], stage: Stage) -> bool:
     return any(set(one.outputs) & set(stage.inputs) or set(one.inputs) & set(stage.inputs) for one in stages)
 
 
-def _legal(program: Program, names: list[str]) -> bool:
-    return _try(lambda: fuse(program, names)) is not None
+def _legal(program: Program, names: Collection[str]) -> bool:
+    stages = [program.by_name[name] for name in names]
+    sender = {program.group_of(stage) for stage in stages if stage.kind == "send"}
+    crossed = any(stage.kind in ("reduce_scatter", "all_gather") and program.group_of(stage) in sender
+                  for stage in stages)
+    return not crossed and _fused(program, names) is not None
+
+
+def _fused(program: Program, names: Collection[str]) -> Program | None:
+    try:
+        return fuse(program, names)
+    except CommunicationError:
+        return None
 
 
 def _try(made: Callable[[], Program]) -> Program | None:
@@ -120,7 +134,7 @@ def _try(made: Callable[[], Program]) -> Program | None:
 
 
 def _fusings(at: Schedule) -> Iterator[Schedule]:
-    for collectives, word in ((False, "fused"), (True, "fused with collectives")):
+    for word, collectives in _STYLES.items():
         program = fused_parts(at.program, collectives)
         if program is not at.program:
             yield Schedule(program, (*at.passes, word))

@@ -12,6 +12,9 @@ are ready behind the backward of its first group. Then, by the choice ``gradient
   sent and what is updated. The state is 1/N too. That such a kernel takes nothing from the backward beside it is
   assumed, as for every collective.
 
+The three are programs that the passes of :mod:`weft.models.communication` reach from an all-reduce with the update
+behind it, so they leave the same weights.
+
 ``buckets`` says how many there are; in one that is not fused nothing overlaps: everything is summed when the last
 backward has ended.
 The next step's forward of a group waits for its parameters only, so gathers may run beside it.
@@ -95,8 +98,7 @@ def data_parallel(spec: Spec, micro_batches: int | None = None) -> OverlapPlacem
     return OverlapPlacement(
         "data parallel", problem, tuple({GRADIENTS: way, **({BUCKETS: "1"} if BUCKETS in problem.choices else {})}
                                         for way in (ALL_REDUCE, SCATTERED)), count, (gpus,), memory,
-        {"static_memory": [held for _ in available for held in (static, 0)],
-         "gpu_memory": [has for own in available for has in (own, None)]},
+        {"static_memory": [static] * len(available), "gpu_memory": list(available)},
         (*costs.notes, *step.notes))
 
 

@@ -25,7 +25,7 @@ class OverlapPlacement:
 
     ``micro_batches``: how many of the spec's micro-batches one micro-batch of the problem is. ``gpus``: those that each
     device of the problem that is no lane stands for, in order; ``memory``: what each GPU has for blocks. ``details``:
-    what its schedules say of it. ``notes``: what its costs assume.
+    what its schedules say of it, lists with an entry for each GPU. ``notes``: what its costs assume.
     """
 
     title: str

@@ -6,7 +6,9 @@ GPUs``: the bound is then proven for stages that go the same way.
 
 A stage's forward is one block under each way, and so is its backward: within it, its collectives and its computation
 overlap as the way says, and nothing of another micro-batch runs in between. In *pairs* two micro-batches pass together
-as one, and the collectives of each run beside the computation of the other.
+as one, and the collectives of each run beside the computation of the other. Where there are few layers, collectives
+may be blocks of their own on the network lanes (:mod:`weft.models.overlap.apart`), beside which other micro-batches are
+computed; a pass in one block then holds its GPUs' lanes as well, as it has collectives inside.
 
 *Sends.* What a stage gives lies whole on each of its GPUs, or in slices. Slices are sent as they are between stages of
 as many GPUs, which takes 1/N of the time, and are gathered at the receiver where it needs the tensor whole. Also of
@@ -19,12 +21,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from weft.models.overlap.placement import OverlapPlacement
-from weft.models.overlap.ways import NONE, Between, Way, Ways
+from weft.models.overlap.apart import apart_blocks
+from weft.models.overlap.placement import OverlapPlacement, lane_name
+from weft.models.overlap.ways import MOST_PIECES, NONE, Between, Way, Ways
 from weft.models.tensor_parallel.parts import Part, gpu_name, gradient_name, joined_parts, part_backward, part_forward
 from weft.models.tensor_parallel.shapes import ShapeCandidate
 from weft.models.tensor_parallel.space import Space
-from weft.solver.problem import Block, Device
+from weft.solver.problem import Block, BlockKind, Device
 from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
 
@@ -63,6 +66,9 @@ class _Together:
         self.is_shared = sum(len(own) > 1 for own in self.ways.values()) > _MOST_CHOICES
         if self.is_shared:
             self._keep_common()
+        if sum(max(sum(map(len, way.apart or ())) for way in own) for own in self.ways.values()) > 2 * MOST_PIECES:
+            self.ways = {name: tuple(way for way in own if way.apart is None) for name, own in self.ways.items()}
+        self.has_lanes = any(way.apart is not None for own in self.ways.values() for way in own)
         self.choices = self._choices()
 
     def _keep_common(self) -> None:
@@ -96,9 +102,11 @@ class _Together:
     def problem(self) -> WideProblem:
         """All of it."""
         static = self.candidate.static_memory
-        devices = tuple(Device(gpu_name(group), self.space.capacity - held, held)
-                        for group, held in zip(self.candidate.gpus, static, strict=True))
-        return WideProblem(f"{self.candidate.problem.name}, overlap", devices, tuple(self._blocks()),
+        devices = [Device(gpu_name(group), self.space.capacity - held, held)
+                   for group, held in zip(self.candidate.gpus, static, strict=True)]
+        if self.has_lanes:
+            devices += [Device(lane_name(device.name), lane_of=device.name) for device in devices]
+        return WideProblem(f"{self.candidate.problem.name}, overlap", tuple(devices), tuple(self._blocks()),
                            choices=self.choices)
 
     def _blocks(self) -> Iterator[WideBlock]:
@@ -107,7 +115,7 @@ class _Together:
                 waits = [wait for source, target, size in self.joined if target is part
                          for wait in self._waits(f"F{source.name}", source, (part, way), size, self._send(source))]
                 plain = part_forward(replace(part, cost=way.cost), self.where[part.name], (), self.backward)
-                yield self._wide(plain, waits, part, way)
+                yield from self._wide(plain, waits, part, way)
         for part in reversed(self.parts) if self.backward != "none" else ():
             for way in self.ways[part.name]:
                 waits = [wait for source, target, size in self.joined if source is part and target.cost.backward
@@ -115,11 +123,23 @@ class _Together:
                                                  self._send(source))]
                 for block in part_backward(replace(part, cost=way.cost), self.where[part.name], (), self.backward):
                     own = [WideDependency(wait.block) for wait in block.after]
-                    yield self._wide(block, own or waits or [WideDependency(f"F{part.name}")], part, way)
+                    yield from self._wide(block, own or waits or [WideDependency(f"F{part.name}")], part, way)
 
-    def _wide(self, block: Block, waits: Sequence[WideDependency], part: Part, way: Way) -> WideBlock:
-        return WideBlock(block.name, block.kind, block.devices, block.duration, block.memory, block.workspace,
+    def _wide(self, block: Block, waits: Sequence[WideDependency], part: Part, way: Way) -> list[WideBlock]:
+        """``block`` of ``part`` under ``way``: whole, beside the lanes it sends over, or in pieces."""
+        count = len(self.candidate.gpus)
+        made = WideBlock(block.name, block.kind, block.devices, block.duration, block.memory, block.workspace,
                          tuple(waits), self._when(part, way))
+        if block.kind == BlockKind.WEIGHT_GRAD:
+            return [made]
+        if way.apart is not None:
+            own = way.apart[block.kind != BlockKind.FORWARD]
+            return apart_blocks(made, own, {device: device + count for device in block.devices}) if own else [made]
+        if not self.has_lanes or part.degree == 1:
+            return [made]
+        lanes = tuple(device + count for device in block.devices)
+        return [replace(made, devices=block.devices + lanes, memory=block.memory + (0,) * len(lanes),
+                        workspace=block.workspace + (0,) * len(lanes))]
 
     # -- sends
 
@@ -127,11 +147,14 @@ class _Together:
         """The waits of ``taker``, a part under one of its ways, for ``block`` of ``giver`` under each of its own."""
         part, way = taker
         found: list[WideDependency] = []
-        for between in dict.fromkeys(own.between for own in self.ways[giver.name]):
+        ways = self.ways[giver.name]
+        if self._choice(giver) == self._choice(part):  # one choice: both go the same way
+            ways = tuple(own for own in ways if own.name == way.name)
+        for between in dict.fromkeys(own.between for own in ways):
             lags = {option: self._lag(size, (giver, between), (part, way.between), slices=option == SLICES)
                     for option in self.choices.get(send, (WHOLE,))}
-            alike = [own for own in self.ways[giver.name] if own.between == between]
-            every = len(alike) == len(self.ways[giver.name])
+            alike = [own for own in ways if own.between == between]
+            every = len(alike) == len(ways)
             for own in alike[:1] if every else alike:
                 when = {} if every else self._when(giver, own)
                 if len(set(lags.values())) == 1:

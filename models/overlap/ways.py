@@ -9,6 +9,9 @@ only, which takes 1/N of the time and memory of norms and pointwise operators.
 All layers of a stage go one way. What a way saves is taken off what the stage costs without it, so ways that save
 nothing are not there; nor are those that another way of the same layout and fewer chunks is as fast as.
 
+``apart``, with 1 chunk or several, is for stages of few layers: collectives are blocks of their own on the network
+lanes (:mod:`weft.models.overlap.apart`), and what other micro-batches compute may run beside them.
+
 In *pairs* of micro-batches the two chunks are the two micro-batches, whole: times and amounts are those of both, and
 the workspace is twice as large where they run beside each other.
 """
@@ -22,27 +25,33 @@ from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 from weft.models.candidates.stages import Backward, StageCost
-from weft.models.overlap.flow import Step, duration, serial
+from weft.models.overlap.flow import Piece, Step, duration, pieces, serial
 from weft.models.overlap.steps import CHUNKS, DIMENSIONS, LayerSteps
 from weft.models.tensor_parallel.parts import Part, stage_cost
 from weft.models.tensor_parallel.space import Space
 
-__all__ = ["NONE", "SLICED", "Between", "Way", "Ways"]
+__all__ = ["APART", "MOST_PIECES", "NONE", "SLICED", "Between", "Way", "Ways"]
 
 #: How tensors lie between layers.
 Between: TypeAlias = Literal["whole", "sliced"]
-NONE, SLICED = "none", "rs-c-ag"
+NONE, SLICED, APART = "none", "rs-c-ag", "apart"
+#: In how many chunks collectives may be that are blocks of their own, and up to so many blocks of a stage.
+_APART = (1, 2, 4)
+MOST_PIECES = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """``name`` of the option, how tensors lie ``between`` layers, what the stage costs, and in how many chunks its
-    collectives are (0: one after another with the computation)."""
+    """``name`` of the option, how tensors lie ``between`` layers, and what the stage costs.
+
+    ``apart``: the pieces of its forward and its backward (of its input gradient, where that is split) where collectives
+    are blocks of their own; none where a pass is one block.
+    """
 
     name: str
     between: Between
     cost: StageCost
-    chunks: int = 0
+    apart: tuple[tuple[Piece, ...], tuple[Piece, ...]] | None = None
 
 
 class Ways:
@@ -99,7 +108,20 @@ class Ways:
                 if self.pairs and count == 2:
                     name, found = "side by side", _doubled(
                         found, "workspace_forward", "workspace_backward", "workspace_weight_grad", "working_set")
-                yield Way(f"{SLICED}, {name}" if between == "sliced" else name, between, found, count)
+                yield Way(f"{SLICED}, {name}" if between == "sliced" else name, between, found)
+        if not self.pairs:
+            yield from self._apart(between, cost, forward, backward)
+
+    def _apart(self, between: Between, cost: StageCost, forward: Sequence[Step], backward: Sequence[Step]
+               ) -> Iterator[Way]:
+        """The ways with collectives in blocks of their own, where these are few."""
+        if 2 * sum(step.is_sent for step in (*forward, *backward)) > MOST_PIECES:
+            return
+        for count in _APART:
+            rows = tuple(_best_pieces(row, count) for row in (forward, backward))
+            if sum(map(len, rows)) <= MOST_PIECES and any(piece.is_sent for row in rows for piece in row):
+                name = APART if count == 1 else f"{APART}, {count} chunks"
+                yield Way(f"{SLICED}, {name}" if between == "sliced" else name, between, cost, (rows[0], rows[1]))
 
     def _cost(self, cost: StageCost) -> StageCost:
         """That of one micro-batch, or of two that run one after the other."""
@@ -136,6 +158,18 @@ def _saved(steps: Sequence[Step], count: int) -> int:
     """Whole nanoseconds that ``count`` chunks save of ``steps`` one after another, along the better axis."""
     if not steps:
         return 0
-    least = min(duration(steps, count, dimension, wide=wide)
-                for dimension in (DIMENSIONS if count > 1 else ("",)) for wide in (True, False))
+    least = min(duration(steps, count, dimension, wide=wide) for dimension, wide in _cuts(count))
     return max(0, math.floor((serial(steps) - least) * 1e9 - 0.5))
+
+
+def _best_pieces(steps: Sequence[Step], count: int) -> tuple[Piece, ...]:
+    """``steps`` in ``count`` chunks, along the axis that is fastest where nothing else runs."""
+    if not steps:
+        return ()
+    dimension, wide = min(_cuts(count), key=lambda cut: duration(steps, count, cut[0], wide=cut[1]))
+    return tuple(pieces(steps, count, dimension, wide=wide))
+
+
+def _cuts(count: int) -> list[tuple[str, bool]]:
+    """The ways to cut into ``count`` chunks."""
+    return [(dimension, wide) for dimension in (DIMENSIONS if count > 1 else ("",)) for wide in (True, False)]

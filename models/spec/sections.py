@@ -42,7 +42,7 @@ from weft.models.spec.model_sections import (
 __all__ = ["ACTIVATIONS", "MAX_CHUNKS", "Activations", "Cluster", "Inference", "Placement", "Shape", "Spec",
            "Training"]
 
-Shape: TypeAlias = Literal["chain", "v", "loop", "wave", "groups", "tensor", "m", "nn", "k", "x"]
+Shape: TypeAlias = Literal["chain", "v", "loop", "wave", "groups", "tensor", "m", "nn", "k", "x", "data"]
 BackwardMode: TypeAlias = Literal["full", "split"]
 #: What a stage may do with its activations.
 Activations: TypeAlias = Literal["keep", "recompute", "recompute-half", "recompute-ahead", "offload"]
@@ -220,7 +220,8 @@ class Placement(Section):
             "v or loop also several on each. tensor: all GPUs compute every layer. m: they compute the embedding and "
             "the head, and are a chain for the rest, beside v or loop also one of two chunks a group. nn: the same "
             "with an embedding inside, between encoder and decoder. k: towers beside each other, and all GPUs "
-            "compute what joins them. x: two replicas of the model, one down the GPUs and one up. Default all but x."))
+            "compute what joins them. x: two replicas of the model, one down the GPUs and one up. data: the whole "
+            "model on every GPU, gradients summed; searched with --overlap auto. Default all but x and data."))
     backward: tuple[BackwardMode, ...] = Field(default=("full", "split"), strict=False, min_length=1, description=(
         "full: one backward block a stage. split: input gradient and weight gradient apart. Default both."))
     co_shard: tuple[Annotated[int, Field(ge=2, le=64)], ...] = Field(default=(), strict=False, max_length=4,

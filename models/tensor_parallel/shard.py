@@ -36,6 +36,8 @@ __all__ = ["Exchanged", "Sharded", "shard"]
 _WHOLE = Need("whole", divided=False)
 #: The axis of positions, along which tensors between layers may be cut.
 _POSITIONS = 1
+#: Seconds that an exchange counts more that is to be avoided: more than all that a layer takes.
+_AVOIDED = 1e6
 #: Cuts that divide a table by its rows, by the names the zoo gives them.
 _BY_ROWS = ("vocabulary", "output", "heads")
 
@@ -161,9 +163,14 @@ class _Sharding:
             produced = layout_of(chosen[producer.name], name, "outputs") if producer else self._between(name).layout
             needs = {_need(reader, chosen[reader.name], name) for reader in readers}
             needs |= {self._between(name)} if leaves else set()
-            table[place] = sum(self.forwards * forward + backward for forward, backward in
-                               (self._exchange(name, produced, need).seconds(self.timer) for need in needs))
+            table[place] = sum(self._cost(name, self._exchange(name, produced, need)) for need in needs)
         return Factor(tuple(variables), table)
+
+    def _cost(self, tensor: str, found: Exchange) -> float:
+        """Seconds of an exchange in a step; in slices no whole sum of what can be cut, where it can be helped."""
+        forward, backward = found.seconds(self.timer)
+        avoided = self._is_cut(tensor) * ((found.forward, found.backward).count("all_reduce"))
+        return self.forwards * forward + backward + avoided * _AVOIDED
 
     # -- the graph -----------------------------------------------------------------------------------------------------
 
@@ -258,10 +265,13 @@ class _Sharding:
 
     def _between(self, tensor: str) -> Need:
         """How ``tensor`` lies between layers."""
+        return Need(_POSITIONS, divided=False) if self._is_cut(tensor) else _WHOLE
+
+    def _is_cut(self, tensor: str) -> bool:
+        """Whether ``tensor`` is to be cut along its positions."""
         shape = self.graph.tensors[tensor].shape
-        is_cut = (self.sliced and len(shape) > 2 and shape[_POSITIONS] % self.degree == 0 and self._gradient(tensor)
-                  and tensor not in self.graph.outputs)
-        return Need(_POSITIONS, divided=False) if is_cut else _WHOLE
+        return (self.sliced and len(shape) > 2 and shape[_POSITIONS] % self.degree == 0 and self._gradient(tensor)
+                and tensor not in self.graph.outputs)
 
     def _exchange(self, tensor: str, produced: Layout, need: Need) -> Exchange:
         return exchange(produced, need, self.graph.tensors[tensor].bytes, self.degree, gradient=self._gradient(tensor))

@@ -26,8 +26,8 @@ def gradient_name(tensor: str) -> str:
 def with_backward(program: Program, outputs: Sequence[str] | None = None) -> Program:
     """``program`` with the operators that compute the gradients of its parameters, and of inputs that want one.
 
-    ``outputs``: where gradients begin, by default all outputs; what they begin with is an input of the result for each,
-    :func:`gradient_name`. The gradients are outputs beside the program's own. Raises
+    ``outputs``: where gradients begin, by default all outputs that one flows back through; what they begin with is an
+    input of the result for each, :func:`gradient_name`. The gradients are outputs beside the program's own. Raises
     :class:`~weft.models.transform.annotation.PlanError` for an operator whose kernel has no gradient.
     """
     terms: dict[str, list[str]] = {}
@@ -39,7 +39,9 @@ def with_backward(program: Program, outputs: Sequence[str] | None = None) -> Pro
         tensors[name] = replace(tensors[like], name=name, source="operator")
         return name
 
-    for output in outputs if outputs is not None else program.outputs:
+    if outputs is None:
+        outputs = [name for name in program.outputs if program.tensors[name].gradient]
+    for output in outputs:
         seed = f"{gradient_name(output)} given"
         tensors[seed] = replace(tensors[output], name=seed, source="input", gradient=False)
         terms[output] = [seed]

@@ -31,6 +31,8 @@ from weft.models.transform.ordering import run_order
 from weft.models.transform.planned import Part, Planned, Which
 from weft.models.transform.preserving import Communication, communications
 from weft.models.transform.program import Program
+from weft.models.transform.tensor_parallel import along
+from weft.models.transform.tensor_parallel import tensor_parallel as cut_over
 
 __all__ = ["Plan", "Preserved"]
 
@@ -175,11 +177,20 @@ class Plan:
         """As :func:`weft.models.transform.planned.recompute`."""
         return self.apply(lambda planned: transformations.recompute(planned, operators))
 
-    def pipeline(self, stages: Sequence[str], devices: Sequence[int | Sequence[int]], along: str, micro_batches: int, *,
+    def pipeline(self, stages: Sequence[str], devices: Sequence[int | Sequence[int]],
+                 along: str | Mapping[str, str], micro_batches: int, *,
                  schedule: Literal["1f1b", "gpipe", "open"] = "1f1b") -> Plan:
         """As :func:`weft.models.transform.planned.pipeline`."""
         return self.apply(lambda planned: transformations.pipeline(planned, stages, devices, along, micro_batches,
                                                                    schedule=schedule))
+
+    def tensor_parallel(self, devices: Sequence[int], operators: str = "*", *, prices: Prices | None = None) -> Plan:
+        """As :func:`weft.models.transform.tensor_parallel.tensor_parallel`."""
+        return self.apply(lambda planned: cut_over(planned, devices, operators, prices=prices))
+
+    def along(self, tensor: str, axis: int = 0) -> dict[str, str]:
+        """As :func:`weft.models.transform.tensor_parallel.along`."""
+        return along(self.planned, tensor, axis)
 
     def assign(self, operators: str, devices: int | Sequence[int] | OneOf) -> Plan:
         """As :func:`weft.models.transform.planned.assign`; :func:`~weft.models.transform.choices.one_of` leaves open

@@ -345,9 +345,11 @@ def order(planned: Planned, first: Which, then: Which) -> Planned:
     return replace(planned, orders=(*planned.orders, _Given(first, then)))
 
 
-def pipeline(planned: Planned, stages: Sequence[str], devices: Sequence[int | Sequence[int]], along: str,
-             micro_batches: int, *, schedule: Literal["1f1b", "gpipe", "open"] = "1f1b") -> Planned:
-    """Stages on devices of their own, with micro-batches in turn: cut along the name ``along`` of each operator.
+def pipeline(planned: Planned, stages: Sequence[str], devices: Sequence[int | Sequence[int]],
+             along: str | Mapping[str, str], micro_batches: int, *,
+             schedule: Literal["1f1b", "gpipe", "open"] = "1f1b") -> Planned:
+    """Stages on devices of their own, with micro-batches in turn: cut along the name ``along`` of each operator, or the
+    one that it gives by operator.
 
     Operators of a stage that do not have the name are not cut. ``schedule`` orders forwards and backwards of each
     stage; ``open`` leaves that to a search. Raises :class:`PlanError` where stages and devices do not fit, or the parts
@@ -360,8 +362,9 @@ def pipeline(planned: Planned, stages: Sequence[str], devices: Sequence[int | Se
     members = [planned.program.named(stage) for stage in stages]
     for names, where in zip(members, devices, strict=True):
         for name in names:
-            if along in planned.program.by_name[name].annotation.names and name not in planned.cuts:
-                planned = split(planned, name, along, micro_batches, in_turn=True)
+            own = along if isinstance(along, str) else along.get(name)
+            if own in planned.program.by_name[name].annotation.names and name not in planned.cuts:
+                planned = split(planned, name, own or "", micro_batches, in_turn=True)
             if name not in planned.devices:
                 planned = assign(planned, name, where)
     if schedule == "open":

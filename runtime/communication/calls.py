@@ -14,10 +14,15 @@ from weft.runtime.communication.chunking import in_pieces, slice_of, take, whole
 from weft.runtime.communication.instructions import Call, RankProgram
 from weft.runtime.communication.kernels import KERNELS, dropped
 
-__all__ = ["Calls", "Issue"]
+__all__ = ["Calls", "Issue", "computes_alone"]
 
 #: Runs ``begin`` of a collective, and comes back when its result is there.
 Issue: TypeAlias = Callable[[str, Callable[[], dist.Work | None]], None]
+
+
+def computes_alone(call: Call) -> bool:
+    """Whether a call needs no other rank."""
+    return call.kind in (*KERNELS, "dropout", "cast", "slice") or (call.kind == "norm" and not call.over_ranks)
 
 
 class Calls:

@@ -28,13 +28,14 @@ from torch import Tensor
 from weft.runtime.communication.told import Told
 from weft.runtime.ranks.stopwatch import sleep_until
 
-__all__ = ["Channel", "CommunicationError", "Pending", "own_group", "require_group"]
+__all__ = ["Channel", "Pending", "RankError", "own_group", "require_group"]
 
 _NOTHING = "not there"
+PATIENCE = 2.0  # seconds for a collective that is under way when its channel is closed
 LOOK = 0.2  # seconds between two looks at whether another rank has failed
 
 
-class CommunicationError(RuntimeError):
+class RankError(RuntimeError):
     """Ranks that cannot go on together: one sentence, with the rank that failed where it is known."""
 
 
@@ -97,14 +98,14 @@ class Pending:
         return self._done.is_set() if self._event is None else bool(self._event.query())  # type: ignore[no-untyped-call]
 
     def wait(self) -> None:
-        """Go on when the result is there. Raises :class:`CommunicationError` where it never will be."""
+        """Go on when the result is there. Raises :class:`RankError` where it never will be."""
         if self._event is not None:
             torch.cuda.current_stream().wait_event(self._event)
             return
         while not self._done.wait(LOOK):
             said = self._channel.told.read()
             if said is not None:
-                raise CommunicationError(said)
+                raise RankError(said)
         if self._error is not None:
             raise self._channel.sentence(self._name, self._error) from self._error
 
@@ -129,9 +130,14 @@ class Channel:
         self.told = Told(self._common_name()) if told is None else told
         self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._lane = _Lane()
-        if self._stream is None:
-            threading.Thread(target=self._lane.serve, name="weft collectives", daemon=True).start()
-        self._end = weakref.finalize(self, self._lane.queue.put, None)
+        self._end = weakref.finalize(self, _ended, self._lane, self._started())
+
+    def _started(self) -> threading.Thread | None:
+        if self._stream is not None:
+            return None
+        thread = threading.Thread(target=self._lane.serve, name="weft collectives", daemon=True)
+        thread.start()
+        return thread
 
     def start(self, name: str, begin: Callable[[], dist.Work | None], tensors: Sequence[Tensor] = (),
               seconds: float = 0.0) -> Pending:
@@ -162,7 +168,7 @@ class Channel:
         """Tell the other ranks of any error inside, that this one goes on no longer: they would wait for it."""
         try:
             yield
-        except CommunicationError:
+        except RankError:
             raise  # all of them have it
         except Exception as error:
             first = (str(error) or type(error).__name__).splitlines()[0]
@@ -173,24 +179,31 @@ class Channel:
         """End the thread, when what has been started is over."""
         self._end()
 
-    def sentence(self, name: str, error: BaseException) -> CommunicationError:
+    def sentence(self, name: str, error: BaseException) -> RankError:
         """What to say of a collective that failed."""
         said = self.told.read()
         if said is not None:
-            return CommunicationError(said)
+            return RankError(said)
         first = (str(error) or type(error).__name__).splitlines()[0]
         if any(sign in str(error) for sign in ("Timed out", "timed out", "Timeout")):
-            return CommunicationError(f"rank {self.rank} waited {self.timeout:g} s for the other ranks in {name}: one "
+            return RankError(f"rank {self.rank} waited {self.timeout:g} s for the other ranks in {name}: one "
                                       "of them has failed, or runs another program")
         if any(sign in str(error) for sign in ("closed by peer", "reset by peer", "Broken pipe")):
-            return CommunicationError(f"rank {self.rank} was left alone in {name}: another rank's process has ended")
-        return CommunicationError(f"rank {self.rank} failed in {name}: {first:.300}")
+            return RankError(f"rank {self.rank} was left alone in {name}: another rank's process has ended")
+        return RankError(f"rank {self.rank} failed in {name}: {first:.300}")
 
     def _common_name(self) -> str:
         """The same on all ranks, and no other channel's."""
         name = [uuid.uuid4().hex]
         dist.broadcast_object_list(name, dist.get_global_rank(self.group, 0), group=self.group)
         return name[0]
+
+
+def _ended(lane: _Lane, thread: threading.Thread | None) -> None:
+    """A thread that is still at work when the interpreter ends would bring the process down."""
+    lane.queue.put(None)
+    if thread is not None and thread is not threading.current_thread():
+        thread.join(PATIENCE)
 
 
 def require_group(group: dist.ProcessGroup | None) -> None:

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from weft.runtime.communication.calls import Calls
-from weft.runtime.communication.channel import Channel, CommunicationError, Pending, own_group
+from weft.runtime.communication.channel import Channel, Pending, RankError, own_group
 from weft.runtime.communication.chunking import place, put, take
 from weft.runtime.communication.fusing import Fused
 from weft.runtime.communication.instructions import Key, RankProgram, Step, Wait
@@ -100,11 +100,11 @@ class ProgramExecutor:
         """What is kept, by name, of what is ``given``: what this rank holds of each tensor from outside.
 
         Raises ``ValueError`` for what is missing, of another shape, type or device, and
-        :class:`~weft.runtime.communication.channel.CommunicationError`, where another rank has failed; after either
+        :class:`~weft.runtime.communication.channel.RankError`, where another rank has failed; after either
         the ranks are no longer together, and the program must be made anew.
         """
         if self._failed is not None:
-            raise CommunicationError(f"this program has failed before, make it anew: {self._failed}")
+            raise RankError(f"this program has failed before, make it anew: {self._failed}")
         self.laps = []
         try:
             with self._lanes["network"].channel.telling("the program"), torch.no_grad():
@@ -181,7 +181,7 @@ class ProgramExecutor:
         chunks = {part.name: part.chunk for part in step.writes}
         done = 0
         while done < len(step.calls):
-            if (found := self._fused.run(step, done, inside)) is not None:
+            if (found := self._fused.run(step, done, calls, inside)) is not None:
                 done = found
                 continue
             call, done = step.calls[done], done + 1

@@ -1,4 +1,5 @@
-"""Fused stages as one function: neighbouring kernels of a step, compiled together where torch can and is asked to."""
+"""Fused stages as one function: what a step computes between collectives, compiled together where torch can and is
+asked to."""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from weft.runtime.communication.calls import Calls, computes_alone
 from weft.runtime.communication.instructions import Call, Step
-from weft.runtime.communication.kernels import KERNELS
 
 __all__ = ["Fused"]
 
@@ -17,31 +18,31 @@ _Function: TypeAlias = Callable[..., tuple[Tensor, ...]]
 
 
 class Fused:
-    """Runs the kernels of fused steps together; ``compiled``: by ``torch.compile`` (a string: with that backend).
+    """Runs what fused steps compute together; ``compiled``: by ``torch.compile`` (a string: with that backend).
 
     What cannot be compiled runs as it is, and ``notes`` gets one sentence for each such stage.
     """
 
     def __init__(self, compiled: bool | str, notes: list[str]) -> None:
         self._compiled, self._notes = compiled, notes
-        self._functions: dict[tuple[str, int], tuple[_Function, _Function]] = {}  # compiled, and as it is
+        self._functions: dict[tuple[str, int, int], tuple[_Function, _Function]] = {}  # compiled, and as it is
 
-    def run(self, step: Step, first: int, inside: dict[str, Tensor]) -> int | None:
-        """Run the kernels of ``step`` from call ``first`` to the next that is none; the number of that one.
+    def run(self, step: Step, first: int, calls: Calls, inside: dict[str, Tensor]) -> int | None:
+        """Run ``step`` from call ``first`` to the next that communicates; the number of that one.
 
-        ``None`` where the step is not fused or begins with another call: nothing is done.
+        ``None`` where the step is not fused or begins with such a call: nothing is done.
         """
         last = first
-        while last < len(step.calls) and step.calls[last].kind in KERNELS:
+        while last < len(step.calls) and computes_alone(step.calls[last]):
             last += 1
-        calls = step.calls[first:last]
-        if len(step.calls) == 1 or not calls:
+        own = step.calls[first:last]
+        if len(step.calls) == 1 or not own:
             return None
-        made = [name for call in calls for name in call.outputs]
-        read = [name for name in dict.fromkeys(name for call in calls for name in call.inputs) if name not in made]
-        key = step.key[0], first
+        made = [name for call in own for name in call.outputs]
+        read = [name for name in dict.fromkeys(name for call in own for name in call.inputs) if name not in made]
+        key = step.key[0], first, step.key[1] if any(call.kind == "dropout" for call in own) else 0
         if key not in self._functions:
-            plain = _function(calls, read)
+            plain = _function(own, calls, read)
             self._functions[key] = self._made(step.key[0], plain), plain
         function, plain = self._functions[key]
         inputs = [inside[name] for name in read]
@@ -69,16 +70,19 @@ class Fused:
 
     def _note(self, stage: str, error: Exception) -> None:
         first = (str(error) or type(error).__name__).strip().splitlines()[0]
-        self._notes.append(f"the fused stage {stage!r} runs without torch.compile, which said: {first:.200}")
+        note = f"the fused stage {stage!r} runs without torch.compile, which said: {first:.200}"
+        if note not in self._notes:
+            self._notes.append(note)
 
 
-def _function(calls: Sequence[Call], read: Sequence[str]) -> _Function:
-    """All of ``calls`` as one function of the tensors ``read``; it gives the outputs of each."""
+def _function(own: Sequence[Call], calls: Calls, read: Sequence[str]) -> _Function:
+    """All of ``own`` as one function of the tensors ``read``; it gives the outputs of each."""
     def fused(*inputs: Tensor) -> tuple[Tensor, ...]:
         inside = dict(zip(read, inputs, strict=True))
         made = []
-        for call in calls:
-            found = KERNELS[call.kind](call, [inside[name] for name in call.inputs])
+        for call in own:
+            found = calls.run(call, [inside[name] for name in call.inputs])
+            assert found is not None
             inside[call.outputs[0]] = found
             made.append(found)
         return tuple(made)

@@ -112,7 +112,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update the slices and start gathering the parameters. All ranks call it together.
 
-        Raises :class:`~weft.runtime.communication.channel.CommunicationError` where another rank has failed.
+        Raises :class:`~weft.runtime.communication.channel.RankError` where another rank has failed.
         """
         if closure is not None:
             raise ValueError("ShardedOptimizer takes no closure: its gradients are summed during the backward")

@@ -84,9 +84,10 @@ class FileBoard:
             if not os.fstat(self._file).st_size:
                 os.ftruncate(self._file, size)
                 os.pwrite(self._file, self._mark, 0)
-            if os.fstat(self._file).st_size != size or os.pread(self._file, _HEAD, 0) != self._mark:
-                os.close(self._file)
-                raise ValueError(f"{path}: these turns are of another plan: give each run a folder of its own")
+            same = os.fstat(self._file).st_size == size and os.pread(self._file, _HEAD, 0) == self._mark
+        if not same:
+            os.close(self._file)
+            raise ValueError(f"{path}: these turns are of another plan: give each run a folder of its own")
         self._memory = mmap.mmap(self._file, size)
         self.cells = memoryview(self._memory)[_HEAD:].cast("q")
 

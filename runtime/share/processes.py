@@ -31,6 +31,7 @@ __all__ = ["Worker", "replay_in_processes"]
 
 #: Seconds between two looks at the processes.
 _LOOK = 0.02
+_ERRORS = 2  # standard error: what jobs print is not this process's output
 _SHARED_MEMORY = Path("/dev/shm")
 _PDEATHSIG = 1  # of prctl(2): the signal that a process gets when the one that started it ends
 
@@ -88,7 +89,7 @@ def _workers(name: str, jobs: Sequence[JobPlan], options: SharedOptions, folder:
             for number, rank in enumerate(job.ranks):
                 started.append(Worker(job.name, number, rank, subprocess.Popen(
                     _command(name, job.name, replace(options, turns=folder)), stdin=subprocess.DEVNULL,
-                    stdout=sys.stderr.fileno(), env=_environment(job, number, port), preexec_fn=_ends_with_parent())))
+                    stdout=_ERRORS, env=_environment(job, number, port), preexec_fn=_ends_with_parent())))
         yield started
     finally:
         for worker in started:

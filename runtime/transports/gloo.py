@@ -1,7 +1,7 @@
-"""``gloo``: from CPU memory to CPU memory, by sockets.
+"""``gloo``: from CPU memory to CPU memory, by sockets between hosts.
 
-On one host sockets copy twice, through the kernel: there the sender writes large messages into the receiver's memory
-itself (:mod:`weft.runtime.transports.near_and_far`), unless ``gloo:sockets`` is asked for.
+On one host sockets are slow: there the sender writes messages into the receiver's memory itself
+(:mod:`weft.runtime.transports.near_and_far`), unless ``gloo:sockets`` is asked for.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ __all__ = ["Gloo"]
 
 @dataclass(frozen=True)
 class Gloo:
-    """Transfers over the session's gloo process group; ``only_sockets``: all of them, on one host too."""
+    """Transfers over the session's gloo process group, and through shared memory where that is the same host's;
+    ``only_sockets``: all over the process group."""
 
     only_sockets: bool = False
     name: ClassVar[str] = "gloo"

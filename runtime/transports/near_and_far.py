@@ -1,9 +1,9 @@
-"""Messages that go straight from memory to memory between ranks of one host, and over sockets elsewhere.
+"""Messages that go straight from memory to memory between ranks of one host, and over process groups to other hosts.
 
-Two copies in the kernel and a wake-up for each full buffer make sockets slow on one host: from some size on, the one
-copy of a message that its sender writes into the receiver's slot is faster. Which way a message goes is known from the
-tables, the same on both ends, so each way has all of its own messages in the order of the program. What is proven for
-one stream between two ranks holds for two.
+On one host sockets copy twice, through the kernel, and wake a thread at each end of a message and for each full buffer.
+A message that its sender writes into the receiver's slot is copied once, and wakes the rank that waits for it. Which
+way a message goes is known from the tables and the ranks' hosts, the same on both ends, so each way has all of its own
+messages in the order of the program.
 """
 
 from __future__ import annotations
@@ -16,18 +16,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from weft.runtime.plan.buffers import BufferTable, Landing, Layout, Staging
+from weft.runtime.plan.buffers import BufferTable, Landing, Staging
 from weft.runtime.ranks.session import Session
 from weft.runtime.transports.interface import Parcel, Transfer, Transport, TransportError
 from weft.runtime.transports.one_sided import OneSided
 from weft.runtime.transports.process_groups import ProcessGroupTransport
 from weft.runtime.transports.shared_memory import can_share, share
 
-__all__ = ["LARGE", "NearAndFar", "by_host", "memory_of", "split"]
-
-#: Bytes from which on a message between ranks of one host is written to shared memory.
-LARGE = 2**18
-
+__all__ = ["NearAndFar", "by_host", "host", "memory_of", "split"]
 
 class NearAndFar:
     """``near`` carries the messages of ``near_table``, ``far`` all others."""
@@ -54,10 +50,9 @@ class NearAndFar:
 
 
 def by_host(session: Session, tables: Sequence[BufferTable], backend: str) -> Transport:
-    """The transport of this rank: over process groups of ``backend``, and through shared memory what is large, or of
-    unknown size, and stays on one host. All ranks must call it together. Where memory cannot be shared all goes over
-    process groups."""
-    hosts = session.exchange(_host(), "comparing hosts")
+    """The transport of this rank: through shared memory what stays on one host, the rest over process groups of
+    ``backend``. All ranks must call it together. Where memory cannot be shared all goes over process groups."""
+    hosts = session.exchange(host(), "comparing hosts")
     halves = [split(rank, table, hosts) for rank, table in enumerate(tables)]
     near, far = [half[0] for half in halves], [half[1] for half in halves]
     if session.device.type == "cpu" and any(table.sends for table in near):
@@ -76,11 +71,11 @@ def by_host(session: Session, tables: Sequence[BufferTable], backend: str) -> Tr
 def split(rank: int, table: BufferTable, hosts: Sequence[str | None]) -> tuple[BufferTable, BufferTable]:
     """The table of ``rank`` as two: what goes through shared memory, and what does not. A slot that a table has no
     message for has no bytes in it; one that both have messages for has them in the first."""
-    def is_near(peer: int, layout: Layout) -> bool:
-        return hosts[rank] is not None and hosts[rank] == hosts[peer] and (layout.size >= LARGE or not layout.is_known)
+    def is_near(peer: int) -> bool:
+        return hosts[rank] is not None and hosts[rank] == hosts[peer]
 
-    near = [landing for landing in table.receives if is_near(landing.peer, landing.layout)]
-    near_sends = [message for message in table.sends if is_near(message.peer, message.layout)]
+    near = [landing for landing in table.receives if is_near(landing.peer)]
+    near_sends = [message for message in table.sends if is_near(message.peer)]
     far = [landing for landing in table.receives if landing not in set(near)]
     far_sends = [message for message in table.sends if message not in set(near_sends)]
     lying = {landing.slot for landing in near}
@@ -99,7 +94,7 @@ def _kept(sizes: Sequence[int], slots: set[int]) -> tuple[int, ...]:
     return tuple(size if slot in slots else 0 for slot, size in enumerate(sizes))
 
 
-def _host() -> str | None:
+def host() -> str | None:
     """The same for processes of one user that see each other; ``None`` where no memory can be shared."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

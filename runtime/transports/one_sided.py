@@ -47,6 +47,9 @@ class Lane(Protocol):
     def leave(self, number: int, size: int) -> None:
         """Message ``number``, of ``size`` bytes, leaves now."""
 
+    def sleep(self, number: int, seconds: float) -> None:
+        """Sleep for at most so many ``seconds``, if message ``number`` is not yet written, or until it is."""
+
 
 class OneSided:
     """The messages of one rank.
@@ -140,8 +143,11 @@ class OneSided:
 
         return write
 
-    def wait(self, done: Callable[[], bool], peer: int) -> None:
-        """Wait until ``done()``. Raises ``ConnectionError`` if ``peer`` ends before, and what the thread raised."""
+    def wait(self, done: Callable[[], bool], peer: int, sleep: Callable[[float], None] | None = None) -> None:
+        """Wait until ``done()``. Raises ``ConnectionError`` if ``peer`` ends before, and what the thread raised.
+
+        ``sleep(seconds)`` ends early when it is done; without it this looks from time to time.
+        """
         for _ in range(LOOKS):
             if done():
                 return
@@ -150,8 +156,11 @@ class OneSided:
         while not done():
             if self._failure is not None:
                 raise self._failure
-            time.sleep(nap)
-            nap = min(1.5 * nap, LONGEST_NAP)
+            if sleep is not None:
+                sleep(PULSE)
+            else:
+                time.sleep(nap)
+                nap = min(1.5 * nap, LONGEST_NAP)
             if time.monotonic() - looked > PULSE:
                 looked = time.monotonic()
                 if not self.alive(peer) and not done():
@@ -204,7 +213,7 @@ class _Arriving:
     take: Callable[[], None] | None  # what reads the message, where the sender cannot write it
 
     def wait(self) -> None:
-        self.transport.wait(lambda: self.lane.written > self.number, self.peer)
+        self.transport.wait(lambda: self.lane.written > self.number, self.peer, partial(self.lane.sleep, self.number))
         early = self.lane.arrival(self.number) - self.transport.now()
         while early > 0:
             time.sleep(early)

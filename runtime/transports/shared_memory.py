@@ -24,6 +24,7 @@ import torch
 from weft.runtime.plan.buffers import BufferTable, Landing, Staging
 from weft.runtime.ranks.session import Session
 from weft.runtime.transports.buffer_tensors import ALIGNED, view, whole
+from weft.runtime.transports.futex import Sleeper
 from weft.runtime.transports.gpu_slots import GpuSlots, IpcSlots
 from weft.runtime.transports.interface import Parcel, TransportError
 from weft.runtime.transports.one_sided import OneSided
@@ -47,6 +48,7 @@ class _Counters:
         self._posted = memory[offset:offset + 8].cast("q")
         self._written = memory[offset + ALIGNED:offset + ALIGNED + 8].cast("q")
         self._moments, self._link, self._now = moments, link, now
+        self._sleeper = Sleeper(memory, offset + ALIGNED)
         self._free = 0.0  # when the emulated link has carried what left before
 
     @property
@@ -64,6 +66,12 @@ class _Counters:
     @written.setter
     def written(self, count: int) -> None:
         self._written[0] = count
+        self._sleeper.wake()
+
+    def sleep(self, number: int, seconds: float) -> None:
+        written = self._written[0]
+        if written <= number:
+            self._sleeper.sleep(written, seconds)
 
     def arrival(self, number: int) -> float:
         return 0.0 if self._moments is None else self._moments[number % len(self._moments)]

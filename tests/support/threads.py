@@ -46,6 +46,9 @@ class Lane:
     def leave(self, number: int, size: int) -> None:
         pass
 
+    def sleep(self, number: int, seconds: float) -> None:
+        time.sleep(min(seconds, 1e-4))
+
 
 class Note:
     """What is said of one message, in plain memory."""

@@ -26,8 +26,11 @@
 :class:`Builder` writes a program; :func:`split`, :func:`reorder`, :func:`as_slice`, :func:`fuse` and :func:`overlap`
 rewrite it, and refuse what would not compute the same. :func:`schedules` lists all that they reach, :func:`tune` has
 the best of these found and proven under :class:`Prices`, :func:`choices_of` gives the problem that it solves.
-:func:`run` computes a program on virtual ranks in numpy. :func:`function` registers a pointwise function of one's own.
-All errors are :class:`CommunicationError`, a ``ValueError``. The names are loaded on first use.
+:func:`run` computes a program on virtual ranks in numpy; :class:`ProgramOnRank` runs it on the ranks of
+``torch.distributed``, its collectives beside its computation, and :class:`ShardedOptimizer` trains a module with Adam
+or LAMB as reduce-scatter, update of slices and all-gather. :func:`function` registers a pointwise function of one's
+own. All errors of programs are :class:`CommunicationError`, a ``ValueError``. The names are loaded on first
+use.
 """
 
 from __future__ import annotations
@@ -36,6 +39,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from weft.app.communication.lowering import Emulated
+    from weft.app.communication.run import ProgramOnRank
     from weft.models.communication.builder import Builder
     from weft.models.communication.functions import function
     from weft.models.communication.interpreter import random_values, results, run
@@ -50,12 +55,15 @@ if TYPE_CHECKING:
     from weft.models.communication.program import CommunicationError, Overlap, Program, Stage, Tensor
     from weft.models.communication.schedules import Reached, Schedule, schedules
     from weft.models.communication.tuning import Tuned, tune
+    from weft.runtime.communication.channel import RankError
+    from weft.runtime.communication.sharded_optimizer import ShardedOptimizer
 
-__all__ = ["Builder", "Choices", "CommunicationError", "Overlap", "Prices", "Program", "Reached", "Schedule", "Stage",
-           "Tensor", "Tuned", "add_adam", "add_lamb", "add_sgd", "as_slice", "choices_of", "data_parallel", "function",
-           "fuse", "overlap", "random_values", "reorder", "results", "run", "schedules", "split", "tune"]
+__all__ = ["Builder", "Choices", "CommunicationError", "Emulated", "Overlap", "Prices", "Program", "ProgramOnRank",
+           "RankError", "Reached", "Schedule", "ShardedOptimizer", "Stage", "Tensor", "Tuned", "add_adam", "add_lamb",
+           "add_sgd", "as_slice", "choices_of", "data_parallel", "function", "fuse", "overlap", "random_values",
+           "reorder", "results", "run", "schedules", "split", "tune"]
 
-#: The module of each name, in :mod:`weft.models.communication`.
+#: The module of each name, in :mod:`weft.models.communication` but for those with their whole name.
 _HOME = {
     "Builder": "builder", "Choices": "problem", "CommunicationError": "program", "Overlap": "program",
     "Prices": "prices", "Program": "program", "Reached": "schedules", "Schedule": "schedules", "Stage": "program",
@@ -63,12 +71,15 @@ _HOME = {
     "add_sgd": "optimizers", "as_slice": "passes.as_slice", "choices_of": "problem", "data_parallel": "optimizers",
     "function": "functions", "fuse": "passes.fuse", "overlap": "passes.overlap", "random_values": "interpreter",
     "reorder": "passes.reorder", "results": "interpreter", "run": "interpreter", "schedules": "schedules",
-    "split": "passes.split", "tune": "tuning",
+    "split": "passes.split", "tune": "tuning", "Emulated": "weft.app.communication.lowering",
+    "ProgramOnRank": "weft.app.communication.run", "RankError": "weft.runtime.communication.channel",
+    "ShardedOptimizer": "weft.runtime.communication.sharded_optimizer",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"weft.models.communication.{_HOME[name]}"), name)
+    home = _HOME[name] if _HOME[name].startswith("weft.") else f"weft.models.communication.{_HOME[name]}"
+    value = globals()[name] = getattr(import_module(home), name)
     return value

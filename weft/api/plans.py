@@ -21,20 +21,19 @@ both ``ValueError``. The names are loaded on first use.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Unpack
-
-from weft.app.lib.options import SearchKeywords, SearchOptions
 
 if TYPE_CHECKING:
     from torch.nn import Module
 
+    from weft.app.lib.options import SearchKeywords, SearchOptions
     from weft.app.plans.run import PlanOnRank
     from weft.app.plans.solving import Machine, SolvedPlan
     from weft.models.layouts.conversion import Conversion, convert
     from weft.models.layouts.layout import Layout, LayoutError, Placed
-    from weft.models.layouts.prices import DevicePrices, RingPrices, uniform
+    from weft.models.layouts.prices import DevicePrices, Prices, RingPrices, uniform
     from weft.models.transform.annotation import Annotation, PlanError, annotation
     from weft.models.transform.backward import with_backward, with_update
     from weft.models.transform.choices import one_of
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["Annotation", "Conversion", "Cut", "DevicePrices", "GivenCosts", "Layout", "LayoutError", "Machine",
            "ModelledCosts", "Operation", "Part", "Placed", "Plan", "PlanError", "PlanOnRank", "Planned", "Preserved",
            "Program", "ProgramBuilder", "RingPrices", "SolvedPlan", "annotation", "convert", "one_of", "operator",
-           "program", "seconds", "solve", "uniform", "with_backward", "with_update"]
+           "program", "seconds", "solve", "tensor_parallel", "uniform", "with_backward", "with_update"]
 
 #: The module of each name, in :mod:`weft.models` but for one.
 _HOME = {
@@ -68,12 +67,15 @@ def program(source: str | os.PathLike[str] | Module, inputs: tuple[Any, ...] | N
             keywords: Mapping[str, Any] | None = None) -> Program:
     """The operators of a model, each with how it splits: of a ``.pt2`` file, or of a module called with ``inputs``.
 
-    ``notes`` of the result name the operators that are not known; every device computes all of those. Raises
-    :class:`weft.models.capture.exported.ExportError`, and :class:`PlanError` for a model that writes into views.
+    ``notes`` of the result name the operators that are not known; every device computes all of those. A module that
+    writes into views is exported once more, as one that does not. Raises
+    :class:`weft.models.capture.exported.ExportError`, and :class:`PlanError` for a file of one that does, and for a
+    module that writes into its inputs or parameters.
     """
     import tempfile
     from pathlib import Path
 
+    from weft.models.transform.annotation import PlanError
     from weft.models.transform.captured import read_program
 
     if isinstance(source, str | os.PathLike):
@@ -83,7 +85,22 @@ def program(source: str | os.PathLike[str] | Module, inputs: tuple[Any, ...] | N
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{type(source).__name__}.pt2"
         save_exported(source, inputs or (), path, keywords)
+        try:
+            return read_program(path)
+        except PlanError as error:
+            if "shares its memory with views" not in str(error):
+                raise
+        save_exported(source, inputs or (), path, keywords, functional=True)
         return read_program(path)
+
+
+def tensor_parallel(plan: Plan, devices: Sequence[int], operators: str = "*", *, prices: Prices | None = None) -> Plan:
+    """Cut a plan's operators over devices as Megatron does, or better: the cheapest conversions decide.
+
+    As :func:`weft.models.transform.tensor_parallel.tensor_parallel`; the plan is changed and given back. Raises
+    :class:`PlanError` for devices that are named twice, and for operators that are cut over devices already.
+    """
+    return plan.tensor_parallel(devices, operators, prices=prices)
 
 
 def solve(plan: Plan, machine: Machine, *, options: SearchOptions | None = None,
@@ -99,6 +116,7 @@ def solve(plan: Plan, machine: Machine, *, options: SearchOptions | None = None,
     :func:`weft.solve`. Raises :class:`PlanError` for a plan that cannot be (with the circle, where data and orders
     close one), and :class:`weft.solver.step.search.Infeasible` where no order fits the memory.
     """
+    from weft.app.lib.options import SearchOptions
     from weft.app.plans.solving import solve_plan
 
     return solve_plan(plan, machine, SearchOptions.given(options, search))

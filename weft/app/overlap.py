@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from weft.app.lib.case import Case, case_of, read_source
 from weft.app.lib.coverage import cut_of_details
-from weft.app.lib.domination import undominated
 from weft.app.lib.options import SearchOptions
 from weft.app.lib.verdicts import Searched, choice, shape_placement_details
 from weft.app.solve import solve_case
@@ -25,12 +24,14 @@ from weft.models.overlap.together import overlap_of
 from weft.models.overlap.ways import Ways
 from weft.models.spec.sections import Spec
 from weft.models.tensor_parallel.shapes import together
+from weft.solver.bounds.load import load_bound as plain_bound
 from weft.solver.choices.relaxed.loads import load_bound
 from weft.solver.choices.solve import solve_wide
-from weft.solver.control.clock import OutOfTime
+from weft.solver.control.clock import OutOfTime, checkpoint
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.judge.choice_rules import violations_of_choice
 from weft.solver.judge.validate import InvalidSchedule, violations
+from weft.solver.problem import Problem
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Progress
 from weft.solver.wide.problem import WideProblem
@@ -41,10 +42,14 @@ if TYPE_CHECKING:
 
 __all__ = ["solve_overlapped"]
 
+#: What the titles of placements end by whose micro-batches pass in pairs.
+_IN_PAIRS = ", in pairs"
 #: The share of the time for placements without overlap, and of what a placement gets for its answer without.
 _PLAIN, _BARE = 0.4, 0.3
 #: So many placements with options are searched; of the others their bound is told.
 _MOST = 4
+#: How far above its bound a schedule is likely to be, where nothing is known of the placement.
+_ABOVE = 1.1
 
 
 def solve_overlapped(source: Source, micro_batches: MicroBatches | None, options: SearchOptions,
@@ -59,7 +64,9 @@ def solve_overlapped(source: Source, micro_batches: MicroBatches | None, options
     spec = _spec(source, options)
     with options.preparing():
         case = None if set(spec.placement.shapes) == {"data"} else case_of(spec, micro_batches, options)
-    count = micro_batches if isinstance(micro_batches, int) else spec.micro_batches
+    if not isinstance(micro_batches, int | None):
+        raise ValueError("micro_batches names jobs or classes, and this problem has none: give a number")
+    count = spec.micro_batches if micro_batches is None else micro_batches
     return _Search(spec, case, count, options, on_progress).result()
 
 
@@ -80,13 +87,24 @@ def _spec(source: Source, options: SearchOptions) -> Spec:
 
 @dataclass(frozen=True)
 class _Open:
-    """A placement with options, the run of it, and what no schedule of it is below by its devices' work."""
+    """A placement with options, the run of it, and what no schedule of it is below by its devices' work.
+
+    ``work``: the same without options, its micro-batches one by one. ``single``: the makespan that was found so, or its
+    bound where it is longer than that of others.
+    """
 
     placement: OverlapPlacement
     title: str
     details: Mapping[str, Any]
     run: Run
     least: float
+    work: float
+    single: float | None = None
+
+    @property
+    def rank(self) -> float:
+        """About what it will come to: as much above its bound as without overlap."""
+        return self.least * (_ABOVE if self.single is None else max(1.0, self.single / self.work))
 
 
 class _Search:
@@ -102,18 +120,19 @@ class _Search:
         self.rows: list[Searched] = []
         self.reason = ""
         self.interrupted = False
+        self.late = False
 
     def result(self) -> Schedule:
         """The best schedule, with what overlap brings."""
-        self._look_at_plain()
         with self.options.preparing():
             queue = sorted(self._open(), key=lambda entry: entry.least)
+        self._look_at_plain()
+        self._know_singles(queue)
         searched = 0
         for place, entry in enumerate(queue):
             if (self.interrupted or searched >= _MOST or entry.least >= self.value * (1 - RELATIVE_TOLERANCE)
                     or (self.best is not None and self.options.left <= 1e-3)):
-                self.rows.append(Searched(entry.title, entry.least, None, False, "",
-                                          cut_of_details(dict(entry.details))))
+                self._tell(entry, entry.least, None)
                 continue
             searched += 1
             self._look_at(entry, 1 / min(_MOST, len(queue) - place))
@@ -137,6 +156,14 @@ class _Search:
         self.plain = self.best = found
         self.interrupted = bool(found.solver.get("interrupted"))
 
+    def _know_singles(self, queue: list[_Open]) -> None:
+        """Put what the placements without options came to beside those with, and the likely best first."""
+        known = {(row.placement, row.cut): row.makespan or row.bound for row in self._plain_rows()}
+        for place, entry in enumerate(queue):
+            title = entry.title.removesuffix(_IN_PAIRS)
+            queue[place] = replace(entry, single=known.get((title, cut_of_details(dict(entry.details)))))
+        queue.sort(key=lambda entry: entry.rank)
+
     # -- with options
 
     def _open(self) -> Iterator[_Open]:
@@ -146,35 +173,38 @@ class _Search:
             why = why_not_data_parallel(self.spec, self.count)
             if why is None:
                 placement = data_parallel(self.spec, self.count)
-                yield self._entry(placement, placement.title, {"placement": placement.title})
+                yield self._entry(placement, placement.title, {"placement": placement.title}, 0.0)
             else:
                 self.reason = f"the whole model cannot be on every GPU ({why})"
         yield from self._together()
 
     def _together(self) -> Iterator[_Open]:
+        """Groups of GPUs, as far as there is time to list them."""
         try:
-            found = together(self.spec) if self.spec.placement.cut is None else None
+            yield from self._of_groups()
         except OutOfTime:
-            return
+            self.late = True
+
+    def _of_groups(self) -> Iterator[_Open]:
+        found = together(self.spec) if self.spec.placement.cut is None else None
         if found is None:
             return
         space, candidates, _ = found
         ways: dict[tuple[str, bool], Ways] = {}
-        for candidate in undominated(candidates):
+        for candidate in candidates:  # also whole backwards: their weight gradients run beside collectives
             for pairs in (False, True):
                 if candidate.replicas > 1 or (pairs and (self.count % 2 or self.count < 2)):
                     continue
                 known = ways.setdefault((candidate.backward, pairs), Ways(space, candidate.backward, pairs=pairs))
-                try:
-                    placement = overlap_of(known, candidate)
-                except OutOfTime:
-                    return
+                checkpoint()
+                placement = overlap_of(known, candidate)
                 if placement is not None:
                     title, details = shape_placement_details(candidate, space)
-                    title += ", in pairs" if pairs else ""
-                    yield self._entry(placement, title, {**details, "placement": title})
+                    title += _IN_PAIRS if pairs else ""
+                    yield self._entry(placement, title, {**details, "placement": title},
+                                      plain_bound(candidate.problem, self.count))
 
-    def _entry(self, placement: OverlapPlacement, title: str, details: Mapping[str, Any]) -> _Open:
+    def _entry(self, placement: OverlapPlacement, title: str, details: Mapping[str, Any], work: float) -> _Open:
         run = Run.of(placement.problem, self.count // placement.micro_batches)
         notes = [*placement.notes, *details.get("notes", ())]
         if placement.micro_batches > 1:
@@ -182,31 +212,33 @@ class _Search:
                          + (", in pairs" if placement.micro_batches < self.count else ": the step of all GPUs"))
         return _Open(placement, title, {**placement.details, **details, **({"notes": list(dict.fromkeys(notes))}
                                                                           if notes else {})},
-                     run, load_bound(placement.problem, run, self.options.objective))
+                     run, load_bound(placement.problem, run, self.options.objective), work)
 
     def _look_at(self, entry: _Open, share: float) -> None:
-        """A placement without overlap, then with all its options, for ``share`` of what is left."""
+        """A placement with all its options and, where that is better than the best, without overlap too, for ``share``
+        of what is left."""
         limits = self._limited(share)
-        bare, refusal = None, None
+        found = self._solved(entry, entry.placement.problem, limits, 1 - _BARE)
+        if isinstance(found, Infeasible):
+            self.refusals.append(found)
+            self._tell(entry, entry.least, None, str(found))
+            return
+        bound = max(entry.least, found.value_bound)
+        if found.value >= self.value * (1 - RELATIVE_TOLERANCE):
+            self._tell(entry, bound, found.makespan)
+            return
+        bare = self._bare(entry, limits)
+        best = found if bare is None or found.value <= bare.value else bare
+        self._take(entry, best, bare, min(bound, best.value))
+
+    def _bare(self, entry: _Open, limits: SearchOptions) -> Schedule | None:
+        """The best schedule without overlap, of the placement or of the one that its pairs are of."""
+        best = None
         for options in entry.placement.bare:
             found = self._solved(entry, entry.placement.problem.under(options), limits, _BARE)
-            if isinstance(found, Infeasible):
-                refusal = found
-            elif bare is None or found.value < bare.value:
-                bare = replace(found, choices={**options, **found.choices})
-        best = self._solved(entry, entry.placement.problem, limits, 1 - _BARE)
-        if isinstance(best, Infeasible):
-            if bare is None:
-                self.refusals.append(best)
-                bound = 0.0 if isinstance(best, NoneFound) else math.inf
-                self.rows.append(Searched(entry.title, max(entry.least, bound if math.isfinite(bound) else 0.0), None,
-                                          False, str(best), cut_of_details(dict(entry.details))))
-                return
-            best = bare
-        bound = max(entry.least, best.value_bound)
-        if bare is not None and bare.value < best.value:
-            best = bare.with_value_bound(min(bound, bare.value))
-        self._take(entry, best, bare, refusal, min(bound, best.value))
+            if not isinstance(found, Infeasible) and (best is None or found.value < best.value):
+                best = replace(found, choices={**options, **found.choices})
+        return best
 
     def _solved(self, entry: _Open, problem: WideProblem, limits: SearchOptions, share: float
                 ) -> Schedule | Infeasible:
@@ -221,28 +253,41 @@ class _Search:
         self.interrupted |= bool(found.solver.get("interrupted"))
         return found
 
-    def _take(self, entry: _Open, found: Schedule, bare: Schedule | None, refusal: Infeasible | None, bound: float
+    def _tell(self, entry: _Open, bound: float, makespan: float | None, refusal: str = "", *, is_best: bool = False
               ) -> None:
-        """``found``, judged, where it is better than the best; and what overlap brings there."""
+        """What is known of a placement, for the list of all."""
+        if is_best:
+            self.rows = [replace(row, chosen=False) for row in self.rows]
+        self.rows.append(Searched(entry.title, bound, makespan, is_best, refusal, cut_of_details(dict(entry.details))))
+
+    def _take(self, entry: _Open, found: Schedule, bare: Schedule | None, bound: float) -> None:
+        """``found``, judged, which is better than the best; and what overlap brings there."""
         faults = [*violations(found), *violations_of_choice(found, entry.placement.problem)]
         if faults:
             raise InvalidSchedule(faults)
-        is_best = found.value < self.value * (1 - RELATIVE_TOLERANCE)
-        self.rows.append(Searched(entry.title, bound, found.makespan, is_best, "",
-                                  cut_of_details(dict(entry.details))))
-        if not is_best:
-            return
-        self.rows = [replace(row, chosen=row is self.rows[-1]) for row in self.rows]
-        told = {"without": None if bare is None else bare.value, "with": found.value, "bound": bound,
-                **({"why_not_without": str(refusal)} if bare is None and refusal is not None else {})}
-        self.best = replace(found, problem=entry.placement.on_every_gpu(found.problem)).with_solver(
-            **entry.details, overlap=told)
+        self._tell(entry, bound, found.makespan, is_best=True)
+        without = [value for value in (None if bare is None else bare.value, self._found_plain(entry))
+                   if value is not None]
+        problem = entry.placement.on_every_gpu(found.problem)
+        self.best = replace(found.with_value_bound(bound), problem=problem).with_solver(
+            **_by_device(entry.details, problem), overlap={
+                "taken": True, "without": min(without, default=None), "with": found.value, "bound": bound})
+
+    def _found_plain(self, entry: _Open) -> float | None:
+        """What the placement came to among those without options."""
+        return next((row.makespan for row in self._plain_rows() if row.makespan is not None and (
+            row.placement, row.cut) == (entry.title.removesuffix(_IN_PAIRS), cut_of_details(dict(entry.details)))),
+            None)
 
     # -- what is said
 
     def _told(self, has_open: bool) -> Schedule:
+        if self.best is None and not self.refusals:
+            raise Infeasible(f"{self.spec.name}: {self.reason or 'there was no time to list placements'}")
         if self.best is None:
             raise next((refusal for refusal in self.refusals if isinstance(refusal, NoneFound)), self.refusals[0])
+        if not has_open and self.late:
+            return self.best.with_solver(overlap={"nothing": "there was no time to list what could; give more time"})
         if not has_open:
             why = f", and {self.reason}" if self.reason else ""
             return self.best.with_solver(overlap={"nothing": (
@@ -252,10 +297,11 @@ class _Search:
         bound = min([self.best.value, *(row.bound for row in self.rows if not row.refusal),
                      *([] if self.plain is None else [float(self.plain.solver.get(
                          "bound_over_placements", self.plain.value_bound))])])
-        told = {**(self.best.solver.get("overlap") or {"taken": False}), "best_without_options": plain,
+        value = self.best.value
+        told = {"taken": False, "without": value, "with": value, "bound": self.best.value_bound,
+                **(self.best.solver.get("overlap") or {}), "best_without_options": plain,
                 "bound_over_placements": bound}
-        solver = {key: value for key, value in self.best.solver.items() if key not in (
-            "bound_over_any_placement", "covered")}
+        solver = {key: value for key, value in self.best.solver.items() if key != "bound_over_any_placement"}
         return replace(self.best, solver=solver).with_solver(
             placements=len(rows), bound_over_placements=bound, overlap=told,
             **choice(rows, () if self.case is None else self.case.refused, self.best.makespan, None),
@@ -288,3 +334,12 @@ class _Search:
                 self.on_progress(replace(progress, best=progress.best.with_solver(placement=entry.title)))
 
         return heard
+
+
+def _by_device(details: Mapping[str, Any], problem: Problem) -> dict[str, Any]:
+    """``details`` with an entry for each device of ``problem`` where they have one for each GPU: lanes hold nothing."""
+    found = dict(details)
+    for label, nothing in (("static_memory", 0), ("gpu_memory", None)):
+        own = iter(details[label])
+        found[label] = [next(own) if device.lane_of is None else nothing for device in problem.devices]
+    return found

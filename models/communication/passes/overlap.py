@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from weft.models.communication.chunks import Cutting
-from weft.models.communication.paths import detour
+from weft.models.communication.paths import detour, in_order
 from weft.models.communication.program import CommunicationError, Overlap, Program, Stage
 from weft.models.communication.rebuilding import require_free
 
@@ -19,10 +19,13 @@ def overlap(program: Program, stages: Iterable[str], chunks: int) -> Program:
 
     Of the axes that the chain can be cut along, the first is taken. Raises
     :class:`~weft.models.communication.program.CommunicationError` for stages that are no chain, for one that needs its
-    input whole, and for a number that divides no axis.
+    input whole, for a number that divides no axis, and for two
+    chains that wait for each other.
     """
     named = list(stages)
-    return replace(program, overlaps=(*program.overlaps, next(overlaps(program, named, chunks))))
+    made = replace(program, overlaps=(*program.overlaps, next(overlaps(program, named, chunks))))
+    in_order(made)
+    return made
 
 
 def overlaps(program: Program, stages: Sequence[str], chunks: int) -> Iterator[Overlap]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from weft.models.communication.inference import extends, made_by
 from weft.models.communication.program import CommunicationError, Program, Stage, Tensor
-from weft.models.communication.rebuilding import gathering, part_of, rebuilt, renamed, require_free, slicing
+from weft.models.communication.rebuilding import gathering, part_made, rebuilt, renamed, require_free, slicing
 
 __all__ = ["reorder"]
 
@@ -25,8 +25,8 @@ def reorder(program: Program, stages: Iterable[str], gather: str) -> Program:
     """
     (first,) = require_free(program, [gather], "reorder")
     if first.kind != "all_gather":
-        raise CommunicationError(f"reorder: the stage {gather!r} is a {first.kind}, computation is moved before an "
-                                 "all_gather")
+        raise CommunicationError(f"reorder: the stage {gather!r} is of kind {first.kind}, computation is moved before "
+                                 "an all_gather")
     moved = require_free(program, stages, "reorder")
     if not moved:
         raise CommunicationError("reorder: no stage is named that is to run before the gather")
@@ -43,15 +43,16 @@ class _Moving:
         self.made: list[Stage] = []
         self.computed: set[str] = set()
         self.passed: set[str] = set()  # gathers of what is now taken as it was before them
+        self.stood_for: set[str] = set()  # slices of what is now made in slices
 
     def program(self) -> Program:
         for stage in self.moved:
             self._move(stage)
         names = {stage.name for stage in self.moved} | {self.gather.name}
-        left = [stage for stage in self.old.stages if stage.name not in names]
+        left = [stage for stage in self.old.stages if stage.name not in names | self.stood_for]
         read = {name for stage in (*left, *self.made) for name in stage.inputs} | self.old.kept
         left = [stage for stage in left if stage.name not in self.passed or read.intersection(stage.outputs)]
-        gathers = [replace(gathering(whole), inputs=(part,)) for whole, part in self.parts.items()
+        gathers = [gathering(whole, part) for whole, part in self.parts.items()
                    if whole in read and whole in self.computed]
         gathers += [self.gather] * (self.gather.outputs[0] in read)
         return rebuilt(self.old, [*left, *self.made, *gathers])
@@ -72,8 +73,8 @@ class _Moving:
 
     def _require(self, stage: Stage) -> None:
         if stage.kind not in _MOVED:
-            raise CommunicationError(f"reorder: the stage {stage.name!r} is a {stage.kind}, only computation and sends "
-                                     "are moved before a gather")
+            raise CommunicationError(f"reorder: the stage {stage.name!r} is of kind {stage.kind}, only computation and "
+                                     "sends are moved before a gather")
         local = [name for name in stage.inputs if self.tensors[name].layout == "local"]
         if local:
             raise CommunicationError(f"reorder: the stage {stage.name!r} reads {local[0]!r}, which is local: a slice "
@@ -94,15 +95,20 @@ class _Moving:
     def _on_slices(self, stage: Stage) -> None:
         if stage.kind in ("pointwise", "update"):
             self._slice_others(stage)
-        sliced = renamed(stage, self.parts, {name: part_of(name) for name in stage.outputs if stage.kind != "norm"})
+        sliced = renamed(stage, self.parts)
         (made,) = made_by(sliced, self.tensors, self.old.ranks)
-        self.tensors[made.name] = made
         if made.layout == "local":
             raise CommunicationError(f"reorder: the stage {stage.name!r} sums over the axis that is cut, and slices "
                                      "make terms of its result alone: split along another axis")
         if made.layout == "sliced":
-            self.parts[stage.outputs[0]] = made.name
-            self.computed.add(stage.outputs[0])
+            whole = stage.outputs[0]
+            part, same = part_made(self.old, made, whole, self.tensors)
+            if same is not None:
+                self.stood_for.add(same.name)
+            sliced, made = replace(sliced, outputs=(part,)), replace(made, name=part)
+            self.parts[whole] = part
+            self.computed.add(whole)
+        self.tensors[made.name] = made
         self.made.append(sliced)
 
     def _slice_others(self, stage: Stage) -> None:
@@ -128,14 +134,11 @@ class _Moving:
             self.parts[tensor.name] = gather.inputs[0]
             self.passed.add(gather.name)
             return
-        there = [stage for stage in self.old.stages if stage.kind == "slice" and stage.inputs == (tensor.name,)
-                 and self.tensors[stage.outputs[0]].axis == axis]
-        if there:
-            self.parts[tensor.name] = there[0].outputs[0]
-            return
-        made = slicing(tensor.name, axis)
-        if made.outputs[0] in self.tensors:  # it is cut another way as well
-            made = replace(made, name=f"{made.name} along {axis}", outputs=(f"{made.outputs[0]} along {axis}",))
-        self.tensors |= {found.name: found for found in made_by(made, self.tensors, self.old.ranks)}
-        self.parts[tensor.name] = made.outputs[0]
-        self.made.append(made)
+        sliced = slicing(tensor.name, axis)
+        (made,) = made_by(sliced, self.tensors, self.old.ranks)
+        name, there = part_made(self.old, made, tensor.name, self.tensors)
+        self.parts[tensor.name] = name
+        if there is None:
+            number = name.removeprefix(sliced.outputs[0])  # it may be cut another way as well
+            self.tensors[name] = replace(made, name=name)
+            self.made.append(replace(sliced, name=sliced.name + number, outputs=(name,)))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
+from weft.models.communication.inference import made_by
 from weft.models.communication.program import CommunicationError, Program, Stage
-from weft.models.communication.rebuilding import gathering, part_of, rebuilt, require_free
+from weft.models.communication.rebuilding import gathering, part_made, rebuilt, require_free
 
 __all__ = ["split"]
 
@@ -20,13 +22,17 @@ def split(program: Program, stage: str, axis: int | None = None, *,
     """
     (whole,) = require_free(program, [stage], "split")
     if whole.kind != "all_reduce":
-        raise CommunicationError(f"split: the stage {stage!r} is a {whole.kind}, only an all_reduce is split")
+        raise CommunicationError(f"split: the stage {stage!r} is of kind {whole.kind}, only an all_reduce is split")
     (made,) = whole.outputs
+    gone: set[str] = {stage}
     if into == "reduce_scatter":
-        first = Stage(stage, "reduce_scatter", whole.inputs, (part_of(made),), {"axis": axis})
-        second = gathering(made)
+        first = Stage(stage, "reduce_scatter", whole.inputs, (made,), {"axis": axis})
+        part, same = part_made(program, made_by(first, program.tensors, program.ranks)[0], made, program.tensors)
+        first, second = replace(first, outputs=(part,)), gathering(made, part)
+        gone |= {same.name} if same else set()
     else:
         first = Stage(stage, "reduce", whole.inputs, (f"{made}.sum",), {"root": 0})
         second = Stage(f"broadcast({made})", "broadcast", (f"{made}.sum",), (made,), {"root": 0})
-    return rebuilt(program, [new for old in program.stages
-                             for new in ((first, second) if old.name == stage else (old,))])
+    others = [old for old in program.stages if old.name not in gone]
+    unread = second.kind == "all_gather" and made not in program.kept and not any(made in old.inputs for old in others)
+    return rebuilt(program, [*others, first, *([] if unread and len(gone) > 1 else [second])])

@@ -13,7 +13,10 @@ One file has the rules of one family of operators; :func:`weft.models.transform.
 from weft.models.transform.captured import (  # noqa: F401
     attention,
     convolutions,
+    elementwise,
+    indices,
     losses,
+    made,
     norms,
     pieces,
     pointwise,
@@ -21,6 +24,7 @@ from weft.models.transform.captured import (  # noqa: F401
     reductions,
     tables,
     views,
+    windows,
 )
 from weft.models.transform.captured.reading import program_of, read_program
 from weft.models.transform.captured.writer import RULES

@@ -9,7 +9,7 @@ from weft.models.capture.exported import Step
 from weft.models.transform.annotation import Axis
 from weft.models.transform.captured.writer import Arguments, UnknownError, Writer, rule
 
-__all__ = ["biased", "broadcast"]
+__all__ = ["biased", "broadcast", "broadcast_all"]
 
 
 @rule("linear")
@@ -40,26 +40,55 @@ def biased(w: Writer, step: Step, bias: Any, output: Sequence[Axis], inputs: Seq
     w.add(step, "add", [(product, output), (given, output[len(output) - len(w.shape(given)):])], output)
 
 
+@rule("einsum")
+def _einsum(w: Writer, step: Step) -> None:
+    """Letters are names; one that stands twice in a tensor, and an ellipsis, are not known."""
+    equation, tensors = step.arguments[0].replace(" ", ""), [w.tensor(one) for one in step.arguments[1]]
+    left, arrow, right = equation.partition("->")
+    terms = left.split(",")
+    if not arrow or "." in equation or any(len(set(term)) < len(term) for term in (*terms, right)):
+        raise UnknownError
+    letters = {letter: w.fresh(letter) for letter in left if letter.isalpha()}
+    inputs = []
+    for tensor, term in zip(tensors, terms, strict=True):
+        inputs.append((tensor, [() if size == 1 else (letters[letter],) for letter, size in zip(
+            term, w.shape(tensor), strict=True)]))
+    there = {name for _, axes in inputs for axis in axes for name in axis}
+    output = [(letters[letter],) if letters[letter] in there else () for letter in right]
+    w.add(step, "einsum", inputs, output, reduced=[name for name in there if (name,) not in output])
+
+
 @rule("matmul", "mm", "bmm")
 def _matmul(w: Writer, step: Step) -> None:
     a, b = (w.tensor(step.arguments[i]) for i in (0, 1))
     one, other = w.shape(a), w.shape(b)
-    if len(one) < 2 or len(other) < 2:
+    if not one or not other:
         raise UnknownError
     rows, columns, inner = (w.fresh(name) for name in "mnk")
+    row: list[Axis] = [(rows,)] if len(one) > 1 else []
+    column: list[Axis] = [(columns,)] if len(other) > 1 else []
     left, right, batch = broadcast(w, one[:-2], other[:-2])
-    w.add(step, "einsum", [(a, [*left, (rows,), (inner,)]), (b, [*right, (inner,), (columns,)])],
-          [*batch, (rows,), (columns,)], reduced=[inner])
+    w.add(step, "einsum", [(a, [*left, *row, (inner,)]), (b, [*right, (inner,), *column])],
+          [*batch, *row, *column], reduced=[inner])
 
 
 def broadcast(w: Writer, one: Sequence[int], other: Sequence[int]) -> tuple[list[Axis], list[Axis], list[Axis]]:
     """Axes of two shapes, aligned at their ends, and of what comes out."""
-    rank = max(len(one), len(other))
-    sides: list[list[Axis]] = [[], [], []]
+    (left, right), output = broadcast_all(w, [one, other])
+    return left, right, output
+
+
+def broadcast_all(w: Writer, shapes: Sequence[Sequence[int]]) -> tuple[list[list[Axis]], list[Axis]]:
+    """Axes of any number of shapes, aligned at their ends, and of what comes out."""
+    rank = max((len(shape) for shape in shapes), default=0)
+    sides: list[list[Axis]] = [[] for _ in shapes]
+    output: list[Axis] = []
     for i in range(rank):
-        a, b = (shape[i - rank + len(shape)] if i >= rank - len(shape) else None for shape in (one, other))
-        axis: Axis = () if max(a or 1, b or 1) == 1 else (w.fresh(),)
-        for size, side in ((a, sides[0]), (b, sides[1]), (max(a or 1, b or 1), sides[2])):
+        sizes = [shape[i - rank + len(shape)] if i >= rank - len(shape) else None for shape in shapes]
+        most = next((size for size in sizes if size not in (None, 1)), 1)
+        axis: Axis = () if most == 1 else (w.fresh(),)
+        output.append(axis)
+        for side, size in zip(sides, sizes, strict=True):
             if size is not None:
                 side.append(axis if size != 1 else ())
-    return sides[0], sides[1], sides[2]
+    return sides, output

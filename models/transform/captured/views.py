@@ -11,7 +11,8 @@ from weft.models.transform.annotation import Axis, Dimensions
 from weft.models.transform.captured.writer import Rule, UnknownError, Writer, rule
 
 
-@rule("view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze")
+@rule("view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze",
+      "view_as", "reshape_as")
 def _reshape(w: Writer, step: Step) -> None:
     x, given = w.tensor(step.arguments[0]), step.outputs[0]
     assert given is not None
@@ -72,7 +73,7 @@ def _swapped(step: Step, rank: int) -> list[int]:
     return order
 
 
-@rule("expand")
+@rule("expand", "expand_as", "broadcast_to")
 def _expand(w: Writer, step: Step) -> None:
     x, given = w.tensor(step.arguments[0]), step.outputs[0]
     assert given is not None
@@ -83,5 +84,8 @@ def _expand(w: Writer, step: Step) -> None:
     w.add(step, "einsum", [(x, axes)], out, sizes={axis[0]: size for axis, size in zip(out, after, strict=True)})
 
 rule("permute")(_permute(lambda step, rank: [int(i) % rank for i in step.arguments[1]]))
-rule("transpose")(_permute(_swapped))
-rule("t")(_permute(lambda step, rank: list(reversed(range(rank)))))
+for _kind in ("transpose", "swapaxes", "swapdims"):
+    rule(_kind)(_permute(_swapped))
+rule("mT")(_permute(lambda step, rank: [*range(rank - 2), rank - 1, rank - 2]))
+for _kind in ("t", "numpy_T"):
+    rule(_kind)(_permute(lambda step, rank: list(reversed(range(rank)))))

@@ -20,10 +20,13 @@ __all__ = ["RULES", "Arguments", "Rule", "UnknownError", "Writer", "refs", "rule
 
 _BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
           "uint8": 1, "bool": 1}
+#: Operators that compute nothing.
+_NOTHING = {"_assert_tensor_metadata", "_assert_async", "_assert_scalar", "sym_constrain_range_for_size"}
 #: Operators that may give a view of what they read.
 _VIEWS = {"view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "permute", "transpose", "t", "expand",
           "slice", "select", "split", "chunk", "split_with_sizes", "unbind", "narrow", "as_strided", "detach", "alias",
-          "contiguous", "to", "dropout", "diagonal", "movedim", "unfold", "view_as", "reshape_as", "expand_as"}
+          "contiguous", "to", "dropout", "numpy_T", "mT", "swapaxes", "broadcast_tensors", "diagonal", "movedim",
+          "unfold", "view_as", "reshape_as", "expand_as"}
 
 
 class UnknownError(Exception):
@@ -40,6 +43,7 @@ class Writer:
         self.unknown: dict[str, list[str]] = {}
         self.shared: dict[str, set[str]] = {}  # names whose tensors may share their storage
         self.used: set[str] = set()  # names of dimensions of this step's operators
+        self.carried: dict[str, str] = {}  # by what is made, the buffer that it is in the next step
         for source in exported.sources:
             meta = exported.metas[source.name]
             name = source.name if source.role == "input" else source.target
@@ -52,14 +56,20 @@ class Writer:
         for kind, steps in self.unknown.items():
             some = ", ".join(steps[:4]) + (" ..." if len(steps) > 4 else "")
             self.builder.notes.append(f"{kind} ({some}) is not known: every device computes all of it")
-        outputs = tuple(dict.fromkeys(self.names[name] for name in self.exported.results if name in self.names))
-        return self.builder.build(*outputs)
+        outputs = dict.fromkeys(self.names[name] for name in self.exported.results if name in self.names)
+        last = {held: made for made, held in self.carried.items()}
+        for made in last.values():
+            self.builder.tensors[made] = replace(self.builder.tensors[made], gradient=False)
+        program = self.builder.build(*dict.fromkeys((*outputs, *last.values())))
+        return replace(program, carried={made: held for held, made in last.items()})
 
     def write(self, step: Step) -> None:
         space, _, rest = step.target.removeprefix("torch.ops.").partition(".")
         kind = rest.split(".")[0] if space == "aten" else f"{space}.{rest.split('.')[0]}"
         in_place = kind.endswith("_") and not kind.endswith("__")
         reads = list(refs((step.arguments, step.keywords)))
+        if kind in _NOTHING:
+            return
         if kind in _VIEWS and reads:
             alike = self.shared.setdefault(reads[0], {reads[0]})
             alike |= {name for name in step.outputs if name is not None}
@@ -67,12 +77,12 @@ class Writer:
         if in_place and reads and len(self.shared.get(reads[0], ())) > 1:
             raise PlanError(f"{self.exported.name}: {step.name} ({kind}) writes into {reads[0]!r}, which shares its "
                             "memory with views; write it without writing in place")
-        if in_place and reads and reads[0] in {source.name for source in self.exported.sources}:
+        if in_place and reads and self.role(reads[0]) in ("input", "parameter", "constant"):
             raise PlanError(f"{self.exported.name}: {step.name} ({kind}) writes into {reads[0]!r}, which is given from "
                             "outside; write it without writing in place")
         self.used = set()
         known = len(self.builder.operations), dict(self.builder.tensors), dict(self.names)
-        rule = RULES.get(kind.removesuffix("_"))
+        rule = RULES.get(kind.removesuffix("_") if in_place else kind)
         try:
             own = own_annotation(kind.rpartition(".")[2])
             if own is not None:
@@ -89,8 +99,33 @@ class Writer:
             self.whole(step, kind)
             if not step.grad:
                 self.without_gradient(step, known[1])
+        self.typed(step, known[1])
         if in_place and reads and step.outputs[0] is not None:
+            if self.role(reads[0]) == "buffer":
+                self.keeps(reads[0], self.names[step.outputs[0]])
             self.names[reads[0]] = self.names[step.outputs[0]]
+
+    def role(self, name: str) -> str | None:
+        """What a name of the export starts as, if it is no operator's."""
+        return next((source.role for source in self.exported.sources if source.name == name), None)
+
+    def keeps(self, buffer: str, made: str) -> None:
+        """A buffer, by its name in the export, is ``made`` in the next step."""
+        target = next(source.target for source in self.exported.sources if source.name == buffer)
+        self.carried = {one: held for one, held in self.carried.items() if held != target} | {made: target}
+        self.names[buffer] = made
+
+    def typed(self, step: Step, before: Mapping[str, ProgramTensor]) -> None:
+        """Elements of what a step made are as large as those that it gives; what is no number has no gradient."""
+        metas = [self.exported.metas[name] for name in step.outputs if name is not None]
+        if not metas:
+            return
+        for name, tensor in self.builder.tensors.items():
+            if name not in before:
+                meta = self.exported.metas.get(name, metas[0])
+                self.builder.tensors[name] = replace(tensor, itemsize=_BYTES.get(meta.dtype, tensor.itemsize),
+                                                     gradient=tensor.gradient and (
+                                                         name not in self.exported.metas or "float" in meta.dtype))
 
     def without_gradient(self, step: Step, before: Mapping[str, ProgramTensor]) -> None:
         """What a step under ``torch.no_grad`` makes has none; what it passes on as it is cannot be told apart."""
@@ -169,6 +204,23 @@ class Writer:
                 "float" in made and any("float" in meta.dtype for meta in metas)
                 and all(meta.dtype != made for meta in metas)):
             raise UnknownError
+
+    def stopped(self, name: str) -> None:
+        """No gradient flows back through what the export calls ``name``."""
+        made = self.names[name]
+        self.builder.tensors[made] = replace(self.builder.tensors[made], gradient=False)
+
+    def number(self, name: str, value: float, dtype: str) -> str:
+        """A tensor of one element, the same for all."""
+        return self.builder.add(name, "full", Annotation((), ((),), {}), [], value=value, dtype=dtype)
+
+    def seed(self) -> str:
+        """What chance is drawn from in a step: one whole number, an input of the program."""
+        if "seed" not in self.builder.tensors:
+            self.builder.tensors["seed"] = ProgramTensor("seed", (), "input", 8, False)
+            self.builder.notes.append("dropout draws by the place of an element in the whole, from the input 'seed', "
+                                      "so that parts draw what the whole does; it does not draw what torch would")
+        return "seed"
 
     def gives(self, step: Step, made: str) -> None:
         given = step.outputs[0]

@@ -6,12 +6,17 @@ one family of operators, and puts them into :data:`KERNELS`.
 """
 
 from weft.models.transform.kernels import (  # noqa: F401
+    along,
     attention,
     convolutions,
+    elementwise,
+    indices,
     losses,
+    made,
     norms,
     pieces,
     pointwise,
+    softmax,
     sums,
     tables,
     updates,

@@ -1,106 +1,100 @@
-"""Softmax, attention, gates."""
+"""Attention: queries, keys and values, and a mask where there is one: truths, or numbers that are added.
+
+What stands before the last two axes are names that queries have all of; keys, values and masks may lack some, as keys
+that several heads share do. A query that sees no key gets zeros.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from weft.models.transform.kernels.registry import KERNELS, Array, Call, Gradient, Kernel, of_input
-
-__all__ = ["softmax_over"]
-
-
-def softmax_over(x: Array, axes: tuple[int, ...]) -> Array:
-    e = np.exp(x - x.max(axis=axes, keepdims=True))
-    return np.asarray(e / e.sum(axis=axes, keepdims=True))
+from weft.models.transform.annotation import Axis, Dimensions
+from weft.models.transform.kernels.elementwise import aligned, summed
+from weft.models.transform.kernels.registry import KERNELS, Array, Call, Gradient, Kernel
 
 
-def _softmax(arrays: Sequence[Array], call: Call) -> tuple[Array, ...]:
-    x = arrays[0]
+class _Names(NamedTuple):
+    """Names before the last two axes, of a query, of a key, and of both kinds of widths."""
+
+    lead: list[str]
+    query: str
+    key: str
+    width: list[str]
+    value: list[str]
+
+    @property
+    def scores(self) -> list[str]:
+        return [*self.lead, self.query, self.key]
+
+
+def _names(how: Sequence[Dimensions]) -> _Names:
+    q, k, v = how[:3]
+    return _Names([name for axis in q[:-2] for name in axis], _one(q[-2]), _one(k[-2]), list(q[-1]), list(v[-1]))
+
+
+def _one(axis: Axis) -> str:
+    return axis[0]
+
+
+def _weights(arrays: Sequence[Array], how: Sequence[Dimensions], call: Call) -> tuple[_Names, list[Array], Array]:
+    """Names, all tensors aligned, and the weight of each key for each query."""
+    names = _names(how)
+    q = aligned(call, arrays[0], how[0], [*names.lead, names.query, *names.width])
+    k = aligned(call, arrays[1], how[1], [*names.lead, names.key, *names.width])
+    v = aligned(call, arrays[2], how[2], [*names.lead, names.key, *names.value])
+    scores = q @ np.swapaxes(k, -1, -2) * _scale(call, q)
+    if len(arrays) > 3:
+        mask = aligned(call, arrays[3], how[3], names.scores)
+        scores = np.where(mask != 0, scores, -np.inf) if call.attributes["mask"] == "truths" else scores + mask
     if call.attributes.get("causal"):
-        query, key = call.attributes["causal"]
-        rows, columns = call.axes([query])[0], call.axes([key])[0]
-        x = np.where(_hidden(call, query, key, x.ndim, rows, columns), -np.inf, x)
-    return (softmax_over(x, call.axes([call.attributes["over"]])),)
+        rows = np.arange(call.sizes[names.query]) + call.starts.get(names.query, 0)
+        columns = np.arange(call.sizes[names.key]) + call.starts.get(names.key, 0)
+        scores = np.where(columns[None, :] > rows[:, None], -np.inf, scores)
+    high = scores.max(axis=-1, keepdims=True)
+    e = np.exp(scores - np.where(np.isfinite(high), high, 0.0))
+    total = e.sum(axis=-1, keepdims=True)
+    return names, [q, k, v], e / np.where(total > 0, total, 1.0)
 
 
-def _hidden(call: Call, query: str, key: str, dimensions: int, rows: int, columns: int) -> Array:
-    at = [1] * dimensions
-    at[rows] = -1
-    mine = (np.arange(call.sizes[query]) + call.starts.get(query, 0)).reshape(at)
-    at = [1] * dimensions
-    at[columns] = -1
-    return np.asarray((np.arange(call.sizes[key]) + call.starts.get(key, 0)).reshape(at) > mine)
-
-
-def _softmax_grad(arrays: Sequence[Array], call: Call) -> tuple[Array, ...]:
-    gradient, y = arrays
-    axes = call.axes([call.attributes["over"]])
-    return (y * (gradient - (gradient * y).sum(axis=axes, keepdims=True)),)
-
-
-def _log_softmax(arrays: Sequence[Array], call: Call) -> tuple[Array, ...]:
-    axes = call.axes([call.attributes["over"]])
-    x = arrays[0] - arrays[0].max(axis=axes, keepdims=True)
-    return (x - np.log(np.exp(x).sum(axis=axes, keepdims=True)),)
-
-
-def _log_softmax_grad(arrays: Sequence[Array], call: Call) -> tuple[Array, ...]:
-    gradient, y = arrays
-    return (gradient - np.exp(y) * gradient.sum(axis=call.axes([call.attributes["over"]]), keepdims=True),)
-
-
-def _attended(q: Array, k: Array, call: Call, at: int) -> Array:
-    """Weights of keys; ``at``: which of the annotation's inputs the queries are."""
-    weights = np.einsum("bhsd,bhtd->bhst", q, k) * call.attributes.get("scale", 1 / math.sqrt(q.shape[-1]))
-    if call.attributes.get("causal"):
-        query, key = (call.annotation.inputs[at + i][2][0] for i in (0, 1))
-        weights = np.where(_hidden(call, query, key, 4, 2, 3), -np.inf, weights)
-    return softmax_over(weights, (3,))
+def _scale(call: Call, q: Array) -> float:
+    found: float = call.attributes.get("scale", 1 / math.sqrt(q.shape[-1]))
+    return found
 
 
 def _attention(arrays: Sequence[Array], call: Call) -> tuple[Array, ...]:
-    q, k, v = arrays
-    return (np.einsum("bhst,bhte->bhse", _attended(q, k, call, 0), v),)
+    _, (_, _, v), weights = _weights(arrays, call.annotation.inputs, call)
+    return (call.grouped(weights @ v, call.annotation.outputs[0]),)
 
 
 def _attention_grad(which: int) -> Callable[[Sequence[Array], Call], tuple[Array, ...]]:
     def run(arrays: Sequence[Array], call: Call) -> tuple[Array, ...]:
-        gradient, q, k, v = arrays
-        weights = _attended(q, k, call, 1)
+        how, out = call.annotation.inputs, call.annotation.outputs[0]
+        names, (q, k, v), weights = _weights(arrays[1:], how[1:], call)
+        gradient = aligned(call, arrays[0], how[0], [*names.lead, names.query, *names.value])
         if which == 2:
-            return (np.einsum("bhst,bhse->bhte", weights, gradient),)
-        back = np.einsum("bhse,bhte->bhst", gradient, v)
-        back = weights * (back - (back * weights).sum(axis=3, keepdims=True))
-        back = back * call.attributes.get("scale", 1 / math.sqrt(q.shape[-1]))
-        return (np.einsum("bhst,bhtd->bhsd", back, k) if which == 0 else np.einsum("bhst,bhsd->bhtd", back, q),)
+            return (summed(call, np.swapaxes(weights, -1, -2) @ gradient, [*names.lead, names.key, *names.value],
+                           out),)
+        back = gradient @ np.swapaxes(v, -1, -2)
+        back = weights * (back - (back * weights).sum(axis=-1, keepdims=True))
+        if which == 3:
+            return (summed(call, back, names.scores, out),)
+        back = back * _scale(call, q)
+        if which == 0:
+            return (summed(call, back @ k, [*names.lead, names.query, *names.width], out),)
+        return (summed(call, np.swapaxes(back, -1, -2) @ q, [*names.lead, names.key, *names.width], out),)
 
     return run
 
 
-def _top_k(x: Array, k: int) -> Array:
-    """Weights of the k largest along the last axis, the others 0."""
-    order = np.argsort(-x, axis=-1, kind="stable")[..., :k]
-    kept = np.zeros(x.shape, bool)
-    np.put_along_axis(kept, order, True, axis=-1)
-    return softmax_over(np.where(kept, x, -np.inf), (x.ndim - 1,))
+def _gradient(i: int, count: int, attributes: Mapping[str, Any]) -> Gradient | None:
+    if i == 3 and attributes["mask"] == "truths":
+        return None
+    return Gradient(f"attention_grad{i}", tuple(f"i{n}" for n in range(count)), attributes)
 
 
-def _top_k_grad(arrays: Sequence[Array], call: Call) -> tuple[Array, ...]:
-    y = _top_k(arrays[1], call.attributes["k"])
-    return (y * (arrays[0] - (arrays[0] * y).sum(axis=-1, keepdims=True)),)
-
-
-KERNELS.update({
-    "softmax": Kernel(_softmax, of_input("softmax_grad", ("o0",))),
-    "softmax_grad": Kernel(_softmax_grad),
-    "log_softmax": Kernel(_log_softmax, of_input("log_softmax_grad", ("o0",))),
-    "log_softmax_grad": Kernel(_log_softmax_grad),
-    "attention": Kernel(_attention, lambda i, count, attributes: Gradient(
-        f"attention_grad{i}", ("i0", "i1", "i2"), attributes)),
-    **{f"attention_grad{i}": Kernel(_attention_grad(i)) for i in range(3)},
-    "top_k": Kernel(lambda arrays, call: (_top_k(arrays[0], call.attributes["k"]),), of_input("top_k_grad", ("i0",))),
-    "top_k_grad": Kernel(_top_k_grad),
-})
+KERNELS["attention"] = Kernel(_attention, _gradient)
+KERNELS.update({f"attention_grad{i}": Kernel(_attention_grad(i)) for i in range(4)})

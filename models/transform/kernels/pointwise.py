@@ -9,7 +9,10 @@ import numpy as np
 
 from weft.models.transform.kernels.registry import KERNELS, Array, Gradient, Kernel
 
-_erf = np.vectorize(math.erf, otypes=[float])
+__all__ = ["erf"]
+
+#: The error function.
+erf = np.vectorize(math.erf, otypes=[float])
 
 
 def _sigmoid(x: Array) -> Array:
@@ -28,7 +31,7 @@ def _density(x: Array) -> Array:
 
 
 def _cumulative(x: Array) -> Array:
-    return np.asarray(0.5 * (1 + _erf(x / math.sqrt(2)))) if x.size else x
+    return np.asarray(0.5 * (1 + erf(x / math.sqrt(2)))) if x.size else x
 
 
 #: Functions of one element and their derivatives.

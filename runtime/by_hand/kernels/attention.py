@@ -1,53 +1,39 @@
-"""Softmax, attention, gates."""
+"""Attention: queries, keys and values, and a mask where there is one: truths, or numbers that are added."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from weft.runtime.by_hand.instructions import KernelCall
-from weft.runtime.by_hand.kernels.registry import KERNELS, axis_of, back_of
+from weft.runtime.by_hand.kernels.elementwise import aligned
+from weft.runtime.by_hand.kernels.registry import KERNELS, back_of, shape_of
 
 
-def _hidden(call: KernelCall, query: str, key: str, like: Tensor) -> Tensor:
-    """Which keys come after which queries: [query, key]."""
-    rows = torch.arange(call.sizes[query], device=like.device) + call.starts.get(query, 0)
-    columns = torch.arange(call.sizes[key], device=like.device) + call.starts.get(key, 0)
-    return columns[None, :] > rows[:, None]
-
-
-def _softmax(inputs: Sequence[Tensor], call: KernelCall) -> tuple[Tensor, ...]:
-    x = inputs[0]
-    if call.attributes.get("causal"):
-        query, key = call.attributes["causal"]
-        hidden = _hidden(call, query, key, x)
-        rows, columns = axis_of(call, query), axis_of(call, key)
-        if rows > columns:
-            hidden = hidden.T
-        x = x.masked_fill(hidden.reshape([n if i in (rows, columns) else 1 for i, n in enumerate(x.shape)]), -math.inf)
-    return (torch.softmax(x, axis_of(call, call.attributes["over"])),)
-
-
-def _softmax_grad(inputs: Sequence[Tensor], call: KernelCall) -> tuple[Tensor, ...]:
-    gradient, y = inputs
-    return (y * (gradient - (gradient * y).sum(axis_of(call, call.attributes["over"]), keepdim=True)),)
-
-
-def _log_softmax_grad(inputs: Sequence[Tensor], call: KernelCall) -> tuple[Tensor, ...]:
-    gradient, y = inputs
-    return (gradient - y.exp() * gradient.sum(axis_of(call, call.attributes["over"]), keepdim=True),)
-
-
-def _attention_of(at: int) -> Callable[[KernelCall], Callable[..., Tensor]]:
-    """Attention, the queries being input ``at``."""
+def _attention(at: int) -> Callable[[KernelCall], Callable[..., Tensor]]:
+    """``at``: which input of the call the queries are."""
     def of(call: KernelCall) -> Callable[..., Tensor]:
-        def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            query, key = call.inputs[at][2][0], call.inputs[at + 1][2][0]
-            mask = ~_hidden(call, query, key, q) if call.attributes.get("causal") else None
+        def run(*tensors: Tensor) -> Tensor:
+            how = call.inputs[at:]
+            lead = [name for axis in how[0][:-2] for name in axis]
+            query, key = how[0][-2][0], how[1][-2][0]
+            q = aligned(call, tensors[0], how[0], [*lead, query, *how[0][-1]])
+            k, v = (aligned(call, tensors[i], how[i], [*lead, key, *how[i][-1]]).expand(
+                *q.shape[:-2], -1, -1) for i in (1, 2))
+            mask = None
+            if len(tensors) > 3:
+                mask = aligned(call, tensors[3], how[3], [*lead, query, key])
+                mask = mask != 0 if call.attributes["mask"] == "truths" else mask.to(q.dtype)
+                mask = mask.expand(*q.shape[:-1], k.shape[-2])
+            if call.attributes.get("causal"):
+                rows = torch.arange(call.sizes[query], device=q.device) + call.starts.get(query, 0)
+                columns = torch.arange(call.sizes[key], device=q.device) + call.starts.get(key, 0)
+                seen = columns[None, :] <= rows[:, None]
+                mask = seen if mask is None else mask & seen if mask.dtype == torch.bool else mask.masked_fill(
+                    ~seen, -torch.inf)
             return functional.scaled_dot_product_attention(q, k, v, mask, scale=call.attributes.get("scale"))
 
         return run
@@ -55,20 +41,8 @@ def _attention_of(at: int) -> Callable[[KernelCall], Callable[..., Tensor]]:
     return of
 
 
-def _top_k(call: KernelCall) -> Callable[..., Tensor]:
-    def run(x: Tensor) -> Tensor:
-        least = torch.sort(x, dim=-1, descending=True, stable=True).indices[..., :call.attributes["k"]]
-        kept = torch.zeros_like(x, dtype=torch.bool).scatter(-1, least, True)
-        return torch.softmax(x.masked_fill(~kept, -math.inf), -1)
-
-    return run
-
-
-KERNELS.update({
-    "softmax": _softmax, "softmax_grad": _softmax_grad,
-    "log_softmax": lambda inputs, call: (torch.log_softmax(inputs[0], axis_of(call, call.attributes["over"])),),
-    "log_softmax_grad": _log_softmax_grad,
-    "attention": lambda inputs, call: (_attention_of(0)(call)(*inputs),),
-    **{f"attention_grad{i}": back_of(_attention_of(1), i) for i in range(3)},
-    "top_k": lambda inputs, call: (_top_k(call)(*inputs),), "top_k_grad": back_of(_top_k),
-})
+KERNELS["attention"] = lambda inputs, call: (_attention(0)(call)(*inputs).reshape(shape_of(call, call.outputs[0])),)
+for _place in range(4):
+    _back = back_of(_attention(1), _place)
+    KERNELS[f"attention_grad{_place}"] = lambda inputs, call, _back=_back: _back(  # type: ignore[misc]
+        [inputs[0].reshape([call.sizes[name] for axis in call.inputs[0] for name in axis]), *inputs[1:]], call)

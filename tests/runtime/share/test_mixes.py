@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.ranks import launch_forked
 from tests.support.shared_mixes import RANKS, RATIO, STEPS, mix
 from weft.models.share.compose import composed
 from weft.runtime.plan.plan import Plan, plan_of, save_plan
-from weft.runtime.ranks.launch import launch_local
 from weft.solver.baselines import baseline
 from weft.solver.wide.rounds import Rounds
 from weft.solver.wide.run import Run
@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What three ranks found in five runs of the same three jobs, and in each alone."""
     folder = tmp_path_factory.mktemp("mixes")
     save_plan(mixed(), folder / "plan.json")
-    ended = launch_local(RANKS, [sys.executable, "-m", "tests.support.shared_mixes", str(folder),
+    ended = launch_forked(RANKS, [sys.executable, "-m", "tests.support.shared_mixes", str(folder),
                                  str(folder / "plan.json")], timeout=120)
     assert [one.code for one in ended] == [0] * RANKS, ended[0].errors + ended[1].errors
     return folder

@@ -46,6 +46,12 @@ BOTH = ["--stages", "a=m:f", "--stages", "b=m:g"]
     ([*BOTH, "--time-scale", "2"], "it needs --stretched"),
     ([*BOTH, "--stop-folder", "/no/such"], "there is no such folder"),
     (["--stages", "m:f", "--stretched"], "--stretched and --stop-folder are for stages of jobs"),
+    ([*BOTH, "--job", "c", "--turns", "."], "--job names 'c', and .* has the jobs a, b"),
+    ([*BOTH, "--job", "a"], "--job needs --turns FOLDER"),
+    ([*BOTH, "--job", "a", "--turns", "/no/such"], "--turns /no/such: there is no such folder"),
+    ([*BOTH[:2], "--job", "a", "--turns", "."], "torchrun --standalone .* --job a --turns . --stages a=m:f"),
+    ([*BOTH, "--checkpoint", "x", "--checkpoint-every", "1"], "not for jobs .* use --processes job"),
+    (["--stages", "m:f", "--processes", "job"], "--processes, --job and --turns are for stages of jobs"),
     (["--stages", "m:f"], "one model is trained at a time"),
 ])
 def test_mistakes_are_a_sentence(arguments: list[str], message: str, path: str, monkeypatch: pytest.MonkeyPatch,

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.ranks import launch_forked
 from tests.support.shared_ranks import RANKS, STEPS, data_parallel
 from weft.app.lib.options import SearchOptions
 from weft.app.share.search import Question, share_jobs
 from weft.runtime.plan.plan import plan_of, save_plan
-from weft.runtime.ranks.launch import launch_local
 from weft.solver.judge.collective_order import collective_order_faults
 
 pytestmark = pytest.mark.slow
@@ -26,7 +26,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
     shared = share_jobs(jobs, Question("1:1", rounds=STEPS), SearchOptions(time_limit=20.0, effort=2.0))
     assert shared.round.period == 100 and shared.proven
     save_plan(plan_of(shared.schedule), folder / "plan.json")
-    ended = launch_local(RANKS, [sys.executable, "-m", "tests.support.shared_ranks", str(folder),
+    ended = launch_forked(RANKS, [sys.executable, "-m", "tests.support.shared_ranks", str(folder),
                                  str(folder / "plan.json")], timeout=120)
     assert [one.code for one in ended] == [0] * RANKS, ended[0].errors
     return json.loads((folder / "found.json").read_text())

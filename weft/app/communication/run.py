@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.app.communication.lowering import Emulated, lower
 from weft.models.communication.program import CommunicationError, Program
+from weft.solver.schedule import Schedule
 
 if TYPE_CHECKING:
     import torch
@@ -24,18 +25,18 @@ class ProgramOnRank:
     Collectives run beside computation: each starts once what it reads is there, on a thread (on CUDA: a stream) of its
     own, and is waited for just before its result is read; chains of ``program.overlaps`` run in chunks.
 
-    ``compiled``: let ``torch.compile`` make one function of each fused stage (a string: with that backend); where it
-    cannot, the stage runs as it is, and :attr:`notes` says so. ``emulated``: what stages take at least, on CPUs.
-    ``timeout``: seconds that a collective waits for the other ranks. ``half``: the type of elements of two bytes,
-    bfloat16 by default.
+    ``schedule``: one of this program, such as ``tuned.schedule``: each lane then has its order. ``compiled``: let
+    ``torch.compile`` make one function of each fused stage (a string: with that backend); where it cannot, the stage
+    runs as it is, and :attr:`notes` says so. ``emulated``: what stages take at least, on CPUs. ``timeout``: seconds
+    that a collective waits for the other ranks. ``half``: the type of elements of two bytes, bfloat16 by default.
 
     Raises ``ValueError`` where no process group is initialised, it has another number of ranks than the program, or
     ranks have different programs.
     """
 
     def __init__(self, program: Program, group: dist.ProcessGroup | None = None, device: torch.device | str = "cpu", *,
-                 compiled: bool | str = False, emulated: Emulated | None = None, timeout: float = 60.0,
-                 half: torch.dtype | None = None) -> None:
+                 schedule: Schedule | None = None, compiled: bool | str = False, emulated: Emulated | None = None,
+                 timeout: float = 60.0, half: torch.dtype | None = None) -> None:
         import torch
         import torch.distributed as dist
 
@@ -44,7 +45,7 @@ class ProgramOnRank:
 
         require_group(group)
         self.program = program
-        self._lowered = lower(program, dist.get_rank(group), emulated)
+        self._lowered = lower(program, dist.get_rank(group), emulated, schedule)
         self._executor = ProgramExecutor(self._lowered, group, device, timeout=timeout, compiled=compiled,
                                          half=half or torch.bfloat16)
 
@@ -63,7 +64,7 @@ class ProgramOnRank:
         of outputs and of what is carried to the next step. Of a sliced tensor it holds its slice (:meth:`held`).
 
         Raises ``ValueError`` for a tensor that is missing, or of another shape, type or device, and
-        :class:`~weft.runtime.communication.channel.CommunicationError` where another rank has failed, or is late by
+        :class:`~weft.runtime.communication.channel.RankError` where another rank has failed, or is late by
         the timeout. After either, the program must be made anew.
         """
         return self._executor.run(tensors)

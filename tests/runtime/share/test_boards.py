@@ -1,0 +1,50 @@
+"""Turns of several processes: one order, whoever is killed and whoever never comes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.turn_takers import LAPS, turns
+from weft.runtime.share.boards import FileBoard
+
+#: Which jobs come, and at which of their turns they are killed.
+CASES = ([("a", None), ("b", None), ("c", None)], [("c", None), ("a", 3), ("b", None)], [("b", None), ("c", 0)])
+
+
+@pytest.fixture(scope="module")
+def taken(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[list[int], list[str]]]:
+    done = subprocess.run([sys.executable, "-m", "tests.support.turn_takers", str(tmp_path_factory.mktemp("turns")),
+                           json.dumps(CASES)], capture_output=True, text=True, timeout=60, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_processes_take_turns_in_the_order_of_the_plan(taken: list[tuple[list[int], list[str]]]) -> None:
+    codes, order = taken[0]
+    assert codes == [0, 0, 0]
+    assert order == [turn for lap in range(LAPS) for turn in (f"a{2 * lap}", f"b{lap}", f"c{lap}", f"a{2 * lap + 1}")]
+
+
+def test_one_that_is_killed_with_the_turn_leaves_it_to_the_others(taken: list[tuple[list[int], list[str]]]) -> None:
+    codes, order = taken[1]
+    assert codes == [0, -9, 0]
+    rest = [turn for lap in range(2, LAPS) for turn in (f"b{lap}", f"c{lap}")]
+    assert order == ["a0", "b0", "c0", "a1", "a2", "b1", "c1", "a3", *rest]
+
+
+def test_one_that_never_comes_is_not_waited_for(taken: list[tuple[list[int], list[str]]]) -> None:
+    codes, order = taken[2]
+    assert codes == [0, -9]
+    assert order == ["b0", "c0", *(f"b{lap}" for lap in range(1, LAPS))]
+
+
+def test_a_folder_is_of_one_plan_and_each_job_comes_once(tmp_path: Path) -> None:
+    made, board = turns(tmp_path)
+    assert made.come("a") and not made.come("a")
+    board.close()
+    with pytest.raises(ValueError, match="these turns are of another plan: give each run a folder of its own"):
+        FileBoard(tmp_path / "rank0.turns", 8, "another", ["a"], 1.0)

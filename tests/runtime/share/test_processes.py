@@ -1,0 +1,124 @@
+"""What starts the processes of all jobs, on processes that only write what real ones would."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.share.test_job_plans import plan
+from tests.support.shared_ranks import data_parallel
+from weft.cli.main import main
+from weft.runtime.plan.plan import save_plan
+from weft.runtime.replay.options import ReplayError
+from weft.runtime.share import processes
+from weft.runtime.share.processes import Worker, replay_in_processes
+from weft.runtime.share.replay import SharedOptions
+
+BOTH = {"a": "m:f", "b": "m:g"}
+#: A process that writes two losses, and then ends as its job's is to.
+BE = """
+import json, os, sys, time
+folder, job, end = sys.argv[1:]
+number = os.environ["RANK"]
+with open(f"{folder}/{job}.{number}.losses", "w") as file:
+    for batch in range(2 + (number == "1")):
+        print(json.dumps([batch, batch + int(number)]), file=file)
+if end == "well" and number == "0":
+    with open(f"{folder}/{job}.result", "w") as file:
+        json.dump({"name": job, "losses": [1.0, 2.0], "fault": None, "steps": 2, "first": 0, "seconds": 0.5}, file)
+if end == "waits":
+    time.sleep(60)
+raise SystemExit(int(end == "fails" and number == "1") * 7)
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    save_plan(plan(data_parallel("a", 1, 2, 3, 5), data_parallel("b", 1, 4, 2, 2)), tmp_path / "plan.json")
+    return str(tmp_path / "plan.json")
+
+
+def ends(monkeypatch: pytest.MonkeyPatch, **how: str) -> None:
+    """From now on the processes of each job end so."""
+    monkeypatch.setattr(processes, "_command", lambda name, job, options: [
+        sys.executable, "-c", BE, str(options.turns), job, how[job]])
+
+
+def test_what_a_job_says_and_what_is_left_of_one_that_failed(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends(monkeypatch, a="well", b="fails")
+    a, b = replay_in_processes(path, SharedOptions(BOTH)).jobs
+    assert (a.losses, a.fault, a.steps, a.seconds) == ((1.0, 2.0), None, 2, 0.5)
+    assert b.fault == "rank 1 ended with exit code 7"
+    assert (b.losses, b.steps) == ((0.5, 1.5), 2)  # the mean over ranks, of batches that both made
+
+
+def test_one_that_is_killed_is_named_and_its_turns_come_free(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends(monkeypatch, a="well", b="waits")
+    folders: list[Path] = []
+
+    def kill(workers: Sequence[Worker], folder: Path) -> None:
+        folders.append(folder)
+        assert [(worker.job, worker.rank) for worker in workers] == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
+        for worker in workers[2:]:
+            worker.process.send_signal(signal.SIGKILL)
+
+    found = replay_in_processes(path, SharedOptions(BOTH), beside=kill)
+    assert found.jobs[0].fault is None
+    assert found.jobs[1].fault in ("rank 0 was ended by SIGKILL", "rank 1 was ended by SIGKILL")
+    assert not folders[0].exists()
+
+
+def test_no_process_is_left_where_something_goes_wrong(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends(monkeypatch, a="waits", b="waits")
+    started: list[Worker] = []
+
+    def fail(workers: Sequence[Worker], folder: Path) -> None:
+        started.extend(workers)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        replay_in_processes(path, SharedOptions(BOTH), beside=fail)
+    assert len(started) == 4 and all(worker.process.poll() == -9 for worker in started)
+
+
+def test_the_command_says_by_its_exit_status_whether_all_jobs_ended_well(
+        path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["replay", path, "--stages", "a=m:f", "--stages", "b=m:g", "--processes", "job"]
+    ends(monkeypatch, a="well", b="well")
+    assert main(command) == 0
+    ends(monkeypatch, a="well", b="fails")
+    assert main(command) == 1
+    assert "b: 2 steps, then rank 1 ended with exit code 7" in capsys.readouterr().out
+
+
+def test_what_each_process_is_started_with() -> None:
+    options = SharedOptions(BOTH, turns="/t", stretched=True, time_scale=0.5, stop_folder="/s", checkpoint="/c",
+                            checkpoint_every=3, resume=True, allow_unsplit=True)
+    command = processes._command("plan.json", "b", options)
+    assert command[1:] == ["-m", "weft", "replay", "plan.json", "--job", "b", "--turns", "/t", "--stages", "b=m:g",
+                           "--timeout", "60.0", "--stretched", "--time-scale", "0.5", "--stop-folder", "/s",
+                           "--checkpoint", "/c", "--checkpoint-every", "3", "--resume", "--allow-unsplit"]
+    assert json.dumps(command)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    (SharedOptions(BOTH, job="a"), "--job and --turns are for one job that is started by itself"),
+    (SharedOptions(BOTH, resume=True), "need --checkpoint FOLDER"),
+    (SharedOptions({"a": "m:f"}), "says nothing of 'b'"),
+])
+def test_mistakes(path: str, options: SharedOptions, message: str) -> None:
+    with pytest.raises(ReplayError, match=message):
+        replay_in_processes(path, options)
+
+
+def test_it_starts_its_processes_itself(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(ReplayError, match="call it without torchrun"):
+        replay_in_processes(path, SharedOptions(BOTH))
