@@ -81,7 +81,20 @@ class _Lowering:
             if entry.next_step:
                 self.join(i)
         return tuple(RankProgram(rank, tuple(self.lists[rank]), tuple(self.groups), self.given[rank], {
-            name: tuple(entries) for name, entries in self.made[rank].items()}) for rank in range(len(self.lists)))
+            name: tuple(entries) for name, entries in self.made[rank].items()}, self.carried(rank))
+            for rank in range(len(self.lists)))
+
+    def carried(self, rank: int) -> dict[str, tuple[str, Span]]:
+        """Where each piece of a parameter or state that a rank is given is, once a step has run."""
+        makers = {held: made for made, held in self.program.carried.items()}
+        found: dict[str, tuple[str, Span]] = {}
+        for key, (name, box) in self.given[rank].items():
+            for i, entry in enumerate(self.done.joined):
+                wanted = entry.wanted.get(rank) if entry.next_step and entry.tensor == makers.get(name) else None
+                if wanted is not None and (intersection(box, wanted) == box or wanted == box == ()):
+                    found[key] = f"brought {i}", _within(box, wanted or ())
+                    break
+        return found
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
