@@ -85,7 +85,7 @@ def with_update(program: Program, kind: str = "sgd", **attributes: Any) -> Progr
     outputs = list(program.outputs)
     counted = kind == "adam" and attributes.get("step", 1) is None
     if counted:
-        tensors["step"] = ProgramTensor("step", (), "input", 8, False)
+        tensors["step"] = ProgramTensor("step", (), "input", 8, False, "int64")
     for name, tensor in program.tensors.items():
         gradient = gradient_name(name)
         if tensor.source != "parameter" or gradient not in outputs:

@@ -56,6 +56,7 @@ class ShardedExecutor:
         self.together = dist.get_backend() == "nccl"
         self.dying = _dying(program, kept)
         self.values: dict[str, Tensor] = {}
+        self.floating = torch.get_default_dtype()  # of numbers whose type nothing else says
 
     def run(self, given: Mapping[str, Tensor], held: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
         """What is kept of this rank's tensors by key, from the whole tensors that are given: it reads its part of each.
@@ -66,6 +67,8 @@ class ShardedExecutor:
         known = held or {}
         self.values = {key: known[key] if key in known else given[name][_slices(span)].to(self.device)
                        for key, (name, span) in self.program.given.items()}
+        self.floating = next((one.dtype for one in (*self.values.values(), *given.values()) if one.is_floating_point()),
+                             torch.get_default_dtype())
         with torch.device(self.device):
             for instruction, dying in zip(self.program.instructions, self.dying, strict=True):
                 self.do(instruction)
@@ -157,7 +160,8 @@ class ShardedExecutor:
     def exchange(self, instruction: Exchange) -> None:
         """Messages between pairs, all under way at once; each pair's in one order."""
         value = None if instruction.key is None else self.values[instruction.key]
-        dtype = self.dtype(value)
+        dtype = value.dtype if value is not None else (
+            getattr(torch, instruction.dtype) if instruction.dtype else self.floating)
         sends = []  # held until they are sent
         for rank, span in instruction.sends:
             assert value is not None
@@ -185,12 +189,6 @@ class ShardedExecutor:
             return list(dist.batch_isend_irecv(every)) if every else []
         works: list[Any] = [dist.isend(tensor, rank, group=self.world) for rank, tensor in sends]
         return works + [dist.irecv(tensor, rank, group=self.world) for rank, tensor in receives]
-
-    def dtype(self, value: Tensor | None) -> torch.dtype:
-        """Of what comes in: that of what this rank has, or of any parameter."""
-        if value is not None:
-            return value.dtype
-        return next((one.dtype for one in self.values.values() if one.is_floating_point()), torch.get_default_dtype())
 
 
 def _dying(program: RankProgram, kept: Collection[str] | None) -> list[list[str]]:

@@ -98,7 +98,8 @@ class Cut:
 @dataclass(frozen=True)
 class Exchange:
     """Messages between pairs: elements of ``key`` to other ranks, others from them, added up in a piece of ``shape``
-    under ``into``. A rank that gets nothing has no ``into``."""
+    under ``into``. A rank that gets nothing has no ``into``. ``dtype``: of the elements, where it is not that of the
+    parameters."""
 
     key: str | None
     into: str | None
@@ -106,6 +107,7 @@ class Exchange:
     sends: tuple[tuple[int, Span], ...]
     receives: tuple[tuple[int, Span], ...]
     own: tuple[tuple[Span, Span], ...] = ()
+    dtype: str = ""
 
 
 def reads(instruction: Compute | Piece | Collective | Cut | Exchange) -> tuple[str, ...]:
