@@ -64,6 +64,7 @@ PLACES = {
         "captured": Place(2.7, 1, "any model, cut"),
         "checkpoint": Place(0.5, 2, "save, resume"),
         "measure": Place(1.6, 2, "costs for the solver"),
+        "communication": Place(0.5, 3, "beside computation"),
         "train": Place(1.6, 3, "real modules"),
         "by_hand": Place(2.7, 3, "plans by hand"),
         "execute": Place(1.6, 4, "instructions in order"),

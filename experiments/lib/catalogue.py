@@ -143,6 +143,8 @@ EXPERIMENTS = {entry.name: entry for entry in (
     Experiment("placement", "placement.placement", _OPERATOR_GRAPHS, 3, ("--only", "inception, 6")),
     Experiment("placement_ablation", "placement.placement", _OPERATOR_GRAPHS, 20,
                ("--ablation", "--only", "inception, 6", "--limit", "0.2"), arguments=("--ablation",)),
+    Experiment("plans_found", "models.plans_found", (*_PLANS, "experiments/lib/published_plans.py"), 1,
+               ("--only", "co-shard", "sharded-optimizer", "--effort", "0.05")),
     Experiment("published_costs", "step.published_costs", _SEARCH, 30,
                ("--models", "1.5B", "--shapes", "chain", "--memory", "1", "--effort", "0.02")),
     Experiment("readme/comparison", "weft.readme", _PLANS, 1, ("--effort", "0.02"), slow=True),

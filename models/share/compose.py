@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from weft.models.share.job import Job, SharingError
-from weft.models.share.units import in_units
+from weft.models.share.units import amount_text, in_units
 from weft.solver.problem import Device, Link, Number
 from weft.solver.wide.block import Options, WideBlock
 from weft.solver.wide.problem import WideProblem
@@ -60,9 +60,10 @@ def _devices(jobs: Sequence[Job]) -> tuple[Device, ...]:
     for number, (device, whole, static) in enumerate(zip(own, jobs[0].capacity, held, strict=True)):
         left = None if whole is None else whole - static
         if left is not None and left < 0:
-            each = ", ".join(f"{job.name} {job.held[number]:g}" for job in jobs)
-            raise SharingError(f"{device.name}: the jobs hold {static:g} {jobs[0].problem.memory_unit} all the time "
-                               f"({each}), {-left:g} more than there is")
+            unit = jobs[0].problem.memory_unit
+            each = ", ".join(f"{job.name} {amount_text(job.held[number], unit)}" for job in jobs)
+            raise SharingError(f"{device.name}: the jobs hold {amount_text(static, unit)} all the time ({each}), "
+                               f"{amount_text(-left, unit)} more than there is")
         found.append(replace(device, memory=left, static=static))
         found += [Device(lane, lane_of=device.name) for lane in lanes.get(device.name, ())]
     return tuple(found)
@@ -85,13 +86,16 @@ def require_same_gpus(jobs: Sequence[Job]) -> None:
                                    "different names")
         for name, amount, other in zip(names, first.capacity, job.capacity, strict=True):
             if amount != other:
-                raise SharingError(f"{name} has {_text(amount)} {first.problem.memory_unit} for {first.name}, and "
-                                   f"{_text(other)} for {job.name}: jobs share one cluster; give both the same memory "
-                                   "(what is free for blocks, and in static what the job holds all the time)")
+                one, two = _texts(amount, other, first.problem.memory_unit)
+                raise SharingError(f"{name} has {one} for {first.name}, and {two} for {job.name}: jobs share "
+                                   "one cluster; give both the same memory (what is free for blocks, and in "
+                                   "static what the job holds all the time)")
 
 
-def _text(amount: Number | None) -> str:
-    return "unlimited" if amount is None else f"{amount:g}"
+def _texts(one: Number | None, other: Number | None, unit: str) -> list[str]:
+    """Both amounts as people read them; to the last digit where they would look alike."""
+    found = ["unlimited memory" if amount is None else amount_text(amount, unit) for amount in (one, other)]
+    return [f"{one} {unit}", f"{other} {unit}"] if found[0] == found[1] else found
 
 
 def _links(jobs: Sequence[Job], places: dict[str, int]) -> tuple[Link, ...]:

@@ -12,7 +12,7 @@ from weft.solver.problem import Device, Number
 from weft.solver.wide.block import WideBlock
 from weft.solver.wide.problem import WideProblem
 
-__all__ = ["in_units"]
+__all__ = ["amount_text", "in_units"]
 
 Value = TypeVar("Value")
 _TIMES = {"s": Fraction(1), "ms": Fraction(1, 10**3), "us": Fraction(1, 10**6), "µs": Fraction(1, 10**6),
@@ -33,6 +33,16 @@ def in_units(problem: WideProblem, time_unit: str, memory_unit: str) -> WideProb
     return replace(problem, time_unit=time_unit, memory_unit=memory_unit,
                    devices=tuple(_device(device, amount) for device in problem.devices),
                    blocks=tuple(_block(block, time, amount) for block in problem.blocks))
+
+
+def amount_text(amount: Number, unit: str) -> str:
+    """An amount of memory as people read it: bytes in the unit that makes the number short, others as they are."""
+    if unit == "B":
+        for larger, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+            if amount >= size:
+                return f"{amount / size:.1f} {larger}"
+        return f"{amount:.0f} B"
+    return f"{amount:g} {unit}"
 
 
 def _factor(problem: WideProblem, what: str, own: str, wanted: str, known: Mapping[str, Fraction]) -> Fraction:

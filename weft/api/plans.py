@@ -25,11 +25,10 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Unpack
 
-from weft.app.lib.options import SearchKeywords, SearchOptions
-
 if TYPE_CHECKING:
     from torch.nn import Module
 
+    from weft.app.lib.options import SearchKeywords, SearchOptions
     from weft.app.plans.run import PlanOnRank
     from weft.app.plans.solving import Machine, SolvedPlan
     from weft.models.layouts.conversion import Conversion, convert
@@ -117,6 +116,7 @@ def solve(plan: Plan, machine: Machine, *, options: SearchOptions | None = None,
     :func:`weft.solve`. Raises :class:`PlanError` for a plan that cannot be (with the circle, where data and orders
     close one), and :class:`weft.solver.step.search.Infeasible` where no order fits the memory.
     """
+    from weft.app.lib.options import SearchOptions
     from weft.app.plans.solving import solve_plan
 
     return solve_plan(plan, machine, SearchOptions.given(options, search))

@@ -271,7 +271,7 @@ class _Search:
         problem = entry.placement.on_every_gpu(found.problem)
         self.best = replace(found.with_value_bound(bound), problem=problem).with_solver(
             **_by_device(entry.details, problem), overlap={
-                "without": min(without, default=None), "with": found.value, "bound": bound})
+                "taken": True, "without": min(without, default=None), "with": found.value, "bound": bound})
 
     def _found_plain(self, entry: _Open) -> float | None:
         """What the placement came to among those without options."""
@@ -297,7 +297,9 @@ class _Search:
         bound = min([self.best.value, *(row.bound for row in self.rows if not row.refusal),
                      *([] if self.plain is None else [float(self.plain.solver.get(
                          "bound_over_placements", self.plain.value_bound))])])
-        told = {**(self.best.solver.get("overlap") or {}), "best_without_options": plain,
+        value = self.best.value
+        told = {"taken": False, "without": value, "with": value, "bound": self.best.value_bound,
+                **(self.best.solver.get("overlap") or {}), "best_without_options": plain,
                 "bound_over_placements": bound}
         solver = {key: value for key, value in self.best.solver.items() if key != "bound_over_any_placement"}
         return replace(self.best, solver=solver).with_solver(

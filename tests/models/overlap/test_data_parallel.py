@@ -11,7 +11,7 @@ from weft.models.communication.schedules import schedules
 from weft.models.overlap.data_parallel import BUCKETS, GRADIENTS, WAYS, data_parallel, why_not_data_parallel
 from weft.models.overlap.placement import OverlapPlacement
 from weft.models.spec.spec import Spec, parse_spec
-from weft.solver.choices.bounds import bound_of
+from weft.solver.choices.relaxed.bounds import bound_of
 from weft.solver.choices.solve import solve_wide
 from weft.solver.judge.validate import violations
 from weft.solver.wide.run import Run

@@ -61,10 +61,16 @@ def _other_units(job: Job) -> Job:
 @pytest.mark.parametrize(("jobs", "message"), [
     ([one_gpu("a", 1, 1), job_of("b", Problem("b", (Device("gpu 7"),), (Block("C", BlockKind.OTHER, (0,), 1),)))],
      "b is on the GPUs gpu 7, and a on gpu"),
-    ([one_gpu("a", 1, 1, memory=8), one_gpu("b", 1, 1, memory=9)], "gpu has 8 B for a, and 9 for b"),
-    ([one_gpu("a", 1, 1), one_gpu("b", 1, 1, memory=9)], "gpu has unlimited B for a"),
+    ([one_gpu("a", 1, 1, memory=8), one_gpu("b", 1, 1, memory=9)], "gpu has 8 B for a, and 9 B for b"),
+    ([one_gpu("a", 1, 1), one_gpu("b", 1, 1, memory=9)], "gpu has unlimited memory for a, and 9 B for b"),
     ([one_gpu("a", 1, 1), _other_units(one_gpu("b", 1, 1))], "time_unit is 'steps', and that of another job is 's'"),
-    ([one_gpu("a", 1, 1, memory=1, static=9), one_gpu("b", 1, 1, memory=2, static=8)], r"hold 17 B .*, 7 more than"),
+    ([one_gpu("a", 1, 1, memory=1, static=9), one_gpu("b", 1, 1, memory=2, static=8)], r"hold 17 B .*, 7 B more than"),
+    ([one_gpu("a", 1, 1, memory=7516192768), one_gpu("b", 1, 1, memory=2**33)],
+     r"gpu has 7\.0 GiB for a, and 8\.0 GiB"),
+    ([one_gpu("a", 1, 1, memory=2**30), one_gpu("b", 1, 1, memory=2**30 + 1)],
+     "gpu has 1073741824 B for a, and 1073741825 B for b"),
+    ([one_gpu("a", 1, 1, memory=2**30, static=9 * 2**30), one_gpu("b", 1, 1, memory=2**31, static=2**33)],
+     r"hold 17\.0 GiB all the time \(a 9\.0 GiB, b 8\.0 GiB\), 7\.0 GiB more than"),
 ])
 def test_what_cannot_be_shared_is_a_sentence(jobs: list[Job], message: str) -> None:
     with pytest.raises(SharingError, match=message):

@@ -147,7 +147,7 @@ def overlap_lines(schedule: Schedule) -> list[str]:
         return " ".join(time_text(value, schedule.problem.time_unit))
 
     bound = f"bound {shown(told['bound_over_placements'])} over all placements and options listed"
-    if "with" not in told:
+    if not told["taken"]:
         return [f"overlap   no placement with overlap is better than {shown(schedule.value)} without; {bound}"]
     if told["without"] is None:
         line = f"without overlap nothing fits, with overlap {shown(told['with'])}"

@@ -81,7 +81,7 @@ class Machine:
 @dataclass(frozen=True)
 class SolvedPlan:
     """The best plan found. ``plan``: with the order that the search decided; ``done``: put together. ``schedule``: the
-    order of its blocks, judged. ``options``: what was decided of what was open. ``considered``: how many ways to
+    order of its blocks, judged; of as many micro-batches as the plan has where they are alike, else of one. ``options``: what was decided of what was open. ``considered``: how many ways to
     decide it were searched, ``refused``: those that are no plans, and why; ``complete``: whether there are no others.
     ``written``: seconds of the same plan in the order in which its operators are listed."""
 
@@ -112,11 +112,18 @@ class SolvedPlan:
         """Whether nothing considered is better."""
         return self.makespan <= self.bound * (1 + RELATIVE_TOLERANCE)
 
+    @property
+    def period(self) -> tuple[float, float] | None:
+        """Seconds of a micro-batch where the plan goes on and on, and what none is below; ``None`` where its
+        micro-batches are not alike."""
+        period, bound = (self.schedule.solver.get(name) for name in ("repetend_period", "repetend_period_bound"))
+        return None if self.blocks.turns is None or period is None else (period, bound)
+
     @cached_property
     def times(self) -> dict[Part, tuple[float, float]]:
         """Start and end of the block that each part is of."""
         return {part: (operation.start, operation.end) for operation in self.schedule.operations
-                for part in self.blocks.blocks[operation.block].parts}
+                for part in self.blocks.block_of(operation.block, operation.micro_batch).parts}
 
     def __str__(self) -> str:
         step, bound, written = (" ".join(time_text(value, "s")) for value in (self.makespan, self.bound, self.written))
@@ -141,9 +148,13 @@ def solve_plan(plan: Plan, machine: Machine, options: SearchOptions) -> SolvedPl
         made[variant.title] = variant, blocks
     if not made:
         raise PlanError(refused[0].reason)
-    placed = tuple(Placement(title if len(made) > 1 else "", blocks.problem, {"placement": title})
+    counts = {blocks.micro_batches for _, blocks in made.values()}
+    if len(counts) > 1:  # the placements of a case run equal numbers of micro-batches
+        made = {title: (variant, replace(blocks, turns=None)) for title, (variant, blocks) in made.items()}
+        counts = {1}
+    placed = tuple(Placement(title if len(made) > 1 else "", blocks.folded, {"placement": title})
                    for title, (_, blocks) in made.items())
-    schedule = solve_case(Case(plan.program.name, placed, 1), options)
+    schedule = solve_case(Case(plan.program.name, placed, counts.pop()), options)
     variant, blocks = made[str(schedule.solver["placement"])]
     return _answer(variant, blocks, schedule, machine, refused, complete, len(made))
 
@@ -189,7 +200,8 @@ def _answer(variant: Variant, blocks: PlanBlocks, schedule: Schedule, machine: M
             complete: bool, considered: int) -> SolvedPlan:
     """The plan that a schedule is, checked."""
     ordered = sorted(schedule.operations, key=lambda operation: (operation.start, operation.end, operation.block))
-    parts = tuple(part for operation in ordered for part in blocks.blocks[operation.block].parts)
+    parts = tuple(part for operation in ordered
+                  for part in blocks.block_of(operation.block, operation.micro_batch).parts)
     planned: Planned = replace(variant.planned, orders=(*variant.planned.orders, InSequence(parts)))
     plan = Plan.of(planned)
     done = plan.preserve(machine.joined)

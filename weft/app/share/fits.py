@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from itertools import combinations, islice
 
 from weft.models.share.job import Job
+from weft.models.share.units import amount_text
 from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound, require_room
 from weft.solver.problem import Device, Number, ProblemError
 from weft.solver.ticks import TickProblem
 from weft.solver.wide.problem import WideProblem
-from weft.text.units import bytes_text, memory_text
 
 __all__ = ["missing", "require_fit"]
 
@@ -42,9 +42,9 @@ def require_fit(jobs: Sequence[Job], budget: Budget) -> None:
     names = [device.name for device in jobs[0].problem.devices if device.lane_of is None]
     parts: dict[str, list[str]] = {}
     for gpu, lack in lacking.items():
-        held = ", ".join(f"{job.name} {_text(job.held[gpu], unit)}" for job in jobs if job.held[gpu])
+        held = ", ".join(f"{job.name} {amount_text(job.held[gpu], unit)}" for job in jobs if job.held[gpu])
         why = f"all the time they hold {held}" if held else "they hold nothing all the time"
-        parts.setdefault(f"{_text(lack.amount, unit)} too little ({why}" + (
+        parts.setdefault(f"{amount_text(lack.amount, unit)} too little ({why}" + (
             ")" if lack.job is None else f"; what is left is too little for one step of {lack.job})"), []).append(
                 names[gpu])
     raise Infeasible(f"{_listed([job.name for job in jobs])} do not fit together: " + "; ".join(
@@ -62,7 +62,7 @@ def _which_do(jobs: Sequence[Job], budget: Budget) -> str:
         whose = _listed([job.name for job in own])
         verb = "fit" if len(own) > 1 else "fits"
         told.append(f"{whose} {verb}" if not lacking else
-                    f"{whose} {'lack' if len(own) > 1 else 'lacks'} {_text(most, unit)}")
+                    f"{whose} {'lack' if len(own) > 1 else 'lacks'} {amount_text(most, unit)}")
     return ("Of the pairs, " if len(jobs) > 2 else "Alone, ") + "; ".join(told)
 
 
@@ -110,10 +110,6 @@ def _of_plain(problem: WideProblem, left: Sequence[Number | None], budget: Budge
         return {own.index(entry.device): entry.least - entry.capacity for entry in refusal.shortages
                 if entry.device in own}
     return {}
-
-
-def _text(amount: Number, unit: str) -> str:
-    return bytes_text(amount) if unit == "B" else " ".join(memory_text(amount, unit))
 
 
 def _listed(names: Sequence[str]) -> str:
