@@ -213,7 +213,7 @@ class _Search:
         turn = sum(steps * timed.period for steps, timed in zip(ratio, own, strict=True))
         turn_bare = sum(steps * timed.period for steps, timed in zip(ratio, bare, strict=True))
         jobs = tuple(JobShare(job.name, job.kind, steps, alone, without, found.period / steps, turn / steps,
-                              turn_bare / steps)
+                              turn_bare / steps, job.micro_batches)
                      for job, steps, alone, without in zip(self.jobs, ratio, own, bare, strict=True))
         made = Sharing(self.together.name, self.together.time_unit, found, jobs, schedule, notes=self.notes,
                        seed=self.options.seed)
