@@ -24,12 +24,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from weft.models.candidates.stages import Backward, StageCost
-from weft.models.overlap.flow import Piece, Step, duration, pieces, serial
+from weft.models.overlap.flow import Piece, Step, duration, ended, pieces, serial
 from weft.models.overlap.steps import CHUNKS, DIMENSIONS, LayerSteps
 from weft.models.tensor_parallel.parts import Part, stage_cost
 from weft.models.tensor_parallel.space import Space
 
-__all__ = ["APART", "MOST_PIECES", "NONE", "SLICED", "Between", "Way", "Ways"]
+__all__ = ["APART", "MOST_PIECES", "NONE", "SLICED", "Between", "Way", "Ways", "fastest"]
 
 #: How tensors lie between layers.
 Between: TypeAlias = Literal["whole", "sliced"]
@@ -140,6 +140,22 @@ class Ways:
         if (alike, count) not in self._spared:
             self._spared[alike, count] = _saved(steps, count)
         return self._spared[alike, count]
+
+
+def fastest(ways: Sequence[Way]) -> tuple[Way, ...]:
+    """``none``, and of each layout the fastest way in one block and the one in blocks that is the fastest alone."""
+    found: dict[tuple[Between, bool], Way] = {}
+    for way in ways:
+        key = way.between, way.apart is not None
+        if key not in found or _alone(way) < _alone(found[key]):
+            found[key] = way
+    kept = list(found.values())
+    return tuple(way for way in ways if way.name == NONE or way in kept)
+
+
+def _alone(way: Way) -> float:
+    """Nanoseconds of both passes where nothing else runs."""
+    return way.cost.load if way.apart is None else sum(map(ended, way.apart)) * 1e9
 
 
 def _alike(steps: Sequence[Step]) -> object:

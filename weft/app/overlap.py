@@ -2,8 +2,10 @@
 
 First the placements without overlap, as ``weft solve`` searches them; then those that have options: the whole model on
 every GPU, and groups of GPUs that compute layers together, their micro-batches one by one or in pairs. Of these the
-ones with the least bounds are searched, as far as they may be better than the best schedule so far: each first without
-overlap, then with all its options, so that no answer is worse than the one without on the same placement.
+ones with the least bounds are searched, as far as they may be better than the best schedule so far: each with all its
+options and, where that is better, without overlap too, so that no answer is worse than the one without on the same
+placement. Where an effort limits the search, the placements without overlap have all of it, as they would alone, and
+those with overlap as much again.
 """
 
 from __future__ import annotations
@@ -153,7 +155,8 @@ class _Search:
         if self.case is None:
             return
         try:
-            found = solve_case(self.case, self._limited(_PLAIN), self.on_progress)
+            limits = self.options if self.options.effort is not None else self._limited(_PLAIN)
+            found = solve_case(self.case, limits, self.on_progress)
         except Infeasible as refusal:
             self.refusals.append(refusal)
             return
@@ -262,6 +265,10 @@ class _Search:
                                time_limit=own.left, effort=effort, seed=own.seed, workers=own.workers)
         except Infeasible as refusal:
             return refusal
+        except ValueError as error:  # a steady state that does not appear in so few micro-batches
+            if self.options.objective != "rate":
+                raise
+            return NoneFound(str(error))
         self.interrupted |= bool(found.solver.get("interrupted"))
         return found
 
