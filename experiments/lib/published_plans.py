@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,10 @@ from weft.models.transform.backward import with_backward, with_update
 from weft.models.transform.plan import Plan
 from weft.models.transform.program import Program, ProgramBuilder
 
-__all__ = ["PLANS", "Published", "decoder", "numbers", "recycled"]
+__all__ = ["PLANS", "Published", "Schedule", "decoder", "numbers", "recycled"]
+
+#: How a pipeline's micro-batches are ordered by hand; or not, for a search.
+Schedule: TypeAlias = Literal["1f1b", "gpipe", "open"]
 
 
 def decoder(batch: int = 4, sequence: int = 8, width: int = 16, heads: int = 4, *, layers: int = 1,
@@ -103,34 +106,35 @@ def numbers(program: Program, seed: int = 0) -> dict[str, NDArray[Any]]:
 # -- plans -----------------------------------------------------------------------------------------------------------
 
 
-def megatron(*, searched: bool) -> Plan:
+def megatron(schedule: Schedule = "open") -> Plan:
     """Heads and inner widths on four devices, norms and additions by tokens."""
     plan = Plan(decoder(layers=2))
     plan.split("*.q *.k *.v *.attend *.out", "h", 4).split("*.up *.act *.down", "f", 4).split("*.ln? *.add?", "s", 4)
     return plan.assign("*", range(4))
 
 
-def co_shard(*, searched: bool) -> Plan:
+def co_shard(schedule: Schedule = "open") -> Plan:
     """Inner widths in four parts on one device, one after the other, recomputed; beside it another layer whole."""
     return Plan(decoder(layers=2)).co_shard("l0.up l0.act l0.down", "f", 4).assign("*", 0)
 
 
-def interlaced(*, searched: bool, devices: int = 4) -> Plan:
+def interlaced(schedule: Schedule = "open", devices: int = 4) -> Plan:
     """Stages on devices of their own in a pipeline; the vocabulary's table and logits on all of them in between."""
     plan = Plan(decoder(batch=8, layers=devices, vocabulary=64))
     every = range(devices)
     plan.split("embed head", "v", devices).assign("embed head", every).split("embed head", "b", 4, in_turn=True)
     stages = [f"l{i}.*" + (" entropy loss" if i == devices - 1 else "") for i in every]
-    return plan.pipeline(stages, list(every), "b", 4, schedule="open" if searched else "1f1b")
+    return plan.pipeline(stages, list(every), "b", 4, schedule=schedule)
 
 
-def three_forwards(*, searched: bool) -> Plan:
-    """Both blocks' passes on a device of their own: two forwards without gradients, one with, one backward."""
-    stages = ["r?.b0.* b0.*", "r?.b1.* b1.* loss.*"]
-    return Plan(recycled()).pipeline(stages, [0, 1], "b", 4, schedule="open" if searched else "1f1b")
+def three_forwards(schedule: Schedule = "open", devices: int = 2) -> Plan:
+    """All passes of a block on a device of its own: two forwards without gradients, one with, one backward."""
+    stages = [f"r?.b{i}.* b{i}.*" + (" loss.*" if i == devices - 1 else "") for i in range(devices)]
+    return Plan(recycled(batch=2 * devices, blocks=devices)).pipeline(stages, list(range(devices)), "b", 2 * devices,
+                                                                     schedule=schedule)
 
 
-def sharded_optimizer(*, searched: bool) -> Plan:
+def sharded_optimizer(schedule: Schedule = "open") -> Plan:
     """Four devices with a part of the batch each; every update on a quarter of its parameter and states."""
     program = decoder(layers=1, update=True)
     forwards = " ".join(one.name for one in program.operations if one.phase == "forward")
@@ -144,15 +148,18 @@ def sharded_optimizer(*, searched: bool) -> Plan:
 
 @dataclass(frozen=True)
 class Published:
-    """``plan``: as written, and with its order open. ``kinds``: the communications that must be in it, none else."""
+    """``plan``: what makes it, with its order open or by hand where it is a ``pipeline``. ``kinds``: the communications
+    that must be in it, and no others."""
 
     title: str
     source: str
     plan: Callable[..., Plan]
     kinds: frozenset[str]
+    pipeline: bool
 
 
-PLANS = {name: Published(title, source, plan, frozenset(kinds)) for name, title, source, plan, kinds in (
+PLANS = {name: Published(title, source, plan, frozenset(kinds), plan in (interlaced, three_forwards))
+         for name, title, source, plan, kinds in (
     ("megatron", "tensor parallelism with sequence parallelism", "Korthikanti et al., MLSys 2023", megatron,
      ("all_gather", "reduce_scatter")),
     ("co-shard", "co-shard", "Lin et al., OSDI 2024", co_shard, ()),

@@ -8,7 +8,8 @@ devices compute, or hold the devices themselves as a run without threads does.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import networkx as nx
 
@@ -18,7 +19,7 @@ from weft.models.transform.grouping import Grouped, grouped
 from weft.models.transform.holding import holdings, resident
 from weft.models.transform.plan import Preserved
 from weft.models.transform.planned import Part
-from weft.models.transform.turns import twins
+from weft.models.transform.turns import Turns, folded, twins
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
 __all__ = ["PlanBlocks", "Pricing", "plan_blocks"]
@@ -44,11 +45,33 @@ class Pricing:
 
 @dataclass(frozen=True)
 class PlanBlocks:
-    """``problem``: one micro-batch of it is the plan's step. ``blocks``: what each of its blocks is."""
+    """``problem``: one micro-batch of it is the plan's step. ``blocks``: what each of its blocks is. ``turns``: where
+    the plan's micro-batches are alike and all there is, which blocks are whose (``None`` otherwise)."""
 
     done: Preserved
     problem: Problem
     blocks: tuple[Grouped, ...]
+    turns: Turns | None = None
+
+    @property
+    def micro_batches(self) -> int:
+        """Of :attr:`folded`."""
+        return 1 if self.turns is None else len(self.turns.rows)
+
+    @cached_property
+    def folded(self) -> Problem:
+        """``problem``, or where micro-batches are alike the problem of one of them: so many of it are the same step."""
+        if self.turns is None:
+            return self.problem
+        row = self.turns.rows[0]
+        names = {self.problem.blocks[i].name for i in row}
+        return replace(self.problem, blocks=tuple(
+            replace(block, after=tuple(wait for wait in block.after if wait.block in names))
+            for block in map(self.problem.blocks.__getitem__, row)))
+
+    def block_of(self, block: int, micro_batch: int) -> Grouped:
+        """What a block of :attr:`folded` is."""
+        return self.blocks[block if self.turns is None else self.turns.rows[micro_batch][block]]
 
     def orders(self) -> list[list[tuple[int, int]]]:
         """Per device and lane its blocks, as the plan's own order has them."""
@@ -82,8 +105,9 @@ def plan_blocks(done: Preserved, pricing: Pricing) -> PlanBlocks:
     held = holdings(done, groups)
     seconds = [_seconds(done, block, pricing.costs) for block in groups]
     least = max(seconds, default=0.0) * _LEAST or 1e-9
+    pairs = twins(done, groups, seconds)
     also: dict[int, list[int]] = {}
-    for first, then in twins(done, groups, seconds):
+    for first, then in pairs:
         also.setdefault(then, []).append(first)
     blocks = []
     for i, (block, hold) in enumerate(zip(groups, held, strict=True)):
@@ -98,7 +122,8 @@ def plan_blocks(done: Preserved, pricing: Pricing) -> PlanBlocks:
             kind = BlockKind.BACKWARD
         blocks.append(Block(block.name, kind, on, max(round(max(seconds[i], least), 9), 1e-9), change, space,
                             tuple(Dependency(groups[one].name) for one in after)))
-    return PlanBlocks(done, Problem(done.planned.program.name, devices, tuple(blocks)), groups)
+    problem = Problem(done.planned.program.name, devices, tuple(blocks))
+    return PlanBlocks(done, problem, groups, folded(groups, pairs))
 
 
 def _once(named: Sequence[int], amounts: Mapping[int, int]) -> tuple[int, ...]:

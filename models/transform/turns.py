@@ -8,13 +8,14 @@ k-th end of what it waits for, so waits hold; devices and memory see the same bl
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
 from weft.models.transform.grouping import Grouped
 from weft.models.transform.plan import Preserved
 
-__all__ = ["twins"]
+__all__ = ["Turns", "folded", "twins"]
 
 _Look: TypeAlias = tuple[object, ...]
 
@@ -39,6 +40,31 @@ def twins(done: Preserved, blocks: Sequence[Grouped], seconds: Sequence[float]) 
             return []
         found += [(i, by_turn[other][look]) for look, i in by_turn[one].items()]
     return found
+
+
+@dataclass(frozen=True)
+class Turns:
+    """A plan that is one micro-batch's blocks many times: ``rows[m][k]`` is micro-batch m's block that is the k-th of
+    the first micro-batch."""
+
+    rows: tuple[tuple[int, ...], ...]
+
+
+def folded(blocks: Sequence[Grouped], pairs: Sequence[tuple[int, int]]) -> Turns | None:
+    """The micro-batches of a plan whose blocks are all of one, by the pairs of :func:`twins`; ``None`` where blocks
+    belong to the step as a whole, or one micro-batch's wait for another's."""
+    if not pairs or not all(block.turn for block in blocks):
+        return None
+    following = dict(pairs)
+    first = min(block.turn[0] for block in blocks)
+    rows = [tuple(i for i, block in enumerate(blocks) if block.turn[0] == first)]
+    while all(i in following for i in rows[-1]):
+        rows.append(tuple(following[i] for i in rows[-1]))
+    turn_of = {i: m for m, row in enumerate(rows) for i in row}
+    if len(turn_of) < len(blocks) or any(turn_of[before] != turn_of[i] for i, block in enumerate(blocks)
+                                         for before in block.after):
+        return None
+    return Turns(tuple(rows))
 
 
 def _look(done: Preserved, block: Grouped, seconds: float) -> _Look:

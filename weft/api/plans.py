@@ -25,11 +25,10 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Unpack
 
-from weft.app.lib.options import SearchKeywords, SearchOptions
-
 if TYPE_CHECKING:
     from torch.nn import Module
 
+    from weft.app.lib.options import SearchKeywords, SearchOptions
     from weft.app.plans.run import PlanOnRank
     from weft.app.plans.solving import Machine, SolvedPlan
     from weft.models.layouts.conversion import Conversion, convert
@@ -47,8 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["Annotation", "Conversion", "Cut", "DevicePrices", "GivenCosts", "Layout", "LayoutError", "Machine",
            "ModelledCosts", "Operation", "Part", "Placed", "Plan", "PlanError", "PlanOnRank", "Planned", "Preserved",
            "Program", "ProgramBuilder", "RingPrices", "SolvedPlan", "annotation", "convert", "one_of", "operator",
-           "program", "seconds", "solve", "tensor_parallel", "uniform",
-           "with_backward", "with_update"]
+           "program", "seconds", "solve", "tensor_parallel", "uniform", "with_backward", "with_update"]
 
 #: The module of each name, in :mod:`weft.models` but for one.
 _HOME = {
@@ -96,6 +94,15 @@ def program(source: str | os.PathLike[str] | Module, inputs: tuple[Any, ...] | N
         return read_program(path)
 
 
+def tensor_parallel(plan: Plan, devices: Sequence[int], operators: str = "*", *, prices: Prices | None = None) -> Plan:
+    """Cut a plan's operators over devices as Megatron does, or better: the cheapest conversions decide.
+
+    As :func:`weft.models.transform.tensor_parallel.tensor_parallel`; the plan is changed and given back. Raises
+    :class:`PlanError` for devices that are named twice, and for operators that are cut over devices already.
+    """
+    return plan.tensor_parallel(devices, operators, prices=prices)
+
+
 def solve(plan: Plan, machine: Machine, *, options: SearchOptions | None = None,
           **search: Unpack[SearchKeywords]) -> SolvedPlan:
     """The plan with what it leaves open decided so that a step is shortest, with a proven lower bound.
@@ -109,6 +116,7 @@ def solve(plan: Plan, machine: Machine, *, options: SearchOptions | None = None,
     :func:`weft.solve`. Raises :class:`PlanError` for a plan that cannot be (with the circle, where data and orders
     close one), and :class:`weft.solver.step.search.Infeasible` where no order fits the memory.
     """
+    from weft.app.lib.options import SearchOptions
     from weft.app.plans.solving import solve_plan
 
     return solve_plan(plan, machine, SearchOptions.given(options, search))
@@ -119,15 +127,6 @@ def seconds(plan: Plan, machine: Machine) -> float:
     from weft.app.plans.solving import as_written
 
     return as_written(plan, machine)
-
-
-def tensor_parallel(plan: Plan, devices: Sequence[int], operators: str = "*", *, prices: Prices | None = None) -> Plan:
-    """Cut a plan's operators over devices as Megatron does, or better: the cheapest conversions decide.
-
-    As :func:`weft.models.transform.tensor_parallel.tensor_parallel`; the plan is changed and given back. Raises
-    :class:`PlanError` for devices that are named twice, and for operators that are cut over devices already.
-    """
-    return plan.tensor_parallel(devices, operators, prices=prices)
 
 
 def __getattr__(name: str) -> Any:

@@ -71,7 +71,7 @@ def test_devices_that_work_together_in_different_orders_are_no_blocks() -> None:
 
 @pytest.mark.parametrize("name", ["3f1b", "co-shard"])
 def test_memory_is_never_less_than_what_parts_hold(name: str) -> None:
-    done = PLANS[name].plan(searched=False).preserve()
+    done = PLANS[name].plan("1f1b").preserve()
     schedule = written(plan_blocks(done, ALIKE))
     for device, held in done.peaks.items():
         assert schedule.peak_memory[device] >= held
@@ -97,7 +97,7 @@ def test_finer_blocks_let_gradients_be_summed_beside_the_backward() -> None:
 
 
 def test_messages_have_a_lane_in_each_direction_and_collectives_have_both() -> None:
-    blocks = plan_blocks(PLANS["interlaced"].plan(searched=True).preserve(), ALIKE)
+    blocks = plan_blocks(PLANS["interlaced"].plan().preserve(), ALIKE)
     names = [device.name for device in blocks.problem.devices]
     assert set(names[4:]) <= {f"device {d} {way}" for d in range(4) for way in ("in", "out")} and len(names) > 8
     for block, entry in zip(blocks.problem.blocks, blocks.blocks, strict=True):

@@ -10,9 +10,9 @@ its communications are derived again, and its times held against what every part
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from weft.app.lib.case import Case, Placement
 from weft.app.lib.options import SearchOptions
@@ -81,9 +81,10 @@ class Machine:
 @dataclass(frozen=True)
 class SolvedPlan:
     """The best plan found. ``plan``: with the order that the search decided; ``done``: put together. ``schedule``: the
-    order of its blocks, judged. ``options``: what was decided of what was open. ``considered``: how many ways to
-    decide it were searched, ``refused``: those that are no plans, and why; ``complete``: whether there are no others.
-    ``written``: seconds of the same plan in the order in which its operators are listed."""
+    order of its blocks, judged; of as many micro-batches as the plan has where they are alike, else of one.
+    ``options``: what was decided of what was open. ``considered``: how many ways to decide it were searched,
+    ``refused``: those that are no plans, and why; ``complete``: whether there are no others. ``written``: seconds of
+    the same plan in the order in which its operators are listed."""
 
     plan: Plan
     done: Preserved
@@ -94,7 +95,6 @@ class SolvedPlan:
     written: float
     refused: tuple[Refused, ...] = ()
     complete: bool = True
-    details: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def makespan(self) -> float:
@@ -112,11 +112,20 @@ class SolvedPlan:
         """Whether nothing considered is better."""
         return self.makespan <= self.bound * (1 + RELATIVE_TOLERANCE)
 
+    @property
+    def period(self) -> tuple[float, float] | None:
+        """Seconds of a micro-batch in a steady state that begins one a period, and what none such is below; ``None``
+        where the plan's micro-batches are not alike, or no steady state was searched."""
+        entries = self.schedule.solver
+        if self.blocks.turns is None or "repetend_period" not in entries:
+            return None
+        return entries["repetend_period"], entries["repetend_period_bound"]
+
     @cached_property
     def times(self) -> dict[Part, tuple[float, float]]:
         """Start and end of the block that each part is of."""
         return {part: (operation.start, operation.end) for operation in self.schedule.operations
-                for part in self.blocks.blocks[operation.block].parts}
+                for part in self.blocks.block_of(operation.block, operation.micro_batch).parts}
 
     def __str__(self) -> str:
         step, bound, written = (" ".join(time_text(value, "s")) for value in (self.makespan, self.bound, self.written))
@@ -141,9 +150,13 @@ def solve_plan(plan: Plan, machine: Machine, options: SearchOptions) -> SolvedPl
         made[variant.title] = variant, blocks
     if not made:
         raise PlanError(refused[0].reason)
-    placed = tuple(Placement(title if len(made) > 1 else "", blocks.problem, {"placement": title})
+    counts = {blocks.micro_batches for _, blocks in made.values()}
+    if len(counts) > 1:  # the placements of a case run equal numbers of micro-batches
+        made = {title: (variant, replace(blocks, turns=None)) for title, (variant, blocks) in made.items()}
+        counts = {1}
+    placed = tuple(Placement(title if len(made) > 1 else "", blocks.folded, {"placement": title})
                    for title, (_, blocks) in made.items())
-    schedule = solve_case(Case(plan.program.name, placed, 1), options)
+    schedule = solve_case(Case(plan.program.name, placed, counts.pop()), options)
     variant, blocks = made[str(schedule.solver["placement"])]
     return _answer(variant, blocks, schedule, machine, refused, complete, len(made))
 
@@ -189,7 +202,8 @@ def _answer(variant: Variant, blocks: PlanBlocks, schedule: Schedule, machine: M
             complete: bool, considered: int) -> SolvedPlan:
     """The plan that a schedule is, checked."""
     ordered = sorted(schedule.operations, key=lambda operation: (operation.start, operation.end, operation.block))
-    parts = tuple(part for operation in ordered for part in blocks.blocks[operation.block].parts)
+    parts = tuple(part for operation in ordered
+                  for part in blocks.block_of(operation.block, operation.micro_batch).parts)
     planned: Planned = replace(variant.planned, orders=(*variant.planned.orders, InSequence(parts)))
     plan = Plan.of(planned)
     done = plan.preserve(machine.joined)

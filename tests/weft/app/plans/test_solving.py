@@ -44,10 +44,10 @@ def piped(schedule: str) -> Plan:
 def test_published_plans_come_out_with_their_communications_and_the_numbers_of_one_device(name: str) -> None:
     published = PLANS[name]
     small = {"devices": 2} if name == "interlaced" else {}
-    hand = published.plan(searched=False, **small)
+    hand = published.plan("1f1b", **small)
     machine = Machine("a100", uniform(2e-5, 1e10))
-    found = solved(published.plan(searched=True, **small), machine, 0.05)
-    whole = published.plan(searched=True).preserve()
+    found = solved(published.plan(**small), machine, 0.05)
+    whole = published.plan().preserve()
     assert {kind for entry in whole.communications for kind in entry.kinds} == published.kinds
     assert found.makespan <= as_written(hand, machine) * (1 + 1e-9)
     assert found.done.error(given(hand.program)) < 1e-10
