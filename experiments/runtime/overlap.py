@@ -300,7 +300,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.as_rank is not None:
         run_rank(options.as_rank)
         return 0
-    record, found, good = Record(options.output), dict[str, Any](), True
+    record, good = Record(options.output), True
+    found: dict[str, Any] = dict.fromkeys(PARTS)  # a part that is not asked for is null
     if "chunks" in options.parts:
         found["chunks"] = list(by_chunks(options.repeats, options.counts))
         for row in found["chunks"]:
