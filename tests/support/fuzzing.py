@@ -122,7 +122,8 @@ COMMANDS: dict[str, _Command] = {
                          "--optimizer-copies")),
     "demo": _Command((("-o", "schedule.json"), ("-o", "/dev/null"), ("-o", "/nowhere/at/all/\0")), _SEARCH,
                      _SEARCH_FLAGS[:-1]),
-    "transports": _Command((("--gpus", "-1"), ("--sizes", "0", "x")), (), ("--gpus", "--sizes")),
+    # It never comes to starting ranks: one of the two is always wrong.
+    "transports": _Command((("--gpus", "-1", "--sizes", "x"),), (), ("--gpus", "--sizes")),
     "schema": _Command(((),), (), ("--json",)),
     "share": _Command((("problem.json", "problem.json"), ("problem.json", "jobs.json")), _SEARCH,
                       ("--ratio", "--max-slowdown", "--rounds", "--parallel", *_SEARCH_FLAGS)),
