@@ -35,6 +35,13 @@ TINY = 1e-6  # added to a norm before dividing by it, as torch.nn.utils.clip_gra
 class ShardedOptimizer(torch.optim.Optimizer):
     """Adam, AdamW or LAMB for ``module``, trained data parallel by the ranks of ``group`` (by default all of them).
 
+    Under ``torchrun``, after ``torch.distributed.init_process_group``::
+
+        optimizer = ShardedOptimizer(module, "lamb", lr=2e-3)
+        for x, y in batches:  # this rank's
+            loss(module(x), y).backward()
+            optimizer.step()
+
     It takes the place of ``DistributedDataParallel`` and of a plain optimizer: each rank runs the backward of its part
     of the batch (of the mean loss), and :meth:`step` makes the weights that the plain rule makes of the mean gradient.
     All ranks make it together, with rank 0's weights to begin with; buffers, and what is not trained, are each rank's

@@ -192,7 +192,8 @@ def mistakes() -> Iterator[tuple[str, str]]:
     optimizer = ShardedOptimizer(twice := Model(), timeout=30.0)
     backward(losses_of(twice, 0, ranks)[rank])
     yield "twice", said(lambda: backward(losses_of(twice, 1, ranks)[rank]) if rank == 1 else optimizer.step())
-    late = ProgramOnRank(program, timeout=1.0)
+    dist.barrier()
+    late = ProgramOnRank(program, timeout=3.0)
     yield "late", said(lambda: late.run(given)) if rank != 1 else "late"
     dist.barrier()
     gone = ProgramOnRank(program, timeout=30.0)
