@@ -25,7 +25,7 @@ from weft.solver.baselines import baseline
 def test_lengths_that_differ_train_over_every_transport_as_in_one_process() -> None:
     ended = launch_forked(RANKS, [sys.executable, "-m", "tests.support.unknown_ranks"], timeout=60)
     assert [end.code for end in ended] == [0] * RANKS, ended
-    assert [end.output for end in ended] == [f"{STEPS * (len(TRANSPORTS) + 1) + 2} steps\n"] * RANKS
+    assert [end.output for end in ended] == [f"{STEPS * (len(TRANSPORTS) + 2) + 2} steps\n"] * RANKS
 
 
 class Varied(Tracer):
