@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping
 import pytest
 import torch
 
+from tests.runtime.transports.test_processes import random_plan
 from tests.support.builders import chain, pipeline
+from tests.support.lane_problems import laned_schedule
 from tests.support.ranks import launch_forked
-from tests.support.threads import Tracer, run_in_threads
+from tests.support.threads import Tracer, expected, run_in_threads
 from tests.support.unknown_ranks import RANKS, STEPS, TRANSPORTS
-from weft.runtime.execute.executor import Parcel
+from weft.runtime.execute.executor import Executor, Parcel
 from weft.runtime.interface.training import Boundary
 from weft.runtime.plan.plan import plan_of
 from weft.runtime.plan.program import ProgramError, StageWork, Work
@@ -59,6 +61,37 @@ def test_what_a_stage_hands_on_is_not_lost_when_its_growing_slot_is_needed_again
     run_in_threads(plan, lambda rank: tracers[rank], 1, between)
     seen.append([tracers[2].found[StageWork(2, "F", m)] for m in range(6)])
     assert len(set(seen[0])) == 6
+
+
+class Mixed(Tracer):
+    """Results of as many numbers as their value says; those of every third block have a shape that is known."""
+
+    def layout(self, what: Work, target: int) -> Mapping[str, Boundary]:
+        if (self.plan.vocabulary.block(what) or 0) % 3 == 0:
+            return super().layout(what, target)
+        return {"": Boundary((None, 2), torch.int64)}
+
+    def message(self, what: Work, target: int) -> Callable[[Parcel], Parcel]:
+        if all(boundary.is_known for boundary in self.layout(what, target).values()):
+            return super().message(what, target)
+        return lambda result: {"": result[""][:1, :1].expand(1 + int(result[""].flatten()[0]) % 50, 2)}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_schedules_run_right_with_shapes_known_and_unknown(seed: int) -> None:
+    """On ranks that run one after another what they do, and on ranks with lanes."""
+    plan = plan_of(laned_schedule()) if seed == 5 else random_plan(seed)
+    tracers = [Mixed(plan, rank) for rank in range(len(plan.program.ranks))]
+
+    def between(step: int, executor: Executor) -> None:
+        tracer = tracers[executor.session.rank]
+        tracer.step = step
+        tracer.found.clear()
+
+    run_in_threads(plan, lambda rank: tracers[rank], 3, between)
+    wanted = expected(plan, 2)
+    for rank, tracer in enumerate(tracers):
+        assert tracer.found == {work: wanted[work] for work in plan.program.works(rank)}
 
 
 def test_a_rank_that_thinks_a_shape_is_known_is_refused() -> None:
