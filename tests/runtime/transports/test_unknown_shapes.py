@@ -11,6 +11,7 @@ import torch
 from tests.runtime.transports.test_processes import random_plan
 from tests.support.builders import chain, pipeline
 from tests.support.lane_problems import laned_schedule
+from tests.support.mixed_shapes import Mixed
 from tests.support.ranks import launch_forked
 from tests.support.threads import Tracer, expected, run_in_threads
 from tests.support.unknown_ranks import RANKS, STEPS, TRANSPORTS
@@ -61,20 +62,6 @@ def test_what_a_stage_hands_on_is_not_lost_when_its_growing_slot_is_needed_again
     run_in_threads(plan, lambda rank: tracers[rank], 1, between)
     seen.append([tracers[2].found[StageWork(2, "F", m)] for m in range(6)])
     assert len(set(seen[0])) == 6
-
-
-class Mixed(Tracer):
-    """Results of as many numbers as their value says; those of every third block have a shape that is known."""
-
-    def layout(self, what: Work, target: int) -> Mapping[str, Boundary]:
-        if (self.plan.vocabulary.block(what) or 0) % 3 == 0:
-            return super().layout(what, target)
-        return {"": Boundary((None, 2), torch.int64)}
-
-    def message(self, what: Work, target: int) -> Callable[[Parcel], Parcel]:
-        if all(boundary.is_known for boundary in self.layout(what, target).values()):
-            return super().message(what, target)
-        return lambda result: {"": result[""][:1, :1].expand(1 + int(result[""].flatten()[0]) % 50, 2)}
 
 
 @pytest.mark.parametrize("seed", range(6))
