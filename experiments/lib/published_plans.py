@@ -158,7 +158,8 @@ class Published:
     pipeline: bool
 
 
-PLANS = {name: Published(title, source, plan, frozenset(kinds), plan in (interlaced, three_forwards)) for name, title, source, plan, kinds in (
+PLANS = {name: Published(title, source, plan, frozenset(kinds), plan in (interlaced, three_forwards))
+         for name, title, source, plan, kinds in (
     ("megatron", "tensor parallelism with sequence parallelism", "Korthikanti et al., MLSys 2023", megatron,
      ("all_gather", "reduce_scatter")),
     ("co-shard", "co-shard", "Lin et al., OSDI 2024", co_shard, ()),

@@ -59,7 +59,8 @@ def row(name: str, program: comm.Program, prices: comm.Prices, published: Sequen
         beside[wanted] = {"whole_us": whole.microseconds, "us": chunked.microseconds, "chunks": chunked.chunks}
     return {"case": name, "programs": len(reached.schedules), "complete": reached.complete,
             "left_to_search": len(best.choices.variants), "chosen": best.variant, "chunks": best.chunks,
-            "chain": list(best.chain), "found_us": best.microseconds, "bound_us": best.bound, "proven": best.proven,
+            "chains": [list(chain) for chain in best.chains], "found_us": best.microseconds, "bound_us": best.bound,
+            "proven": best.proven,
             "state_bytes": best.program.state_bytes(), "state_bytes_written": program.state_bytes(),
             "beside": beside}
 
@@ -70,9 +71,11 @@ def known() -> list[dict[str, Any]]:
     for times, best, count in KNOWN:
         program, prices = chunked_collective(*times)
         as_written = comm.schedules(program).schedules[:1]
-        choices = comm.choices_of(program, prices, COUNTS, variants=as_written, leave_out=False)
-        chunks = comm.tune(program, prices, COUNTS, variants=as_written, leave_out=False, effort=EFFORT)
-        every = comm.tune(program, prices, COUNTS, leave_out=False, effort=3 * EFFORT)
+        choices = comm.choices_of(program, prices, COUNTS, variants=as_written, every_chain=False,
+                                  leave_out=False)
+        chunks = comm.tune(program, prices, COUNTS, variants=as_written, every_chain=False, leave_out=False,
+                           effort=EFFORT)
+        every = comm.tune(program, prices, COUNTS, every_chain=False, leave_out=False, effort=3 * EFFORT)
         rows.append({"times_us": times, "known_us": best, "known_chunks": count,
                      "options": list(choices.problem.choices.get("chunks", ())), "chunks": chunks.chunks,
                      "found_us": chunks.microseconds, "bound_us": chunks.bound, "all": every.variant,

@@ -2,7 +2,7 @@
 
 On a CPU a channel is a thread with a queue: it takes the collectives one after another, as a network lane does, while
 the caller computes. On CUDA it is a stream: a collective waits for what has been started on the caller's stream before
-it, and the reader's stream waits for the collective.
+it, and the reader's stream waits for the collective. The tests run the CPU's half; CUDA's has not been run on a GPU.
 
 A channel has a process group of its own, so that collectives of the caller never come between its own. A rank that
 fails says why in the store that the ranks met in; those that wait for it look there, and end with its sentence. One

@@ -31,6 +31,8 @@ from weft.runtime.share.taking_apart import job_plans
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
 RANKS, STEPS, WIDTH, SIZE = 3, 3, 8, 4
+#: Micro-batches of a step of the data parallel training, on each of its GPUs.
+ADDED = 3
 #: By job: how often a round of the plan has it.
 RATIO = {"pipeline": 2, "data": 1, "answers": 3}
 
@@ -55,10 +57,12 @@ def chain(name: str, gpus: Sequence[int], time: float, backward: str = "") -> Jo
 
 
 def summed(name: str, gpus: Sequence[int], time: float) -> Job:
-    """One stage on all of ``gpus``, whose gradients are summed on their lanes."""
+    """One stage on all of ``gpus``, whose gradients are summed on their lanes; before the last micro-batch of a step
+    come others."""
     on, lanes = tuple(2 * gpu for gpu in gpus), tuple(2 * gpu + 1 for gpu in gpus)
     return job_of(name, Problem(name, devices(), (
-        Block("F0", BlockKind.FORWARD, on, time, after=(Dependency("S0", distance=1),)),
+        Block("others", BlockKind.OTHER, on, 2 * time, after=(Dependency("S0", distance=1),)),
+        Block("F0", BlockKind.FORWARD, on, time, after=(Dependency("others"),)),
         Block("B0", BlockKind.BACKWARD, on, 2 * time, after=(Dependency("F0"),)),
         Block("S0", BlockKind.COLLECTIVE, lanes, 3 * time, after=(Dependency("B0"),))), time_unit="ms"))
 

@@ -23,7 +23,6 @@ from weft.models.overlap.placement import OverlapPlacement
 from weft.models.overlap.together import overlap_of
 from weft.models.overlap.ways import Ways
 from weft.models.spec.sections import Spec
-from weft.models.tensor_parallel.shapes import together
 from weft.solver.bounds.load import load_bound as plain_bound
 from weft.solver.choices.relaxed.loads import load_bound
 from weft.solver.choices.solve import solve_wide
@@ -124,8 +123,9 @@ class _Search:
 
     def result(self) -> Schedule:
         """The best schedule, with what overlap brings."""
-        with self.options.preparing():
-            queue = sorted(self._open(), key=lambda entry: entry.least)
+        left = self.options.left
+        with replace(self.options.restarted(), time_limit=left).preparing():
+            queue = list(self._open())
         self._look_at_plain()
         self._know_singles(queue)
         searched = 0
@@ -169,7 +169,8 @@ class _Search:
     def _open(self) -> Iterator[_Open]:
         """The placements with options."""
         shapes = self.spec.placement.shapes
-        if "data" in shapes or "shapes" not in self.spec.placement.model_fields_set:
+        given = {"shapes", "cut"} & self.spec.placement.model_fields_set
+        if "data" in shapes or not given:
             why = why_not_data_parallel(self.spec, self.count)
             if why is None:
                 placement = data_parallel(self.spec, self.count)
@@ -186,16 +187,19 @@ class _Search:
             self.late = True
 
     def _of_groups(self) -> Iterator[_Open]:
-        found = together(self.spec) if self.spec.placement.cut is None else None
-        if found is None:
+        if self.case is None or self.case.together is None:
             return
-        space, candidates, _ = found
+        space, candidates = self.case.together
         ways: dict[tuple[str, bool], Ways] = {}
-        for candidate in candidates:  # also whole backwards: their weight gradients run beside collectives
+        # Also whole backwards, which split ones rule out without overlap: weight gradients run beside collectives.
+        for candidate in sorted(candidates, key=lambda one: plain_bound(one.problem, self.count)):
             for pairs in (False, True):
                 if candidate.replicas > 1 or (pairs and (self.count % 2 or self.count < 2)):
                     continue
-                known = ways.setdefault((candidate.backward, pairs), Ways(space, candidate.backward, pairs=pairs))
+                key = candidate.backward, pairs
+                if key not in ways:
+                    ways[key] = Ways(space, candidate.backward, pairs=pairs, like=next(iter(ways.values()), None))
+                known = ways[key]
                 checkpoint()
                 placement = overlap_of(known, candidate)
                 if placement is not None:

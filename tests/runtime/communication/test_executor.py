@@ -96,6 +96,28 @@ def test_what_is_kept_is_nobody_elses_memory() -> None:
     on_rank.close()
 
 
+def test_what_nobody_reads_any_more_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tensor_parallel(1, 8, 4, 6)
+    (program,) = chunked(program, tuple(stage.name for stage in program.stages), (4,))
+    on_rank, left = ProgramOnRank(program), list[str]()
+    kept = on_rank._executor._kept
+
+    def noted(values: dict[str, Tensor], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        left.extend(values)
+        return kept(values, tensors)
+    monkeypatch.setattr(on_rank._executor, "_kept", noted)
+    torch.testing.assert_close(on_rank.run(given(program))["out"], wanted(program), rtol=0, atol=1e-14)
+    assert left == ["out"]
+    on_rank.close()
+
+
+def test_elements_that_ranks_cannot_sum_are_refused() -> None:
+    builder = Builder("casts", 1)
+    program = builder.build(builder.cast("byte", builder.input("x", (4,)), itemsize=1))
+    with pytest.raises(ValueError, match="'byte' has elements of 1 bytes, which ranks cannot sum: take 2, 4, 8"):
+        ProgramOnRank(program)
+
+
 def test_casts_have_the_type_of_their_bytes() -> None:
     builder = Builder("casts", 1)
     half = builder.cast("half", builder.input("x", (4,)), itemsize=2)

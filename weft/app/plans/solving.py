@@ -10,9 +10,9 @@ its communications are derived again, and its times held against what every part
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from weft.app.lib.case import Case, Placement
 from weft.app.lib.options import SearchOptions
@@ -81,9 +81,10 @@ class Machine:
 @dataclass(frozen=True)
 class SolvedPlan:
     """The best plan found. ``plan``: with the order that the search decided; ``done``: put together. ``schedule``: the
-    order of its blocks, judged; of as many micro-batches as the plan has where they are alike, else of one. ``options``: what was decided of what was open. ``considered``: how many ways to
-    decide it were searched, ``refused``: those that are no plans, and why; ``complete``: whether there are no others.
-    ``written``: seconds of the same plan in the order in which its operators are listed."""
+    order of its blocks, judged; of as many micro-batches as the plan has where they are alike, else of one.
+    ``options``: what was decided of what was open. ``considered``: how many ways to decide it were searched,
+    ``refused``: those that are no plans, and why; ``complete``: whether there are no others. ``written``: seconds of
+    the same plan in the order in which its operators are listed."""
 
     plan: Plan
     done: Preserved
@@ -94,7 +95,6 @@ class SolvedPlan:
     written: float
     refused: tuple[Refused, ...] = ()
     complete: bool = True
-    details: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def makespan(self) -> float:
@@ -114,10 +114,12 @@ class SolvedPlan:
 
     @property
     def period(self) -> tuple[float, float] | None:
-        """Seconds of a micro-batch where the plan goes on and on, and what none is below; ``None`` where its
-        micro-batches are not alike."""
-        period, bound = (self.schedule.solver.get(name) for name in ("repetend_period", "repetend_period_bound"))
-        return None if self.blocks.turns is None or period is None else (period, bound)
+        """Seconds of a micro-batch in a steady state that begins one a period, and what none such is below; ``None``
+        where the plan's micro-batches are not alike, or no steady state was searched."""
+        entries = self.schedule.solver
+        if self.blocks.turns is None or "repetend_period" not in entries:
+            return None
+        return entries["repetend_period"], entries["repetend_period_bound"]
 
     @cached_property
     def times(self) -> dict[Part, tuple[float, float]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.communication_programs import CHUNKS
 from tests.support.communication_ranks import RULES, STEPS
 from tests.support.ranks import launch_forked
 
@@ -33,14 +34,15 @@ def worst(rows: Mapping[str, Any], key: str) -> float:
 
 def test_every_program_computes_what_the_interpreter_does(found: list[Any]) -> None:
     for one in found:
-        assert len(one["chunks"]) == 2 * 5 + 14 and worst(one["chunks"], "worst") < TOLERANCE
+        assert len(one["chunks"]) >= 2 * len(CHUNKS) + 14 and worst(one["chunks"], "worst") < TOLERANCE
 
 
 def test_two_ranks_are_equal_bit_for_bit_in_any_chunks_and_programs(found: list[Any]) -> None:
     """But where the matmul is in chunks: then its rows may be summed in another order. Three add in another order."""
     for one in found:
         rows = {name: row for name, row in one["chunks"].items() if not name.startswith("product in")}
-        assert len(rows) == 5 + 14 and (len(found) > 2 or all(row["same"] for row in rows.values()))
+        assert len(rows) == len(one["chunks"]) - len(CHUNKS)
+        assert len(found) > 2 or all(row["same"] for row in rows.values())
 
 
 def test_sliced_states_give_the_same_weights(found: list[Any]) -> None:
@@ -52,7 +54,7 @@ def test_sliced_states_give_the_same_weights(found: list[Any]) -> None:
 
 def test_what_a_group_sends_the_next_one_has(found: list[Any]) -> None:
     if len(found) == 2:
-        assert len(found[0]["pipelines"]) == 12 + 2
+        assert len(found[0]["pipelines"]) >= 12 + 2
         for one, held in zip(found, ([], ["out"]), strict=True):
             assert worst(one["pipelines"], "worst") < TOLERANCE
             assert all(row.get("held", held) == held for row in one["pipelines"].values())
