@@ -22,6 +22,7 @@ from weft.models.transform.program import Program
 from weft.solver.judge.validate import violations
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
+from weft.solver.step.search import solve
 from weft.solver.timing import DeadlockError, time_orders
 
 ALIKE = Pricing(GivenCosts({}, 1.0))
@@ -124,6 +125,8 @@ def test_micro_batches_in_turn_lose_no_schedule() -> None:
                     tuple(wait for wait in block.after if wait.block != block.name.replace("#1", "#0")))
         for block in ordered.blocks))
     assert least(ordered) == pytest.approx(least(free))
+    found = solve(ordered, 1, effort=1.0)
+    assert found.makespan == pytest.approx(least(free)) == found.makespan_bound
 
 
 def least(problem: Problem) -> float:
