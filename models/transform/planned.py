@@ -364,6 +364,11 @@ def pipeline(planned: Planned, stages: Sequence[str], devices: Sequence[int | Se
     if schedule not in ("1f1b", "gpipe", "open"):
         raise PlanError(f"schedule is {schedule!r}, it must be 1f1b, gpipe or open")
     members = [planned.program.named(stage) for stage in stages]
+    first: dict[str, int] = {}
+    for stage, names in enumerate(members):
+        for name in names:
+            if first.setdefault(name, stage) != stage:
+                raise PlanError(f"operator {name!r} is in stage {first[name]} and in stage {stage}; name it in one")
     for names, where in zip(members, devices, strict=True):
         for name in names:
             own = along if isinstance(along, str) else along.get(name)
