@@ -112,6 +112,8 @@ EXPERIMENTS = {entry.name: entry for entry in (
     Experiment("heavy_head", "runtime.heavy_head", (*_EXECUTOR, *_PLANS), 15,
                ("--rounds", "2", "--repeats", "2", "--micro-batches", "2", "--seconds", "1"), quiet=True, rare=True),
     Experiment("house", "house.measures", (*ROOMS, "tests"), 0.5, ("--before", ".", "--after", ".")),
+    Experiment("killed_jobs", "runtime.killed_jobs", (*_EXECUTOR, "tests/support/shared_mixes.py"), 2,
+               ("--runs", "killed"), quiet=True, rare=True),
     Experiment("large_specs", "models.large_specs", _PLANS, 5, ("--only", "128", "--seconds", "12"), rare=True),
     Experiment("layouts", "models.layouts", ("models/layouts", "models/transform", "tests/oracles/layouts.py",
                "tests/support/programs.py"), 3, ("--devices", "2", "3", "--plans", "2")),

@@ -73,7 +73,7 @@ def filling_ratios(periods: Sequence[float], work: Sequence[Sequence[float]]) ->
 
     ``periods``: the time of a step of each alone. ``work``: per job, what a step works on each device.
     """
-    found = []
+    found: list[tuple[int, ...]] = []
     for long, short in ((0, 1), (1, 0)) if len(periods) == 2 else ():
         idle = [(periods[long] - busy) / own for busy, own in zip(work[long], work[short], strict=True) if own > 0]
         steps = min(_MOST_FILLING, int(min(idle, default=0.0) + 1e-9))
