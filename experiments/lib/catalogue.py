@@ -155,6 +155,8 @@ EXPERIMENTS = {entry.name: entry for entry in (
                ("--sets", "3", "--effort", "0.05", "--only", "none")),
     Experiment("shared_jobs", "runtime.shared_jobs", (*_EXECUTOR, "tests/support/shared_ranks.py"), 2,
                ("--repeats", "1"), quiet=True, rare=True),
+    Experiment("shared_kinds", "step.shared_kinds", (*_PLANS, "experiments/step/share.py"), 5,
+               ("--effort", "0.05", "--only", "two inferences, one")),
     Experiment("shared_periods", "step.shared_periods", (*_PLANS, "tests/oracles/shared.py"), 4,
                ("--sets", "5", "--ratios", "1")),
     Experiment("signals", "step.signals", ("weft", "solver"), 12, ("--moments", "1", "--only", "solve"), quiet=True,
