@@ -1,4 +1,5 @@
-"""What jobs of different kinds gain on the same GPUs: training and inference, data parallel, pipelines, tensor-parallel.
+"""What jobs of different kinds gain on the same GPUs: training and inference, data parallel, pipelines, tensor-parallel
+jobs.
 
     python -m experiments.step.shared_kinds [--effort SECONDS]
 
