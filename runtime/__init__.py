@@ -6,9 +6,9 @@ itself; the measured timeline; measured costs of stages; and schedules in the fo
 replays each rank's order and decides nothing.
 
 Rooms, lower ones first: ``plan`` (programs, their proof, buffers), ``ranks`` (processes, their clock and watchdog),
-``interface`` (what a user hands over), ``transports``, ``execute`` (one rank's instructions), ``train`` (stages,
-gradients), ``by_hand`` (plans written so), ``captured`` (models cut into stages), ``checkpoint``, ``measure``,
-``replay`` (what ``weft replay`` does), and ``export``.
+``interface`` (what a user hands over), ``transports``, ``communication`` (collectives beside computation),
+``execute`` (one rank's instructions), ``train`` (stages, gradients), ``by_hand`` (plans written so), ``captured``
+(models cut into stages), ``checkpoint``, ``measure``, ``replay`` (what ``weft replay`` does), and ``export``.
 
 The names here are those that a user's training module and a script need. Each is loaded when it is used first, so that
 planning needs no torch::

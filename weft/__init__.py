@@ -10,7 +10,8 @@ The functions here are what the command line does, under the same names::
     options = weft.SearchOptions(effort=20.0, seed=1)     # the same limits for several searches
     weft.explain("gpt.yaml", options=options)
 
-Plans written by hand are in :mod:`weft.plans` (that is :mod:`weft.api.plans`).
+Plans written by hand are in :mod:`weft.plans` (that is :mod:`weft.api.plans`), programs of computation and
+communication in :mod:`weft.communication`.
 
 Importing weft is cheap: what a function needs (OR-Tools, the chart library, torch) is loaded when it is called.
 
@@ -28,6 +29,7 @@ from weft.api import (
     Source,
     capture,
     check,
+    communication,
     compare,
     demo,
     draw,
@@ -53,11 +55,13 @@ from weft.api import (
     solve,
     sweep,
     train,
+    transports,
     unroll,
 )
 from weft.text.version import VERSION as __version__
 
-__all__ = ["SCHEMAS", "PathLike", "SearchOptions", "Source", "__version__", "capture", "check", "compare", "demo",
-           "draw", "estimate", "explain", "export_schedule", "fit", "import_schedule", "latency", "pipeline",
-           "place", "place_memory", "place_step", "plan", "plans", "profile", "profile_stages", "replay",
-           "replay_alone", "replay_shared", "schema", "share", "solve", "sweep", "train", "unroll"]
+__all__ = ["SCHEMAS", "PathLike", "SearchOptions", "Source", "__version__", "capture", "check", "communication",
+           "compare", "demo", "draw", "estimate", "explain", "export_schedule", "fit", "import_schedule", "latency",
+           "pipeline", "place", "place_memory", "place_step", "plan", "plans", "profile", "profile_stages", "replay",
+           "replay_alone", "replay_shared", "schema", "share", "solve", "sweep", "train", "transports",
+           "unroll"]

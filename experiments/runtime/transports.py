@@ -1,9 +1,17 @@
-"""Planned transfers against pickled ones: messages, allocations and copies a transfer, and time as a ratio.
+"""Planned transfers against pickled ones and torch's RPC: messages, allocations and copies a transfer, and its time.
 
-Two ranks of one host; rank 0 sends tensors of one size to rank 1, which waits for each. Planned: the transports of
-:mod:`weft.runtime.transports` over a buffer table. Pickled: ``send_object_list`` (pickle over gloo), and a
-``torch.distributed.rpc`` call with the tensor as its argument. Times are medians over rounds in which all methods take
-turns, given as a ratio to ``send_object_list``. Counts come from a pass of their own: torch's allocations as its
+Two ranks of one host; rank 0 calls rank 1 with a tensor, and goes on when a byte has come back. Planned: the transports
+of :mod:`weft.runtime.transports` over a buffer table, each also with messages whose size the plan does not know
+(``?``). Pickled: ``send_object_list`` over gloo. RPC: ``torch.distributed.rpc`` as it comes, and kept to TCP. A second
+pair of ranks has the latter, since a process has one RPC; it sleeps while others are timed.
+
+What the bytes go through on one host: ``gloo`` and ``shared``, memory that both processes have mapped (one copy);
+``gloo:sockets``, ``send_object_list`` and ``rpc over TCP``, a TCP connection over loopback; ``rpc``, what TensorPipe
+chooses: shared memory for what is small, and for tensors reading from the other process's memory, where the system
+permits it.
+
+Times are medians over rounds in which all methods take turns, the order reversed every other time, as ratios to both
+RPCs and to ``send_object_list``. Counts come from a pass of their own: torch's allocations as its
 profiler sees them, Python's by the peak of what ``tracemalloc`` saw (a lower bound on the buffers that were filled),
 copies as the dispatcher sees them; for shared memory, the one write that delivers the message is not counted as a copy
 on its way. Only what is at least as large as the message counts. Writes ``transports.json``, prints a table.
@@ -15,41 +23,44 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import tempfile
 import time
 import tracemalloc
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, astuple, dataclass, replace
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import rpc
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from experiments.lib.provenance import RESULTS, Record
-from weft.runtime.plan.buffers import BufferTable, buffer_table
-from weft.runtime.plan.program import BlockWork, Instruction, Recv, Send, Work
+from weft.runtime.measure.transport_check import timed
+from weft.runtime.measure.transport_methods import Called, Method, Pickled, Planned, remote_calls
 from weft.runtime.ranks.launch import launch_local
 from weft.runtime.ranks.session import Session, join
 from weft.runtime.transports.buffer_tensors import layout_of
-from weft.runtime.transports.registry import open_transport
+from weft.runtime.transports.near_and_far import NearAndFar
 
-SIZES = tuple(1024 * 4**i for i in range(9))  # 1 KiB to 64 MiB
-PLANNED = ("gloo", "shared")
-METHODS = (*PLANNED, "send_object_list", "rpc")
+SIZES = tuple(4096 * 4**i for i in range(8))  # 4 KiB to 64 MiB
+PLANNED = ("gloo", "gloo:sockets", "shared")
+UNKNOWN = tuple(f"{name}?" for name in PLANNED)
+PICKLED, RPC, RPC_TCP = "send_object_list", "rpc", "rpc over TCP"
+METHODS = (*PLANNED, *UNKNOWN, PICKLED, RPC, RPC_TCP)
+#: RPC works in threads of its own, and what a message of unknown size takes depends on those before.
+COUNTED = (*PLANNED, PICKLED)
+#: The first rank of each pair: of all methods, and of RPC over TCP.
+FIRST, SECOND = 0, 2
 
 
 @dataclass(frozen=True)
 class Counts:
-    """A transfer's, both ranks together; ``None`` where they cannot be seen (rpc works in threads of its own)."""
+    """A transfer's, both ranks together; ``None`` where they are not counted."""
 
     messages: int | None
     allocations: int | None
@@ -58,93 +69,29 @@ class Counts:
 
 @dataclass(frozen=True)
 class Result:
-    """One method at one message size in bytes; ``ratio`` is its time over that of ``send_object_list``."""
+    """One method at one message size in bytes; ``ratio`` is its time over that of ``send_object_list``, ``over_rpc``
+    over that of RPC as it comes, ``over_rpc_tcp`` over that of RPC by TCP. ``least``: the shortest of all rounds, which
+    a busy machine disturbs least. ``counts``: of one transfer, where taken."""
 
     method: str
     size: int
     seconds: float
+    least: float
     ratio: float
+    over_rpc: float
+    over_rpc_tcp: float
     counts: Counts
 
 
-# -- how each method sends -------------------------------------------------------------------------------------------
-
-
-class Planned:
-    """``count`` transfers of ``size`` bytes a step over a transport."""
-
-    def __init__(self, session: Session, name: str, size: int, count: int) -> None:
-        tables = [_table(rank, size, count) for rank in range(2)]
-        self.transport = open_transport(replace(session, transport=name), tables)
-        self.table, self.payload = tables[session.rank], torch.ones(size, dtype=torch.uint8)
-        self.senders = [self.transport.sender(message) for message in self.table.sends]
-        self.receivers = {landing: self.transport.receiver(landing) for landing in self.table.receives}
-        self.close = self.transport.close
-
-    def step(self) -> None:
-        for send in self.senders:
-            send({"": self.payload}).wait()
-        posted = {}
-        for step in range(2 * len(self.table.receives)):
-            for landing in self.table.postings.get(step, ()):
-                posted[landing.step] = self.receivers[landing]()
-            if step % 2:
-                posted.pop(step - 1).wait()
-
-
-def _table(rank: int, size: int, count: int) -> BufferTable:
-    layout = layout_of({"": ((size,), torch.uint8)})
-    works = [BlockWork("block", m) for m in range(count)]
-    row: list[Instruction] = []
-    for work in works:
-        row += [work, Send(work, 1)] if rank == 0 else [Recv(work, 0), BlockWork("reader", work.micro_batch)]
-
-    def reads(work: Work) -> list[Work]:
-        return [BlockWork("block", work.micro_batch)] if rank == 1 else []
-
-    return buffer_table(row, {i: layout for i in row if isinstance(i, (Send, Recv))}, reads, lambda work: work)
-
-
-class Pickled:
-    """The same by ``send_object_list``."""
-
-    def __init__(self, session: Session, size: int, count: int) -> None:
-        self.rank, self.count, self.payload = session.rank, count, torch.ones(size, dtype=torch.uint8)
-
-    def step(self) -> None:
-        for _ in range(self.count):
-            if self.rank == 0:
-                dist.send_object_list([self.payload], dst=1)
-            else:
-                dist.recv_object_list([None], src=0)
-
-    def close(self) -> None:
-        pass
-
-
-def _keep(tensor: Tensor) -> None:
-    pass
-
-
-class Called:
-    """The same by calls of ``torch.distributed.rpc``."""
-
-    def __init__(self, session: Session, size: int, count: int) -> None:
-        self.rank, self.count, self.payload = session.rank, count, torch.ones(size, dtype=torch.uint8)
-
-    def step(self) -> None:
-        for _ in range(self.count if self.rank == 0 else 0):
-            rpc.rpc_sync("rank-1", _keep, (self.payload,))
-
-    def close(self) -> None:
-        pass
-
-
-def sender(session: Session, method: str, size: int, count: int) -> Planned | Pickled | Called:
-    """``method``, ready to send."""
-    if method in PLANNED:
-        return Planned(session, method, size, count)
-    return (Pickled if method == "send_object_list" else Called)(session, size, count)
+def method_of(session: Session, name: str, size: int, count: int) -> Method:
+    """``count`` calls of ``size`` bytes by the method ``name``."""
+    tensor = torch.ones(size, dtype=torch.uint8)
+    if name == PICKLED:
+        return Pickled(session, tensor, count)
+    if name in (RPC, RPC_TCP):
+        return Called(session, tensor, count, FIRST if name == RPC else SECOND)
+    layout = layout_of({"": ((None if name in UNKNOWN else size,), torch.uint8)})
+    return Planned(session, name.removesuffix("?"), layout, {"": tensor}, count)
 
 
 # -- counting ----------------------------------------------------------------------------------------------------------
@@ -160,8 +107,9 @@ class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, result = func.name(), func(*args, **(kwargs or {}))
-        if name == "c10d::send" or (name == "aten::copy_" and args[0].data_ptr() in self.delivered):
-            self.messages += 1
+        sent = args[0][0] if name == "c10d::send" else args[0] if name == "aten::copy_" else None
+        if sent is not None and (name == "c10d::send" or sent.data_ptr() in self.delivered):
+            self.messages += sent.nbytes > 1  # the byte that comes back is an answer
         elif name.split(".")[0] in ("aten::copy_", "aten::clone", "aten::_to_copy", "aten::cat"):
             self.copies += isinstance(result, Tensor) and result.nbytes >= self.size
         return result
@@ -184,8 +132,8 @@ def counted(run: Callable[[], None], size: int, delivered: Collection[int]) -> t
 
 
 def counts(session: Session, method: str, size: int) -> Counts:
-    """What one transfer of ``size`` bytes by ``method`` takes, after the first."""
-    sending = sender(session, method, size, 1)
+    """What one transfer of ``size`` bytes by ``method`` takes, after the first. All ranks must call it together."""
+    sending = method_of(session, method, size, 1)
     sending.step()
 
     def step() -> None:
@@ -196,58 +144,60 @@ def counts(session: Session, method: str, size: int) -> Counts:
 
     found = session.exchange(counted(step, size, _slots_written(sending)), "adding up")
     sending.close()
-    return Counts(None, None, None) if method == "rpc" else Counts(*(sum(rank[i] for rank in found) for i in range(3)))
+    return Counts(*(sum(rank[i] for rank in found) for i in range(3)))
 
 
-def _slots_written(sending: Planned | Pickled | Called) -> set[int]:
+def _slots_written(sending: Method) -> set[int]:
     """Where a one-sided transport writes."""
-    remote = getattr(sending.transport, "_remote", {}) if isinstance(sending, Planned) else {}
+    if not isinstance(sending, Planned):
+        return set()
+    way = sending.transport.near if isinstance(sending.transport, NearAndFar) else sending.transport
+    remote = getattr(way, "_remote", {})
     return {tensor.data_ptr() for parcel in remote.values() for tensor in parcel.values()}
 
 
 # -- the run -----------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def calls(session: Session, folder: Path) -> Iterator[None]:
-    """``torch.distributed.rpc`` between the two ranks."""
-    os.environ.setdefault("TP_SOCKET_IFNAME", "lo")
-    rpc.init_rpc(f"rank-{session.rank}", rank=session.rank, world_size=2,  # type: ignore[no-untyped-call]
-                 rpc_backend_options=rpc.TensorPipeRpcBackendOptions(init_method=f"file://{folder / 'rpc'}"))
-    yield
-    rpc.shutdown()
-
-
 def rank_main(folder: Path, rounds: int, sizes: Sequence[int]) -> None:
-    """One of the two ranks; rank 0 prints the results as JSON."""
+    """One of the four ranks; rank 0 prints the results as JSON."""
     results: list[Result] = []
-    with join(120) as session, calls(session, folder):
+    with join(120) as session, ExitStack() as stack:
+        stack.enter_context(remote_calls(session, folder, caller=FIRST))
+        stack.enter_context(remote_calls(session, folder, caller=SECOND, only_tcp=True))
         session.watch.begin()
         for size in sizes:
-            found = {method: counts(session, method, size) for method in METHODS}
-            seconds: dict[str, list[float]] = {method: [] for method in METHODS}
-            count = max(3, min(50, 2**26 // size))
-            senders = {method: sender(session, method, size, count) for method in METHODS}
-            for turn in range(rounds + 1):
-                for method, sending in senders.items():
-                    begun = session.common_start(0.001)
-                    sending.step()
-                    session.barrier("to end a round")
-                    if turn:  # the first round only warms up
-                        seconds[method].append((session.now() - begun) / count)
-            for sending in senders.values():
-                sending.close()
-            median = {method: statistics.median(times) for method, times in seconds.items()}
-            results += [Result(method, size, median[method], median[method] / median["send_object_list"],
-                               found[method]) for method in METHODS]
+            found = dict.fromkeys(METHODS, Counts(None, None, None)) | {
+                name: counts(session, name, size) for name in COUNTED}
+            took = times(session, size, rounds)
+            median = {name: statistics.median(seconds) for name, seconds in took.items()}
+            results += [Result(name, size, seconds, min(took[name]), seconds / median[PICKLED], seconds / median[RPC],
+                               seconds / median[RPC_TCP], found[name]) for name, seconds in median.items()]
     if session.rank == 0:
         print(json.dumps([asdict(result) for result in results]))
 
 
+def times(session: Session, size: int, rounds: int) -> dict[str, list[float]]:
+    """The seconds of a call with ``size`` bytes in each round, by method, on all ranks."""
+    count = max(1, min(20, 2**24 // size))
+    methods = {name: method_of(session, name, size, count) for name in METHODS}
+    seconds: dict[str, list[float]] = {name: [] for name in METHODS}
+    for turn in range(rounds + 1):
+        order = list(methods.items())
+        for name, method in order if turn % 2 else reversed(order):
+            took = timed(session, method) / count
+            if turn:  # the first round only warms up
+                seconds[name].append(took)
+    for method in methods.values():
+        method.close()
+    callers = session.exchange(seconds, "comparing")
+    return {**callers[FIRST], RPC_TCP: callers[SECOND][RPC_TCP]}
+
+
 def compare(rounds: int, sizes: Sequence[int] = SIZES) -> list[Result]:
-    """All methods at all sizes, on two processes of this machine."""
+    """All methods at all sizes, on processes of this machine."""
     with tempfile.TemporaryDirectory() as folder:
-        ended = launch_local(2, [sys.executable, "-m", "experiments.runtime.transports", "--rank", folder, "--rounds",
+        ended = launch_local(4, [sys.executable, "-m", "experiments.runtime.transports", "--rank", folder, "--rounds",
                                  str(rounds), "--sizes", *map(str, sizes)], timeout=280)
     if any(end.code for end in ended):
         raise RuntimeError("\n".join(end.errors for end in ended))
@@ -255,10 +205,23 @@ def compare(rounds: int, sizes: Sequence[int] = SIZES) -> list[Result]:
     return [Result(**{**row, "counts": Counts(**row["counts"])}) for row in rows]
 
 
+def verdicts(results: Sequence[Result]) -> dict[str, list[int]]:
+    """By statement, the sizes in bytes at which it does not hold."""
+    large = 2**20
+    return {
+        "gloo is not slower than rpc": [r.size for r in results if r.method == "gloo" and r.over_rpc > 1],
+        "gloo:sockets is not slower than rpc over TCP": [r.size for r in results if r.method == "gloo:sockets"
+                                                         and r.over_rpc_tcp > 1],
+        "shared takes at most half of rpc's time from 1 MiB on": [
+            r.size for r in results if r.method == "shared" and r.size >= large and r.over_rpc > 0.5],
+        "gloo with unknown shapes is not slower than rpc": [r.size for r in results if r.method == "gloo?"
+                                                            and r.over_rpc > 1]}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare, print and write; 1 if a planned transfer takes more than one message, or any allocation or copy."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=7, metavar="N")
+    parser.add_argument("--rounds", type=int, default=15, metavar="N")
     parser.add_argument("--rank", metavar="FOLDER", help=argparse.SUPPRESS)
     parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="bytes")
     parser.add_argument("--output", type=Path, default=RESULTS / "transports.json")
@@ -268,14 +231,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     record = Record(options.output)
     results = compare(options.rounds, options.sizes)
-    print(f"{'bytes':>9}  {'method':<17}{'messages':>9}{'allocations':>12}{'copies':>7}{'time':>8}")
-    for result in results:
-        messages, allocations, copies = ("?" if count is None else str(count) for count in astuple(result.counts))
-        print(f"{result.size:>9}  {result.method:<17}{messages:>9}{allocations:>12}{copies:>7}{result.ratio:>8.3f}")
-    record.write({"reference": "send_object_list", "rounds": options.rounds,
+    _show(results)
+    record.write({"reference": PICKLED, "rounds": options.rounds, "fails_at": verdicts(results),
                   "results": [asdict(result) for result in results]})
     planned = [result.counts for result in results if result.method in PLANNED]
     return 0 if all(found == Counts(1, 0, 0) for found in planned) else 1
+
+
+def _show(results: Sequence[Result]) -> None:
+    print(f"{'bytes':>9}  {'method':<17}{'messages':>9}{'allocations':>12}{'copies':>7}{'ms':>9}{'least':>9}"
+          f"{'/pickled':>9}{'/rpc':>7}{'/rpc TCP':>9}")
+    for r in results:
+        seen = ["" if n is None else str(n) for n in (r.counts.messages, r.counts.allocations, r.counts.copies)]
+        print(f"{r.size:>9}  {r.method:<17}{seen[0]:>9}{seen[1]:>12}{seen[2]:>7}{1e3 * r.seconds:>9.3f}"
+              f"{1e3 * r.least:>9.3f}{r.ratio:>9.3f}{r.over_rpc:>7.2f}{r.over_rpc_tcp:>9.2f}")
+    for statement, sizes in verdicts(results).items():
+        print(f"{statement}: {'holds' if not sizes else f'not at {sizes} bytes'}")
 
 
 if __name__ == "__main__":

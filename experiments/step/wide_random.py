@@ -29,7 +29,7 @@ from tests.oracles.whole import TooLarge, least_makespan
 from tests.oracles.wide import least_over_assignments
 from tests.support.alternatives import drawn_alternatives, least_over
 from tests.support.wide_problems import drawn_run, drawn_wide, keep_or_recompute
-from weft.solver.choices.bounds import bound_of
+from weft.solver.choices.relaxed.bounds import bound_of
 from weft.solver.choices.solve import solve_wide
 from weft.solver.choices.whole_model import solve_whole
 from weft.solver.cpsat.budget import Budget

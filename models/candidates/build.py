@@ -167,6 +167,9 @@ def _shapes(spec: Spec, layer_count: int) -> list[Shape]:
     two = gpus > 1 and spec.placement.chunks > 1
     shapes = [shape for shape in wanted
               if shape == "chain" or (two and layer_count >= len(stage_device(shape, gpus)))]
+    if not wanted and set(spec.placement.shapes) == {"data"}:
+        raise SpecError(f"{spec.where}: placement.shapes is data, the whole model on every GPU, which `weft solve "
+                        "--overlap auto` searches; allow chain for a pipeline")
     if not wanted:
         raise SpecError(f"{spec.where}: placement.shapes is {', '.join(spec.placement.shapes)}, GPUs that compute "
                         "together, which takes a family or config with modelled costs, a known cluster.device and "

@@ -54,10 +54,15 @@ def capture_module(module: torch.nn.Module, inputs: tuple[Any, ...], keywords: M
 
 
 def save_exported(module: torch.nn.Module, inputs: tuple[Any, ...], path: str | os.PathLike[str],
-                  keywords: Mapping[str, Any] | None = None) -> None:
-    """Export ``module`` and save it. Raises :class:`~weft.models.capture.exported.ExportError` where export refuses."""
+                  keywords: Mapping[str, Any] | None = None, *, functional: bool = False) -> None:
+    """Export ``module`` and save it; ``functional``: what is written in place becomes a tensor of its own.
+
+    Raises :class:`~weft.models.capture.exported.ExportError` where export refuses.
+    """
     try:
         program = torch.export.export(module, inputs, dict(keywords or {}))
+        if functional:
+            program = program.run_decompositions({})
     except Exception as error:  # whatever the module's own code or the tracer raises
         first = (str(error) or "no message").strip().splitlines()[0]
         raise ExportError(f"{type(module).__name__}: torch.export.export refuses it: {type(error).__name__}: "

@@ -9,17 +9,15 @@ when all sums of this one have ended: that is the edge of distance 1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise
 
 from weft.models.candidates.build import bytes_per_parameter
 from weft.models.candidates.gpu_costs import gpu_costs
+from weft.models.candidates.layer_groups import grouped_layers, slowest_layers
 from weft.models.candidates.placement_sources import all_reduce_seconds
 from weft.models.candidates.stage_blocks import forward_block, gradient_blocks, seconds_of
-from weft.models.candidates.stages import StageCost, Stages, peak_bytes, static_bytes
+from weft.models.candidates.stages import peak_bytes, static_bytes
 from weft.models.layers.cluster import model_cluster
-from weft.models.layers.costs import LayerCost
 from weft.models.share.job import Job, SharingError, job_of
 from weft.models.spec.sections import Spec, Training
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
@@ -67,8 +65,8 @@ def data_parallel_job(spec: Spec, name: str, groups: int = GROUPS) -> Job:
     run, gpus = spec.run, spec.cluster.gpus
     assert isinstance(run, Training)
     costs = gpu_costs(spec)
-    layers, cluster = _slowest(costs.layers), model_cluster(spec.cluster)
-    stages = _grouped(layers, groups)
+    layers, cluster = slowest_layers(costs.layers), model_cluster(spec.cluster)
+    stages = grouped_layers(layers, groups)
     static = static_bytes(stages, bytes_per_parameter(spec))
     devices: list[Device] = []
     for gpu in range(gpus):
@@ -110,33 +108,8 @@ def _moved(block: Block, devices: tuple[int, ...]) -> Block:
     return replace(block, devices=devices, memory=block.memory * len(devices), workspace=block.workspace * len(devices))
 
 
-def _slowest(layers: Sequence[list[LayerCost]]) -> list[LayerCost]:
-    """The layers with the times of the GPU that is slowest at all of them: the sums wait for it."""
-    return max(layers, key=lambda own: sum(layer.forward + layer.backward for layer in own))
-
-
 def _needs(spec: Spec) -> list[int]:
     """Bytes that each GPU needs for the whole model and one micro-batch of it."""
-    stages = _grouped(_slowest(gpu_costs(spec).layers), GROUPS)
+    stages = grouped_layers(slowest_layers(gpu_costs(spec).layers), GROUPS)
     need = static_bytes(stages, bytes_per_parameter(spec)) + peak_bytes(stages, [1] * len(stages), "full")
     return [need] * spec.cluster.gpus
-
-
-def _grouped(layers: Sequence[LayerCost], groups: int) -> list[StageCost]:
-    """The layers in up to ``groups`` groups of about as many parameters each."""
-    count = min(groups, len(layers))
-    before = list(accumulate((layer.parameters + 1 for layer in layers), initial=0))
-    borders = [0]
-    for group in range(1, count):
-        wanted = before[-1] * group / count
-        nearest = min(range(len(before)), key=lambda at: abs(before[at] - wanted))
-        borders.append(min(max(nearest, borders[-1] + 1), len(layers) - (count - group)))
-    whole = Stages(layers)
-    return [_alone(whole.stage(first, last), layers) for first, last in pairwise([*borders, len(layers)])]
-
-
-def _alone(stage: StageCost, layers: Sequence[LayerCost]) -> StageCost:
-    """``stage`` without the parameters that a layer before it holds already: one GPU has all of them."""
-    known = {name for layer in layers[:stage.first] for name, _ in layer.shared_parameters}
-    own = {name: count for layer in layers[stage.first:stage.last] for name, count in layer.shared_parameters}
-    return replace(stage, parameters=stage.parameters - sum(count for name, count in own.items() if name in known))

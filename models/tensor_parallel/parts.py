@@ -20,7 +20,8 @@ from weft.models.layers.costs import LayerCost
 from weft.models.tensor_parallel.shard import Sharded
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
-__all__ = ["Part", "on_every_gpu", "part_problem", "stage_cost", "static_memory"]
+__all__ = ["Part", "alike_gpus", "gpu_name", "gradient_name", "joined_parts", "on_every_gpu", "part_backward",
+           "part_forward", "part_problem", "stage_cost", "static_memory"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +50,22 @@ def part_problem(name: str, graph: OperatorGraph, layers: Sequence[str], parts: 
 
     ``layers``: names by index. ``capacity``: bytes of every GPU, ``static``: what each always holds of them.
     """
-    groups = _alike(parts)
+    groups = alike_gpus(parts)
     device_of = {gpu: d for d, group in enumerate(groups) for gpu in group}
-    devices = tuple(Device(_gpu_name(group), capacity - static[group[0]]) for group in groups)
-    joined = _joined(graph, layers, parts)
+    devices = tuple(Device(gpu_name(group), capacity - static[group[0]]) for group in groups)
+    joined = joined_parts(graph, layers, parts)
     blocks: list[Block] = []
     for part in parts:
         where = tuple(dict.fromkeys(device_of[gpu] for gpu in part.gpus))
         waits = tuple(Dependency(f"F{source.name}", network.seconds(size, source.gpus, part.gpus))
                       for source, target, size in joined if target is part)
-        blocks.append(_forward(part, where, waits, backward))
+        blocks.append(part_forward(part, where, waits, backward))
     if backward != "none":
         for part in reversed(parts):
             where = tuple(dict.fromkeys(device_of[gpu] for gpu in part.gpus))
-            waits = tuple(Dependency(_gradient_name(target, backward), network.seconds(size, target.gpus, part.gpus))
+            waits = tuple(Dependency(gradient_name(target, backward), network.seconds(size, target.gpus, part.gpus))
                           for source, target, size in joined if source is part and target.cost.backward)
-            blocks += _backward(part, where, waits or (Dependency(f"F{part.name}"),), backward)
+            blocks += part_backward(part, where, waits or (Dependency(f"F{part.name}"),), backward)
     return Problem(name, devices, tuple(blocks), time_unit="s", memory_unit="B"), groups
 
 
@@ -109,7 +110,7 @@ def stage_cost(costs: Sequence[LayerCost], layers: Sequence[int]) -> StageCost:
     return replace(Stages([costs[i] for i in layers]).stage(0, len(layers)), first=layers[0], last=layers[-1] + 1)
 
 
-def _alike(parts: Sequence[Part]) -> tuple[tuple[int, ...], ...]:
+def alike_gpus(parts: Sequence[Part]) -> tuple[tuple[int, ...], ...]:
     """GPUs in groups that hold the same parts, in the order of the parts."""
     held: dict[int, list[int]] = {}
     for number, part in enumerate(parts):
@@ -123,7 +124,7 @@ def _alike(parts: Sequence[Part]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(sorted(groups[numbers])) for numbers in order)
 
 
-def _joined(graph: OperatorGraph, layers: Sequence[str], parts: Sequence[Part]) -> list[tuple[Part, Part, int]]:
+def joined_parts(graph: OperatorGraph, layers: Sequence[str], parts: Sequence[Part]) -> list[tuple[Part, Part, int]]:
     """Parts that read what others of their replica made, and the bytes of the tensors that they read."""
     amounts: dict[tuple[int, int], int] = {}
     home = {(part.replica, layers[i]): number for number, part in enumerate(parts) for i in part.layers}
@@ -136,13 +137,15 @@ def _joined(graph: OperatorGraph, layers: Sequence[str], parts: Sequence[Part]) 
     return [(parts[i], parts[j], size) for (i, j), size in sorted(amounts.items())]
 
 
-def _forward(part: Part, where: tuple[int, ...], waits: tuple[Dependency, ...], backward: Backward) -> Block:
+def part_forward(part: Part, where: tuple[int, ...], waits: tuple[Dependency, ...], backward: Backward) -> Block:
+    """The forward of ``part``."""
     cost = part.cost
     kept, workspace = (0, cost.working_set) if backward == "none" else (cost.activation, cost.workspace_forward)
     return Block(f"F{part.name}", BlockKind.FORWARD, where, _seconds(cost.forward), (kept,), (workspace,), waits)
 
 
-def _gradient_name(part: Part, backward: Backward) -> str:
+def gradient_name(part: Part, backward: Backward) -> str:
+    """The block that others wait for the gradient of."""
     return f"{'I' if _is_split(part.cost, backward) else 'B'}{part.name}"
 
 
@@ -150,7 +153,8 @@ def _is_split(cost: StageCost, backward: Backward) -> bool:
     return backward == "split" and bool(cost.weight_grad) and bool(cost.input_grad)
 
 
-def _backward(part: Part, where: tuple[int, ...], waits: tuple[Dependency, ...], backward: Backward) -> list[Block]:
+def part_backward(part: Part, where: tuple[int, ...], waits: tuple[Dependency, ...], backward: Backward) -> list[Block]:
+    """The backward of ``part``, whole or in two parts; none where there is none."""
     cost, name = part.cost, part.name
     if not cost.backward:
         return []
@@ -163,7 +167,8 @@ def _backward(part: Part, where: tuple[int, ...], waits: tuple[Dependency, ...],
                   (cost.workspace_weight_grad,), (Dependency(f"I{name}"),))]
 
 
-def _gpu_name(group: Sequence[int]) -> str:
+def gpu_name(group: Sequence[int]) -> str:
+    """What the device is called that stands for ``group``."""
     first, last = group[0], group[-1]
     if len(group) == 1:
         return f"gpu{first}"

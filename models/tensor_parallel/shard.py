@@ -8,7 +8,10 @@ share is cut by rows in all of them, so that all mean the same part.
 
 The result is an ordinary operator graph: what one device computes, holds and keeps, with an operator for every exchange
 of a tensor. So layers, stages and memory are counted by the rules for any graph. Between layers tensors lie whole with
-whole gradients, so that a stage may end behind any layer whatever devices follow.
+whole gradients, so that a stage may end behind any layer whatever devices follow; or, ``sliced``, cut along their
+positions, and so are what norms and pointwise operators between them make (sequence parallelism: Korthikanti et al.,
+"Reducing Activation Recomputation in Large Transformer Models", 2022): an all-reduce is a reduce-scatter before them
+and an all-gather behind.
 """
 
 from __future__ import annotations
@@ -31,6 +34,10 @@ from weft.solver.control.clock import checked
 __all__ = ["Exchanged", "Sharded", "shard"]
 
 _WHOLE = Need("whole", divided=False)
+#: The axis of positions, along which tensors between layers may be cut.
+_POSITIONS = 1
+#: Seconds that an exchange counts more that is to be avoided: more than all that a layer takes.
+_AVOIDED = 1e6
 #: Cuts that divide a table by its rows, by the names the zoo gives them.
 _BY_ROWS = ("vocabulary", "output", "heads")
 
@@ -60,20 +67,21 @@ class Sharded:
     exchanges: tuple[Exchanged, ...]
 
 
-def shard(graph: OperatorGraph, parts: PartTimes, timer: Timer, *, recompute: bool = False) -> Sharded:
+def shard(graph: OperatorGraph, parts: PartTimes, timer: Timer, *, recompute: bool = False,
+          sliced: bool = False) -> Sharded:
     """``graph`` on ``parts.parts`` devices that compute all of it together, at the times that ``parts`` has.
 
     ``timer``: seconds of a collective among these devices. ``recompute``: forwards run twice, and so do their
-    exchanges.
+    exchanges. ``sliced``: tensors between layers are cut along their positions where these can be divided.
     """
     if parts.parts < 1:
         raise ValueError(f"degree is {parts.parts}, it must be at least 1")
-    return _Sharding(graph, parts, timer, recompute).run()
+    return _Sharding(graph, parts, timer, recompute, sliced).run()
 
 
 class _Sharding:
-    def __init__(self, graph: OperatorGraph, parts: PartTimes, timer: Timer, recompute: bool) -> None:
-        self.graph, self.part_times, self.degree = graph, parts, parts.parts
+    def __init__(self, graph: OperatorGraph, parts: PartTimes, timer: Timer, recompute: bool, sliced: bool) -> None:
+        self.graph, self.part_times, self.degree, self.sliced = graph, parts, parts.parts, sliced
         self.timer = timer
         self.forwards = 2 if recompute else 1
         self.layer_of = {operator.name: operator.layer for operator in graph.operators}
@@ -93,7 +101,7 @@ class _Sharding:
             self._choose(layer)
         for name, layer in checked(layers.items()):
             self._transform(name, layer, operators, times, exchanges)
-        outputs = tuple(self._at(name, _WHOLE, None) for name in self.graph.outputs)
+        outputs = tuple(self._at(name, self._between(name), None) for name in self.graph.outputs)
         sharded = OperatorGraph(self.graph.name, tuple(operators), self.graph.inputs, outputs, self.graph.notes)
         return Sharded(self.degree, sharded, times, self.choices, tuple(exchanges))
 
@@ -129,7 +137,8 @@ class _Sharding:
             for name in names:
                 number.setdefault(name, len(number))
             sizes = tuple((self.graph.tensors[name].shape, self._leaves(name, operator.layer),
-                           self._made_in(name, operator.layer), self._gradient(name)) for name in names)
+                           self._made_in(name, operator.layer), self._gradient(name), self._between(name))
+                          for name in names)
             rows.append((operator.kind, operator.forward, operator.input_grad, operator.weight_grad,
                          self.part_times.times[operator.name],
                          tuple(number[name] for name in names), sizes,
@@ -151,11 +160,17 @@ class _Sharding:
         leaves = self._leaves(name, layer[0].layer)
         for place in itertools.product(*(range(len(options[variable])) for variable in variables)):
             chosen = {variable: options[variable][i] for variable, i in zip(variables, place, strict=True)}
-            produced = layout_of(chosen[producer.name], name, "outputs") if producer else "whole"
-            needs = {_need(reader, chosen[reader.name], name) for reader in readers} | ({_WHOLE} if leaves else set())
-            table[place] = sum(self.forwards * forward + backward for forward, backward in
-                               (self._exchange(name, produced, need).seconds(self.timer) for need in needs))
+            produced = layout_of(chosen[producer.name], name, "outputs") if producer else self._between(name).layout
+            needs = {_need(reader, chosen[reader.name], name) for reader in readers}
+            needs |= {self._between(name)} if leaves else set()
+            table[place] = sum(self._cost(name, self._exchange(name, produced, need)) for need in needs)
         return Factor(tuple(variables), table)
+
+    def _cost(self, tensor: str, found: Exchange) -> float:
+        """Seconds of an exchange in a step; in slices no whole sum of what can be cut, where it can be helped."""
+        forward, backward = found.seconds(self.timer)
+        avoided = self._is_cut(tensor) * ((found.forward, found.backward).count("all_reduce"))
+        return self.forwards * forward + backward + avoided * _AVOIDED
 
     # -- the graph -----------------------------------------------------------------------------------------------------
 
@@ -166,14 +181,14 @@ class _Sharding:
         def bring(tensor: str, needs: Iterable[Need]) -> None:
             for need in needs:
                 target = self._at(tensor, need, name)
-                if target == self._at(tensor, _WHOLE, None) and not self._made_in(tensor, name):
+                if target == self._at(tensor, self._between(tensor), None) and not self._made_in(tensor, name):
                     continue
                 if target == tensor or target in made:
                     continue
                 made.add(target)
-                produced = self._produced(tensor) if self._made_in(tensor, name) else "whole"
+                produced = self._produced(tensor) if self._made_in(tensor, name) else self._between(tensor).layout
                 found = self._exchange(tensor, produced, need)
-                source = tensor if self._made_in(tensor, name) else self._at(tensor, _WHOLE, None)
+                source = tensor if self._made_in(tensor, name) else self._at(tensor, self._between(tensor), None)
                 operator, time = self._converter(tensor, source, target, need, name, found)
                 operators.append(operator)
                 times[operator.name] = time
@@ -186,14 +201,14 @@ class _Sharding:
             times[operator.name] = self.part_times.of(operator, self.choices[operator.name])
             for output in operator.outputs:
                 if self._leaves(output.name, name):
-                    bring(output.name, [_WHOLE])
+                    bring(output.name, [self._between(output.name)])
 
     def _at(self, tensor: str, need: Need, layer: str | None) -> str:
         """The name of ``tensor`` as ``need`` wants it within ``layer`` (``None``: between layers)."""
         here = layer is not None and self._made_in(tensor, layer)
-        produced = self._produced(tensor) if here or layer is None else "whole"
+        produced = self._produced(tensor) if here or layer is None else self._between(tensor).layout
         found = self._exchange(tensor, produced, need)
-        base = tensor if here or layer is None else self._at(tensor, _WHOLE, None)
+        base = tensor if here or layer is None else self._at(tensor, self._between(tensor), None)
         if found.forward == "none" and found.backward in ("none", "slice"):
             return base
         how = need.layout if isinstance(need.layout, str) else f"axis{need.layout}"
@@ -247,6 +262,16 @@ class _Sharding:
         return Parameter(parameter.name, -(-parameter.count // self.degree), -(-parameter.bytes // self.degree))
 
     # -- look-ups ------------------------------------------------------------------------------------------------------
+
+    def _between(self, tensor: str) -> Need:
+        """How ``tensor`` lies between layers."""
+        return Need(_POSITIONS, divided=False) if self._is_cut(tensor) else _WHOLE
+
+    def _is_cut(self, tensor: str) -> bool:
+        """Whether ``tensor`` is to be cut along its positions."""
+        shape = self.graph.tensors[tensor].shape
+        return (self.sliced and len(shape) > 2 and shape[_POSITIONS] % self.degree == 0 and self._gradient(tensor)
+                and tensor not in self.graph.outputs)
 
     def _exchange(self, tensor: str, produced: Layout, need: Need) -> Exchange:
         return exchange(produced, need, self.graph.tensors[tensor].bytes, self.degree, gradient=self._gradient(tensor))

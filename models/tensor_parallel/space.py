@@ -71,7 +71,7 @@ class Space:
     @cached_property
     def sharded(self) -> dict[int, Sharded]:
         """The graph of one device, by degree."""
-        return {degree: shard(self.graph, self.part_times(degree), self._timer(degree), recompute=self.recompute)
+        return {degree: shard(self.graph, self.part_times(degree), self.timer(degree), recompute=self.recompute)
                 for degree in self.degrees}
 
     def part_times(self, parts: int) -> PartTimes:
@@ -88,6 +88,20 @@ class Space:
         return {degree: self.under_optimizer(layers_of(found.graph, found.times, training=self.training,
                                                        recompute=self.recompute))
                 for degree, found in self.sharded.items()}
+
+    def sliced(self, degree: int) -> tuple[Sharded, list[LayerCost]]:
+        """The graph of one of ``degree`` devices where tensors between layers are cut along their positions, and what
+        the device has of each layer there."""
+        if degree not in self._sliced:
+            found = shard(self.graph, self.part_times(degree), self.timer(degree), recompute=self.recompute,
+                          sliced=True)
+            self._sliced[degree] = found, self.under_optimizer(layers_of(
+                found.graph, found.times, training=self.training, recompute=self.recompute))
+        return self._sliced[degree]
+
+    @cached_property
+    def _sliced(self) -> dict[int, tuple[Sharded, list[LayerCost]]]:
+        return {}
 
     @cached_property
     def co_sharded(self) -> dict[str, list[LayerCost]]:
@@ -216,7 +230,8 @@ class Space:
             return 0 if size % degree else 1
         return 0 if degree % size else degree // size
 
-    def _timer(self, degree: int) -> Timer:
+    def timer(self, degree: int) -> Timer:
+        """Seconds of collectives among ``degree`` GPUs."""
         machines = self._machines(degree)
         return lambda kind, size: collective_time(kind, size, degree, self.device, machines=machines,
                                                   network=self.network.far).seconds

@@ -26,8 +26,8 @@ def gradient_name(tensor: str) -> str:
 def with_backward(program: Program, outputs: Sequence[str] | None = None) -> Program:
     """``program`` with the operators that compute the gradients of its parameters, and of inputs that want one.
 
-    ``outputs``: where gradients begin, by default all outputs; what they begin with is an input of the result for each,
-    :func:`gradient_name`. The gradients are outputs beside the program's own. Raises
+    ``outputs``: where gradients begin, by default all outputs that one flows back through; what they begin with is an
+    input of the result for each, :func:`gradient_name`. The gradients are outputs beside the program's own. Raises
     :class:`~weft.models.transform.annotation.PlanError` for an operator whose kernel has no gradient.
     """
     terms: dict[str, list[str]] = {}
@@ -39,7 +39,9 @@ def with_backward(program: Program, outputs: Sequence[str] | None = None) -> Pro
         tensors[name] = replace(tensors[like], name=name, source="operator")
         return name
 
-    for output in outputs if outputs is not None else program.outputs:
+    if outputs is None:
+        outputs = [name for name in program.outputs if program.tensors[name].gradient]
+    for output in outputs:
         seed = f"{gradient_name(output)} given"
         tensors[seed] = replace(tensors[output], name=seed, source="input", gradient=False)
         terms[output] = [seed]
@@ -72,13 +74,18 @@ def with_backward(program: Program, outputs: Sequence[str] | None = None) -> Pro
 
 
 def with_update(program: Program, kind: str = "sgd", **attributes: Any) -> Program:
-    """``program`` with an optimizer's step for each parameter that has a gradient: ``sgd`` (``rate``), or ``adam``.
+    """``program`` with an optimizer's step for each parameter that has a gradient: ``sgd`` (``rate``), or ``adam``
+    (``rate``, ``betas``, ``eps``, ``decay`` as of AdamW; ``step``, which is 1: ``None`` reads the number of the step
+    from an input of that name).
 
     Names of its dimensions are those of the parameter in the first operator that reads it, which it follows. What it
     makes is the parameter (and the state) of the next step.
     """
     tensors, operations, carried = dict(program.tensors), list(program.operations), dict(program.carried)
     outputs = list(program.outputs)
+    counted = kind == "adam" and attributes.get("step", 1) is None
+    if counted:
+        tensors["step"] = ProgramTensor("step", (), "input", 8, False, "int64")
     for name, tensor in program.tensors.items():
         gradient = gradient_name(name)
         if tensor.source != "parameter" or gradient not in outputs:
@@ -91,8 +98,10 @@ def with_update(program: Program, kind: str = "sgd", **attributes: Any) -> Progr
         results = [f"{one}'" for one in (name, *states)]
         for result in results:
             tensors[result] = ProgramTensor(result, tensor.shape, "operator", tensor.itemsize, False)
-        how = Annotation((own,) * (2 + len(states)), (own,) * len(results), {})
-        operations.append(Operation(f"update({name})", kind, how, (name, gradient, *states), tuple(results),
+        count: tuple[Dimensions, ...] = ((),) if counted else ()
+        how = Annotation((*((own,) * (2 + len(states))), *count), (own,) * len(results), {})
+        inputs = (name, gradient, *states, *(["step"] if counted else []))
+        operations.append(Operation(f"update({name})", kind, how, inputs, tuple(results),
                                     reader.sizes, attributes, reader.name, "update"))
         carried |= dict(zip(results, (name, *states), strict=True))
         outputs += results

@@ -14,19 +14,22 @@ import networkx as nx
 from weft.models.transform.annotation import PlanError
 from weft.models.transform.planned import Part, Planned
 from weft.models.transform.preserving import Communication, intersection
+from weft.models.transform.sequence import in_sequence
 
-__all__ = ["run_order", "waits"]
+__all__ = ["reached", "run_order", "waits"]
 
 
 def run_order(planned: Planned, joined: Sequence[Communication]) -> tuple[Part, ...]:
-    """All parts in an order that keeps data and orders: micro-batch by micro-batch where nothing else says more.
+    """All parts in an order that keeps data and orders: as a search has found it where it has, micro-batch by
+    micro-batch where nothing else says more.
 
     Raises :class:`~weft.models.transform.annotation.PlanError` with the circle, where there is none.
     """
     graph = waits(planned, joined)
     _require_no_circle(graph)
     position = {operation.name: i for i, operation in enumerate(planned.program.operations)}
-    rank = {part: (position[part.operation], part.number) for part in graph.nodes}
+    found = {part: i for i, part in enumerate(in_sequence(planned))}
+    rank = {part: (found.get(part, len(found)), position[part.operation], part.number) for part in graph.nodes}
     return tuple(nx.lexicographical_topological_sort(graph, key=rank.__getitem__))
 
 
@@ -37,7 +40,7 @@ def waits(planned: Planned, joined: Sequence[Communication]) -> nx.DiGraph[Part]
         graph.add_nodes_from(planned.parts(operation.name))
     for entry in joined:
         if not entry.next_step:
-            for source, target in _reached(entry):
+            for source, target in reached(entry):
                 graph.add_edge(source, target, why=f"reads {entry.tensor}")
     for order in planned.orders:
         for first, then in order.pairs(planned):
@@ -46,7 +49,7 @@ def waits(planned: Planned, joined: Sequence[Communication]) -> nx.DiGraph[Part]
     return graph
 
 
-def _reached(entry: Communication) -> Iterable[tuple[Part, Part]]:
+def reached(entry: Communication) -> Iterable[tuple[Part, Part]]:
     """Producing parts and the reading parts that their numbers reach."""
     if entry.conversion is None:
         for view in entry.readers:

@@ -16,13 +16,23 @@ from typing import Literal
 
 from weft.models.layouts.prices import Prices
 from weft.models.transform import planned as transformations
-from weft.models.transform.annotation import Role
+from weft.models.transform.annotation import PlanError, Role
 from weft.models.transform.checking import largest_difference, run_planned
+from weft.models.transform.choices import (
+    Choice,
+    OneOf,
+    SplitOption,
+    Transformation,
+    choice_of_devices,
+    choice_of_splits,
+)
 from weft.models.transform.kernels import Array
 from weft.models.transform.ordering import run_order
 from weft.models.transform.planned import Part, Planned, Which
 from weft.models.transform.preserving import Communication, communications
 from weft.models.transform.program import Program
+from weft.models.transform.tensor_parallel import along
+from weft.models.transform.tensor_parallel import tensor_parallel as cut_over
 
 __all__ = ["Plan", "Preserved"]
 
@@ -118,14 +128,36 @@ class Plan:
 
     program: Program
     planned: Planned = field(init=False)
+    #: What was called, so that a search can make the plan anew with what is open decided.
+    calls: list[Transformation | Choice] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         self.planned = Planned(self.program)
 
+    @classmethod
+    def of(cls, planned: Planned) -> Plan:
+        """A plan to go on with, nothing of it open."""
+        plan = cls(planned.program)
+        return plan.apply(lambda _: planned)
+
     def apply(self, transformation: Callable[[Planned], Planned]) -> Plan:
         """A transformation of one's own: a function of what is planned."""
         self.planned = transformation(self.planned)
+        self.calls.append(transformation)
         return self
+
+    def leave_open(self, choice: Choice) -> Plan:
+        """A choice that a search takes (:func:`weft.plans.solve`); until then the plan has its first option."""
+        if any(isinstance(call, Choice) and call.name == choice.name for call in self.calls):
+            raise PlanError(f"the choice {choice.name!r} is made twice")
+        self.planned = choice.first(self.planned)
+        self.calls.append(choice)
+        return self
+
+    def choose(self, operators: str, options: Sequence[SplitOption]) -> Plan:
+        """Leave open how operators are split: each of ``options`` is a split ``(along, parts)``, a list of several, a
+        transformation of one's own, or ``None`` for none."""
+        return self.leave_open(choice_of_splits(operators, options))
 
     def split(self, operators: str, along: str, parts: int, *, role: Role | None = None, in_turn: bool = False) -> Plan:
         """As :func:`weft.models.transform.planned.split`."""
@@ -145,14 +177,26 @@ class Plan:
         """As :func:`weft.models.transform.planned.recompute`."""
         return self.apply(lambda planned: transformations.recompute(planned, operators))
 
-    def pipeline(self, stages: Sequence[str], devices: Sequence[int | Sequence[int]], along: str, micro_batches: int, *,
-                 schedule: Literal["1f1b", "gpipe"] = "1f1b") -> Plan:
+    def pipeline(self, stages: Sequence[str], devices: Sequence[int | Sequence[int]],
+                 along: str | Mapping[str, str], micro_batches: int, *,
+                 schedule: Literal["1f1b", "gpipe", "open"] = "1f1b") -> Plan:
         """As :func:`weft.models.transform.planned.pipeline`."""
         return self.apply(lambda planned: transformations.pipeline(planned, stages, devices, along, micro_batches,
                                                                    schedule=schedule))
 
-    def assign(self, operators: str, devices: int | Sequence[int]) -> Plan:
-        """As :func:`weft.models.transform.planned.assign`."""
+    def tensor_parallel(self, devices: Sequence[int], operators: str = "*", *, prices: Prices | None = None) -> Plan:
+        """As :func:`weft.models.transform.tensor_parallel.tensor_parallel`."""
+        return self.apply(lambda planned: cut_over(planned, devices, operators, prices=prices))
+
+    def along(self, tensor: str, axis: int = 0) -> dict[str, str]:
+        """As :func:`weft.models.transform.tensor_parallel.along`."""
+        return along(self.planned, tensor, axis)
+
+    def assign(self, operators: str, devices: int | Sequence[int] | OneOf) -> Plan:
+        """As :func:`weft.models.transform.planned.assign`; :func:`~weft.models.transform.choices.one_of` leaves open
+        which devices."""
+        if isinstance(devices, OneOf):
+            return self.leave_open(choice_of_devices(operators, devices))
         return self.apply(lambda planned: transformations.assign(planned, operators, devices))
 
     def order(self, first: Which, then: Which) -> Plan:

@@ -115,6 +115,16 @@ class Planned:
 
     def device(self, part: Part) -> int:
         """Where a part runs."""
+        found = self._device.get(part)
+        if found is None:
+            found = self._device[part] = self._device_of(part)
+        return found
+
+    @cached_property
+    def _device(self) -> dict[Part, int]:
+        return {}
+
+    def _device_of(self, part: Part) -> int:
         at = 0
         for cut, i in zip(self.cuts_of(part.operation), self.places(part), strict=True):
             at = at if cut.in_turn else at * cut.parts + i
@@ -122,6 +132,16 @@ class Planned:
 
     def turn(self, part: Part) -> tuple[int, ...]:
         """Its place among parts in turn."""
+        found = self._turn.get(part)
+        if found is None:
+            found = self._turn[part] = self._turn_of(part)
+        return found
+
+    @cached_property
+    def _turn(self) -> dict[Part, tuple[int, ...]]:
+        return {}
+
+    def _turn_of(self, part: Part) -> tuple[int, ...]:
         pairs = zip(self.cuts_of(part.operation), self.places(part), strict=True)
         return tuple(i for cut, i in pairs if cut.in_turn)
 
@@ -325,24 +345,30 @@ def order(planned: Planned, first: Which, then: Which) -> Planned:
     return replace(planned, orders=(*planned.orders, _Given(first, then)))
 
 
-def pipeline(planned: Planned, stages: Sequence[str], devices: Sequence[int | Sequence[int]], along: str,
-             micro_batches: int, *, schedule: Literal["1f1b", "gpipe"] = "1f1b") -> Planned:
-    """Stages on devices of their own, with micro-batches in turn: cut along the name ``along`` of each operator.
+def pipeline(planned: Planned, stages: Sequence[str], devices: Sequence[int | Sequence[int]],
+             along: str | Mapping[str, str], micro_batches: int, *,
+             schedule: Literal["1f1b", "gpipe", "open"] = "1f1b") -> Planned:
+    """Stages on devices of their own, with micro-batches in turn: cut along the name ``along`` of each operator, or the
+    one that it gives by operator.
 
     Operators of a stage that do not have the name are not cut. ``schedule`` orders forwards and backwards of each
-    stage. Raises :class:`PlanError` where stages and devices do not fit, or the parts do not divide.
+    stage; ``open`` leaves that to a search. Raises :class:`PlanError` where stages and devices do not fit, or the parts
+    do not divide.
     """
     if len(stages) != len(devices):
         raise PlanError(f"there are {len(stages)} stages, but devices for {len(devices)}")
-    if schedule not in ("1f1b", "gpipe"):
-        raise PlanError(f"schedule is {schedule!r}, it must be 1f1b or gpipe")
+    if schedule not in ("1f1b", "gpipe", "open"):
+        raise PlanError(f"schedule is {schedule!r}, it must be 1f1b, gpipe or open")
     members = [planned.program.named(stage) for stage in stages]
     for names, where in zip(members, devices, strict=True):
         for name in names:
-            if along in planned.program.by_name[name].annotation.names and name not in planned.cuts:
-                planned = split(planned, name, along, micro_batches, in_turn=True)
+            own = along if isinstance(along, str) else along.get(name)
+            if own in planned.program.by_name[name].annotation.names and name not in planned.cuts:
+                planned = split(planned, name, own or "", micro_batches, in_turn=True)
             if name not in planned.devices:
                 planned = assign(planned, name, where)
+    if schedule == "open":
+        return planned
     return replace(planned, orders=(*planned.orders, _Staged(tuple(members), micro_batches, schedule)))
 
 

@@ -9,7 +9,7 @@ tensors, without an operator of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
@@ -24,13 +24,15 @@ Source: TypeAlias = Literal["input", "parameter", "state", "operator"]
 
 @dataclass(frozen=True, slots=True)
 class ProgramTensor:
-    """A tensor: ``shape`` in elements of ``itemsize`` bytes. ``gradient``: whether one flows back through it."""
+    """A tensor: ``shape`` in elements of ``itemsize`` bytes. ``gradient``: whether one flows back through it.
+    ``dtype``: the type of its elements, where it is not that of the parameters."""
 
     name: str
     shape: tuple[int, ...]
     source: Source = "operator"
     itemsize: int = 8
     gradient: bool = True
+    dtype: str = ""
 
 
 @dataclass(frozen=True)
@@ -175,6 +177,13 @@ class ProgramBuilder:
             self._tensor(made, Annotation.shape(dimensions, known), "operator", needs)
         self.operations.append(Operation(name, kind, found, tuple(inputs), names, known, attributes))
         return names
+
+    def detached(self, name: str, how: str, tensor: str) -> str:
+        """The same numbers, through which no gradient flows back: what made ``tensor`` runs forward alone, as the
+        passes of a model that recycles its own output do."""
+        made = self.add(name, "identity", how, [tensor])
+        self.tensors[made] = replace(self.tensors[made], gradient=False)
+        return made
 
     def build(self, *outputs: str) -> Program:
         """The program that gives ``outputs``."""

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
+from weft.runtime.by_modules.copying import copied
 from weft.runtime.by_modules.cut import ModuleCut, ModuleStages
-from weft.runtime.by_modules.trace import copied
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.captured.cut import BATCH
 from weft.runtime.captured.told import raised_at

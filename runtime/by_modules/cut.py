@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from weft.runtime.by_modules.stage import ModuleStage
-from weft.runtime.by_modules.trace import Made, Traced, argument_name
+from weft.runtime.by_modules.traced import Made, Traced, argument_name
 from weft.runtime.captured.cut import BATCH
 from weft.runtime.interface.training import Boundary, Ports
 

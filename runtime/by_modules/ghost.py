@@ -75,7 +75,7 @@ class Imagination:
     def tensor(self, looks: Boundary, device: torch.device) -> Tensor:
         """One without numbers."""
         with self.mode:
-            return torch.empty(looks.shape, dtype=looks.dtype, device=device)
+            return torch.empty(looks.known, dtype=looks.dtype, device=device)
 
     def like(self, tensor: Tensor) -> Tensor:
         """One that looks like ``tensor``, without numbers."""

@@ -11,8 +11,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from weft.runtime.by_modules.calls import READS, Counts, calls_seen, function_name, is_random, users_line, version
+from weft.runtime.by_modules.copying import copied
 from weft.runtime.by_modules.ghost import Ghost, Imagination, real
-from weft.runtime.by_modules.trace import Call, Made, Traced, argument_name, copied
+from weft.runtime.by_modules.traced import Call, Made, Traced, argument_name
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.interface.training import Boundary
 from weft.runtime.train.moment import Seeded
@@ -327,8 +328,8 @@ class _Walk(TorchFunctionMode):
         """What the stage gives under ``name``: zeros where this micro-batch went a way on which nobody reads it."""
         if name in self.kept:
             return self.kept[name]
-        shape, dtype = self.traced.looks[name]
-        return torch.zeros(shape, dtype=dtype, device=self.device)
+        looks = self.traced.looks[name]
+        return torch.zeros(looks.known, dtype=looks.dtype, device=self.device)
 
 
 def _numbers(value: Any) -> Any:

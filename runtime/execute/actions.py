@@ -8,7 +8,7 @@ action that runs looks nothing up and decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -135,7 +135,7 @@ class Compute:
     prepare: Callable[[Mapping[Work, Parcel]], None] | None
     task: Task
     is_read: bool
-    slot_addresses: Collection[int]
+    slot_addresses: Container[int]
     watch: Watch
     activity: Activity
 

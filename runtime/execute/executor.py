@@ -19,6 +19,7 @@ from typing import Protocol
 from weft.runtime.execute import actions
 from weft.runtime.execute.actions import Action, Batch, Task, Wants
 from weft.runtime.execute.lanes import InLanes
+from weft.runtime.execute.slot_addresses import SlotAddresses
 from weft.runtime.execute.transfers import agree_on_buffers
 from weft.runtime.interface.training import Boundary
 from weft.runtime.plan.buffers import OPEN_SENDS, BufferTable, Landing
@@ -143,8 +144,7 @@ class _Compiler:
         self.session, self.worker, self.transport = executor.session, executor.worker, executor.transport
         self.watch, self.reduce, self.vocabulary = executor.session.watch, reduce, executor.plan.vocabulary
         self.messages = {message.step: message for message in self.table.sends}
-        self.slot_addresses = {slot.untyped_storage().data_ptr()
-                               for parcel in self.slots.values() for slot in parcel.values()}
+        self.slot_addresses = SlotAddresses(self.slots)
         self.last_read = {what: step for step, instruction in enumerate(self.instructions)
                           for what in self._reads(instruction)}
         self.arriving: dict[Work, Landing] = {}

@@ -24,6 +24,7 @@ import torch
 
 from weft.runtime.execute import actions
 from weft.runtime.execute.actions import Action, Batch
+from weft.runtime.execute.slot_addresses import SlotAddresses
 from weft.runtime.plan.buffers import OPEN_SENDS, Landing
 from weft.runtime.plan.lanes import memory_waits, queues
 from weft.runtime.plan.program import Instruction, Recv, Reduce, Send, Work
@@ -246,8 +247,7 @@ class _Compiler:
         self.memory = memory_waits(self.plan, self.rank)
         self.landings = {landing.what: landing for landing in self.table.receives}
         self.locks = {what: threading.Lock() for what in self.landings}
-        self.slot_addresses = {slot.untyped_storage().data_ptr()
-                               for parcel in self.slots.values() for slot in parcel.values()}
+        self.slot_addresses = SlotAddresses(self.slots)
         self.readers: dict[Work, int] = {}
         for instruction in self.instructions:
             for what in self._reads(instruction):

@@ -155,7 +155,8 @@ def _require_boundary(boundary: object, name: str) -> None:
     import torch
 
     good = (isinstance(boundary, tuple) and len(boundary) == 2 and isinstance(boundary[0], tuple)
-            and all(type(size) is int and size >= 0 for size in boundary[0]) and isinstance(boundary[1], torch.dtype))
+            and all(size is None or (type(size) is int and size >= 0) for size in boundary[0])
+            and isinstance(boundary[1], torch.dtype))
     if not good:
         raise FactoryError(f"{name}: boundaries has {boundary!r:.100}, it must be a weft.runtime.Boundary "
-                           "of a shape (a tuple of whole numbers) and a torch.dtype")
+                           "of a shape (a tuple of whole numbers, None where a length is not known) and a torch.dtype")

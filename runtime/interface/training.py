@@ -16,10 +16,32 @@ __all__ = ["Boundary", "Ports", "Training"]
 
 
 class Boundary(NamedTuple):
-    """Shape and type of a tensor that one stage hands to another for one micro-batch."""
+    """Shape and type of a tensor that one stage hands to another for one micro-batch.
 
-    shape: tuple[int, ...]
+    A length of ``None`` is not known beforehand: it may differ from micro-batch to micro-batch, and is sent along
+    (:mod:`weft.runtime.transports.description`). All else is held against what a stage gives.
+    """
+
+    shape: tuple[int | None, ...]
     dtype: torch.dtype = torch.float32
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the plan knows every length."""
+        return None not in self.shape
+
+    @property
+    def known(self) -> tuple[int, ...]:
+        """The shape of one that :attr:`is_known`; raises ``ValueError`` for another."""
+        lengths = tuple(length for length in self.shape if length is not None)
+        if len(lengths) != len(self.shape):
+            raise ValueError(f"the shape {self.shape} is not known before a micro-batch has come")
+        return lengths
+
+    def fits(self, tensor: torch.Tensor) -> bool:
+        """Whether ``tensor`` is of this type and, where lengths are known, of this shape."""
+        return tensor.dtype == self.dtype and len(tensor.shape) == len(self.shape) and all(
+            wanted is None or wanted == length for wanted, length in zip(self.shape, tensor.shape, strict=True))
 
     @property
     def has_gradient(self) -> bool:

@@ -9,6 +9,7 @@ whose way depends on numbers is run on true ones (:func:`needs_numbers`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -214,13 +215,12 @@ def _foresee(function: Callable[..., Any], inputs: Callable[[], list[Tensor]],
 
 def _random(looks: Boundary, device: torch.device) -> Tensor:
     """Numbers at random; whole ones are 0, which is an index into anything."""
+    if not looks.is_known:
+        raise MeasureError(f"a boundary has the shape {looks.shape}: to measure stages, give every length")
     if looks.has_gradient:
-        return torch.randn(looks.shape, dtype=looks.dtype, device=device)
-    return torch.zeros(looks.shape, dtype=looks.dtype, device=device)
+        return torch.randn(looks.known, dtype=looks.dtype, device=device)
+    return torch.zeros(looks.known, dtype=looks.dtype, device=device)
 
 
 def _size(looks: Boundary) -> int:
-    size = looks.dtype.itemsize
-    for extent in looks.shape:
-        size *= extent
-    return size
+    return looks.dtype.itemsize * math.prod(looks.known)

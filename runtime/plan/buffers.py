@@ -4,7 +4,8 @@ Each RECV of a rank gets a *slot*. A slot is in use from its RECV to the last in
 arrived, and is then used again, by messages of the same size. Intervals on a line are an interval graph, so handing
 each message, in the order of their RECVs, any slot that is free uses as many slots as ever overlap: no colouring uses
 fewer (Golumbic, Algorithmic Graph Theory and Perfect Graphs, 1980, chapter 8). Sizes are kept apart: packing
-different ones into the least memory is NP-hard, and a pipeline has few.
+different ones into the least memory is NP-hard, and a pipeline has few. So are messages whose shapes the plan does not
+know: their slots have 0 bytes here and grow as messages come, which no check of memory can count.
 
 A receive is *posted* as early as its slot is free and the messages before it with the same peer, in either direction,
 have been started: the order of messages between two ranks stays that of the program, so what is proven for the program
@@ -33,19 +34,30 @@ OPEN_SENDS = 8
 
 
 class Part(NamedTuple):
-    """One tensor of a message: its name, shape, the name of its type (``"float32"``), and where in a buffer it lies."""
+    """One tensor of a message: its name, shape, the name of its type (``"float32"``), and where in a buffer it lies.
+
+    A length of ``None`` is known only when the message is sent.
+    """
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[int | None, ...]
     dtype: str
     offset: int
 
 
 class Layout(NamedTuple):
-    """What a message looks like: its tensors, and the bytes that a buffer for them has."""
+    """What a message looks like: its tensors, and the bytes that a buffer for them has.
+
+    Of a message with a length that is not known, the size is 0 and the offsets too: its buffer grows as messages come.
+    """
 
     parts: tuple[Part, ...]
     size: int
+
+    @property
+    def is_known(self) -> bool:
+        """Whether all lengths of all tensors are."""
+        return all(None not in part.shape for part in self.parts)
 
     def __str__(self) -> str:
         return " and ".join(f"{part.name} {list(part.shape)} of {part.dtype}".strip() for part in self.parts)
@@ -126,13 +138,13 @@ def buffer_table(instructions: Sequence[Instruction], layouts: Mapping[Instructi
         if isinstance(instruction, Recv):
             what, peer = instruction.what, instruction.peer
             last = max(step, last_use.get(what, step))
-            slot, free_from = slots.take(layouts[instruction].size, step, last)
+            slot, free_from = slots.take(layouts[instruction], step, last)
             posted = max(free_from, open_from.get(peer, 0)) if early else step
             open_from[peer] = posted
             receives.append(Landing(what, peer, layouts[instruction], step, posted, last, slot))
         elif isinstance(instruction, Send):
             open_from[instruction.peer] = step + 1
-            slot, _ = staging.take(layouts[instruction].size, step, done[step])
+            slot, _ = staging.take(layouts[instruction], step, done[step])
             sends.append(Staging(instruction.what, instruction.peer, layouts[instruction], step, done[step], slot))
     return BufferTable(tuple(slots.sizes), tuple(receives), tuple(staging.sizes), tuple(sends))
 
@@ -149,15 +161,16 @@ class _Slots:
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
-        self._free: dict[int, list[tuple[int, int]]] = defaultdict(list)  # size -> heap of (free from, slot)
+        #: By size and whether it is known: a heap of (free from, slot).
+        self._free: dict[tuple[int, bool], list[tuple[int, int]]] = defaultdict(list)
 
-    def take(self, size: int, first: int, last: int) -> tuple[int, int]:
+    def take(self, layout: Layout, first: int, last: int) -> tuple[int, int]:
         """A slot for steps ``first`` to ``last``, and the step from which it is free: the one free for longest."""
-        ready = self._free[size]
+        ready = self._free[layout.size, layout.is_known]
         if ready and ready[0][0] <= first:
             free_from, slot = heapq.heappop(ready)
         else:
             free_from, slot = 0, len(self.sizes)
-            self.sizes.append(size)
+            self.sizes.append(layout.size)
         heapq.heappush(ready, (last + 1, slot))
         return slot, free_from

@@ -97,6 +97,9 @@ class _Proof:
             if sizes[entry.slot] < entry.layout.size:
                 self._refuse(rank, entry.step, f"{entry.what} has {entry.layout.size} bytes, but {name} {entry.slot} "
                                                f"has {sizes[entry.slot]}")
+            if sizes[entry.slot] and not entry.layout.is_known:
+                self._refuse(rank, entry.step, f"{entry.what} has a shape that is not known, but {name} {entry.slot} "
+                                               f"has {sizes[entry.slot]} bytes for other messages")
             before = taken.get(entry.slot)
             if before is not None and begin <= before[1]:
                 self._refuse(rank, entry.step, f"{entry.what} may be written to {name} {entry.slot} from step {begin} "

@@ -35,7 +35,7 @@ from weft.runtime.ranks.watch import Unwatched, Watch
 from weft.runtime.replay.run import Trainer
 from weft.runtime.train.agreement import Allowed
 from weft.runtime.transports.buffer_tensors import allocate, view
-from weft.runtime.transports.interface import Parcel, Transfer
+from weft.runtime.transports.interface import Parcel, Transfer, TransportError
 
 __all__ = ["RankCost", "measure_rank", "single_rank"]
 
@@ -107,6 +107,8 @@ class _Neighbours:
 
     def __init__(self, session: Session, tables: Sequence[BufferTable]) -> None:
         table = tables[session.rank]
+        if any(not landing.layout.is_known for landing in table.receives):
+            raise TransportError("a rank alone must know the shapes of its messages: a boundary has a length of None")
         memory = allocate(table.slots, session.device)
         self._slots = {landing: view(memory[landing.slot], landing.layout) for landing in table.receives}
         for parcel in self._slots.values():

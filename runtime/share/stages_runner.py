@@ -122,7 +122,7 @@ class _Guarded(InTurn):
 
     def message(self, what: Work, target: int) -> Callable[[Parcel], Parcel]:
         made, runner = self.worker.message(what, target), self.runner
-        empty = {name: torch.zeros(shape, dtype=dtype, device=runner.session.device)
+        empty = {name: torch.zeros([length or 0 for length in shape], dtype=dtype, device=runner.session.device)
                  for name, (shape, dtype) in self.worker.layout(what, target).items()}
 
         def message(result: Parcel) -> Parcel:

@@ -15,6 +15,7 @@ with as many parameters deferred as now has the I and W that it was planned with
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -146,19 +147,17 @@ def _found(module: nn.Module, is_spread: bool, layers: tuple[str, ...]) -> Stage
 
 
 def _outputs(graph: StageGraph, training: Training) -> Iterator[tuple[int, int]]:
-    """The bytes that each stage hands to others, of those whose values all have a boundary."""
+    """The bytes that each stage hands to others, of those whose values all have a boundary of known
+    lengths."""
     wiring = Wiring(graph, training)
     for stage, ports in wiring.ports.items():
         handed = [value for value in ports.gives if value in wiring.takers]
-        if handed and all(value in wiring.boundaries for value in handed):
+        if handed and all(value in wiring.boundaries and wiring.boundaries[value].is_known for value in handed):
             yield stage, sum(_bytes(wiring.boundaries[value]) for value in handed)
 
 
 def _bytes(boundary: Boundary) -> int:
-    size = boundary.dtype.itemsize
-    for length in boundary.shape:
-        size *= length
-    return size
+    return boundary.dtype.itemsize * math.prod(boundary.known)
 
 
 # -- what differs ------------------------------------------------------------------------------------------------------

@@ -101,14 +101,19 @@ class Stages:
         return self._layouts[key]
 
     def message(self, what: Work, target: int) -> Callable[[Parcel], Parcel]:
-        """The same, as the boundaries say they look; the gradient of a value that was not used is zero."""
+        """The same, as the boundaries say they look; the gradient of a value that was not used is zero, or is left out
+        where its shape is not known."""
         layout, is_gradient = self.layout(what, target), _stage(what).letter != "F"
         if layout is TOKEN:
             token = {"": self.token}
             return lambda result: token
-        entries = list(layout.items())
+        if all(boundary.is_known for boundary in layout.values()):
+            entries = list(layout.items())
+            return lambda result: {name: self._checked(what, name, boundary, result.get(name), is_gradient)
+                                   for name, boundary in entries}
         return lambda result: {name: self._checked(what, name, boundary, result.get(name), is_gradient)
-                               for name, boundary in entries}
+                               for name, boundary in layout.items()
+                               if name in result or boundary.is_known or not is_gradient}
 
     def prepare(self, work: Work) -> Callable[[Mapping[Work, Parcel]], None] | None:
         """Wait for copies to or from the host, where they run beside the computation."""
@@ -268,14 +273,13 @@ class Stages:
         return data.to(self.device)
 
     def _checked(self, what: Work, name: str, boundary: Boundary, found: Tensor | None, is_gradient: bool) -> Tensor:
-        shape, dtype = boundary
-        if found is not None and found.shape == shape and found.dtype == dtype:
+        if found is not None and boundary.fits(found):
             return found
         if found is None and is_gradient:
-            return torch.zeros(shape, dtype=dtype, device=self.device)
+            return torch.zeros(boundary.known, dtype=boundary.dtype, device=self.device)
         seen = "nothing" if found is None else f"{tuple(found.shape)} of {found.dtype}"
         entry = name if self.wiring.is_chain else f"boundaries[{name!r}]"
-        raise SessionError(f"{what} gives {seen}, but {entry} says {tuple(shape)} of {dtype}")
+        raise SessionError(f"{what} gives {seen}, but {entry} says {tuple(boundary.shape)} of {boundary.dtype}")
 
     @staticmethod
     def _scalar(stage: int, value: str, loss: Tensor) -> Tensor:

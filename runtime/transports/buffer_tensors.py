@@ -20,12 +20,15 @@ def whole(size: int) -> int:
     return -(-size // ALIGNED) * ALIGNED
 
 
-def layout_of(tensors: Mapping[str, tuple[Sequence[int], torch.dtype]]) -> Layout:
-    """The layout of tensors of these shapes and types, one after another."""
+def layout_of(tensors: Mapping[str, tuple[Sequence[int | None], torch.dtype]]) -> Layout:
+    """The layout of tensors of these shapes and types, one after another; a length of ``None`` is not known."""
+    if any(None in shape for shape, _ in tensors.values()):
+        return Layout(tuple(Part(name, tuple(shape), _name(dtype), 0) for name, (shape, dtype) in tensors.items()), 0)
     parts, offset = [], 0
     for name, (shape, dtype) in tensors.items():
-        parts.append(Part(name, tuple(shape), str(dtype).removeprefix("torch."), whole(offset)))
-        offset = whole(offset) + math.prod(shape) * dtype.itemsize
+        part = Part(name, tuple(shape), _name(dtype), whole(offset))
+        parts.append(part)
+        offset = part.offset + math.prod(_lengths(part)) * dtype.itemsize
     return Layout(tuple(parts), offset)
 
 
@@ -36,11 +39,21 @@ def allocate(sizes: Sequence[int], device: torch.device) -> list[Tensor]:
 
 
 def view(memory: Tensor, layout: Layout) -> dict[str, Tensor]:
-    """The tensors of ``layout`` in ``memory`` (a 1-d tensor of bytes)."""
+    """The tensors of ``layout``, which is known, in ``memory`` (a 1-d tensor of bytes)."""
     return {part.name: _view(memory, part) for part in layout.parts}
 
 
 def _view(memory: Tensor, part: Part) -> Tensor:
     dtype = getattr(torch, part.dtype)
     assert isinstance(dtype, torch.dtype)
-    return memory[part.offset:part.offset + math.prod(part.shape) * dtype.itemsize].view(dtype).view(part.shape)
+    shape = _lengths(part)
+    return memory[part.offset:part.offset + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _lengths(part: Part) -> tuple[int, ...]:
+    assert None not in part.shape, part
+    return tuple(length for length in part.shape if length is not None)

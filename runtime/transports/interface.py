@@ -50,7 +50,11 @@ class Transport(Protocol):
     """One rank's side of all its messages. What it starts with one peer, it must start in the program's order."""
 
     def slot(self, landing: Landing) -> Parcel:
-        """Where ``landing`` lands, in its shapes; the same tensors in every step."""
+        """Where ``landing`` lands, in its shapes; the same tensors in every step.
+
+        Where the plan does not know a length, the mapping is the same in every step, and has the tensors of the last
+        message that was waited for.
+        """
 
     def receiver(self, landing: Landing) -> Callable[[], Transfer]:
         """A function that posts a receive, once for each call. Called before the first step. The function raises

@@ -17,12 +17,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
 
 from weft.runtime.plan.buffers import Landing, Staging
 from weft.runtime.transports.interface import Parcel, Transfer
+from weft.runtime.transports.one_sided_reads import Reads
 
 __all__ = ["Lane", "OneSided"]
 
@@ -45,19 +47,24 @@ class Lane(Protocol):
     def leave(self, number: int, size: int) -> None:
         """Message ``number``, of ``size`` bytes, leaves now."""
 
+    def sleep(self, number: int, seconds: float) -> None:
+        """Sleep for at most so many ``seconds``, if message ``number`` is not yet written, or until it is."""
+
 
 class OneSided:
     """The messages of one rank.
 
     ``slots`` are this rank's own, ``remote`` the receivers' for what it sends; ``lanes_in`` and ``lanes_out`` are by
     peer. ``alive(peer)`` says whether a peer's process still runs. ``now`` is the clock of the lanes' moments.
-    ``closed`` is called when it has been closed.
+    ``closed`` is called when it has been closed. ``reads`` has the messages whose shapes are not known, which have no
+    place in ``slots`` and ``remote``.
     """
 
     def __init__(self, slots: Mapping[Landing, Parcel], remote: Mapping[Staging, Parcel],
                  lanes_in: Mapping[int, Lane], lanes_out: Mapping[int, Lane], alive: Callable[[int], bool],
-                 now: Callable[[], float] = time.perf_counter, closed: Callable[[], None] = lambda: None) -> None:
-        self._slots, self._remote, self._in, self._out = slots, remote, lanes_in, lanes_out
+                 now: Callable[[], float] = time.perf_counter, closed: Callable[[], None] = lambda: None,
+                 reads: Reads | None = None) -> None:
+        self._slots, self._remote, self._in, self._out, self._reads = slots, remote, lanes_in, lanes_out, reads
         self.alive, self.now, self._on_close = alive, now, closed
         self._posted = dict.fromkeys(lanes_in, 0)
         self._started = dict.fromkeys(lanes_out, 0)
@@ -68,26 +75,29 @@ class OneSided:
         self._stream: torch.cuda.Stream | None = None
 
     def slot(self, landing: Landing) -> Parcel:
-        return self._slots[landing]
+        return self._slots[landing] if landing.layout.is_known else self._unknown.parcels[landing]
 
     def receiver(self, landing: Landing) -> Callable[[], Transfer]:
-        peer, lane, slot = landing.peer, self._in[landing.peer], self._slots[landing]
+        peer, lane, slot = landing.peer, self._in[landing.peer], self._slots.get(landing, {})
+        take = None if landing.layout.is_known else partial(self._unknown.take, landing)
 
         def receive() -> Transfer:
             number = self._posted[peer]
             self._posted[peer] = number + 1
             self._do(_Posting(lane, number, _kernels_so_far(slot)))
-            return _Arriving(self, lane, peer, number)
+            return _Arriving(self, lane, peer, number, take)
 
         return receive
 
     def sender(self, message: Staging) -> Callable[[Parcel], Transfer]:
-        peer, size, lane, target = message.peer, message.layout.size, self._out[message.peer], self._remote[message]
+        peer, lane, put, is_over = message.peer, self._out[message.peer], self._writer(message), _always
+        if not message.layout.is_known:
+            put, is_over = partial(self._unknown.offer, message), partial(self._unknown.is_taken, message)
 
         def send(parcel: Parcel) -> Transfer:
             number = self._started[peer]
             self._started[peer] = number + 1
-            leaving = _Leaving(lane, number, _kernels_so_far(parcel), self, peer, size, parcel, target)
+            leaving = _Leaving(lane, number, _kernels_so_far(parcel), self, peer, put, is_over, parcel)
             self._do(leaving)
             return leaving
 
@@ -106,10 +116,38 @@ class OneSided:
         if self._thread is not None:
             self._thread.join()
         self._slots, self._remote, self._in, self._out = {}, {}, {}, {}  # others' memory too can go now
+        if self._reads is not None:
+            self._reads.close()
         self._on_close()
 
-    def wait(self, done: Callable[[], bool], peer: int) -> None:
-        """Wait until ``done()``. Raises ``ConnectionError`` if ``peer`` ends before, and what the thread raised."""
+    @property
+    def _unknown(self) -> Reads:
+        assert self._reads is not None  # whoever has such messages has made it
+        return self._reads
+
+    def _writer(self, message: Staging) -> Callable[[Parcel], int]:
+        """What writes a parcel into the receiver's slot, and returns its bytes."""
+        target = self._remote.get(message, {})
+        device = next((place.device for place in target.values()), torch.device("cpu"))
+
+        def write(parcel: Parcel) -> int:
+            if device.type == "cuda":
+                stream = self.stream(device)
+                # A new thread stands at GPU 0: to go back there from a stream would make a context there.
+                with torch.cuda.device(device), torch.cuda.stream(stream):
+                    _copy(parcel, target)
+                stream.synchronize()
+            else:
+                _copy(parcel, target)
+            return message.layout.size
+
+        return write
+
+    def wait(self, done: Callable[[], bool], peer: int, sleep: Callable[[float], None] | None = None) -> None:
+        """Wait until ``done()``. Raises ``ConnectionError`` if ``peer`` ends before, and what the thread raised.
+
+        ``sleep(seconds)`` ends early when it is done; without it this looks from time to time.
+        """
         for _ in range(LOOKS):
             if done():
                 return
@@ -118,8 +156,11 @@ class OneSided:
         while not done():
             if self._failure is not None:
                 raise self._failure
-            time.sleep(nap)
-            nap = min(1.5 * nap, LONGEST_NAP)
+            if sleep is not None:
+                sleep(PULSE)
+            else:
+                time.sleep(nap)
+                nap = min(1.5 * nap, LONGEST_NAP)
             if time.monotonic() - looked > PULSE:
                 looked = time.monotonic()
                 if not self.alive(peer) and not done():
@@ -169,13 +210,16 @@ class _Arriving:
     lane: Lane
     peer: int
     number: int
+    take: Callable[[], None] | None  # what reads the message, where the sender cannot write it
 
     def wait(self) -> None:
-        self.transport.wait(lambda: self.lane.written > self.number, self.peer)
+        self.transport.wait(lambda: self.lane.written > self.number, self.peer, partial(self.lane.sleep, self.number))
         early = self.lane.arrival(self.number) - self.transport.now()
         while early > 0:
             time.sleep(early)
             early = self.lane.arrival(self.number) - self.transport.now()
+        if self.take is not None:
+            self.take()
 
 
 @dataclass(slots=True, eq=False)
@@ -199,35 +243,31 @@ class _Leaving:
     after: torch.cuda.Event | None  # the kernel that computes it
     transport: OneSided
     peer: int
-    size: int
-    parcel: Parcel | None  # None once it is written
-    target: Parcel
+    put: Callable[[Parcel], int]  # writes the message, or says where it is; returns its bytes
+    is_over: Callable[[], bool]  # once it is put
+    parcel: Parcel | None  # None once it is put
 
     def try_now(self) -> bool:
-        """Write the message, if its slot is free."""
+        """Put the message where its receiver looks, if its slot is free."""
         if self.lane.posted <= self.number or not _over(self.after):
             return False
         assert self.parcel is not None
-        device = next(iter(self.target.values())).device
-        if device.type == "cuda":
-            stream = self.transport.stream(device)
-            # A new thread stands at GPU 0: to go back there from a stream would make a context there.
-            with torch.cuda.device(device), torch.cuda.stream(stream):
-                self._write(self.parcel)
-            stream.synchronize()
-        else:
-            self._write(self.parcel)
-        self.lane.leave(self.number, self.size)
+        self.lane.leave(self.number, self.put(self.parcel))
         self.lane.written = self.number + 1
         self.parcel = None
         return True
 
     def wait(self) -> None:
-        self.transport.wait(lambda: self.parcel is None, self.peer)
+        self.transport.wait(lambda: self.parcel is None and self.is_over(), self.peer)
 
-    def _write(self, parcel: Parcel) -> None:
-        for name, place in self.target.items():
-            place.copy_(parcel[name], non_blocking=True)
+
+def _always() -> bool:
+    return True
+
+
+def _copy(parcel: Parcel, target: Parcel) -> None:
+    for name, place in target.items():
+        place.copy_(parcel[name], non_blocking=True)
 
 
 def _kernels_so_far(parcel: Parcel) -> torch.cuda.Event | None:

@@ -8,7 +8,7 @@ tensors goes as that many transfers, which no copy has to put together first.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -19,6 +19,7 @@ from weft.runtime.plan.buffers import BufferTable, Landing, Staging
 from weft.runtime.ranks.session import Session
 from weft.runtime.transports.buffer_tensors import allocate, view
 from weft.runtime.transports.interface import Parcel, Transfer, TransportError
+from weft.runtime.transports.two_messages import TwoMessages
 
 __all__ = ["ProcessGroupTransport"]
 
@@ -37,7 +38,7 @@ class _Begun:
 
     __slots__ = ("_handles", "_on_gpu", "_peer", "_sent")
 
-    def __init__(self, peer: int, handles: Sequence[dist.Work], on_gpu: bool, sent: Parcel | None = None) -> None:
+    def __init__(self, peer: int, handles: Sequence[dist.Work], on_gpu: bool, sent: object = None) -> None:
         self._peer, self._handles, self._on_gpu, self._sent = peer, handles, on_gpu, sent
 
     def wait(self) -> None:
@@ -54,10 +55,11 @@ class ProcessGroupTransport:
     """The messages of one rank over the session's process group (gloo) or one group a pair of ranks (NCCL).
 
     Groups made by pairs have one stream each, so a receive that waits holds up only its pair; they are made, and
-    used once, before the first step, in one order on all ranks.
+    used once, before the first step, in one order on all ranks. ``lent``: the memory of slots that others have made.
     """
 
-    def __init__(self, session: Session, table: BufferTable, backend: str) -> None:
+    def __init__(self, session: Session, table: BufferTable, backend: str,
+                 lent: Mapping[int, Tensor] | None = None) -> None:
         on_gpu = session.device.type == "cuda"
         if on_gpu != (backend == "nccl"):
             carries, has, use = ("CPU", "GPU", "nccl") if on_gpu else ("GPU", "CPU", "gloo")
@@ -65,8 +67,11 @@ class ProcessGroupTransport:
                                  f"{has}; use {use} or shared")
         self._staging_slots: list[Tensor | None] = [None] * len(table.staging_slots)
         self._table, self._device = table, session.device
-        slots = allocate(table.slots, session.device)
-        self._slots = {landing: view(slots[landing.slot], landing.layout) for landing in table.receives}
+        slots = {**dict(enumerate(allocate(table.slots, session.device))), **(lent or {})}
+        self._unknown = TwoMessages(table, session.device, has_tags=backend != "nccl")
+        self._slots: dict[Landing, Parcel] = {
+            landing: view(slots[landing.slot], landing.layout) if landing.layout.is_known
+            else self._unknown.parcels[landing] for landing in table.receives}
         self._channels = _connect(session, backend, {*(landing.peer for landing in table.receives),
                                                      *(message.peer for message in table.sends)})
 
@@ -79,6 +84,8 @@ class ProcessGroupTransport:
         return self._slots[landing]
 
     def receiver(self, landing: Landing) -> Callable[[], Transfer]:
+        if not landing.layout.is_known:
+            return self._unknown.receiver(landing, self._begins(landing.peer, sends=False), self._finish(landing.peer))
         peer, on_gpu, (group, number) = landing.peer, self._device.type == "cuda", self._channels[landing.peer]
         begin, targets = group.recv, [[_numbers(tensor)] for tensor in self._slots[landing].values()]
 
@@ -91,6 +98,8 @@ class ProcessGroupTransport:
         return receive
 
     def sender(self, message: Staging) -> Callable[[Parcel], Transfer]:
+        if not message.layout.is_known:
+            return self._unknown.sender(message, self._begins(message.peer, sends=True), self._finish(message.peer))
         peer, on_gpu, (group, number) = message.peer, self._device.type == "cuda", self._channels[message.peer]
         begin, names = group.send, [part.name for part in message.layout.parts]
 
@@ -107,6 +116,24 @@ class ProcessGroupTransport:
     def close(self) -> None:
         self._slots.clear()
         self._staging_slots.clear()
+        self._unknown.close()
+
+    def _begins(self, peer: int, *, sends: bool) -> Callable[[Tensor, int], dist.Work]:
+        """What starts sending one tensor to ``peer``, or receiving one from it, under a tag."""
+        group, number = self._channels[peer]
+        operation = group.send if sends else group.recv
+
+        def begin(tensor: Tensor, tag: int) -> dist.Work:
+            try:
+                return operation([tensor], number, tag)
+            except RuntimeError as error:
+                raise _gone(peer, error) from None
+
+        return begin
+
+    def _finish(self, peer: int) -> Callable[[Sequence[dist.Work], object], Transfer]:
+        on_gpu = self._device.type == "cuda"
+        return lambda handles, sent: _Begun(peer, handles, on_gpu, sent)
 
     def _staged(self, message: Staging) -> Parcel:
         memory = self._staging_slots[message.slot]

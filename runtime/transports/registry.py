@@ -12,6 +12,7 @@ from weft.runtime.transports.gloo import Gloo
 from weft.runtime.transports.interface import Devices, Transport, TransportError, TransportKind
 from weft.runtime.transports.nccl import Nccl
 from weft.runtime.transports.shared import Shared
+from weft.runtime.transports.symmetric import Symmetric
 
 if TYPE_CHECKING:
     import torch
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["TRANSPORTS", "device_for", "open_transport", "parse_transport"]
 
 #: All transports, in the order in which error messages list them.
-TRANSPORTS: tuple[type[TransportKind], ...] = (Gloo, Nccl, Shared, Emulated)
+TRANSPORTS: tuple[type[TransportKind], ...] = (Gloo, Nccl, Shared, Symmetric, Emulated)
 
 
 def parse_transport(text: str) -> TransportKind:

@@ -16,19 +16,22 @@ import platform
 import secrets
 import select
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
-from torch import Tensor
 
 from weft.runtime.plan.buffers import BufferTable, Landing, Staging
 from weft.runtime.ranks.session import Session
-from weft.runtime.transports.buffer_tensors import ALIGNED, allocate, view, whole
+from weft.runtime.transports.buffer_tensors import ALIGNED, view, whole
+from weft.runtime.transports.futex import Sleeper
+from weft.runtime.transports.gpu_slots import GpuSlots, IpcSlots
 from weft.runtime.transports.interface import Parcel, TransportError
 from weft.runtime.transports.one_sided import OneSided
+from weft.runtime.transports.one_sided_reads import Reads, note_words
+from weft.runtime.transports.reach import OwnHost, can_read
 
-__all__ = ["matching", "share"]
+__all__ = ["can_share", "matching", "share"]
 
 LANE = 2 * ALIGNED  # bytes: a line for what the receiver writes, and one for what the sender writes
 
@@ -45,6 +48,7 @@ class _Counters:
         self._posted = memory[offset:offset + 8].cast("q")
         self._written = memory[offset + ALIGNED:offset + ALIGNED + 8].cast("q")
         self._moments, self._link, self._now = moments, link, now
+        self._sleeper = Sleeper(memory, offset + ALIGNED)
         self._free = 0.0  # when the emulated link has carried what left before
 
     @property
@@ -62,6 +66,12 @@ class _Counters:
     @written.setter
     def written(self, count: int) -> None:
         self._written[0] = count
+        self._sleeper.wake()
+
+    def sleep(self, number: int, seconds: float) -> None:
+        written = self._written[0]
+        if written <= number:
+            self._sleeper.sleep(written, seconds)
 
     def arrival(self, number: int) -> float:
         return 0.0 if self._moments is None else self._moments[number % len(self._moments)]
@@ -72,6 +82,31 @@ class _Counters:
         latency, bandwidth = self._link
         self._free = max(self._now(), self._free) + size / bandwidth
         self._moments[number % len(self._moments)] = self._free + latency
+
+
+class _Note:
+    """The :class:`~weft.runtime.transports.one_sided_reads.Note` of ``count`` words at ``offset`` of a shared memory:
+    a line for what the receiver writes, then the sender's."""
+
+    def __init__(self, memory: memoryview, offset: int, count: int) -> None:
+        self._taken = memory[offset:offset + 8].cast("q")
+        self._words = memory[offset + ALIGNED:offset + ALIGNED + 8 * count].cast("q")
+
+    @property
+    def taken(self) -> int:
+        return self._taken[0]
+
+    @taken.setter
+    def taken(self, count: int) -> None:
+        self._taken[0] = count
+
+    def write(self, words: Iterable[int]) -> None:
+        """Say this, in as many words as the note has."""
+        self._words[:] = array("q", words)
+
+    def read(self) -> list[int]:
+        """What has been said."""
+        return self._words.tolist()
 
 
 class _Shape:
@@ -86,60 +121,91 @@ class _Shape:
         for size in () if on_gpu else table.slots:
             self.slots.append(at)
             at += whole(size)
+        self.notes = {}
+        for landing in table.receives:
+            if not landing.layout.is_known:
+                self.notes[landing] = at
+                at += ALIGNED + whole(8 * note_words(landing))
         self.size = at
 
 
-def share(session: Session, tables: Sequence[BufferTable], link: tuple[float, float] | None) -> OneSided:
+def share(session: Session, tables: Sequence[BufferTable], link: tuple[float, float] | None = None,
+          gpu_slots: Callable[[Session, Sequence[BufferTable]], GpuSlots] = IpcSlots) -> OneSided:
     """The transport of this rank; all ranks must call it together. ``link`` is an emulated link's latency in seconds
-    and bandwidth in bytes per second. Raises :class:`~weft.runtime.transports.interface.TransportError` where memory
-    cannot be shared."""
+    and bandwidth in bytes per second. ``gpu_slots`` makes the slots of stages that run on GPUs. Raises
+    :class:`~weft.runtime.transports.interface.TransportError`, on all ranks, where memory cannot be shared."""
     rank, table = session.rank, tables[session.rank]
-    if platform.machine().lower() not in ("x86_64", "amd64") or not hasattr(os, "memfd_create"):
+    if not can_share():
         raise TransportError("--transport shared needs Linux on x86-64; use gloo or nccl")
     if link is not None and session.device.type == "cuda":
         raise TransportError("--transport emulated is for stages that run on a CPU")
-    memories = _Memories(session, tables, link)
-    slots = {landing: memories.slot(rank, landing) for landing in table.receives}
-    remote = {message: memories.slot(message.peer, landing) for message, landing in matching(rank, tables).items()}
-    session.barrier("to share memory")
-    os.close(memories.file)  # all ranks have mapped what they need
+    memories = _Memories(session, tables, link, gpu_slots)
+    targets = matching(rank, tables)
+    slots = {landing: memories.slot(rank, landing) for landing in table.receives if landing.layout.is_known}
+    remote = {message: memories.slot(message.peer, landing) for message, landing in targets.items()
+              if landing.layout.is_known}
+    reads = Reads(session.device, {landing: memories.note(rank, landing) for landing in table.receives
+                                   if not landing.layout.is_known},
+                  {message: memories.note(message.peer, landing) for message, landing in targets.items()
+                   if not landing.layout.is_known}, OwnHost(memories.pids, memories.readers))
     processes = _Processes(memories.pids)
     return OneSided(slots, remote, {peer: memories.lane(rank, peer) for peer in memories.pids},
                     {peer: memories.lane(peer, rank) for peer in memories.pids}, processes.alive,
-                    closed=processes.close)
+                    closed=processes.close, reads=reads)
+
+
+def can_share() -> bool:
+    """Whether this machine's processes can share memory in the way that this needs."""
+    return platform.machine().lower() in ("x86_64", "amd64") and hasattr(os, "memfd_create")
 
 
 class _Memories:
-    """The shared memory of this rank and of its peers, mapped. All ranks must make theirs together.
+    """The shared memory of this rank and of its peers, mapped. All ranks must make theirs together, and all fail where
+    one does.
 
-    ``file`` is this rank's own memory, to be closed when all ranks have mapped it; ``pids`` are its peers' processes.
+    ``pids`` are the peers' processes; ``readers``, the peers that may read all memory of this one.
     """
 
-    def __init__(self, session: Session, tables: Sequence[BufferTable], link: tuple[float, float] | None) -> None:
+    def __init__(self, session: Session, tables: Sequence[BufferTable], link: tuple[float, float] | None,
+                 gpu_slots: Callable[[Session, Sequence[BufferTable]], GpuSlots]) -> None:
         self._tables, self._link, self._world = tables, link, session.world
         rank, table = session.rank, tables[session.rank]
-        self._rank, self._on_gpu = rank, session.device.type == "cuda"
-        token = secrets.token_bytes(16)
-        self.file, own = _own_memory(rank, self._shape(rank).size, token)
-        self._gpu_slots = allocate(table.slots, session.device) if self._on_gpu else []
-        found: list[Any] = session.exchange((os.getpid(), self.file, token, _gpu_handles(self._gpu_slots, table)),
-                                            "sharing memory")
-        self._peers_slots = _PeersSlots(rank, {owner: handles for owner, (*_, handles) in enumerate(found)})
+        self._rank, self._gpu_slots = rank, None if session.device.type == "cpu" else gpu_slots(session, tables)
+        token, own, file, trouble = secrets.token_bytes(16), mmap.mmap(-1, mmap.PAGESIZE), -1, ""
+        try:
+            file, own = _own_memory(rank, self._shape(rank).size, token)
+        except TransportError as error:
+            trouble = str(error)
+        address = torch.frombuffer(own, dtype=torch.uint8).data_ptr()
+        found = session.exchange((trouble, os.getpid(), file, token, address), "sharing memory")
+        _require_none(said for said, *_ in found)
         peers = {landing.peer for landing in table.receives} | {message.peer for message in table.sends}
-        self.pids = {peer: found[peer][0] for peer in sorted(peers)}
+        self.pids = {peer: found[peer][1] for peer in sorted(peers)}
         self._memories = {rank: memoryview(own)}
+        readable = set()
         for peer, pid in self.pids.items():
-            _, file, its_token, _ = found[peer]
-            self._memories[peer] = memoryview(_map(peer, pid, file, its_token, self._shape(peer)))
+            _, _, its_file, its_token, its_address = found[peer]
+            try:
+                self._memories[peer] = memoryview(_map(peer, pid, its_file, its_token, self._shape(peer)))
+            except TransportError as error:
+                trouble = str(error)
+            if can_read(pid, its_address, its_token):
+                readable.add(peer)
+        mapped = session.exchange((trouble, readable), "sharing memory")
+        os.close(file)  # all ranks have mapped what they need
+        _require_none(said for said, _ in mapped)
+        self.readers = {peer for peer in self.pids if rank in mapped[peer][1]}
 
     def slot(self, owner: int, landing: Landing) -> Parcel:
         """Where ``landing`` lands in the memory of rank ``owner``."""
-        if self._on_gpu:
-            memory = (self._gpu_slots[landing.slot] if owner == self._rank
-                      else self._peers_slots[owner, landing.slot])
-            return view(memory, landing.layout)
+        if self._gpu_slots is not None:
+            return view(self._gpu_slots.at(owner, landing.slot), landing.layout)
         return view(torch.frombuffer(self._memories[owner], dtype=torch.uint8, count=landing.layout.size,
                                      offset=self._shape(owner).slots[landing.slot]), landing.layout)
+
+    def note(self, owner: int, landing: Landing) -> _Note:
+        """What is said of ``landing``, in the memory of rank ``owner``."""
+        return _Note(self._memories[owner], self._shape(owner).notes[landing], note_words(landing))
 
     def lane(self, owner: int, source: int) -> _Counters:
         """The counters of what rank ``source`` sends to rank ``owner``, in the owner's memory."""
@@ -151,7 +217,13 @@ class _Memories:
         return _Counters(memory, shape.lanes + source * LANE, moments, self._link, time.perf_counter)
 
     def _shape(self, owner: int) -> _Shape:
-        return _Shape(self._tables[owner], self._world, self._on_gpu)
+        return _Shape(self._tables[owner], self._world, self._gpu_slots is not None)
+
+
+def _require_none(troubles: Iterable[str]) -> None:
+    """Raise the first of all ranks' troubles, if there is one."""
+    if (trouble := next(filter(None, troubles), None)) is not None:
+        raise TransportError(trouble)
 
 
 def _own_memory(rank: int, size: int, token: bytes) -> tuple[int, mmap.mmap]:
@@ -160,6 +232,7 @@ def _own_memory(rank: int, size: int, token: bytes) -> tuple[int, mmap.mmap]:
     try:
         os.posix_fallocate(file, 0, size)
     except OSError as error:
+        os.close(file)
         raise TransportError(f"--transport shared: rank {rank} cannot have {size} bytes of shared memory: "
                              f"{error.strerror}") from None
     own = mmap.mmap(file, size)
@@ -205,27 +278,3 @@ class _Processes:
         for handle in self._handles.values():
             os.close(handle)
         self._handles.clear()
-
-
-def _gpu_handles(slots: Sequence[Tensor], table: BufferTable) -> dict[tuple[int, int], Any]:
-    """By slot and peer, what opens it there. PyTorch counts who has a tensor: it wants each handle opened once, no more
-    and no less, or it complains at the end that memory was let go while others had it."""
-    from torch.multiprocessing.reductions import reduce_tensor
-
-    writers = sorted({(landing.slot, landing.peer) for landing in table.receives}) if slots else []
-    return {(slot, peer): reduce_tensor(slots[slot]) for slot, peer in writers}  # type: ignore[no-untyped-call]
-
-
-class _PeersSlots(dict[tuple[int, int], Tensor]):
-    """Slots in the memory of peers, by owner and number, each opened at its first use."""
-
-    def __init__(self, rank: int, handles: dict[int, dict[tuple[int, int], Any]]) -> None:
-        super().__init__()
-        self._rank, self._handles = rank, handles
-
-    def __missing__(self, key: tuple[int, int]) -> Tensor:
-        owner, slot = key
-        build, arguments = self._handles[owner][slot, self._rank]
-        self[key] = opened = build(*arguments)
-        assert isinstance(opened, Tensor)
-        return opened

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from functools import cached_property
 
-from weft.solver.choices.bounds import bound_of
-from weft.solver.choices.loads import load_bound
 from weft.solver.choices.looks import first_looks
 from weft.solver.choices.node import Node
+from weft.solver.choices.relaxed.bounds import bound_of
+from weft.solver.choices.relaxed.loads import load_bound
 from weft.solver.wide.block import Options
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.rounds import Rounds

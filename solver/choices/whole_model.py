@@ -19,8 +19,8 @@ from functools import cached_property
 
 from ortools.sat.python import cp_model
 
-from weft.solver.choices.certain import owners
-from weft.solver.choices.relaxed_memory import held_of
+from weft.solver.choices.relaxed.certain import owners
+from weft.solver.choices.relaxed.memory import held_of
 from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.confirm import proven
 from weft.solver.judge.validate import InvalidSchedule, validate

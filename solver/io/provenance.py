@@ -197,6 +197,17 @@ def _memory_stage(devices: int) -> _Shape:
     return shape
 
 
+def _overlap(value: Any, where: str) -> None:
+    """Why there is nothing to overlap, or what it brings."""
+    if isinstance(value, dict) and "nothing" in value:
+        _text(value["nothing"], f"{where}: nothing")
+        return
+    shapes: dict[str, _Shape] = {
+        "taken": _flag, "with": _at_least_0, "without": _either(_null, _at_least_0), "bound": _at_least_0,
+        "best_without_options": _either(_null, _at_least_0), "bound_over_placements": _at_least_0}
+    _object(None, **shapes)(value, where)
+
+
 def _calls(value: Any, where: str) -> None:
     _whole(value, where)
     _at_least_0(value, where)
@@ -212,7 +223,7 @@ _PLAIN: Mapping[str, _Shape] = {
     **dict.fromkeys(("steady_bound", "repetend_period", "repetend_period_bound", "bound_over_placements",
                      "bound_over_any_placement", "latency", "latency_bound", "latency_period", "span", "span_bound"),
                     _at_least_0),
-    "objective": _objective,
+    "objective": _objective, "overlap": _overlap,
     "techniques": _mapping(_object(calls=_calls, proofs=_calls, improvements=_calls, seconds=_at_least_0)),
     "options": _listing(_object(choice=_text, option=_text, taken=_flag, bound=_either(_null, _at_least_0),
                                 makespan=_either(_null, _at_least_0))),

@@ -40,6 +40,7 @@ _OPEN: Mapping[str, str] = {
     "objective": "it is what was asked for",
     "span_bound": "nothing here proves that no span is shorter",
     "options": "the other options are not in the file",
+    "overlap": "the schedules without overlap are not in the file",
 }
 _HOW = "it says how the schedule came about"
 
@@ -112,11 +113,29 @@ class _Solver:
         self._memory()
         self._placements()
         self._options(value)
+        self._overlap(value)
         for key in self.stated:
             if key in self.verified:
                 self.verdict.verified.append(f"solver.{key}")
             elif key not in self.false:
                 self.verdict.open[f"solver.{key}"] = _OPEN.get(key, _HOW)
+
+    def _overlap(self, value: float | None) -> None:
+        """What is found with overlap is this schedule, no worse than without and no better than the bounds."""
+        told = self.stated.get("overlap")
+        if not isinstance(told, dict) or "nothing" in told:
+            return
+        found = told["with"]
+        if value is None or not _equal(found, value):
+            self._refuse("overlap", f"said to lead to {self._time(found)}, but the schedule takes "
+                                    f"{'no time' if value is None else self._time(value)}")
+            return
+        for label, most, least in (("without", told["without"], found), ("best_without_options", told[
+                "best_without_options"], found), ("bound", found, told["bound"]),
+                ("bound_over_placements", found, told["bound_over_placements"])):
+            if most is not None and least > most * (1 + _TOLERANCE):
+                self._refuse("overlap", f"not possible: {label} is {self._time(told[label])} beside "
+                                        f"{self._time(found)} with overlap")
 
     def _refuse(self, key: str, why: str) -> None:
         self.false.add(key)

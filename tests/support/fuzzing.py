@@ -55,8 +55,10 @@ _GOOD: dict[str, tuple[str, ...]] = {
     "--problem": ("out.json", "problem.json", "tiny.yaml", "x.html"), "--format": ("tessel", "megatron", "pytorch"),
     "-o": ("out.svg", "out.json", "out.csv", "schedule.json", "problem.json", "tiny.yaml", "/dev/full", "no/x.json"),
     "--torch": ("2.6", "2.15"), "--stages": ("os:system", "json:loads", "tests.support.builders:chain", "x.py:f"),
-    "--rank-alone": ("all", "0", "9"), "--transport": ("gloo", "emulated:1,1", "shared"), "--device": ("cpu", "cuda"),
+    "--rank-alone": ("all", "0", "9"), "--transport": ("gloo", "emulated:1,1", "shared", "symmetric"),
+    "--device": ("cpu", "cuda"),
     "--replicas": ("1", "2"), "--checkpoint": (".", "/dev/null"), "--backward": ("split",),
+    "--overlap": ("auto", "none"),
     "--optimizer-copies": ("0", "2147483647"), "--time-scale": ("0.1",), "--timeline": ("out.json", "plan.json"),
 }
 
@@ -76,8 +78,9 @@ _SEARCH_FLAGS = ("--effort", "--time-limit", "--seed", "--workers", "--quiet", "
 #: Every command. An odd value may stand behind each of the flags, and behind the good one.
 COMMANDS: dict[str, _Command] = {
     "solve": _Command((("problem.json", "-n", "3"), ("tiny.yaml",), ("gpt.yaml", "-n", "2"),
-                       ("choices.json", "-n", "2"), ("jobs.json", "-n", "one=2,two=1")), _SEARCH,
-                      ("-n", *_SEARCH_FLAGS)),
+                       ("gpt.yaml", "-n", "2", "--overlap", "auto"), ("choices.json", "-n", "2"),
+                       ("jobs.json", "-n", "one=2,two=1")), _SEARCH,
+                      ("-n", "--overlap", *_SEARCH_FLAGS)),
     "compare": _Command((("problem.json", "-n", "3"), ("tiny.yaml",)), _SEARCH, ("-n", *_SEARCH_FLAGS[:-1])),
     "sweep": _Command((("problem.json", "-n", "2,3"), ("tiny.yaml", "--memory", "1x")),
                       (*_SEARCH, "--no-cache", "--workers", "1"),
@@ -119,6 +122,8 @@ COMMANDS: dict[str, _Command] = {
                          "--optimizer-copies")),
     "demo": _Command((("-o", "schedule.json"), ("-o", "/dev/null"), ("-o", "/nowhere/at/all/\0")), _SEARCH,
                      _SEARCH_FLAGS[:-1]),
+    # It never comes to starting ranks: one of the two is always wrong.
+    "transports": _Command((("--gpus", "-1", "--sizes", "x"),), (), ("--gpus", "--sizes")),
     "schema": _Command(((),), (), ("--json",)),
     "share": _Command((("problem.json", "problem.json"), ("problem.json", "jobs.json")), _SEARCH,
                       ("--ratio", "--max-slowdown", "--rounds", "--parallel", *_SEARCH_FLAGS)),

@@ -3,6 +3,7 @@ control."""
 
 from __future__ import annotations
 
+import ctypes
 import random
 import threading
 import time
@@ -15,7 +16,7 @@ import torch
 
 from weft.runtime.execute.executor import Executor, Parcel, Task, Worker
 from weft.runtime.interface.training import Boundary
-from weft.runtime.plan.buffers import BufferTable
+from weft.runtime.plan.buffers import BufferTable, Landing, Staging
 from weft.runtime.plan.plan import Plan
 from weft.runtime.plan.program import Reduce, StageWork, Work
 from weft.runtime.ranks.session import Session
@@ -23,9 +24,10 @@ from weft.runtime.ranks.watch import Unwatched
 from weft.runtime.transports.buffer_tensors import allocate, view
 from weft.runtime.transports.interface import Transport
 from weft.runtime.transports.one_sided import OneSided
+from weft.runtime.transports.one_sided_reads import Offer, Reads, note_words
 from weft.runtime.transports.shared_memory import matching
 
-__all__ = ["Lane", "Tracer", "expected", "run_in_threads"]
+__all__ = ["Lane", "Note", "OneMemory", "Tracer", "expected", "run_in_threads"]
 
 PATIENCE = 30.0  # seconds after which threads that wait for each other are told to stop
 Value = TypeVar("Value")
@@ -44,6 +46,36 @@ class Lane:
     def leave(self, number: int, size: int) -> None:
         pass
 
+    def sleep(self, number: int, seconds: float) -> None:
+        time.sleep(min(seconds, 1e-4))
+
+
+class Note:
+    """What is said of one message, in plain memory."""
+
+    def __init__(self, count: int) -> None:
+        self.taken, self._count, self._words = 0, count, [0] * count
+
+    def write(self, words: Iterable[int]) -> None:
+        self._words = list(words)
+        assert len(self._words) == self._count
+
+    def read(self) -> list[int]:
+        return self._words
+
+
+class OneMemory:
+    """How threads read what others have."""
+
+    def offer(self, message: Staging, tensors: Sequence[torch.Tensor]) -> Offer:
+        return Offer([tensor.contiguous() for tensor in tensors])
+
+    def read(self, peer: int, file: int, address: int, into: torch.Tensor) -> None:
+        ctypes.memmove(into.data_ptr(), address, into.nbytes)
+
+    def close(self) -> None:
+        pass
+
 
 class _World:
     """What the threads share: values they exchange, and the memory of their slots."""
@@ -59,18 +91,25 @@ class _World:
         self.values: list[Any] = [None] * self.size
         self.lanes = {(owner, source): Lane() for owner in range(self.size) for source in range(self.size)}
         self.slots: list[Any] = [None] * self.size
+        self.notes: dict[tuple[int, Landing], Note] = {}
 
     def connect(self, session: Session, tables: Sequence[BufferTable]) -> Transport:
-        rank = session.rank
+        rank, targets = session.rank, matching(session.rank, tables)
         self.slots[rank] = allocate(tables[rank].slots, torch.device("cpu"))
+        notes_in = {landing: Note(note_words(landing)) for landing in tables[rank].receives
+                    if not landing.layout.is_known}
+        self.notes.update({(rank, landing): note for landing, note in notes_in.items()})
         session.barrier("to share memory")
         peers = range(self.size)
+        notes_out = {message: self.notes[message.peer, landing] for message, landing in targets.items()
+                     if not landing.layout.is_known}
         return OneSided(
-            {landing: view(self.slots[rank][landing.slot], landing.layout) for landing in tables[rank].receives},
+            {landing: view(self.slots[rank][landing.slot], landing.layout) for landing in tables[rank].receives
+             if landing.layout.is_known},
             {message: view(self.slots[message.peer][landing.slot], landing.layout)
-             for message, landing in matching(rank, tables).items()},
+             for message, landing in targets.items() if landing.layout.is_known},
             {peer: self.lanes[rank, peer] for peer in peers}, {peer: self.lanes[peer, rank] for peer in peers},
-            lambda peer: not self.over.is_set())
+            lambda peer: not self.over.is_set(), reads=Reads(torch.device("cpu"), notes_in, notes_out, OneMemory()))
 
 
 @dataclass
@@ -192,7 +231,7 @@ class Tracer:
 
     def message(self, what: Work, target: int) -> Callable[[Parcel], Parcel]:
         wanted = self.layout(what, target)
-        return lambda result: {name: result[name].expand(*shape).contiguous() for name, (shape, _) in wanted.items()}
+        return lambda result: {name: result[name].expand(*looks.known).contiguous() for name, looks in wanted.items()}
 
     def prepare(self, work: Work) -> Callable[[Mapping[Work, Parcel]], None]:
         def dawdle(results: Mapping[Work, Parcel]) -> None:

@@ -38,6 +38,7 @@ def solve(
     micro_batches: MicroBatches | None = None,
     throughput: Number | str | None = None,
     period: Number | str | None = None,
+    overlap: str = "none",
     options: SearchOptions | None = None,
     on_progress: Callable[[Progress], None] = lambda _: None,
     **search: Unpack[SearchKeywords],
@@ -56,6 +57,11 @@ def solve(
     number a job (``{"a": 8, "b": 4}``) and, where micro-batches differ, the class of each (``["short", "long"]``);
     ``reorder`` lets the search choose their order, ``ratio`` says how many of each job make a round.
 
+    With ``overlap="auto"`` a spec's collectives may run beside computation: the whole model on every GPU with its sums
+    of gradients in buckets, and stages on several GPUs with their all-reduces in chunks, as reduce-scatter and
+    all-gather, or with two micro-batches side by side; which of these, and how many chunks, is searched with the order.
+    ``solver["overlap"]`` says what it brings. It is never worse than without on the same placement.
+
     ``options`` limit the search (:class:`SearchOptions`: ``time_limit``, 60 s by default, ``effort``, ``seed``,
     ``workers``, ``objective``); each can also be given as a keyword, which goes before:
     ``solve("gpt.yaml", time_limit=30)``. ``effort`` limits CP-SAT's deterministic time, so that a ``seed`` repeats a
@@ -68,7 +74,7 @@ def solve(
     from weft.solver.objectives import OBJECTIVES
 
     return solve_for(source, micro_batches, SearchOptions.given(options, search, objectives=OBJECTIVES), on_progress,
-                     throughput=throughput, period=period)
+                     throughput=throughput, period=period, overlap=overlap)
 
 
 def compare(

@@ -1,4 +1,4 @@
-"""From a module to a running pipeline."""
+"""From a module to a running pipeline, and what carries its tensors."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
     from weft.app.pipeline.lib.running import Compile
     from weft.app.pipeline.run.pipe import Pipeline
+    from weft.app.transports import Transports
     from weft.runtime.captured.materials import Fill
     from weft.runtime.checkpoint.weights import State
     from weft.runtime.plan.plan import Plan
     from weft.solver.schedule import Schedule
 
-__all__ = ["pipeline", "train"]
+__all__ = ["pipeline", "train", "transports"]
 
 
 def pipeline(
@@ -160,3 +161,17 @@ def train(setup: str | None = None, *, example: str | None = None, gpus: int | N
              *(word for option, value in given.items() if value is not None for word in (option, str(value))),
              *(["--json"] if as_json else [])]
     return launch_ranks(2 if gpus is None else gpus, rank_command(words), patient=checkpoint is not None)
+
+
+def transports(*, gpus: int = 2, sizes: Sequence[int] | None = None) -> Transports:
+    """Try every transport between two ranks of this machine, on the CPU and on up to ``gpus`` GPUs.
+
+    Known tensors of several types and shapes, with messages of about ``sizes`` bytes (default 4 KiB, 1 MiB and 16 MiB),
+    are sent and compared, and calls are timed beside ``torch.distributed.rpc``. ``.good`` says whether all that should
+    work here does, ``.unchecked`` what this machine cannot have, ``str()`` is the table, ``.to_json()`` the numbers.
+
+    Raises ``ValueError`` for sizes that no message can have.
+    """
+    from weft.app.transports import SIZES, try_transports
+
+    return try_transports(gpus, SIZES if sizes is None else sizes)

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from weft.app.latency.serving import Serving
     from weft.app.lib.sources import MicroBatches, Source
 
-__all__ = ["solve_for"]
+__all__ = ["OVERLAP", "solve_for"]
+
+#: What may be asked of collectives: that nothing runs beside them, or that what does is searched.
+OVERLAP = ("none", "auto")
 
 
 def solve_for(
@@ -26,8 +29,18 @@ def solve_for(
     *,
     throughput: Number | str | None = None,
     period: Number | str | None = None,
+    overlap: str = "none",
 ) -> Schedule:
     """See :func:`weft.solve`."""
+    if overlap not in OVERLAP:
+        raise ValueError(f"overlap is {overlap!r}, it must be one of {', '.join(OVERLAP)}")
+    if overlap == "auto":
+        from weft.app.overlap import solve_overlapped
+
+        if throughput is not None or period is not None:
+            raise ValueError("throughput and period are floors for the objective 'latency', for which overlap is not "
+                             "searched: leave overlap or the floor out")
+        return solve_overlapped(source, micro_batches, options, on_progress)
     has_floor = throughput is not None or period is not None
     if options.objective != "latency":
         if has_floor:

@@ -103,7 +103,10 @@ def subject(schedule: Schedule) -> Subject:
     static = _per_device(stated, "static_memory", len(devices))
     total = schedule.solver.get("gpu_memory")
     if total is not None:
-        return Subject(schedule, static, _per_device(total, "gpu_memory", len(devices)))
+        own = total if isinstance(total, list) and len(total) == len(devices) else [total] * len(devices)
+        known = _per_device([0 if has is None else has for has in own], "gpu_memory", len(devices))
+        return Subject(schedule, static, tuple(None if has is None else number
+                                               for has, number in zip(own, known, strict=True)))
     caps = (None if capacity is None else base + capacity for base, capacity in zip(static, capacities, strict=True))
     return Subject(schedule, static, tuple(caps))
 

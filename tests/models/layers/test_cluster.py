@@ -169,14 +169,14 @@ def test_groups_that_lie_across_machines_take_the_network_for_their_collectives(
     share = REACHED["all_reduce"][4]
     for space, rate, latency in ((slow, 1e9, 30e-6), (fast, 10e9, 3e-6)):
         ring = latency + 2 * 3 * size / 4 / (rate * share)
-        assert space._timer(4)("all_reduce", size) == pytest.approx(ring, abs=1e-9)
-        assert space._timer(2)("all_reduce", size) == collective_time("all_reduce", size, 2, v100).seconds
+        assert space.timer(4)("all_reduce", size) == pytest.approx(ring, abs=1e-9)
+        assert space.timer(2)("all_reduce", size) == collective_time("all_reduce", size, 2, v100).seconds
     assert slow.costs[4][1].forward > fast.costs[4][1].forward
     assert slow.costs[2][1].forward == fast.costs[2][1].forward
     measured = _space(gpt("links: nvlink-v100, gpus_per_machine: 2", "tensor"))
     far = measured.network.far
     assert isinstance(far, MeasuredLink)
-    assert measured._timer(4)("all_reduce", 64 * MIB) == pytest.approx(6 * far.seconds(16 * MIB), abs=1e-9)
+    assert measured.timer(4)("all_reduce", 64 * MIB) == pytest.approx(6 * far.seconds(16 * MIB), abs=1e-9)
 
 
 def test_no_group_lies_across_machines_that_it_could_share() -> None:

@@ -14,7 +14,9 @@ from torch import distributed as dist
 
 from tests.support.programs import attention, convolutions, experts, mlp, numbers, random_plan, transformer
 from tests.support.ranks import launch_forked
+from weft.app.lib.options import SearchOptions
 from weft.app.plans.run import PlanOnRank
+from weft.app.plans.solving import Machine, solve_plan
 from weft.models.transform.checking import run_dense
 from weft.models.transform.plan import Plan
 
@@ -33,6 +35,9 @@ def plans(ranks: int) -> dict[str, Plan]:
         "co-shard": Plan(block).split(hidden, "f", ranks).co_shard(hidden, "f", 4).assign("*", range(ranks)),
         "pipeline": Plan(block).pipeline(["embed *.ln1 *.q *.k *.v *.attend *.out *.add1",
                                           "*.ln2 *.up *.act *.down *.add2 head entropy loss"], [0, 1], "b", 4),
+        "searched": solve_plan(Plan(trained).pipeline(["up bias act", "down residual loss"], [0, 1], "b", 4,
+                                                      schedule="open"),
+                               Machine({"*": 1.0}), SearchOptions(600.0, 0.0)).plan,
         "experts": Plan(gates).split("scores gates dispatch combine loss", "g", 2).split("up act down", "e", 2)
         .assign("*", range(2))}
     for model in (mlp, transformer, attention, convolutions, experts):

@@ -15,10 +15,10 @@ def test_a_product_of_integers_and_numbers() -> None:
     assert made.dtype == torch.float64 and made.tolist() == [1.0, 4.5]
 
 
-@pytest.mark.parametrize("target", [-100, 3])
+@pytest.mark.parametrize("target", [-1, 3])
 def test_a_target_that_is_none_is_refused(target: int) -> None:
     call = KernelCall("cross_entropy", ((("n",), ("v",)), (("n",),)), ((("n",),),), {"n": 2, "v": 3}, {"n": 0, "v": 0})
-    with pytest.raises(ValueError, match="a target is not one of 0 to 2: targets that are ignored are not known here"):
+    with pytest.raises(ValueError, match="a target is not one of 0 to 2, nor -100"):
         run_kernel(call, [torch.zeros(2, 3), torch.tensor([0, target])])
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tests.support.captured_models import made
 from weft.runtime.by_modules.check import checked
 from weft.runtime.by_modules.cut import ModuleCut
-from weft.runtime.by_modules.trace import Traced
+from weft.runtime.by_modules.trace import trace
 from weft.runtime.captured.captured import Captured, CaptureError
 
 
@@ -29,7 +29,7 @@ def quiet() -> Iterator[None]:
 
 
 def cut_of(model: nn.Module, split: list[str], *args: Any, **kwargs: Any) -> ModuleCut:
-    return ModuleCut(Traced.of(model, [(args, kwargs)], split))
+    return ModuleCut(trace(model, [(args, kwargs)], split))
 
 
 @pytest.mark.parametrize(("name", "split"), [
@@ -64,7 +64,7 @@ def test_what_crosses_is_what_is_read_later_and_masks_do_not() -> None:
 def test_batches_that_go_another_way_than_the_example_are_the_models() -> None:
     case = made("branches", 4)
     examples = [(made("branches", 4, seed).args, dict[str, Any]()) for seed in range(4)]
-    stages = ModuleCut(Traced.of(case.model, examples, ["layers.1", "layers.3"])).stages()
+    stages = ModuleCut(trace(case.model, examples, ["layers.1", "layers.3"])).stages()
     ways = set[bool]()
     for seed in range(8):
         x = made("branches", 4, seed).args[0]
@@ -197,10 +197,10 @@ def test_names_that_cannot_begin_a_stage_are_refused(split: list[Any], said: str
 
 
 def test_parameters_of_no_submodule_that_is_called_are_unread() -> None:
-    traced = Traced.of(Twice(), [((torch.randn(2, 3),), {})], ["rows.0"])
+    traced = trace(Twice(), [((torch.randn(2, 3),), {})], ["rows.0"])
     assert traced.unread() == ["idle.weight", "idle.bias"]
-    assert traced.digest == Traced.of(Twice(), [((torch.randn(2, 3),), {})], ["rows.0"]).digest
-    assert traced.digest != Traced.of(Twice(), [((torch.randn(4, 3),), {})], ["rows.0"]).digest
+    assert traced.digest == trace(Twice(), [((torch.randn(2, 3),), {})], ["rows.0"]).digest
+    assert traced.digest != trace(Twice(), [((torch.randn(4, 3),), {})], ["rows.0"]).digest
 
 
 def test_a_model_that_an_export_refuses_says_so_and_the_way_out() -> None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import sys
+
 import pytest
 
-from experiments.runtime.transports import PLANNED, Counts, compare
+from experiments.runtime.transports import PICKLED, PLANNED
+from tests.support.ranks import launch_forked
 
 
 @pytest.mark.slow
 def test_a_planned_transfer_is_one_message_without_allocation_or_copy() -> None:
-    results = compare(1, (4096, 2**20))
-    assert {(r.method, r.size): r.counts for r in results if r.method in PLANNED} == {
-        (method, size): Counts(1, 0, 0) for method in PLANNED for size in (4096, 2**20)}
-    pickled = next(r.counts for r in results if r.method == "send_object_list" and r.size == 2**20)
-    assert pickled.messages == 2 and (pickled.allocations or 0) > 0 and (pickled.copies or 0) > 0
+    ended = launch_forked(2, [sys.executable, "-m", "tests.support.count_ranks", "4096", str(2**20)], timeout=90)
+    assert [end.code for end in ended] == [0, 0], ended
+    found = json.loads(ended[0].output)
+    assert {(name, size): found[size][name] for size in found for name in PLANNED} == {
+        (name, size): [1, 0, 0] for name in PLANNED for size in ("4096", str(2**20))}
+    messages, allocations, copies = found[str(2**20)][PICKLED]
+    assert messages == 2 and allocations > 0 and copies > 0

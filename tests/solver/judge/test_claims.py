@@ -14,6 +14,7 @@ from tests.support.builders import chain, pipeline
 from tests.support.paths import DATA
 from weft.app.lib.judged import verdict
 from weft.cli.main import main
+from weft.solver.io.entries import FormatError
 from weft.solver.io.schedule_files import load_schedule, save_schedule, schedule_from_json, schedule_to_json
 from weft.solver.judge.claims import judge_claims
 from weft.solver.judge.validate import statements, violations
@@ -167,3 +168,29 @@ def test_peaks_are_exact() -> None:
     value = schedule_to_json(leaving)
     assert judge_claims({**value, "peak_memory": [1]}, schedule_from_json(value)).false == []
     assert judge_claims({**value, "peak_memory": [1.00000001]}, schedule_from_json(value)).false != []
+
+
+@pytest.mark.parametrize(("changed", "fault"), [
+    ({"with": 4.0}, "overlap is said to lead to 4"),
+    ({"without": 1.0}, "overlap is not possible: without is 1"),
+    ({"bound": 1e6}, "overlap is not possible: bound is"),
+    ({"bound_over_placements": 1e6}, "overlap is not possible: bound_over_placements is"),
+    ({}, None),
+])
+def test_what_overlap_brings_is_held_against_the_schedule(steady: Schedule, changed: dict[str, Any],
+                                                          fault: str | None) -> None:
+    told = {"taken": True, "without": 1e5, "with": steady.makespan, "bound": 1.0, "best_without_options": None,
+            "bound_over_placements": 1.0, **changed}
+    found = verdict(steady.with_solver(overlap=told))
+    assert [entry for entry in found.faults if "overlap" in entry] == [
+        entry for entry in found.faults if fault and fault in entry]
+    assert bool(found.faults) == bool(fault)
+    assert fault or "solver.overlap" in found.not_checked
+
+
+@pytest.mark.parametrize("told", [{"nothing": 3}, {"with": 1.0}, "much", {"taken": 1, "with": 1.0}])
+def test_what_overlap_brings_has_a_shape(steady: Schedule, told: object) -> None:
+    with pytest.raises(FormatError, match="overlap"):
+        schedule_from_json({**schedule_to_json(steady), "solver": {**steady.solver, "overlap": told}}, "here")
+    fine = {**schedule_to_json(steady), "solver": {**steady.solver, "overlap": {"nothing": "no collective"}}}
+    assert not verdict(schedule_from_json(fine, "here")).faults

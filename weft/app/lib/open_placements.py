@@ -24,7 +24,7 @@ class OpenPlacement:
 
     def least(self, objective: str) -> float:
         """What no schedule of any assignment is below, by its devices' work."""
-        from weft.solver.choices.loads import load_bound
+        from weft.solver.choices.relaxed.loads import load_bound
 
         return load_bound(self.problem, self.run, objective)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from weft.models.tensor_parallel.shapes import ShapeCandidate
     from weft.models.tensor_parallel.space import Space
 
-__all__ = ["Searched", "backward_title", "choice", "choice_lines", "covered_lines", "layout_title",
+__all__ = ["Searched", "backward_title", "choice", "choice_lines", "covered_lines", "layout_title", "overlap_lines",
            "shape_placement_details"]
 
 #: Placements that one line of text each tells of; the rest are counted.
@@ -133,6 +133,31 @@ def covered_lines(schedule: Schedule) -> list[str]:
     proof = ("proven optimal" if schedule.value <= bound * (1 + RELATIVE_TOLERANCE) else
              f"lower bound {' '.join(time_text(bound, schedule.problem.time_unit))}")
     return [f"covered   {proof} over {covered}; {others(covered)}"]
+
+
+def overlap_lines(schedule: Schedule) -> list[str]:
+    """What collectives beside computation bring, a line or two; none where nobody asked."""
+    told = schedule.solver.get("overlap")
+    if not isinstance(told, Mapping):
+        return []
+    if "nothing" in told:
+        return [f"overlap   nothing to overlap: {told['nothing']}"]
+
+    def shown(value: float) -> str:
+        return " ".join(time_text(value, schedule.problem.time_unit))
+
+    bound = f"bound {shown(told['bound_over_placements'])} over all placements and options listed"
+    if not told["taken"]:
+        return [f"overlap   no placement with overlap is better than {shown(schedule.value)} without; {bound}"]
+    if told["without"] is None:
+        line = f"without overlap nothing fits, with overlap {shown(told['with'])}"
+    else:
+        line = (f"without overlap {shown(told['without'])}, with overlap {shown(told['with'])} "
+                f"(−{max(0.0, 1 - told['with'] / told['without']):.1%})")
+    best = told.get("best_without_options")
+    return [f"overlap   {line} on this placement, bound {shown(told['bound'])}",
+            *([f"          the best placement without overlap takes {shown(best)}; {bound}"] if best is not None else
+              [f"          {bound}"])]
 
 
 def choice_lines(schedule: Schedule) -> list[str]:

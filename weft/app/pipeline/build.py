@@ -26,7 +26,7 @@ from weft.app.pipeline.planning.decide import Example, decide
 from weft.app.pipeline.planning.frozen import require_backwards
 from weft.app.pipeline.planning.memory.planned import require_memory_plan, treated_as_planned
 from weft.app.pipeline.run.pipe import Pipeline, target_spec
-from weft.runtime.by_modules.trace import Traced
+from weft.runtime.by_modules.trace import trace
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.cut import BATCH
 from weft.runtime.captured.division import InputLeaf
@@ -96,7 +96,7 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
     with autocasting(options.autocast, session.device):
         captured: Model = (
             Captured.of(module, part_args, part_kwargs, session.device) if options.split is None else
-            Traced.of(module, [micro_batch((args, kwargs), count, dims, i) for i in range(count)], options.split))
+            trace(module, [micro_batch((args, kwargs), count, dims, i) for i in range(count)], options.split))
     if (unread := captured.unread()) and not options.allow_unread:
         shown = ", ".join(unread[:3]) + (f" and {len(unread) - 3} more" if len(unread) > 3 else "")
         raise CaptureError(f"no operator reads the parameters {shown}: freeze them with requires_grad_(False), or pass "

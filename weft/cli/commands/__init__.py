@@ -32,6 +32,7 @@ _MODULES = (
     "fit",
     "capture",
     "profile",
+    "transports",
     "demo",
     "schema",
 )

@@ -45,8 +45,10 @@ def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--paced", action="store_true", help="start no micro-batch before the plan does, and tell "
                          "each one's latency (default: all are there from the start)")
     command.add_argument("--transport", metavar="NAME",
-                         help="what carries messages: gloo, nccl, shared (memory of one host), or a slow link, "
-                              "emulated:LATENCY,BANDWIDTH in s and bytes/s (default: nccl on GPUs, else gloo)")
+                         help="what carries messages: gloo (gloo:sockets: sockets on one host too), nccl, shared "
+                              "(memory of one host), symmetric (memory of its GPUs), or a slow link, "
+                              "emulated:LATENCY,BANDWIDTH in s and bytes/s (default: nccl on GPUs, else gloo); "
+                              "`weft transports` tries them")
     command.add_argument("--reserve", type=count, metavar="BYTES",
                          help="what a device has beyond its planned capacity, for messages that arrive early "
                               "(default: 1 GiB)")

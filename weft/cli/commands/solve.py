@@ -6,6 +6,7 @@ import argparse
 import json
 
 from weft import api
+from weft.app.objectives import OVERLAP
 from weft.cli.lib.arguments import add_floor, add_kinds, add_objective, add_search, add_spec
 from weft.cli.lib.command import GOOD, SPEC, Command
 from weft.cli.lib.output import JSON, require_output, save, search
@@ -20,13 +21,16 @@ def _arguments(command: argparse.ArgumentParser) -> None:
     add_objective(command)
     add_floor(command)
     add_kinds(command)
+    command.add_argument("--overlap", choices=OVERLAP, default=OVERLAP[0],
+                         help="whether a spec's collectives may run beside computation: none, or auto, searched with "
+                              "the schedule (default: none)")
     add_search(command, time_limit=60.0)
 
 
 def _run(options: argparse.Namespace) -> int:
     require_output(options.output, "a schedule", JSON, [options.spec])
     schedule = search(api.solve, options.spec, options, micro_batches=options.micro_batches,
-                      throughput=options.throughput, period=options.period)
+                      throughput=options.throughput, period=options.period, overlap=options.overlap)
     if options.output is not None:
         save(schedule, options.output)
     if options.json:
@@ -57,12 +61,16 @@ COMMAND = Command(
         "step, from its own first block to its own last, as every GPU may begin the next step when it has ended this "
         "one. rate: the time per micro-batch of the steady state. latency: the time of one micro-batch, at the "
         "--throughput or the --period that it needs as its floor (weft latency shows the whole trade-off).",
+        "--overlap auto searches what collectives run beside: the whole model on every GPU, gradients summed in "
+        "buckets; stages on several GPUs, their all-reduces in chunks or as reduce-scatter and all-gather, or two "
+        "micro-batches side by side. It says what that brings over the same placement without.",
         "A block problem may have choices (its options are searched too, and what each costs is said), several jobs on "
         "the same GPUs (-n a=8,b=4), and micro-batches that differ in their costs (-n short,long,long, --reorder).",
     ),
     example=("weft solve gpt.yaml -o schedule.json --time-limit 30\n"
              "weft solve problem.json --micro-batches 16 --objective span\n"
              "weft solve jobs.json -n train=8,serve=16 --ratio train=1,serve=2\n"
+             "weft solve gpt.yaml --overlap auto\n"
              "weft solve gpt.yaml --objective latency --throughput 12.5/s --json"),
     arguments=_arguments,
     run=_run,

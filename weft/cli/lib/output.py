@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from weft.app.place.memory_plans import MemoryPlans
     from weft.app.share.result import Sharing
     from weft.app.sweep.result import Sweep
+    from weft.app.transports import Transports
     from weft.solver.schedule import Schedule
 
 __all__ = ["JSON", "keep_and_show", "kept", "require_folder", "require_output", "require_torch", "save", "search",
@@ -62,7 +63,7 @@ def told(listener: Callable[[_Progress], object],
     return tell
 
 
-def show(found: Comparison | Sharing | Sweep | Serving | Fitted | Report | MemoryPlans, as_json: bool,
+def show(found: Comparison | Sharing | Sweep | Serving | Fitted | Report | MemoryPlans | Transports, as_json: bool,
          width: int = 140) -> None:
     """A result's table, ``width`` columns wide where it is no terminal that reads it, or its numbers as JSON."""
     if as_json:

@@ -14,7 +14,7 @@ __all__ = ["summary"]
 
 def summary(schedule: Schedule) -> str:
     """A schedule in a few lines: makespan and period with their bounds, bubble, memory, notes."""
-    from weft.app.lib.verdicts import choice_lines, covered_lines
+    from weft.app.lib.verdicts import choice_lines, covered_lines, overlap_lines
     from weft.text.counts import choices_text, devices_text, micro_batches_text, unit_text
     from weft.text.units import memory_text, name_text, time_text
 
@@ -34,6 +34,7 @@ def summary(schedule: Schedule) -> str:
         *([f"choices   {choices_text(schedule)}"] if schedule.choices else []),
         *_objective_line(schedule, shown),
         *covered_lines(schedule),
+        *overlap_lines(schedule),
     ]
     period = schedule.period or schedule.solver.get("repetend_period")
     if period is not None and (schedule.rounds is None or schedule.rounds.run.rounds > 1):

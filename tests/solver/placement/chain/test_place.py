@@ -66,9 +66,9 @@ def test_a_good_cutoff_makes_a_large_graph_small_enough_for_proof() -> None:
 
 
 def test_what_is_too_large_for_proof_is_coarsened_and_said_to_be() -> None:
-    found = place_within(row(2000), Budget(seconds=60), params=replace(PARAMS, whole_variables=-1))
+    found = place_within(row(1000), Budget(seconds=60), params=replace(PARAMS, whole_variables=-1))
     assert found.solver["coarsening"].startswith("heuristic")
-    assert found.bound == pytest.approx(3999 / 4)
+    assert found.bound == pytest.approx(1999 / 4)
     assert found.gap < 0.01
 
 

@@ -60,9 +60,10 @@ def compiled(training: Training, how: Compile, session: Session, looks: Mapping[
 
 def _like(looks: Boundary | Tensor, device: torch.device, has_gradient: bool) -> Tensor:
     """Numbers that look so, as they come to a stage."""
+    shape = looks.known if isinstance(looks, Boundary) else tuple(looks.shape)
     if not looks.dtype.is_floating_point:
-        return torch.zeros(tuple(looks.shape), dtype=looks.dtype, device=device)
-    found = torch.randn(tuple(looks.shape), dtype=looks.dtype, device=device)
+        return torch.zeros(shape, dtype=looks.dtype, device=device)
+    found = torch.randn(shape, dtype=looks.dtype, device=device)
     return found.requires_grad_(has_gradient)
 
 

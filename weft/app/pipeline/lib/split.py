@@ -12,7 +12,7 @@ from weft.app.pipeline.lib.options import PipelineOptions
 from weft.app.pipeline.planning.whole_numbers import whole_numbers
 from weft.runtime.by_modules.check import checked
 from weft.runtime.by_modules.cut import ModuleCut
-from weft.runtime.by_modules.trace import Traced
+from weft.runtime.by_modules.traced import Traced
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.cut import Cut
 from weft.runtime.captured.division import Division

@@ -9,45 +9,28 @@ fits the memory makes way for another one.
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
-from weft.app.lib.judged import judged
 from weft.app.pipeline.lib.options import PipelineOptions
 from weft.app.pipeline.lib.precision import copies_of_weights
 from weft.app.pipeline.lib.split import Model, divided, fixed_places, stage_counts
-from weft.app.pipeline.planning.frozen import published
+from weft.app.pipeline.planning.cuts import Cuts, Tried
+from weft.app.pipeline.planning.given import given_plan
 from weft.app.pipeline.planning.machine import Machine, look_at
 from weft.app.pipeline.planning.measuring import Example, Ranks
-from weft.app.pipeline.planning.memory.planned import (
-    Attempt,
-    asked_decisions,
-    memory_notes,
-    memory_planned,
-    plan_with,
-    plans_memory,
-)
-from weft.app.pipeline.planning.problems import Run, held_bytes, loads, optimizer_bytes, peak_bytes, stage_problem
-from weft.app.pipeline.planning.row import Row, proposals, rank_of, rough_step
+from weft.app.pipeline.planning.memory.planned import asked_decisions, memory_notes, memory_planned, plan_with
+from weft.app.pipeline.planning.problems import Run, held_bytes, optimizer_bytes, peak_bytes
+from weft.app.pipeline.planning.trying import is_worth, run_schedule, try_cut
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.captured.division import Division, Known
 from weft.runtime.captured.loss import LOSS
 from weft.runtime.captured.materials import Materials
 from weft.runtime.captured.part import Goal
 from weft.runtime.captured.purity import Purity
-from weft.runtime.measure.measure_stages import measured_ties
-from weft.runtime.measure.stage_costs import MeasureError, StageCosts
-from weft.runtime.plan.plan import Plan, load_plan, plan_of
+from weft.runtime.plan.plan import Plan, plan_of
 from weft.runtime.ranks.session import Session
 from weft.runtime.train.stage import deferred_parameters
-from weft.solver.baselines import BASELINES, NotApplicable
-from weft.solver.feasibility.infeasible import Infeasible
-from weft.solver.io.schedule_files import load_schedule
-from weft.solver.judge.validate import violations
-from weft.solver.problem import BlockKind, Problem
+from weft.solver.problem import BlockKind
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import solve
 
@@ -56,14 +39,8 @@ __all__ = ["Decision", "Example", "decide"]
 #: Published schedules that need two stages a device, and where they stand: in a V.
 IN_A_V = ("zb-v", "zb-v-auto", "v-block")
 SHOWN = 4  # names in a sentence
-#: Cuts that are measured and run at most, and cuts that are looked at if some leave no schedule that fits.
-CUTS, LOOKS = 3, 8
-#: A schedule this much longer than the best of its cut is not run.
-WORSE = 1.1
-#: The share of the time limit that the search has for each schedule of a cut that is tried; the last one has half.
-SHARE, LAST = 1 / 8, 1 / 2
-#: Steps that running a schedule takes, about.
-RUNS = 5
+#: The share of the time limit that the last search has.
+LAST = 1 / 2
 #: By how much another order must promise a shorter step to be run too.
 GAIN = 0.995
 
@@ -79,20 +56,6 @@ class Decision:
     peaks: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True)
-class Tried:
-    """A cut with what its stages cost, and the schedules that were run on it."""
-
-    places: tuple[int, ...]
-    costs: Sequence[StageCosts]
-    runs: tuple[Run, ...]
-
-    @property
-    def best(self) -> Run:
-        """The one whose step took least."""
-        return min(self.runs, key=lambda run: run.measured)
-
-
 def decide(captured: Model, purity: Purity | None, example: Example, goal: Goal, session: Session,
            options: PipelineOptions, materials: Materials | None = None) -> Decision:
     """The plan of ``captured`` for the ranks of ``session``, which call it together, and all get the same. Where it is
@@ -102,7 +65,7 @@ def decide(captured: Model, purity: Purity | None, example: Example, goal: Goal,
     and measuring raise; what goes wrong on rank 0 is raised there alone.
     """
     ranks = Ranks(captured, purity, example, goal, session, options, materials)
-    given = ranks.told_plan(lambda: _given(options, session.world), "reading the plan")
+    given = ranks.told_plan(lambda: given_plan(options, session.world), "reading the plan")
     if given is not None and options.compile and any(block.kind == BlockKind.WEIGHT_GRAD
                                                      for block in given.problem.blocks):
         raise CaptureError("the plan splits backwards, which compiled stages cannot: leave compile out, or give a plan "
@@ -112,40 +75,18 @@ def decide(captured: Model, purity: Purity | None, example: Example, goal: Goal,
     machine = look_at(session, options, [int(size) for size in sizes if size is not None], ranks.model_bytes)
     counts = stage_counts(captured, _counts(machine, options, given), machine.ranks)
     row = None if fixed_places(captured, options) is not None else ranks.row(sizes)
-    cuts = _Cuts(ranks, machine, row, counts)
+    cuts = Cuts(ranks, machine, row, counts)
     if given is not None:
         places = ranks.told(cuts.following, "cutting the model")
         assert places is not None
         return Decision(places, plan_with(given, ranks.captured), (
             "the plan was given, its costs too", *memory_notes(ranks.captured)))
     while (places := ranks.told(cuts.following, "choosing a cut")) is not None:
-        _try(ranks, machine, places, cuts)
+        try_cut(ranks, machine, places, cuts)
     if ranks.told(lambda: not cuts.tried, "choosing a cut"):
-        ranks = memory_planned(ranks, machine, lambda own, places: cuts.attempted(_try(own, machine, places, cuts)),
+        ranks = memory_planned(ranks, machine, lambda own, places: cuts.attempted(try_cut(own, machine, places, cuts)),
                                cuts.best_attempt)
     return _settled(ranks, machine, cuts)
-
-
-def _given(options: PipelineOptions, ranks: int) -> Plan | None:
-    """The plan that the user has given, held against the ranks."""
-    schedule, plan, micro_batches = options.schedule, options.plan, options.micro_batches
-    if plan is not None:
-        found = plan if isinstance(plan, Plan) else load_plan(plan)
-    elif schedule is None or (isinstance(schedule, str) and schedule in BASELINES):
-        return None
-    else:
-        if isinstance(schedule, str) and not os.path.exists(schedule):
-            raise CaptureError(f"schedule is {schedule!r}, it must be a schedule, its file, or one of "
-                               f"{', '.join(BASELINES)}")
-        found = plan_of(judged(schedule if isinstance(schedule, Schedule) else load_schedule(schedule), in_turn=False))
-    if len(found.program.ranks) != ranks or found.micro_batches != micro_batches:
-        raise CaptureError(f"the plan is for {len(found.program.ranks)} ranks and {found.micro_batches} micro-batches, "
-                           f"but there are {ranks} ranks and micro_batches is {micro_batches}: start as many, or plan "
-                           "for these")
-    if found.stage_ranks is None:
-        raise CaptureError("the plan's blocks are no stages on one rank each, which is what a captured model is cut "
-                           "into: plan for stages in a row")
-    return found
 
 
 def _counts(machine: Machine, options: PipelineOptions, given: Plan | None) -> tuple[int, ...]:
@@ -157,173 +98,7 @@ def _counts(machine: Machine, options: PipelineOptions, given: Plan | None) -> t
     return tuple({"chain": machine.ranks, "v": 2 * machine.ranks}[shape] for shape in machine.shapes)
 
 
-# -- cuts --------------------------------------------------------------------------------------------------------------
-
-
-class _Cuts:
-    """Which cut is looked at next, and what was found of those before; all but :attr:`row` is rank 0's."""
-
-    def __init__(self, ranks: Ranks, machine: Machine, row: Row | None, counts: Sequence[int]) -> None:
-        self.ranks, self.machine, self.row, self.counts = ranks, machine, row, counts
-        self.options, self.name = ranks.options, type(ranks.captured.model).__name__
-        self.begun = time.monotonic()
-        self.looked: list[tuple[int, ...]] = []
-        self.tried: list[Tried] = []
-        self.reason: ValueError | None = None  # why the last cut left no schedule
-        self.planning = plans_memory(ranks, machine, counts)
-        self.attempts: list[Tried | None] = []
-        if row is not None and ranks.session.rank == 0 and any(amount is not None for amount in machine.memory):
-            self.row = ranks.kept(row)
-
-    def following(self) -> tuple[int, ...] | None:
-        """The cut to be looked at next; ``None`` if that is enough. Raises
-        :class:`~weft.runtime.captured.captured.CaptureError` where there is none at all."""
-        found = self._next()
-        if found is not None:
-            self.looked.append(found)
-        elif not self.tried and not self.planning:
-            raise CaptureError(f"no cut leaves a schedule that fits: {self.reason}") from self.reason
-        return found
-
-    def learn(self, tried: Tried) -> None:
-        """What the stages of a cut took says more of the row than operators by themselves."""
-        self.tried.append(tried)
-        if self.row is not None:
-            self.row = self.row.scaled(tried.places, loads(tried.best.fitted, len(tried.costs)))
-
-    def attempted(self, costs: Sequence[StageCosts]) -> Attempt:
-        """A cut with a memory plan was looked at, whose stages cost ``costs``; and whether a schedule of it ran."""
-        self.attempts.append(self.tried.pop() if self.tried else None)
-        return costs, self.attempts[-1] is not None
-
-    def best_attempt(self) -> int:
-        """Which of these took least, from here on the only one. Raises
-        :class:`~weft.runtime.captured.captured.CaptureError` where none leaves a schedule that fits."""
-        found = [(tried.best.measured, i) for i, tried in enumerate(self.attempts) if tried is not None]
-        if not found:
-            raise CaptureError(f"no cut leaves a schedule that fits, whatever operators are recomputed or offloaded: "
-                               f"{self.reason}") from self.reason
-        number = min(found)[1]
-        self.tried = [tried for tried in [self.attempts[number]] if tried is not None]
-        return number
-
-    def _next(self) -> tuple[int, ...] | None:
-        if self.row is None:
-            return None if self.looked else self._fixed()
-        if len(self.tried) >= CUTS or len(self.looked) >= LOOKS:
-            return None
-        if self.tried and time.monotonic() - self.begun > self.options.time_limit:
-            return None
-        row = self.row
-
-        @cache
-        def rough(places: tuple[int, ...]) -> float:
-            return self._rough(row, places)
-
-        found = [places for count in self.counts for places in proposals(
-            row, count, self.machine, self.options.micro_batches, rough)]
-        if not found and not self.looked:
-            raise CaptureError(f"{self.name} has {len(row.seconds)} operators, of which too few can be cut between for "
-                               f"{min(self.counts)} stages: start fewer ranks")
-        fresh = [places for places in found if places not in self.looked]
-        if len(self.counts) > 1:
-            fresh.sort(key=rough)
-        if not fresh or (self.tried and rough(fresh[0]) > min(rough(tried.places) for tried in self.tried)):
-            return None
-        return fresh[0]
-
-    def _fixed(self) -> tuple[int, ...]:
-        places, count = fixed_places(self.ranks.captured, self.options) or (), self.counts[0]
-        if len(places) != count - 1:
-            raise CaptureError(f"cuts has {len(places)} places, but {count} stages have {count - 1} between them")
-        return places
-
-    def _rough(self, row: Row, places: Sequence[int]) -> float:
-        name = self.options.schedule if self.options.schedule in BASELINES else None
-        return rough_step(row, places, self.machine, self.options.micro_batches, name)
-
-
-def _try(ranks: Ranks, machine: Machine, places: tuple[int, ...], cuts: _Cuts) -> Sequence[StageCosts]:
-    """Measure the stages of a cut, schedule them, and run the schedules that are good; what stages cost."""
-    costs = ranks.costs(places, lambda stage: rank_of(stage, len(places) + 1, machine.ranks))
-    found: list[Schedule] = []
-
-    def scheduled() -> int:
-        try:
-            found.extend(_schedules(ranks, machine, places, costs))
-        except (MeasureError, Infeasible) as error:
-            cuts.reason = error
-        return len(found)
-
-    runs: list[Run] = []
-    for i in range(ranks.told(scheduled, "searching for a schedule")):
-        if i and not ranks.told(lambda: _is_worth(runs[0], ranks.options), "searching for a schedule"):
-            break
-        run = _run(ranks, places, found[i] if found else None)
-        if run is not None:
-            runs.append(run)
-    if runs:
-        cuts.learn(Tried(places, costs, tuple(runs)))
-    return costs
-
-
-def _is_worth(run: Run, options: PipelineOptions) -> bool:
-    """Whether another schedule that takes about as long is to be run, by what that would take."""
-    return RUNS * run.measured <= options.time_limit
-
-
-def _run(ranks: Ranks, places: Sequence[int], schedule: Schedule | None) -> Run | None:
-    """Run what rank 0 has as ``schedule``, on all ranks; what came of it, there."""
-    plan = ranks.told_plan(lambda: None if schedule is None else plan_of(schedule), "planning")
-    if plan is None:
-        return None
-    found = ranks.calibrated(places, plan)
-    return None if found is None or schedule is None else Run(schedule, found)
-
-
-# -- schedules ---------------------------------------------------------------------------------------------------------
-
-
-def _schedules(ranks: Ranks, machine: Machine, places: Sequence[int], costs: Sequence[StageCosts]) -> list[Schedule]:
-    """The published schedule asked for, or what a short search finds with whole backwards and with split ones, if it is
-    about as good as the best of them.
-
-    Raises :class:`~weft.runtime.measure.stage_costs.MeasureError`,
-    :class:`~weft.solver.feasibility.infeasible.Infeasible` where nothing fits the memory.
-    """
-    options, ties = ranks.options, measured_ties(ranks.training(places))
-    problems = [stage_problem(costs, ties, machine, backward, options.micro_batches,
-                              copies_of_weights(options.dtype)[1]) for backward in machine.backwards]
-    if options.schedule is not None:
-        return [_published(str(options.schedule), problems, options.micro_batches, bool(options.compile))]
-    found: list[Schedule] = []
-    for i, problem in enumerate(problems):
-        try:
-            found.append(solve(problem, options.micro_batches, time_limit=SHARE * options.time_limit))
-        except Infeasible:
-            if not found and i == len(problems) - 1:
-                raise
-    best = min(schedule.makespan for schedule in found)
-    return [schedule for schedule in found if schedule.makespan <= WORSE * best]
-
-
-def _published(name: str, problems: Sequence[Problem], micro_batches: int, compiles: bool = False) -> Schedule:
-    """The schedule called ``name`` of the first problem that it is for."""
-    why = ""
-    for problem in problems:
-        try:
-            schedule = published(name, problem, micro_batches)
-        except NotApplicable as error:
-            why = str(error)
-            continue
-        if faults := violations(schedule):
-            raise MeasureError(f"schedule {name!r}: {faults[0]}")
-        return schedule
-    raise CaptureError(f"schedule {name!r} does not fit {len(problems[0].devices)} ranks: {why}" + (
-        ", which compiled stages cannot be" if compiles and "split" in why else ""))
-
-
-def _settled(ranks: Ranks, machine: Machine, cuts: _Cuts) -> Decision:
+def _settled(ranks: Ranks, machine: Machine, cuts: Cuts) -> Decision:
     """The best that was run, or what a last search finds on what was measured, if that is better when it is run."""
     best = min(cuts.tried, key=lambda tried: tried.best.measured) if cuts.tried else None
     again: list[Schedule] = []
@@ -331,7 +106,7 @@ def _settled(ranks: Ranks, machine: Machine, cuts: _Cuts) -> Decision:
     def searched() -> tuple[int, ...] | None:
         assert best is not None
         run = best.best
-        if ranks.options.schedule is None and _is_worth(run, ranks.options):
+        if ranks.options.schedule is None and is_worth(run, ranks.options):
             found = solve(run.fitted, ranks.options.micro_batches, time_limit=LAST * ranks.options.time_limit,
                           start=run.plain)
             if found.makespan < GAIN * run.alone:
@@ -339,7 +114,7 @@ def _settled(ranks: Ranks, machine: Machine, cuts: _Cuts) -> Decision:
         return best.places if again else None
 
     places = ranks.told(searched, "searching for a schedule")
-    run = None if places is None else _run(ranks, places, again[0] if again else None)
+    run = None if places is None else run_schedule(ranks, places, again[0] if again else None)
     decision: Decision | None = None
     if best is not None:
         decision = _decision(ranks, machine, best, best.best if run is None or run.measured > best.best.measured

@@ -15,7 +15,7 @@ from weft.app.pipeline.run.pipe import target_spec
 from weft.app.train.setup import Setup
 from weft.app.train.train import _batches
 from weft.runtime.by_modules.cut import ModuleCut
-from weft.runtime.by_modules.trace import Traced
+from weft.runtime.by_modules.trace import trace
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.captured.cut import BATCH
 from weft.runtime.captured.inputs.arguments import leaves_of, positional_names
@@ -31,7 +31,7 @@ def feeding(name: str, split: list[str], rank: int) -> Feeding:
     leaves = leaves_of(case.model, case.args, case.kwargs)
     dims = dims_of(0, leaves, tree_flatten((case.args, case.kwargs))[0])
     args, kwargs = micro_batch((case.args, case.kwargs), COUNT, dims)
-    traced = Traced.of(case.model, [(args, kwargs)], split)
+    traced = trace(case.model, [(args, kwargs)], split)
     layout = Layout([BATCH + leaf.name for leaf in leaves], leaves, tree_flatten((case.args, case.kwargs))[1],
                     tree_flatten((args, kwargs))[0], dims, COUNT, positional_names(case.model))
     goal = Goal(case.loss, None if case.loss is None else target_spec(case.target))

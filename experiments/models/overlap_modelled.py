@@ -1,0 +1,113 @@
+"""What collectives beside computation bring, modelled: GPT-1.3B on four V100 and Llama-3-8B on eight H100.
+
+    python -m experiments.models.overlap_modelled [--only tensor] [--effort 4]
+
+Each row is one way to use all GPUs: the whole model on every one (``data``, with recomputation where its activations
+need it), all GPUs computing every layer (``tensor``), or two or more groups that do (``groups``, the placement with the
+best overlapped step of those listed). It is solved without overlap and as ``weft solve --overlap auto`` does; the bound
+is proven over all options of the row's placements. Costs are modelled: V100's by the roofline fitted to its measured
+operators and with its measured collectives, H100's from its data sheet with V100's shares of the peaks, so its rows say
+what such a machine would do, not what one did. Writes overlap_modelled.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from experiments.lib.provenance import RESULTS, Record
+from weft.api import solve
+from weft.models.spec.spec import parse_spec
+from weft.solver.judge.validate import validate
+from weft.solver.schedule import Schedule
+from weft.text.options import assignment_title
+
+SPECS = {
+    "GPT-1.3B on 4 V100": """
+name: GPT-1.3B on 4 V100
+model: {{family: gpt, layers: 24, hidden: 2048, heads: 32, sequence: 1024, vocabulary: 51200}}
+costs: roofline
+cluster: {{gpus: 4, device: v100, memory: 32 GiB}}
+training: {{micro_batches: {count}, micro_batch_size: {size}, recompute: {recompute}}}
+placement: {{shapes: [{shape}]}}
+""",
+    "Llama-3-8B on 8 H100": """
+name: Llama-3-8B on 8 H100
+model: {{family: gpt, layers: 32, hidden: 4096, heads: 32, kv_heads: 8, feed_forward: 14336, sequence: 8192,
+         vocabulary: 128256, positions: rotary, norm: rms_norm, activation: swiglu, bias: false, tied: false,
+         attention: fused, dropout: false}}
+costs: roofline
+cluster: {{gpus: 8, device: h100, memory: 80 GiB}}
+training: {{micro_batches: {count}, micro_batch_size: {size}, recompute: {recompute}}}
+placement: {{shapes: [{shape}]}}
+"""}
+#: Model, shape, micro-batches, samples of each, whether layers recompute.
+CASES = (("GPT-1.3B on 4 V100", "data", 8, 4, True), ("GPT-1.3B on 4 V100", "data", 4, 2, True),
+         ("GPT-1.3B on 4 V100", "tensor", 8, 4, False), ("GPT-1.3B on 4 V100", "groups", 8, 4, False),
+         ("Llama-3-8B on 8 H100", "data", 8, 1, True), ("Llama-3-8B on 8 H100", "tensor", 8, 1, False),
+         ("Llama-3-8B on 8 H100", "groups", 8, 1, False))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Solve, print and write."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--only", nargs="+", default=["data", "tensor", "groups"], choices=["data", "tensor", "groups"])
+    parser.add_argument("--models", nargs="+", default=["GPT", "Llama"], help="the start of a model's name")
+    parser.add_argument("--effort", type=float, default=4.0, help="deterministic seconds of each search")
+    parser.add_argument("--output", type=Path, default=RESULTS / "overlap_modelled.json")
+    options = parser.parse_args(arguments)
+    record = Record(options.output)
+    rows = [_row(*case, options.effort) for case in CASES
+            if case[1] in options.only and case[0].startswith(tuple(options.models))]
+    _show(rows)
+    record.write({"effort": options.effort, "rows": rows}, part=len(rows) < len(CASES))
+    return 0
+
+
+def _row(model: str, shape: str, count: int, size: int, recompute: bool, effort: float) -> dict[str, Any]:
+    """One case, in seconds."""
+    began = time.process_time()
+    spec = parse_spec(SPECS[model].format(shape=shape, count=count, size=size, recompute=str(recompute).lower()))
+    found: Schedule = solve(spec, overlap="auto", effort=effort, time_limit=300.0)
+    validate(found)
+    told = found.solver["overlap"]
+    assert isinstance(told, dict)
+    without = [value for value in (told.get("without"), told.get("best_without_options")) if value is not None]
+    row = {"model": model, "shape": shape, "micro_batches": count, "micro_batch_size": size, "recompute": recompute,
+           "without": _rounded(told.get("without")), "best_without": _rounded(min(without, default=None)),
+           "with": _rounded(found.makespan), "bound": _rounded(told["bound_over_placements"]),
+           "placement": found.solver.get("placement"), "chosen": dict(found.choices),
+           "options": [{**option, "bound": _rounded(option["bound"]), "makespan": _rounded(option["makespan"])}
+                       for option in found.solver.get("options", ())] if found.choices else [],
+           "peak_gib": round(max(float(peak) + float(held) for peak, held in zip(
+               found.peak_memory, found.solver["static_memory"], strict=True)) / 2**30, 3),
+           "notes": list(found.solver.get("notes", ())), "cpu_seconds": round(time.process_time() - began, 1)}
+    print(f"{model}, {shape}: {row['best_without']} -> {row['with']} (bound {row['bound']}), {row['cpu_seconds']} s",
+          flush=True)
+    return row
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 9)
+
+
+def _show(rows: Sequence[dict[str, Any]]) -> None:
+    table = Table(title="a step in ms, modelled")
+    for heading in ("model", "shape", "micro-batches", "without", "with", "saved", "bound", "placement", "chosen"):
+        table.add_column(heading, justify="left" if heading in ("model", "shape", "placement", "chosen") else "right")
+    for row in rows:
+        table.add_row(row["model"], row["shape"], f"{row['micro_batches']} x {row['micro_batch_size']}",
+                      *(f"{row[key] * 1e3:.1f}" for key in ("best_without", "with")),
+                      f"{1 - row['with'] / row['best_without']:.1%}", f"{row['bound'] * 1e3:.1f}",
+                      row["placement"], assignment_title(row["chosen"]))
+    Console(width=200).print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""A program's stages as blocks on engines: what each holds, how long, and what it waits for; chains in chunks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from weft.models.communication.prices import Engine, Prices, Work, work_of
+from weft.models.communication.program import Program
+from weft.solver.problem import BlockKind
+from weft.solver.wide.block import Options, WideBlock, WideDependency
+
+__all__ = ["UNIT", "blocks_of", "engines_of"]
+
+#: Blocks last microseconds, rounded up to a tenth of a nanosecond.
+UNIT, _PARTS = 1e6, 10_000
+
+
+def engines_of(program: Program, prices: Prices, written: Program) -> list[Engine]:
+    """The engines that something runs on."""
+    return list(dict.fromkeys(engine for stage in program.stages for work in work_of(program, stage, prices, written)
+                              for engine in work.engines))
+
+
+def blocks_of(program: Program, prices: Prices, written: Program, index: Mapping[Engine, int], when: Options
+              ) -> list[WideBlock]:
+    """One block for each piece of work of each chunk; ``index`` has the devices of engines. All exist under ``when``.
+
+    A chunk waits for the chunk before it of the same stage, and for what it reads: of the same chain, that chunk.
+    """
+    return _Blocks(program, prices, written, index, when).all()
+
+
+class _Blocks:
+    def __init__(self, program: Program, prices: Prices, written: Program, index: Mapping[Engine, int], when: Options
+                 ) -> None:
+        self.program, self.index, self.when = program, index, when
+        self.works: dict[str, tuple[Work, ...]] = {
+            stage.name: work_of(program, stage, prices, written) for stage in program.stages}
+        self.chain = {name: number for number, overlap in enumerate(program.overlaps) for name in overlap.stages}
+        self.chunks = {name: overlap.chunks for overlap in program.overlaps for name in overlap.stages}
+
+    def all(self) -> list[WideBlock]:
+        return [block for stage in self.program.stages for chunk in range(self.chunks.get(stage.name, 1))
+                for block in self._pieces(stage.name, chunk)]
+
+    def _pieces(self, stage: str, chunk: int) -> list[WideBlock]:
+        found: list[WideBlock] = []
+        count = self.chunks.get(stage, 1)
+        for i, work in enumerate(self.works[stage]):
+            waits = dict.fromkeys([self._name(stage, chunk, i - 1)] if i else self._read(stage, chunk))
+            if chunk:
+                waits[self._name(stage, chunk - 1, i)] = None
+            seconds = _rounded_up(work.seconds / count + work.launch)
+            found.append(WideBlock(self._name(stage, chunk, i), BlockKind.OTHER,
+                                   tuple(self.index[engine] for engine in work.engines),
+                                   seconds, after=tuple(map(WideDependency, waits)),
+                                   when=self.when))
+        return found
+
+    def _name(self, stage: str, chunk: int, piece: int) -> str:
+        name = stage if piece == 0 else f"{stage}, summed"
+        return f"{name} {chunk}" if stage in self.chunks else name
+
+    def _read(self, stage: str, chunk: int) -> list[str]:
+        """The blocks that make what a chunk of a stage reads."""
+        return [name for tensor in self.program.by_name[stage].inputs for name in self._making(tensor, stage, chunk)]
+
+    def _making(self, tensor: str, reader: str, chunk: int) -> list[str]:
+        """The last block of what makes a tensor, seen from a chunk of its reader; through stages without time."""
+        maker = self.program.producer.get(tensor)
+        if maker is None:
+            return []
+        same = maker in self.chain and self.chain[maker] == self.chain.get(reader)
+        last = chunk if same else self.chunks.get(maker, 1) - 1
+        if self.works[maker]:
+            return [self._name(maker, last, len(self.works[maker]) - 1)]
+        return [name for read in self.program.by_name[maker].inputs for name in self._making(read, maker, last)]
+
+
+def _rounded_up(seconds: float) -> float:
+    """Microseconds; what a sum of floats is off by is not rounded up."""
+    return max(math.ceil(seconds * UNIT * _PARTS - 1e-3), 1) / _PARTS

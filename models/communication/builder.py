@@ -1,0 +1,137 @@
+"""Writes a program stage by stage: layouts follow from what is read, and what does not fit is refused at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from weft.models.communication.inference import in_a_row, made_by, require_slices
+from weft.models.communication.program import CommunicationError, Kind, Layout, Program, Source, Stage, Tensor
+
+__all__ = ["Builder"]
+
+
+class Builder:
+    """Every call adds a stage of a ``name`` and gives the name of the tensor that it makes, which is the same.
+
+    All raise :class:`~weft.models.communication.program.CommunicationError` for operands that do not fit: layouts,
+    shapes, groups, and slices that the number of ranks does not divide.
+    """
+
+    def __init__(self, name: str, ranks: int, *, itemsize: int = 4) -> None:
+        if ranks < 1:
+            raise CommunicationError(f"ranks is {ranks}, a program runs on at least one")
+        self.name, self.ranks, self.itemsize = name, ranks, itemsize
+        self.stages: list[Stage] = []
+        self.tensors: dict[str, Tensor] = {}
+        self.carried: dict[str, str] = {}
+
+    # -- tensors that are there --------------------------------------------------------------------------------------
+
+    def input(self, name: str, shape: Sequence[int] = (), layout: Layout = "replicated", axis: int | None = None, *,
+              group: int = 0) -> str:
+        """A tensor from outside; of shape () it is one number."""
+        return self._source(name, shape, "input", layout, axis, group)
+
+    def parameter(self, name: str, shape: Sequence[int], layout: Layout = "replicated", axis: int | None = None, *,
+                  group: int = 0) -> str:
+        """A weight."""
+        return self._source(name, shape, "parameter", layout, axis, group)
+
+    def state(self, name: str, shape: Sequence[int], layout: Layout = "replicated", axis: int | None = None, *,
+              group: int = 0) -> str:
+        """An optimizer's state."""
+        return self._source(name, shape, "state", layout, axis, group)
+
+    def _source(self, name: str, shape: Sequence[int], source: Source, layout: Layout, axis: int | None, group: int
+                ) -> str:
+        if axis is not None and layout != "sliced":
+            raise CommunicationError(f"{name!r} is {layout} and has an axis: only slices are cut along one")
+        tensor = in_a_row(Tensor(name, tuple(shape), layout, axis, self.itemsize, source, group))
+        require_slices(tensor, self.ranks, source)
+        return self._known(tensor)
+
+    def _known(self, tensor: Tensor) -> str:
+        if tensor.name in self.tensors:
+            raise CommunicationError(f"the name {tensor.name!r} is used twice")
+        self.tensors[tensor.name] = tensor
+        return tensor.name
+
+    # -- stages ------------------------------------------------------------------------------------------------------
+
+    def add(self, name: str, kind: Kind, inputs: Sequence[str], **attributes: Any) -> str:
+        """A stage of any kind but ``fused``."""
+        for tensor in inputs:
+            if tensor not in self.tensors:
+                raise CommunicationError(f"stage {name!r} reads {tensor!r}, which nothing before it makes")
+        stage = Stage(name, kind, tuple(inputs), (name,), attributes)
+        (made,) = made_by(stage, self.tensors, self.ranks)
+        self._known(made)
+        self.stages.append(stage)
+        return name
+
+    def matmul(self, name: str, left: str, right: str) -> str:
+        """``left`` (..., m, k) times ``right`` (k, n): local where both are cut along k."""
+        return self.add(name, "matmul", (left, right))
+
+    def pointwise(self, name: str, function: str, *operands: str, **attributes: Any) -> str:
+        """A function of :mod:`weft.models.communication.functions` of ``operands``, which broadcast."""
+        return self.add(name, "pointwise", operands, function=function, **attributes)
+
+    def norm(self, name: str, tensor: str) -> str:
+        """The root of the sum of squares; of a slice, that of all slices."""
+        return self.add(name, "norm", (tensor,))
+
+    def dropout(self, name: str, tensor: str, *, rate: float, seed: int = 0) -> str:
+        """Zeros with probability ``rate``, the others divided by 1 - ``rate``; ``seed`` and an element's place in the
+        whole tensor decide, whoever holds it."""
+        return self.add(name, "dropout", (tensor,), rate=rate, seed=seed)
+
+    def cast(self, name: str, tensor: str, *, itemsize: int) -> str:
+        """The same in elements of ``itemsize`` bytes."""
+        return self.add(name, "cast", (tensor,), itemsize=itemsize)
+
+    def update(self, name: str, old: str, new: str) -> str:
+        """``new`` is what the parameter or state ``old`` is in the next step."""
+        if old in self.tensors and self.tensors[old].source not in ("parameter", "state"):
+            raise CommunicationError(f"stage {name!r}: {old!r} is neither a parameter nor a state, and cannot be "
+                                     "updated")
+        if old in self.carried.values():
+            raise CommunicationError(f"stage {name!r}: {old!r} is updated twice")
+        made = self.add(name, "update", (old, new))
+        self.carried[made] = old
+        return made
+
+    def all_reduce(self, name: str, tensor: str) -> str:
+        """The sum over the ranks, on all of them."""
+        return self.add(name, "all_reduce", (tensor,))
+
+    def reduce_scatter(self, name: str, tensor: str, axis: int | None = None) -> str:
+        """The sum over the ranks, a slice of it on each."""
+        return self.add(name, "reduce_scatter", (tensor,), axis=axis)
+
+    def all_gather(self, name: str, tensor: str) -> str:
+        """All slices, on all ranks."""
+        return self.add(name, "all_gather", (tensor,))
+
+    def reduce(self, name: str, tensor: str, root: int = 0) -> str:
+        """The sum over the ranks at ``root``, zeros elsewhere: a local tensor of the same sum."""
+        return self.add(name, "reduce", (tensor,), root=root)
+
+    def broadcast(self, name: str, tensor: str, root: int = 0) -> str:
+        """What ``root`` has, on all ranks."""
+        return self.add(name, "broadcast", (tensor,), root=root)
+
+    def slice(self, name: str, tensor: str, axis: int | None = None) -> str:
+        """Rank i's part of a replicated tensor."""
+        return self.add(name, "slice", (tensor,), axis=axis)
+
+    def send(self, name: str, tensor: str) -> str:
+        """The same on the ranks of the next pipeline group."""
+        return self.add(name, "send", (tensor,))
+
+    def build(self, *outputs: str, carried: Mapping[str, str] | None = None) -> Program:
+        """The program that gives ``outputs`` and what is updated; ``carried``: further tensors that are a parameter or
+        state in the next step."""
+        return Program(self.name, self.ranks, tuple(self.stages), dict(self.tensors), outputs,
+                       {**self.carried, **(carried or {})})

@@ -1,0 +1,140 @@
+"""Where the tensors of a chain are cut so that it can run in chunks, and what a rank's chunk of a tensor is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from weft.models.communication.inference import extends
+from weft.models.communication.program import CommunicationError, Overlap, Program, Stage, Tensor
+
+__all__ = ["Cutting", "chunk_ranges"]
+
+
+def chunk_ranges(tensor: Tensor, overlap: Overlap, chunk: int, ranks: int) -> list[tuple[int, int]]:
+    """The parts, as (first, behind the last), of what a rank holds of ``tensor`` that are chunk ``chunk``.
+
+    They are along ``overlap.axes[tensor.name]`` of what is held, of all its elements in a row where that is ``None``.
+    """
+    axis = overlap.axes[tensor.name]
+    size = tensor.elements if axis is None else tensor.shape[axis]
+    slices = 1
+    if overlap.by_slices:
+        slices = ranks
+        if tensor.layout == "sliced" and tensor.axis == axis:
+            size, slices = size // ranks, 1
+    whole = size // slices
+    length = whole // overlap.chunks
+    return [(i * whole + chunk * length, i * whole + (chunk + 1) * length) for i in range(slices)]
+
+
+@dataclass
+class Cutting:
+    """``axes`` as in :class:`~weft.models.communication.program.Overlap`, and ``by_slices``."""
+
+    axes: dict[str, int | None] = field(default_factory=dict)
+    by_slices: bool = False
+
+    @classmethod
+    def of(cls, program: Program, chain: Iterable[Stage], axis: int | None) -> Cutting:
+        """``chain`` cut so that what its first stage makes is cut along ``axis`` (``None``: flattened).
+
+        Raises :class:`~weft.models.communication.program.CommunicationError` where a stage cannot be cut so.
+        """
+        cutting = cls()
+        leaves = [leaf for stage in chain for leaf in stage.leaves()]
+        first = program.tensors[leaves[0].outputs[0]]
+        made = {name for leaf in leaves for name in leaf.outputs}
+        whole: set[str] = set()
+        for leaf in leaves:
+            cut = [name for name in leaf.inputs if name in cutting.axes and name in made]
+            (output,) = leaf.outputs
+            if cut:
+                cutting._assign(program, output, _forward(program, leaf, cut[0], cutting.axes[cut[0]]))
+            elif program.tensors[output].shape == first.shape:
+                cutting._assign(program, output, axis)
+            elif leaf.kind == "slice":  # a view, that costs nothing to take again for each chunk
+                whole.update((*leaf.inputs, output))
+                continue
+            else:
+                raise CommunicationError(f"overlap: the stage {leaf.name!r} makes something of another shape than the "
+                                         "chain, and would make it again for each chunk")
+            inputs = _backward(program, leaf, cutting.axes[output])
+            for name, along in inputs.items():
+                cutting._assign(program, name, along)
+            whole.update(name for name in leaf.inputs if name not in inputs)
+        for name in whole & cutting.axes.keys():
+            raise CommunicationError(f"overlap: {name!r} is needed whole by one stage of the chain and in chunks by "
+                                     "another")
+        cutting._by_slices(program)
+        return cutting
+
+    def _assign(self, program: Program, name: str, axis: int | None) -> None:
+        if self.axes.setdefault(name, axis) != axis:
+            raise CommunicationError(f"overlap: {name!r} would be cut in two ways in one chain")
+        tensor = program.tensors[name]
+        if tensor.layout == "sliced" and (tensor.axis is None) != (axis is None):
+            raise CommunicationError(f"overlap: {name!r} is {tensor.lies}, and chunks of the chain are not cut like it")
+
+    def _by_slices(self, program: Program) -> None:
+        self.by_slices = any(program.tensors[name].layout == "sliced" and program.tensors[name].axis == axis
+                             for name, axis in self.axes.items())
+
+    def require_divided(self, program: Program, chunks: int) -> None:
+        """Raise :class:`~weft.models.communication.program.CommunicationError` unless all is in equal chunks."""
+        parts = chunks * program.ranks if self.by_slices else chunks
+        for name, axis in self.axes.items():
+            tensor = program.tensors[name]
+            size = tensor.elements if axis is None else tensor.shape[axis]
+            if size % parts:
+                where = f"{name!r}" if axis is None else f"axis {axis} of {name!r}"
+                per = f"{chunks} chunks" + f" of the slices of {program.ranks} ranks" * self.by_slices
+                raise CommunicationError(f"overlap: {where} has {size} elements, which {per} do not divide")
+
+
+def _forward(program: Program, leaf: Stage, name: str, axis: int | None) -> int | None:
+    """Where the output of a stage is cut whose input ``name`` is cut along ``axis``."""
+    given, made = program.tensors[name], program.tensors[leaf.outputs[0]]
+    if leaf.kind == "norm":
+        raise CommunicationError(f"overlap: the stage {leaf.name!r} is a norm, which needs all chunks at once")
+    if leaf.kind == "matmul":
+        if axis is None:
+            raise _matmul(leaf)
+        if name == leaf.inputs[0] and axis < len(given.shape) - 1:
+            return axis
+        if name == leaf.inputs[1] and axis == 1:
+            return len(made.shape) - 1
+        raise CommunicationError(f"overlap: the stage {leaf.name!r} sums over the axis of {name!r} that is cut")
+    if axis is None:
+        if given.shape != made.shape:
+            raise CommunicationError(f"overlap: the stage {leaf.name!r} broadcasts {name!r}, which is cut flattened")
+        return None
+    return axis + len(made.shape) - len(given.shape)
+
+
+def _backward(program: Program, leaf: Stage, axis: int | None) -> dict[str, int | None]:
+    """Where the inputs of a stage are cut whose output is cut along ``axis``; those not named are read whole."""
+    made = program.tensors[leaf.outputs[0]]
+    if leaf.kind == "norm":
+        raise CommunicationError(f"overlap: the stage {leaf.name!r} is a norm, which needs all chunks at once")
+    if leaf.kind == "matmul":
+        if axis is None:
+            raise _matmul(leaf)
+        if leaf.inputs[0] == leaf.inputs[1]:
+            raise CommunicationError(f"overlap: the stage {leaf.name!r} multiplies {leaf.inputs[0]!r} by itself, and "
+                                     "needs all of it for each chunk")
+        return {leaf.inputs[1]: 1} if axis == len(made.shape) - 1 else {leaf.inputs[0]: axis}
+    found: dict[str, int | None] = {}
+    for name in leaf.inputs:
+        tensor = program.tensors[name]
+        if not extends(tensor, axis, len(made.shape)):
+            continue
+        if axis is None and tensor.shape != made.shape:
+            raise CommunicationError(f"overlap: the stage {leaf.name!r} broadcasts {name!r}, of which no flattened "
+                                     "chunk can be taken")
+        found[name] = None if axis is None else axis - len(made.shape) + len(tensor.shape)
+    return found
+
+
+def _matmul(leaf: Stage) -> CommunicationError:
+    return CommunicationError(f"overlap: the stage {leaf.name!r} is a matmul, of which no flattened chunk can be made")

@@ -1,0 +1,231 @@
+"""What a stage makes: shape, layout and size of its outputs from those of its inputs, or why it cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from weft.models.communication.functions import function_named
+from weft.models.communication.program import CommunicationError, Stage, Tensor
+
+__all__ = ["broadcast_shape", "extends", "in_a_row", "made_by", "require_slices"]
+
+
+def made_by(stage: Stage, tensors: Mapping[str, Tensor], ranks: int) -> tuple[Tensor, ...]:
+    """The tensors that ``stage`` makes, those inside a fused one among them, of ``tensors`` that are known.
+
+    Raises :class:`~weft.models.communication.program.CommunicationError` where inputs do not fit the stage.
+    """
+    if stage.parts:
+        inside = dict(tensors)
+        for part in stage.parts:
+            inside |= {tensor.name: tensor for tensor in made_by(part, inside, ranks)}
+        made = [inside[name] for part in stage.parts for leaf in part.leaves() for name in leaf.outputs]
+        return tuple(made)
+    if stage.kind not in _RULES:
+        raise CommunicationError(f"stage {stage.name!r}: there is no kind {stage.kind!r} without parts; take one of "
+                                 f"{', '.join(_RULES)}")
+    inputs = [tensors[name] for name in stage.inputs]
+    _require_inputs(stage, inputs)
+    rule = _RULES[stage.kind]
+    made_one = in_a_row(replace(rule(stage, inputs, ranks), name=stage.outputs[0], source="stage"))
+    require_slices(made_one, ranks, f"stage {stage.name!r}")
+    return (made_one,)
+
+
+def in_a_row(tensor: Tensor) -> Tensor:
+    """``tensor``, where flattening it changes nothing, sliced along its only axis."""
+    flat = tensor.layout == "sliced" and tensor.axis is None and len(tensor.shape) == 1
+    return replace(tensor, axis=0) if flat else tensor
+
+
+def require_slices(tensor: Tensor, ranks: int, where: str) -> None:
+    """Raise :class:`~weft.models.communication.program.CommunicationError` unless N ranks can hold equal slices."""
+    if tensor.layout != "sliced":
+        return
+    if tensor.axis is None:
+        if tensor.elements % ranks:
+            raise CommunicationError(f"{where}: {tensor.name!r} has {tensor.elements} elements, which {ranks} ranks do "
+                                     "not divide: pad it")
+    elif not 0 <= tensor.axis < len(tensor.shape):
+        raise CommunicationError(f"{where}: {tensor.name!r} has {len(tensor.shape)} dimensions and no axis "
+                                 f"{tensor.axis}")
+    elif tensor.shape[tensor.axis] % ranks:
+        raise CommunicationError(f"{where}: axis {tensor.axis} of {tensor.name!r} has {tensor.shape[tensor.axis]} "
+                                 f"elements, which {ranks} ranks do not divide: take another axis, or None")
+
+
+def broadcast_shape(shapes: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
+    """The shape that all of ``shapes`` broadcast to; ``None`` where they do not."""
+    size = max(map(len, shapes))
+    wide = [(1,) * (size - len(shape)) + tuple(shape) for shape in shapes]
+    found = tuple(max(lengths) for lengths in zip(*wide, strict=True))
+    return found if all(length in (1, most) for shape in wide for length, most in zip(shape, found, strict=True)
+                        ) else None
+
+
+def _require_inputs(stage: Stage, inputs: Sequence[Tensor]) -> None:
+    wanted = {"matmul": 2, "update": 2}.get(stage.kind, 1)
+    if stage.kind == "pointwise":
+        wanted = function_named(stage.attributes["function"]).arity
+    if len(inputs) != wanted or len(stage.outputs) != 1:
+        raise CommunicationError(f"stage {stage.name!r}: {_what(stage)} reads {wanted} "
+                                 f"tensor{'s' * (wanted > 1)} and makes one, not {len(inputs)} and "
+                                 f"{len(stage.outputs)}")
+    groups = sorted({tensor.group for tensor in inputs})
+    if len(groups) > 1:
+        raise CommunicationError(f"stage {stage.name!r} reads tensors of the groups {groups[0]} and {groups[1]}: send "
+                                 "what comes from the earlier one")
+
+
+def _what(stage: Stage) -> str:
+    return str(stage.attributes["function"]) if stage.kind == "pointwise" else stage.kind
+
+
+def _refused(stage: Stage, why: str) -> CommunicationError:
+    return CommunicationError(f"stage {stage.name!r}: {why}")
+
+
+# -- a rule for each kind: the tensor made, whatever its name -----------------------------------------------------
+
+
+def _matmul(stage: Stage, inputs: Sequence[Tensor], ranks: int) -> Tensor:
+    left, right = inputs
+    if len(left.shape) < 2 or len(right.shape) != 2 or left.shape[-1] != right.shape[0]:
+        raise _refused(stage, f"matmul multiplies (..., m, k) by (k, n), not {left.shape} by {right.shape}")
+    last = len(left.shape) - 1
+    made = Tensor(stage.name, (*left.shape[:-1], right.shape[1]), itemsize=max(left.itemsize, right.itemsize),
+                  group=left.group)
+    match left.layout, right.layout:
+        case "replicated", "replicated":
+            return made
+        case ("local", "local" | "replicated") | ("replicated", "local"):
+            return replace(made, layout="local")
+        case "sliced", "sliced" if left.axis == last and right.axis == 0:
+            return replace(made, layout="local")
+        case "sliced", "replicated" if left.axis is not None and left.axis < last:
+            return replace(made, layout="sliced", axis=left.axis)
+        case "replicated", "sliced" if right.axis == 1:
+            return replace(made, layout="sliced", axis=last)
+    raise _refused(stage, f"matmul cannot read {left.name!r} {left.lies} and {right.name!r} {right.lies}: both are cut "
+                          "where they are summed, or one of them elsewhere")
+
+
+def _pointwise(stage: Stage, inputs: Sequence[Tensor], ranks: int) -> Tensor:
+    shape = broadcast_shape([tensor.shape for tensor in inputs])
+    if shape is None:
+        raise _refused(stage, "the shapes " + ", ".join(str(tensor.shape) for tensor in inputs)
+                       + " do not broadcast to one")
+    made = Tensor(stage.name, shape, itemsize=max(tensor.itemsize for tensor in inputs), group=inputs[0].group)
+    local = [tensor for tensor in inputs if tensor.layout == "local"]
+    sliced = [tensor for tensor in inputs if tensor.layout == "sliced"]
+    replicated = [tensor for tensor in inputs if tensor.layout == "replicated"]
+    if local:
+        if sliced:
+            raise _refused(stage, f"{local[0].name!r} is local and {sliced[0].name!r} is sliced: reduce-scatter the "
+                                  "local one first")
+        if replicated and not function_named(stage.attributes["function"]).scales:
+            raise _refused(stage, f"{local[0].name!r} is local and {replicated[0].name!r} replicated, and "
+                                  f"{_what(stage)} does not scale: all-reduce the local one first")
+        return replace(made, layout="local")
+    if not sliced:
+        return made
+    return replace(made, layout="sliced", axis=_common_axis(stage, sliced, replicated, shape))
+
+
+def _common_axis(stage: Stage, sliced: Sequence[Tensor], replicated: Sequence[Tensor], shape: tuple[int, ...]
+                 ) -> int | None:
+    """Where a pointwise result is cut whose operands are cut alike; those not cut must not extend there."""
+    axes = {None if tensor.axis is None else tensor.axis + len(shape) - len(tensor.shape) for tensor in sliced}
+    if len(axes) > 1:
+        raise _refused(stage, f"{sliced[0].name!r} is {sliced[0].lies} and {sliced[-1].name!r} is {sliced[-1].lies}: "
+                              "cut them alike")
+    axis = axes.pop()
+    if axis is None and any(tensor.shape != shape for tensor in sliced):
+        raise _refused(stage, f"{sliced[0].name!r} is flattened and cannot be broadcast: slice along an axis")
+    for tensor in replicated:
+        if extends(tensor, axis, len(shape)):
+            raise _refused(stage, f"{tensor.name!r} is replicated where {sliced[0].name!r} is {sliced[0].lies}: slice "
+                                  "it, or gather the other")
+    return axis
+
+
+def extends(tensor: Tensor, axis: int | None, dimensions: int) -> bool:
+    """Whether a tensor has more than one element along an axis of a shape that it is broadcast to."""
+    if axis is None:
+        return tensor.elements > 1
+    own = axis - (dimensions - len(tensor.shape))
+    return own >= 0 and tensor.shape[own] > 1
+
+
+def _norm(stage: Stage, inputs: Sequence[Tensor], ranks: int) -> Tensor:
+    return replace(inputs[0], shape=(), axis=None, layout="local" if inputs[0].layout == "local" else "replicated")
+
+
+def _dropout(stage: Stage, inputs: Sequence[Tensor], ranks: int) -> Tensor:
+    if not 0 <= stage.attributes["rate"] < 1:
+        raise _refused(stage, f"the rate {stage.attributes['rate']} is not from 0 to below 1")
+    return inputs[0]
+
+
+def _cast(stage: Stage, inputs: Sequence[Tensor], ranks: int) -> Tensor:
+    if stage.attributes["itemsize"] not in (1, 2, 4, 8):
+        raise _refused(stage, f"an element of {stage.attributes['itemsize']} bytes is none of 1, 2, 4 and 8")
+    return replace(inputs[0], itemsize=stage.attributes["itemsize"])
+
+
+def _update(stage: Stage, inputs: Sequence[Tensor], ranks: int) -> Tensor:
+    old, new = inputs
+    if (old.shape, old.itemsize) != (new.shape, new.itemsize):
+        raise _refused(stage, f"{old.name!r} has the shape {old.shape} in elements of {old.itemsize} bytes, its new "
+                              f"value {new.name!r} {new.shape} of {new.itemsize}: cast or reshape it")
+    if (old.layout, old.axis) != (new.layout, new.axis):
+        raise _refused(stage, f"{old.name!r} is {old.lies}, its new value {new.name!r} is {new.lies}: bring both to "
+                              "one layout")
+    if old.layout == "local":
+        raise _refused(stage, f"the new value {new.name!r} is local, so that each rank would go on with its own: "
+                              "all-reduce it first")
+    return new
+
+
+def _scattered(stage: Stage, inputs: Sequence[Tensor], ranks: int) -> Tensor:
+    if inputs[0].layout != "local":
+        raise _refused(stage, f"reduce_scatter sums local tensors, {inputs[0].name!r} is {inputs[0].lies}")
+    return replace(inputs[0], layout="sliced", axis=stage.attributes["axis"])
+
+
+def _sliced(stage: Stage, inputs: Sequence[Tensor], ranks: int) -> Tensor:
+    if inputs[0].layout == "local":
+        raise _refused(stage, f"{inputs[0].name!r} is local, and parts of different tensors are no slices of one: "
+                              "reduce-scatter it instead")
+    if inputs[0].layout == "sliced":
+        raise _refused(stage, f"{inputs[0].name!r} is {inputs[0].lies} already: gather it first")
+    return replace(inputs[0], layout="sliced", axis=stage.attributes["axis"])
+
+
+def _gathered(stage: Stage, inputs: Sequence[Tensor], ranks: int) -> Tensor:
+    if inputs[0].layout != "sliced":
+        raise _refused(stage, f"all_gather puts slices together, {inputs[0].name!r} is {inputs[0].lies}")
+    return replace(inputs[0], layout="replicated", axis=None)
+
+
+def _summed(stage: Stage, inputs: Sequence[Tensor], ranks: int) -> Tensor:
+    """Of all_reduce, reduce and broadcast: the sum is everywhere, or at the root with zeros elsewhere, or as it is at
+    the root."""
+    if inputs[0].layout != "local":
+        raise _refused(stage, f"{stage.kind} reads a local tensor, {inputs[0].name!r} is {inputs[0].lies}")
+    if stage.kind != "all_reduce" and not 0 <= stage.attributes["root"] < ranks:
+        raise _refused(stage, f"the root {stage.attributes['root']} is none of the {ranks} ranks")
+    return inputs[0] if stage.kind == "reduce" else replace(inputs[0], layout="replicated")
+
+
+def _sent(stage: Stage, inputs: Sequence[Tensor], ranks: int) -> Tensor:
+    return replace(inputs[0], group=inputs[0].group + 1)
+
+
+Rule = Callable[[Stage, Sequence[Tensor], int], Tensor]
+_RULES: Mapping[Any, Rule] = {
+    "matmul": _matmul, "pointwise": _pointwise, "norm": _norm, "dropout": _dropout, "cast": _cast, "update": _update,
+    "all_reduce": _summed, "reduce_scatter": _scattered, "all_gather": _gathered, "broadcast": _summed,
+    "reduce": _summed, "slice": _sliced, "send": _sent}

@@ -1,0 +1,144 @@
+"""Computation behind an all-gather runs before it, on the slices; what comes out is gathered where it is read whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from weft.models.communication.inference import extends, made_by
+from weft.models.communication.program import CommunicationError, Program, Stage, Tensor
+from weft.models.communication.rebuilding import gathering, part_made, rebuilt, renamed, require_free, slicing
+
+__all__ = ["reorder"]
+
+_MOVED = ("matmul", "pointwise", "norm", "dropout", "cast", "update", "slice", "send")
+
+
+def reorder(program: Program, stages: Iterable[str], gather: str) -> Program:
+    """``program`` with ``stages``, which read what the all-gather ``gather`` makes, computed on slices before it.
+
+    Replicated operands of theirs are sliced first, unless they are broadcast along the cut. What others read, or is an
+    output, is gathered; ``gather`` itself goes where nothing reads it any more. A stage that reads tensors of the
+    gathered one's shape alone (a norm of the weights) may be among ``stages`` too. Raises
+    :class:`~weft.models.communication.program.CommunicationError` for a local operand, for a stage that is not behind
+    the gather, and for one that a slice is not enough for.
+    """
+    (first,) = require_free(program, [gather], "reorder")
+    if first.kind != "all_gather":
+        raise CommunicationError(f"reorder: the stage {gather!r} is of kind {first.kind}, computation is moved before "
+                                 "an all_gather")
+    moved = require_free(program, stages, "reorder")
+    if not moved:
+        raise CommunicationError("reorder: no stage is named that is to run before the gather")
+    return _Moving(program, first, moved).program()
+
+
+class _Moving:
+    """``parts``: the slice of each tensor that is computed on slices, by the tensor; ``tensors`` with these."""
+
+    def __init__(self, old: Program, gather: Stage, moved: list[Stage]) -> None:
+        self.old, self.gather, self.moved = old, gather, moved
+        self.tensors = dict(old.tensors)
+        self.parts = {gather.outputs[0]: gather.inputs[0]}
+        self.made: list[Stage] = []
+        self.computed: set[str] = set()
+        self.passed: set[str] = set()  # gathers of what is now taken as it was before them
+        self.stood_for: set[str] = set()  # slices of what is now made in slices
+
+    def program(self) -> Program:
+        for stage in self.moved:
+            self._move(stage)
+        names = {stage.name for stage in self.moved} | {self.gather.name}
+        left = [stage for stage in self.old.stages if stage.name not in names | self.stood_for]
+        read = {name for stage in (*left, *self.made) for name in stage.inputs} | self.old.kept
+        left = [stage for stage in left if stage.name not in self.passed or read.intersection(stage.outputs)]
+        gathers = [gathering(whole, part) for whole, part in self.parts.items()
+                   if whole in read and whole in self.computed]
+        gathers += [self.gather] * (self.gather.outputs[0] in read)
+        return rebuilt(self.old, [*left, *self.made, *gathers])
+
+    def _move(self, stage: Stage) -> None:
+        self._require(stage)
+        behind = {name for moved in self.made for name in moved.outputs}
+        if not self.parts.keys() & set(stage.inputs):
+            if not behind & set(stage.inputs):
+                self._beside(stage)
+            else:
+                self.made.append(stage)  # it reads nothing but numbers that are whole on every rank, as norms are
+            return
+        if stage.kind == "slice" and stage.attributes["axis"] == self.tensors[self.parts[stage.inputs[0]]].axis:
+            raise CommunicationError(f"reorder: the stage {stage.name!r} slices what {self.gather.name!r} gathers: "
+                                     "leave both out")
+        self._on_slices(stage)
+
+    def _require(self, stage: Stage) -> None:
+        if stage.kind not in _MOVED:
+            raise CommunicationError(f"reorder: the stage {stage.name!r} is of kind {stage.kind}, only computation and "
+                                     "sends are moved before a gather")
+        local = [name for name in stage.inputs if self.tensors[name].layout == "local"]
+        if local:
+            raise CommunicationError(f"reorder: the stage {stage.name!r} reads {local[0]!r}, which is local: a slice "
+                                     "of it means nothing")
+
+    def _beside(self, stage: Stage) -> None:
+        """A stage that reads no gathered tensor, but ones of its shape: slices of these will do."""
+        whole = self.tensors[self.gather.outputs[0]]
+        given = [self.tensors[name] for name in stage.inputs]
+        if any(tensor.shape != whole.shape or tensor.layout != "replicated" or tensor.group != whole.group
+               for tensor in given):
+            raise CommunicationError(f"reorder: the stage {stage.name!r} does not read what {self.gather.name!r} "
+                                     "gathers, nor anything of that shape")
+        for tensor in given:
+            self._slice(tensor, self.tensors[self.gather.inputs[0]].axis)
+        self._on_slices(stage)
+
+    def _on_slices(self, stage: Stage) -> None:
+        if stage.kind in ("pointwise", "update"):
+            self._slice_others(stage)
+        sliced = renamed(stage, self.parts)
+        (made,) = made_by(sliced, self.tensors, self.old.ranks)
+        if made.layout == "local":
+            raise CommunicationError(f"reorder: the stage {stage.name!r} sums over the axis that is cut, and slices "
+                                     "make terms of its result alone: split along another axis")
+        if made.layout == "sliced":
+            whole = stage.outputs[0]
+            part, same = part_made(self.old, made, whole, self.tensors)
+            if same is not None:
+                self.stood_for.add(same.name)
+            sliced, made = replace(sliced, outputs=(part,)), replace(made, name=part)
+            self.parts[whole] = part
+            self.computed.add(whole)
+        self.tensors[made.name] = made
+        self.made.append(sliced)
+
+    def _slice_others(self, stage: Stage) -> None:
+        """Whatever operand extends along the cut is sliced, too."""
+        shape = self.old.tensors[stage.outputs[0]].shape
+        name = next(name for name in stage.inputs if name in self.parts)
+        cut = self.tensors[self.parts[name]]
+        axis = None if cut.axis is None else cut.axis + len(shape) - len(cut.shape)
+        for other in stage.inputs:
+            tensor = self.tensors[other]
+            if other in self.parts or not extends(tensor, axis, len(shape)):
+                continue
+            if axis is None and tensor.shape != shape:
+                raise CommunicationError(f"reorder: the stage {stage.name!r} broadcasts {other!r}, of which there is "
+                                         "no flattened slice to go with: split along an axis")
+            self._slice(tensor, None if axis is None else axis - len(shape) + len(tensor.shape))
+
+    def _slice(self, tensor: Tensor, axis: int | None) -> None:
+        if tensor.name in self.parts:
+            return
+        gather = self.old.by_name.get(self.old.producer.get(tensor.name, ""))
+        if gather is not None and gather.kind == "all_gather" and self.tensors[gather.inputs[0]].axis == axis:
+            self.parts[tensor.name] = gather.inputs[0]
+            self.passed.add(gather.name)
+            return
+        sliced = slicing(tensor.name, axis)
+        (made,) = made_by(sliced, self.tensors, self.old.ranks)
+        name, there = part_made(self.old, made, tensor.name, self.tensors)
+        self.parts[tensor.name] = name
+        if there is None:
+            number = name.removeprefix(sliced.outputs[0])  # it may be cut another way as well
+            self.tensors[name] = replace(made, name=name)
+            self.made.append(replace(sliced, name=sliced.name + number, outputs=(name,)))

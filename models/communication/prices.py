@@ -1,0 +1,157 @@
+"""What stages take: matmuls by operations, pointwise ones by the bytes that they move, collectives by bytes and launch.
+
+A collective passes its parts round a ring (Patarasuk and Yuan, 2009): of a tensor of B bytes on N ranks an all-reduce
+sends 2 B (N - 1) / N from each, a reduce-scatter or an all-gather half of that; a reduce and a broadcast send B down a
+chain. A pointwise stage reads its operands and writes its result, of a slice 1/N of these. Slices are views, and an
+``update`` takes what is written already: both take no time. What a fused stage makes for itself is not moved through
+memory unless a norm stands between, for which a pass over the tensors must be over; and it is launched once. One with a
+collective in it runs beside other computation, as CoCoNet's fused collectives run beside a matmul. A norm of a slice
+sums one number over the ranks, which takes a launch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from weft.models.communication.program import COLLECTIVES, CommunicationError, Program, Stage
+
+__all__ = ["Engine", "Prices", "Work", "work_of"]
+
+#: What of a pipeline group a stage holds: what computes, what collectives go over, what sends to the next group.
+Engine: TypeAlias = tuple[Literal["compute", "network", "link"], int]
+_FREE = ("slice", "update")
+
+
+@dataclass(frozen=True)
+class Prices:
+    """``bandwidth``: bytes a second that a rank sends in collectives; ``link``: to the next group (``None``: the same);
+    ``memory``: bytes a second that are read and written; ``launch``: seconds for each launch of a collective or send,
+    ``kernel``: of any other stage. ``flops``: of matmuls, operations a second. ``compute``: seconds of stages of the
+    program as written, by name, instead: a slice takes its share of that.
+
+    Raises :class:`~weft.models.communication.program.CommunicationError` for rates that are not positive, and negative
+    seconds.
+    """
+
+    bandwidth: float
+    memory: float
+    launch: float = 0.0
+    kernel: float = 0.0
+    flops: float | None = None
+    link: float | None = None
+    compute: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for label in ("bandwidth", "memory", "flops", "link"):
+            rate = getattr(self, label)
+            if rate is not None and not 0 < rate < math.inf:
+                raise CommunicationError(f"prices: {label} is {rate}, a rate is above 0")
+        for label, seconds in (("launch", self.launch), ("kernel", self.kernel), *self.compute.items()):
+            if not 0 <= seconds < math.inf:
+                raise CommunicationError(f"prices: {label} takes {seconds} seconds, it takes 0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a stage holds, all at once, and how long: ``seconds`` in all its chunks together, ``launch`` in each."""
+
+    engines: tuple[Engine, ...]
+    seconds: float
+    launch: float
+
+
+def work_of(program: Program, stage: Stage, prices: Prices, written: Program | None = None) -> tuple[Work, ...]:
+    """The pieces of work of ``stage``, one after the other; none where it takes no time.
+
+    ``written``: the program that ``prices.compute`` says times of, ``program`` itself unless given. Raises
+    :class:`~weft.models.communication.program.CommunicationError` for a matmul that has no price.
+    """
+    group = program.group_of(stage)
+    leaves = list(stage.leaves())
+    moving = [leaf for leaf in leaves if leaf.kind == "send" or (program.ranks > 1 and leaf.is_collective)]
+    computing = [leaf for leaf in leaves if leaf.kind not in (*COLLECTIVES, *_FREE)]
+    sums = sum(leaf.kind == "norm" and _is_sliced(program, leaf) for leaf in leaves) * prices.launch
+    seconds = sum(_sent(program, leaf, prices) for leaf in moving) + _computed(program, stage, computing, prices,
+                                                                             written or program)
+    if moving:
+        engines = dict.fromkeys(("link" if leaf.kind == "send" else "network", program.group_of(leaf))
+                                for leaf in moving)
+        return _lasting(Work(tuple(engines), seconds, prices.launch + sums))  # type: ignore[arg-type]
+    if not computing:
+        return ()
+    compute: Engine = ("compute", group)
+    if stage.parts and sums:
+        return (Work((compute, ("network", group)), seconds, prices.kernel + sums),)
+    return (*_lasting(Work((compute,), seconds, prices.kernel)), *_lasting(Work((("network", group),), 0.0, sums)))
+
+
+def _lasting(work: Work) -> tuple[Work, ...]:
+    return (work,) if work.seconds + work.launch > 0 else ()
+
+
+def _is_sliced(program: Program, leaf: Stage) -> bool:
+    return program.ranks > 1 and program.tensors[leaf.inputs[0]].layout == "sliced"
+
+
+def _sent(program: Program, leaf: Stage, prices: Prices) -> float:
+    """Seconds that a rank sends in a collective, latency aside."""
+    whole, ranks = program.tensors[leaf.outputs[0]].bytes, program.ranks
+    if leaf.kind == "send":
+        return program.tensors[leaf.inputs[0]].held_bytes(ranks) / (prices.link or prices.bandwidth)
+    shares = {"all_reduce": 2 * (ranks - 1) / ranks, "reduce": 1.0, "broadcast": 1.0}
+    return whole * shares.get(leaf.kind, (ranks - 1) / ranks) / prices.bandwidth
+
+
+def _computed(program: Program, stage: Stage, leaves: Iterable[Stage], prices: Prices, written: Program) -> float:
+    """Seconds of all computation of a stage."""
+    seconds = 0.0
+    passes = _passes(stage)
+    read: set[tuple[int, str]] = set()
+    left: set[str] = set()
+    same = {leaf.outputs[0]: leaf.inputs[1] for leaf in stage.leaves() if leaf.kind == "update"}
+    made = {leaf.outputs[0]: passes[leaf.name] for leaf in stage.leaves() if leaf.kind not in _FREE}
+    for leaf in leaves:
+        if leaf.name in prices.compute:
+            seconds += prices.compute[leaf.name] * _amount(program, leaf) / _amount(written, written.stage(leaf.name))
+        elif leaf.kind == "matmul":
+            if prices.flops is None:
+                raise CommunicationError(f"prices: the matmul {leaf.name!r} has no price: give flops, or its seconds "
+                                         "in compute")
+            seconds += _amount(program, leaf) / prices.flops
+        else:
+            now = passes[leaf.name]
+            found = {_origin(name, same) for name in leaf.inputs}
+            read |= {(now, name) for name in found if made.get(name) != now}
+            left |= {name for name in found if made.get(name, now) != now}
+            left |= {_origin(name, same) for name in stage.outputs}.intersection(leaf.outputs)
+    moved = [*(name for _, name in read), *left]
+    return seconds + sum(program.tensors[name].held_bytes(program.ranks) for name in moved) / prices.memory
+
+
+def _passes(stage: Stage) -> dict[str, int]:
+    """In which pass over its tensors a fused stage comes to each part: what reads a norm waits for one to be over."""
+    made: dict[str, int] = {}
+    found = {}
+    for leaf in stage.leaves():
+        found[leaf.name] = max((made.get(name, 0) for name in leaf.inputs), default=0)
+        made |= dict.fromkeys(leaf.outputs, found[leaf.name] + (leaf.kind == "norm"))
+    return found
+
+
+def _origin(name: str, same: Mapping[str, str]) -> str:
+    """The tensor whose memory ``name`` is, behind updates."""
+    while name in same:
+        name = same[name]
+    return name
+
+
+def _amount(program: Program, leaf: Stage) -> float:
+    """What a rank computes: operations of a matmul, bytes of what else there is."""
+    ranks = program.ranks
+    if leaf.kind != "matmul":
+        return sum(program.tensors[name].held_bytes(ranks) for name in (*leaf.inputs, *leaf.outputs))
+    left, made = program.tensors[leaf.inputs[0]], program.tensors[leaf.outputs[0]]
+    return 2.0 * math.prod(made.held_shape(ranks)) * left.held_shape(ranks)[-1]

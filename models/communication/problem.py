@@ -1,0 +1,168 @@
+"""A program and its prices as a wide problem: which passes are taken and in how many chunks are choices of one solve.
+
+One device stands for what all ranks of a pipeline group compute, as they all do the same; a lane of it for their
+collectives, another for what they send to the next group. Every program that the passes reach is an option of the
+choice ``variant``, once for each chain of its stages that may run in chunks: in as many as the choice ``chunks`` says,
+or whole where that number divides nothing. A stage in n chunks takes 1/n in each, and its launch besides.
+
+*What is left out.* :func:`~weft.models.communication.estimates.least` says what a variant in n chunks takes at least,
+:func:`~weft.models.communication.estimates.listed` what an order of it takes. Where the first is no less than the
+second of another, no schedule with it is better than the best of all: it is left out before the search, and the bound
+proven over what is left holds over all. A variant's load at one chunk is its least at any: more chunks launch more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from weft.models.communication.blocks import UNIT, blocks_of, engines_of
+from weft.models.communication.chains import Chain, chain_sets, in_chunks
+from weft.models.communication.estimates import least, listed
+from weft.models.communication.prices import Engine, Prices, work_of
+from weft.models.communication.program import CommunicationError, Program
+from weft.models.communication.schedules import Schedule, schedules
+from weft.models.communication.titles import titles
+from weft.solver.problem import Device
+from weft.solver.wide.block import Options, WideBlock
+from weft.solver.wide.problem import WideProblem
+
+__all__ = ["CHUNKS", "VARIANT", "Choices", "choices_of"]
+
+#: The names of the choices.
+VARIANT, CHUNKS = "variant", "chunks"
+
+
+@dataclass(frozen=True)
+class Choices:
+    """``problem`` in microseconds, and what its options mean: the schedule of each variant, the chains that it runs in
+    chunks. Where one variant or one number is left, there is no choice of it. ``tried``: how many programs there were;
+    ``complete``: whether these are all that the passes reach."""
+
+    problem: WideProblem
+    variants: Mapping[str, Schedule]
+    chains: Mapping[str, tuple[Chain, ...]]
+    counts: tuple[int, ...]
+    tried: int
+    complete: bool
+
+    def variant(self, taken: Options) -> str:
+        """The variant that the options ``taken`` mean."""
+        return taken.get(VARIANT, next(iter(self.variants)))
+
+    def chosen(self, taken: Options) -> Program:
+        """The program of the options ``taken``, its chains in chunks."""
+        name = self.variant(taken)
+        return in_chunks(self.variants[name].program, self.chains[name], int(taken.get(CHUNKS, self.counts[0])))
+
+
+def choices_of(program: Program, prices: Prices, counts: Sequence[int] = (1, 2, 4, 8, 16), *,
+               variants: Sequence[Schedule] | None = None, limit: int = 1024, held: int | None = None,
+               every_chain: bool = True, leave_out: bool = True) -> Choices:
+    """The wide problem of one run of ``program``, with the choices :data:`VARIANT` and :data:`CHUNKS`.
+
+    ``variants``: the programs to choose among, all that the passes reach (at most ``limit``) unless given. ``held``:
+    the bytes of weights and states that a rank may hold; variants that hold more are none. ``every_chain``: each
+    chain of a variant is one of its own, otherwise only the longest with those that fit beside it. ``leave_out``:
+    variants and numbers go that cannot be better than what is left.
+
+    Raises :class:`~weft.models.communication.program.CommunicationError` for counts that are none, below 1 or there
+    twice, for a matmul without a price, where every variant holds more than ``held``, and where none takes any time.
+    """
+    if not counts or min(counts) < 1 or len(set(counts)) < len(counts):
+        raise CommunicationError(f"chunks: {', '.join(map(str, counts)) or 'nothing'} must be numbers of at least 1, "
+                                 "each once")
+    complete = True
+    if variants is None:
+        reached = schedules(program, limit)
+        variants, complete = reached.schedules, reached.complete
+    fitting = [entry for entry in variants if held is None or _held(entry.program) <= held]
+    if not fitting:
+        raise CommunicationError(f"held: every variant holds more than {held} bytes on each rank, the least "
+                                 f"{min((_held(entry.program) for entry in variants), default=0)}")
+    engines = _engines(fitting, prices, program)
+    found = _Candidates(program, prices, tuple(counts), {engine: i for i, engine in enumerate(engines)})
+    for entry in sorted(fitting, key=lambda entry: found.load(entry.program)):
+        if leave_out and found.load(entry.program) >= found.best:
+            break
+        found.add(entry, every_chain)
+    return found.choices(engines, leave_out, len(fitting), complete)
+
+
+@dataclass
+class _Candidate:
+    """A program, its chains, and its least and listed times by the number of chunks."""
+
+    entry: Schedule
+    chains: tuple[Chain, ...]
+    times: dict[int, tuple[float, float]]
+
+
+@dataclass
+class _Candidates:
+    """``best``: the shortest time listed of all."""
+
+    written: Program
+    prices: Prices
+    counts: tuple[int, ...]
+    index: Mapping[Engine, int]
+    best: float = float("inf")
+    all: list[_Candidate] = field(default_factory=list)
+
+    def load(self, program: Program) -> float:
+        """Microseconds of the busiest engine with one chunk."""
+        loads: dict[Engine, float] = {}
+        for stage in program.stages:
+            for work in work_of(program, stage, self.prices, self.written):
+                for engine in work.engines:
+                    loads[engine] = loads.get(engine, 0.0) + work.seconds + work.launch
+        return max(loads.values(), default=0.0) * UNIT
+
+    def add(self, entry: Schedule, every_chain: bool) -> None:
+        for chains in chain_sets(entry.program, self.prices, self.written, every=every_chain):
+            times = {}
+            for count in self.counts:
+                blocks = self._blocks(entry, chains, count, {})
+                if not blocks:
+                    raise CommunicationError(f"prices: nothing of {self.written.name!r} takes any time")
+                times[count] = least(blocks), listed(blocks)
+            self.best = min(self.best, *(end for _, end in times.values()))
+            self.all.append(_Candidate(entry, chains, times))
+
+    def _blocks(self, entry: Schedule, chains: tuple[Chain, ...], count: int, when: Options) -> list[WideBlock]:
+        return blocks_of(in_chunks(entry.program, chains, count), self.prices, self.written, self.index, when)
+
+    def choices(self, engines: Sequence[Engine], leave_out: bool, tried: int, complete: bool) -> Choices:
+        """Those that may be best, and one that is listed as such."""
+        listed_best = next((entry, count) for entry in self.all for count, (_, end) in entry.times.items()
+                           if end == self.best)
+        may = [(entry, count) for entry in self.all for count, (low, _) in entry.times.items()
+               if not leave_out or low < self.best or (entry, count) == listed_best]
+        kept = [entry for entry in self.all if any(entry is other for other, _ in may)]
+        counts = tuple(count for count in self.counts if any(count == other for _, other in may))
+        names = titles([candidate.entry.program for candidate in kept])
+        blocks = [block for name, candidate in zip(names, kept, strict=True) for count in counts
+                  for block in self._blocks(candidate.entry, candidate.chains, count,
+                                            {**({VARIANT: name} if len(names) > 1 else {}),
+                                             **({CHUNKS: str(count)} if len(counts) > 1 else {})})]
+        options = {VARIANT: tuple(names), CHUNKS: tuple(map(str, counts))}
+        problem = WideProblem(self.written.name, _devices(engines), tuple(blocks), time_unit="us",
+                              choices={choice: found for choice, found in options.items() if len(found) > 1})
+        return Choices(problem, {name: entry.entry for name, entry in zip(names, kept, strict=True)},
+                       {name: entry.chains for name, entry in zip(names, kept, strict=True)}, counts, tried, complete)
+
+
+def _engines(variants: Sequence[Schedule], prices: Prices, written: Program) -> list[Engine]:
+    """All engines, those that compute first: every group has one, whose lanes the others are."""
+    found = {engine for entry in variants for engine in engines_of(entry.program, prices, written)}
+    found |= {("compute", group) for _, group in found}
+    return sorted(found, key=lambda engine: (engine[0] != "compute", engine[1], engine[0]))
+
+
+def _devices(engines: Sequence[Engine]) -> tuple[Device, ...]:
+    return tuple(Device(f"group {group}" if kind == "compute" else f"{kind} {group}",
+                        lane_of=None if kind == "compute" else f"group {group}") for kind, group in engines)
+
+
+def _held(program: Program) -> int:
+    return program.state_bytes(("parameter", "state"))

@@ -1,0 +1,223 @@
+"""A program of computation and communication on ranks that all run it: tensors with a layout, and stages.
+
+All ranks of a group run the same stages. A tensor is *local* (each rank has values of its own, whose sum or not is
+yet to be taken), *replicated* (all have the same) or *sliced* (rank i has part i of N equal ones along ``axis``; along
+all of the elements in a row where ``axis`` is ``None``). Pipelines have several groups of N ranks each: ``send`` hands
+a tensor from every rank of a group to the rank of the same number of the next.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
+
+__all__ = ["COLLECTIVES", "KINDS", "CommunicationError", "Kind", "Layout", "Overlap", "Program", "Source", "Stage",
+           "Tensor"]
+
+Layout: TypeAlias = Literal["local", "replicated", "sliced"]
+#: Where a tensor comes from: from outside, as a weight, as an optimizer's state, or from a stage.
+Source: TypeAlias = Literal["input", "parameter", "state", "stage"]
+Kind: TypeAlias = Literal["matmul", "pointwise", "norm", "dropout", "cast", "update", "all_reduce", "reduce_scatter",
+                          "all_gather", "broadcast", "reduce", "slice", "send", "fused"]
+KINDS: tuple[Kind, ...] = ("matmul", "pointwise", "norm", "dropout", "cast", "update", "all_reduce", "reduce_scatter",
+                           "all_gather", "broadcast", "reduce", "slice", "send", "fused")
+#: The kinds that move data between ranks; a ``norm`` of a slice sums one number over the ranks besides.
+COLLECTIVES: frozenset[Kind] = frozenset({"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "send"})
+
+
+class CommunicationError(ValueError):
+    """A program that cannot be, or a pass that is not legal: layouts that do not fit, a fuse that is not convex ..."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """``shape`` is that of the whole tensor, in elements of ``itemsize`` bytes; of a local one, of each rank's.
+
+    ``axis`` says where a sliced tensor is cut, ``None``: it is flattened, and rank i has part i of the row of all its
+    elements. ``group``: the pipeline group whose ranks hold it.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    layout: Layout = "replicated"
+    axis: int | None = None
+    itemsize: int = 4
+    source: Source = "stage"
+    group: int = 0
+
+    @property
+    def elements(self) -> int:
+        """Elements of the whole tensor."""
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the whole tensor."""
+        return self.elements * self.itemsize
+
+    def held_shape(self, ranks: int) -> tuple[int, ...]:
+        """The shape of what one of ``ranks`` holds: of a flattened slice, one dimension."""
+        if self.layout != "sliced":
+            return self.shape
+        if self.axis is None:
+            return (self.elements // ranks,)
+        return tuple(size // ranks if axis == self.axis else size for axis, size in enumerate(self.shape))
+
+    def held_bytes(self, ranks: int) -> int:
+        """Bytes that one of ``ranks`` holds."""
+        return self.bytes // ranks if self.layout == "sliced" else self.bytes
+
+    @property
+    def lies(self) -> str:
+        """How it lies, in words: ``sliced along axis 0``, ``sliced flattened``, ``local``, ``replicated``."""
+        if self.layout != "sliced":
+            return self.layout
+        return "sliced flattened" if self.axis is None else f"sliced along axis {self.axis}"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage. ``attributes`` are its arguments beside tensors, by ``kind``:
+
+    ``pointwise``: ``function`` (a name in :mod:`weft.models.communication.functions`) and that function's own;
+    ``dropout``: ``rate``, ``seed``; ``cast``: ``itemsize``; ``reduce_scatter``, ``slice``: ``axis``
+    (``None``: flattened); ``reduce``, ``broadcast``: ``root``. ``update`` reads a parameter or state and its new value,
+    which it makes the carried one. ``norm`` gives the root of the sum of squares, one number. ``matmul`` multiplies
+    ``(..., m, k)`` by ``(k, n)``. ``fused`` has ``parts``, in the order in which they run, as one kernel.
+    """
+
+    name: str
+    kind: Kind
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    parts: tuple[Stage, ...] = ()
+
+    @property
+    def is_collective(self) -> bool:
+        """Whether moving data between ranks is all it does."""
+        return self.kind in COLLECTIVES
+
+    def leaves(self) -> Iterator[Stage]:
+        """What it consists of: itself, or its parts."""
+        if not self.parts:
+            yield self
+        for part in self.parts:
+            yield from part.leaves()
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """``stages``, a chain each of which reads what the one before makes, run in ``chunks``: stage j's part c runs once
+    stage j - 1's part c is there, beside later parts of the stages before.
+
+    ``axes`` says of each tensor that is cut along which axis (``None``: flattened); those not named are read whole.
+    Where ``by_slices``, chunk c is part c of the slice of *every* rank, so that chunk c of a collective that scatters
+    or gathers along the axis concerns all ranks alike; otherwise it is part c of the axis.
+    """
+
+    stages: tuple[str, ...]
+    chunks: int
+    axes: Mapping[str, int | None]
+    by_slices: bool = False
+
+
+@dataclass(frozen=True)
+class Program:
+    """``stages`` in an order in which they can run, on ``ranks`` ranks (of each pipeline group).
+
+    ``tensors`` by name; ``outputs``: what leaves it; ``carried``: by the tensor that an ``update`` makes, the parameter
+    or state that it is in the next step. ``overlaps``: chains that run in chunks. Layouts are checked where programs
+    are made: by :class:`~weft.models.communication.builder.Builder` and by the passes.
+
+    Raises :class:`CommunicationError` for names that are used twice or come from nowhere.
+    """
+
+    name: str
+    ranks: int
+    stages: tuple[Stage, ...]
+    tensors: Mapping[str, Tensor]
+    outputs: tuple[str, ...]
+    carried: Mapping[str, str] = field(default_factory=dict)
+    overlaps: tuple[Overlap, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.ranks < 1:
+            raise CommunicationError(f"ranks is {self.ranks}, a program runs on at least one")
+        known = {name for name, tensor in self.tensors.items() if tensor.source != "stage"}
+        seen: set[str] = set()
+        for stage in self.stages:
+            if stage.name in seen:
+                raise CommunicationError(f"the stage name {stage.name!r} is used twice")
+            seen.add(stage.name)
+            for name in stage.inputs:
+                if name not in known:
+                    raise CommunicationError(f"stage {stage.name!r} reads {name!r}, which nothing before it makes")
+            for name in stage.outputs:
+                if name in known or name not in self.tensors:
+                    raise CommunicationError(f"stage {stage.name!r} makes {name!r}, which is made twice or is no "
+                                             "tensor")
+                known.add(name)
+        for name in (*self.outputs, *self.carried):
+            if name not in known:
+                raise CommunicationError(f"the output {name!r} is made by no stage")
+        chunked = [name for overlap in self.overlaps for name in overlap.stages]
+        for name in chunked:
+            if name not in seen or chunked.count(name) > 1:
+                raise CommunicationError(f"the stage {name!r} that runs in chunks is in two overlaps, or is not there")
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Stage]:
+        """Stages by name."""
+        return {stage.name: stage for stage in self.stages}
+
+    @cached_property
+    def producer(self) -> Mapping[str, str]:
+        """The stage that makes each tensor that a stage makes."""
+        return {name: stage.name for stage in self.stages for name in stage.outputs}
+
+    @cached_property
+    def readers(self) -> Mapping[str, tuple[str, ...]]:
+        """The stages that read each tensor; none where nothing does."""
+        found: dict[str, list[str]] = {name: [] for name in self.tensors}
+        for stage in self.stages:
+            for name in dict.fromkeys(stage.inputs):
+                found[name].append(stage.name)
+        return {name: tuple(readers) for name, readers in found.items()}
+
+    @cached_property
+    def kept(self) -> frozenset[str]:
+        """The tensors that are needed when it is done: outputs, and what is carried to the next step."""
+        return frozenset((*self.outputs, *self.carried))
+
+    def stage(self, name: str) -> Stage:
+        """The stage of that name. Raises :class:`CommunicationError` where there is none."""
+        if name not in self.by_name:
+            raise CommunicationError(f"there is no stage {name!r}; there are {', '.join(self.by_name)}")
+        return self.by_name[name]
+
+    def group_of(self, stage: Stage | str) -> int:
+        """The pipeline group that runs it; of a ``send``, the one that sends."""
+        found = self.stage(stage) if isinstance(stage, str) else stage
+        return min(self.tensors[name].group for name in (found.inputs or found.outputs))
+
+    @property
+    def groups(self) -> int:
+        """How many pipeline groups there are."""
+        return 1 + max((tensor.group for tensor in self.tensors.values()), default=0)
+
+    def state_bytes(self, source: Sequence[Source] = ("state",)) -> int:
+        """Bytes of optimizer states (or of other ``source``) that each rank holds, of all groups together."""
+        return sum(tensor.held_bytes(self.ranks) for tensor in self.tensors.values() if tensor.source in source)
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: {self.ranks} ranks"]
+        for stage in self.stages:
+            made = ", ".join(f"{name} ({self.tensors[name].lies})" for name in stage.outputs)
+            inside = f" [{', '.join(part.name for part in stage.leaves())}]" if stage.parts else ""
+            lines.append(f"  {stage.name}: {stage.kind}({', '.join(stage.inputs)}){inside} -> {made}")
+        lines += [f"  {' -> '.join(overlap.stages)} in {overlap.chunks} chunks" for overlap in self.overlaps]
+        return "\n".join(lines)

@@ -1,0 +1,201 @@
+"""The autotuner's space: every program that the passes reach from one, each with its pointwise parts fused or not.
+
+After CoCoNet's autotuner, which applies what is legal until nothing new comes out. Chunks are not among it: their
+number is a choice of the problem (:mod:`weft.models.communication.problem`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from weft.models.communication.passes.as_slice import as_slice
+from weft.models.communication.passes.fuse import fuse, require_fusable
+from weft.models.communication.passes.reorder import reorder
+from weft.models.communication.passes.split import split
+from weft.models.communication.program import CommunicationError, Program, Stage
+
+__all__ = ["Reached", "Schedule", "fused_parts", "schedules"]
+
+#: What a kernel of one's own computes element by element; a norm besides, which sums them up.
+_FUSED = ("pointwise", "norm", "dropout", "cast", "update", "slice")
+#: By name, the collectives that are fused with them.
+_STYLES: Mapping[str, tuple[str, ...]] = {
+    "fused": (), "fused with gathers": ("all_gather", "send"),
+    "fused with collectives": ("reduce_scatter", "all_gather", "send")}
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A program and the passes that lead to it, in words: ``split gradient``, ``fused`` ..."""
+
+    program: Program
+    passes: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The passes; of the program as it was written, ``as written``."""
+        return ", ".join(self.passes) or "as written"
+
+
+@dataclass(frozen=True)
+class Reached:
+    """``schedules``, the one as written first; ``complete``: whether these are all, or the ``limit`` was met."""
+
+    schedules: tuple[Schedule, ...]
+    limit: int
+    complete: bool
+
+    def __str__(self) -> str:
+        count = len(self.schedules)
+        return f"{count} programs" if self.complete else f"{count} programs, the limit: there are more"
+
+
+def schedules(program: Program, limit: int = 1024) -> Reached:
+    """The programs that split, reorder, as_slice and fuse reach from ``program``, at most ``limit``, each once.
+
+    A split takes the axis along which most of what follows can be moved before the gather. Stages are moved one by
+    one. Of each program that comes out there are up to four: its stages as they are, its pointwise parts fused, these
+    fused with the gathers and sends beside them, and with the reduce-scatters as well. They come in order of the
+    number of passes; where there are more than ``limit``, those that are found by following one way to its end before
+    the next.
+    """
+    seen = {_key(program)}
+    found: list[Schedule] = []
+    rest = [Schedule(program, ())]
+    while rest and len(found) < limit:
+        at = rest.pop()
+        found.append(at)
+        for made in _fusings(at):
+            if _key(made.program) not in seen:
+                seen.add(_key(made.program))
+                found.append(made)
+        further = []
+        for made in _moves(at):
+            if _key(made.program) not in seen:
+                seen.add(_key(made.program))
+                further.append(made)
+        rest += reversed(further)
+    kept = sorted(found[:limit], key=lambda entry: len(entry.passes))
+    return Reached(tuple(kept), limit, not rest and len(found) <= limit)
+
+
+def fused_parts(program: Program, collectives: Collection[str] = ()) -> Program:
+    """``program`` with its pointwise parts as few fused stages as legal: grown along the data, a stage at a time.
+
+    ``collectives``: the kinds that are fused with them, of ``reduce_scatter``, ``all_gather`` and ``send``. A send is
+    fused with what its receivers do and with what is computed before it, never with another group's collective.
+    """
+    groups: list[list[str]] = []
+    for stage in program.stages:
+        if stage.kind not in _FUSED and stage.kind not in collectives:
+            continue
+        beside = [group for group in groups if _touch(program, group, stage)]
+        merged = [name for group in beside for name in group] + [stage.name]
+        tries = [(beside, merged), *(([group], [*group, stage.name]) for group in beside)]
+        for gone, names in tries:
+            if len(names) > 1 and _legal(program, names):
+                groups = [group for group in groups if group not in gone] + [names]
+                break
+        else:
+            groups.append([stage.name])
+    for group in groups:
+        if len(group) > 1 and any(program.by_name[name].kind not in ("slice", "update") for name in group):
+            try:
+                program = fuse(program, group)
+            except CommunicationError:
+                continue  # two groups would wait for each other
+    return program
+
+
+def _touch(program: Program, group: Iterable[str], stage: Stage) -> bool:
+    """Whether the stage reads what the group makes, or something that the group reads."""
+    stages = [program.by_name[name] for name in group]
+    return any(set(one.outputs) & set(stage.inputs) or set(one.inputs) & set(stage.inputs) for one in stages)
+
+
+def _legal(program: Program, names: Collection[str]) -> bool:
+    stages = [program.by_name[name] for name in names]
+    sender = {program.group_of(stage) for stage in stages if stage.kind == "send"}
+    if any(stage.kind in ("reduce_scatter", "all_gather") and program.group_of(stage) in sender for stage in stages):
+        return False
+    try:
+        require_fusable(program, names)
+    except CommunicationError:
+        return False
+    return True
+
+
+def _try(made: Callable[[], Program]) -> Program | None:
+    try:
+        return made()
+    except CommunicationError:
+        return None
+
+
+def _fusings(at: Schedule) -> Iterator[Schedule]:
+    for word, collectives in _STYLES.items():
+        program = fused_parts(at.program, collectives)
+        if program is not at.program:
+            yield Schedule(program, (*at.passes, word))
+
+
+def _moves(at: Schedule) -> Iterator[Schedule]:
+    """One pass more."""
+    program = at.program
+    for stage in program.stages:
+        if stage.kind == "all_reduce":
+            best = max(_splits(program, stage), key=lambda found: found[0], default=None)
+            if best is not None:
+                yield Schedule(best[1], (*at.passes, f"split {stage.name}"))
+        if stage.kind == "all_gather":
+            for mover in _movers(program, stage):
+                moved = _try(lambda mover=mover, stage=stage: reorder(program, [mover], stage.name))  # type: ignore[misc]
+                if moved is not None:
+                    yield Schedule(moved, (*at.passes, f"reorder {mover}"))
+    for name, tensor in program.tensors.items():
+        if tensor.source in ("parameter", "state") and tensor.layout == "replicated":
+            sliced = _try(lambda name=name: as_slice(program, name))  # type: ignore[misc]
+            if sliced is not None:
+                yield Schedule(sliced, (*at.passes, f"as_slice {name}"))
+
+
+def _movers(program: Program, gather: Stage) -> Iterator[str]:
+    """What may run before a gather: its readers, and what is made of weights and states of its shape alone."""
+    yield from program.readers[gather.outputs[0]]
+    for stage in program.stages:
+        if stage.kind in ("pointwise", "norm", "cast") and all(
+                program.tensors[name].source in ("parameter", "state") for name in stage.inputs):
+            yield stage.name
+
+
+def _splits(program: Program, stage: Stage) -> Iterator[tuple[int, Program]]:
+    """An all-reduce split along each axis that can be, and how many of the stages behind can be moved."""
+    shape = program.tensors[stage.outputs[0]].shape
+    for axis in (*range(len(shape) if len(shape) > 1 else 0), None):
+        made = _try(lambda axis=axis: split(program, stage.name, axis))  # type: ignore[misc]
+        if made is not None:
+            yield _moved(made, f"gather({stage.outputs[0]})"), made
+
+
+def _moved(program: Program, gather: str) -> int:
+    """How many stages can be moved before a gather, one after the other, in the program's order."""
+    names: list[str] = []
+    for stage in program.stages:
+        if stage.name != gather and stage.kind in (*_FUSED, "matmul", "send") and \
+                _try(lambda stage=stage: reorder(program, [*names, stage.name], gather)) is not None:  # type: ignore[misc]
+            names.append(stage.name)
+    return len(names)
+
+
+def _key(program: Program) -> object:
+    """The same for programs that differ in the order of their stages alone: names follow from what is done."""
+    sources = tuple(sorted((tensor.name, tensor.layout, str(tensor.axis)) for tensor in program.tensors.values()
+                           if tensor.source != "stage"))
+    return sources, frozenset(map(_shape, program.stages)), frozenset(program.carried.items())
+
+
+def _shape(stage: Stage) -> object:
+    return (stage.kind, stage.inputs, stage.outputs, tuple(sorted((key, str(value)) for key, value in
+                                                                  stage.attributes.items())),
+            frozenset(map(_shape, stage.parts)))

@@ -1,0 +1,80 @@
+"""One solve for transformation, chunks and order: what to run of all that the passes reach, with a proven bound."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Unpack
+
+from weft.models.communication.prices import Prices
+from weft.models.communication.problem import Choices, choices_of
+from weft.models.communication.program import Program
+from weft.models.communication.schedules import Schedule
+
+if TYPE_CHECKING:
+    from weft.solver.schedule import Schedule as Found
+    from weft.solver.step.search import Limits
+
+__all__ = ["Tuned", "tune"]
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """``program``: what was chosen, its chains in chunks; ``variant``: its title, ``passes``: what leads to it;
+    ``chunks``: of its ``chains``, 1 where it runs whole. ``schedule`` is judged, its makespan in microseconds and its
+    bound proven over all ``choices``."""
+
+    program: Program
+    variant: str
+    passes: tuple[str, ...]
+    chunks: int
+    chains: tuple[tuple[str, ...], ...]
+    schedule: Found
+    choices: Choices
+
+    @property
+    def chain(self) -> tuple[str, ...]:
+        """The longest of its chains; none where it runs whole."""
+        return self.chains[0] if self.chains else ()
+
+    @property
+    def microseconds(self) -> float:
+        """How long a run takes."""
+        return float(self.schedule.makespan)
+
+    @property
+    def bound(self) -> float:
+        """No run of the variants that were tried, in these numbers of chunks, takes less."""
+        return float(self.schedule.makespan_bound)
+
+    @property
+    def proven(self) -> bool:
+        """Whether nothing among the choices is shorter."""
+        return self.microseconds <= self.bound * (1 + 1e-9)
+
+    def __str__(self) -> str:
+        rows = " and ".join(" -> ".join(chain) for chain in self.chains)
+        whole = f", {rows} in {self.chunks} chunks" if self.chains else ""
+        of = f"{self.choices.tried} programs" + " (there are more)" * (not self.choices.complete)
+        sure = "proven best" if self.proven else f"nothing is below {self.bound:.6g} us"
+        return f"{self.variant}{whole}: {self.microseconds:.6g} us, {sure} of {of}"
+
+
+def tune(program: Program, prices: Prices, counts: Sequence[int] = (1, 2, 4, 8, 16), *,
+         variants: Sequence[Schedule] | None = None, limit: int = 1024, held: int | None = None,
+         every_chain: bool = True, leave_out: bool = True, **limits: Unpack[Limits]) -> Tuned:
+    """The best of the programs that the passes reach from ``program``, in the best of ``counts`` of chunks.
+
+    The arguments are those of :func:`~weft.models.communication.problem.choices_of`; ``limits`` those of
+    :func:`~weft.solver.choices.solve.solve_wide` (``time_limit``, ``effort``, ``seed`` ...). Raises what these do.
+    """
+    from weft.solver.choices.solve import solve_wide  # loads OR-Tools
+
+    choices = choices_of(program, prices, counts, variants=variants, limit=limit, held=held,
+                         every_chain=every_chain, leave_out=leave_out)
+    schedule = solve_wide(choices.problem, 1, **limits)
+    taken = schedule.choices or {}
+    name, chosen = choices.variant(taken), choices.chosen(taken)
+    chunks = chosen.overlaps[0].chunks if chosen.overlaps else 1
+    return Tuned(chosen, name, choices.variants[name].passes, chunks,
+                 tuple(overlap.stages for overlap in chosen.overlaps), schedule, choices)

@@ -1,0 +1,268 @@
+"""A spec's training with the whole model on every GPU: how gradients are summed, and in how many buckets, are choices.
+
+A step runs the forwards of the first micro-batch (``F0`` ..., in groups of layers), what lies between (``accumulate``,
+where a GPU has several micro-batches) and the backwards of the last one (``B...``). The gradients of a bucket of groups
+are ready behind the backward of its first group. Then, by the choice ``gradients``:
+
+* ``all-reduce, update`` (AR-C): ``S`` sums them on the GPUs' network lanes, ``U`` updates all parameters of the bucket
+  on every GPU;
+* ``reduce-scatter, update, all-gather`` (RS-C-AG): ``S`` leaves each of the N GPUs the sum of its slice, ``U`` updates
+  that slice, ``G`` gathers the parameters on the lanes. Optimizer state is 1/N on each GPU;
+* ``fused``: the three as one kernel on the lanes, the update while data passes by: as long as the longer of what is
+  sent and what is updated. The state is 1/N too. That such a kernel takes nothing from the backward beside it is
+  assumed, as for every collective.
+
+The three are programs that the passes of :mod:`weft.models.communication` reach from an all-reduce with the update
+behind it, so they leave the same weights.
+
+``buckets`` says how many there are; in one that is not fused nothing overlaps: everything is summed when the last
+backward has ended.
+The next step's forward of a group waits for its parameters only, so gathers may run beside it.
+
+*Memory.* Each device has what is free beside parameters, gradients and 1/N of the optimizer state. Under AR-C the rest
+of the state is taken by the first forward and given back by ``end``, behind the last update; between ``end`` and the
+next step's first forward nothing takes memory. The sizes of buffers of collectives are part of ``cluster.reserve``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from weft.models.candidates.build import bytes_per_parameter
+from weft.models.candidates.family_costs import device_of
+from weft.models.candidates.gpu_costs import gpu_costs
+from weft.models.candidates.layer_groups import grouped_layers, slowest_layers
+from weft.models.candidates.stage_blocks import forward_block, gradient_blocks, seconds_of
+from weft.models.candidates.stages import StageCost, peak_bytes, static_bytes
+from weft.models.hardware.devices import DEVICES
+from weft.models.layers.cluster import model_cluster
+from weft.models.layers.collectives import Collective, collective_time
+from weft.models.overlap.placement import OverlapPlacement, lane_name
+from weft.models.spec.quantities import format_bytes
+from weft.models.spec.sections import Spec, Training
+from weft.solver.problem import Block, BlockKind, Device
+from weft.solver.wide.block import Options, WideBlock, WideDependency
+from weft.solver.wide.problem import WideProblem
+
+__all__ = ["BUCKETS", "GRADIENTS", "WAYS", "data_parallel", "why_not_data_parallel"]
+
+#: The names of the choices.
+GRADIENTS, BUCKETS = "gradients", "buckets"
+#: The options of how gradients are summed.
+WAYS = ALL_REDUCE, SCATTERED, FUSED = ("all-reduce, update", "reduce-scatter, update, all-gather", "fused")
+#: Groups of layers at most: as many buckets are tried, and halves of it.
+_GROUPS = 8
+#: What takes no time still takes a nanosecond: a block lasts longer than nothing.
+_INSTANT = 1e-9
+
+
+def why_not_data_parallel(spec: Spec, micro_batches: int | None = None) -> str | None:
+    """Why ``spec`` is not trained with the whole model on every GPU, in a sentence; ``None`` where it can be."""
+    run, gpus = spec.run, spec.cluster.gpus
+    count = micro_batches or run.micro_batches
+    if not isinstance(run, Training):
+        return "inference has no gradients to sum"
+    if run.lengths is not None:
+        return "training.lengths lists micro-batches that differ"
+    if run.optimizer != "adam":
+        return f"training.optimizer is {run.optimizer}, which frees gradients before they could be summed"
+    if gpus < 2:
+        return "cluster.gpus is 1, there is nobody to sum gradients with"
+    if count % gpus:
+        return f"{count} micro-batches cannot be divided over {gpus} GPUs"
+    stages = _groups(spec)
+    missing = (static_bytes(stages, _held(spec, sliced=True)) + peak_bytes(stages, [1] * len(stages), "full")
+               - min(model_cluster(spec.cluster).available))
+    return None if missing <= 0 else f"the whole model on each GPU needs {format_bytes(missing)} more than there is"
+
+
+def data_parallel(spec: Spec, micro_batches: int | None = None) -> OverlapPlacement:
+    """The step of ``spec`` in which every GPU has the whole model, as one micro-batch of a problem with choices.
+
+    Raises ``ValueError`` where :func:`why_not_data_parallel` has a reason, and what finding costs raises.
+    """
+    reason = why_not_data_parallel(spec, micro_batches)
+    if reason is not None:
+        raise ValueError(f"{spec.where}: {reason}")
+    count = micro_batches or spec.run.micro_batches
+    step = _Step(spec, count)
+    available = model_cluster(spec.cluster).available
+    static = static_bytes(step.stages, _held(spec, sliced=True))
+    memory = tuple(own - static for own in available)
+    gpus = tuple(range(spec.cluster.gpus))
+    name = f"gpu0-{spec.cluster.gpus - 1}"
+    devices = (Device(name, min(memory), static), Device(lane_name(name), lane_of=name))
+    problem = WideProblem(f"{spec.name} (data parallel)", devices, tuple(step.blocks()), choices=step.choices)
+    costs = gpu_costs(spec)
+    return OverlapPlacement(
+        "data parallel", problem, tuple({GRADIENTS: way, **({BUCKETS: "1"} if BUCKETS in problem.choices else {})}
+                                        for way in (ALL_REDUCE, SCATTERED)), count, (gpus,), memory,
+        {"static_memory": [static] * len(available), "gpu_memory": list(available)},
+        (*costs.notes, *step.notes))
+
+
+def _groups(spec: Spec) -> list[StageCost]:
+    return grouped_layers(slowest_layers(gpu_costs(spec).layers), _GROUPS)
+
+
+def _held(spec: Spec, *, sliced: bool) -> int:
+    """Bytes of a parameter that each GPU holds; ``sliced``: with its slice of the optimizer state only."""
+    run = spec.run
+    assert isinstance(run, Training)
+    state = run.optimizer_bytes_per_parameter
+    return bytes_per_parameter(spec) - (state - -(-state // spec.cluster.gpus) if sliced else 0)
+
+
+@dataclass(frozen=True)
+class _Bucket:
+    """Groups ``first`` to ``last - 1``, number ``place`` of ``count`` buckets."""
+
+    place: int
+    count: int
+    first: int
+    last: int
+
+
+class _Step:
+    """The blocks of one step on a GPU (device 0) and its lane (device 1)."""
+
+    def __init__(self, spec: Spec, micro_batches: int) -> None:
+        run = spec.run
+        assert isinstance(run, Training)
+        self.spec, self.run = spec, run
+        self.stages = _groups(spec)
+        self.each = micro_batches // spec.cluster.gpus
+        self.counts = [count for count in (1, 2, 4, 8) if count <= len(self.stages)]
+        self.choices = {GRADIENTS: WAYS, **({BUCKETS: tuple(map(str, self.counts))} if len(self.counts) > 1 else {})}
+        self.rest = sum(stage.parameters for stage in self.stages) * (_held(spec, sliced=False)
+                                                                      - _held(spec, sliced=True))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader should know of its costs."""
+        name = device_of(self.spec)
+        total = self._update(sum(stage.parameters for stage in self.stages))
+        return (("a data parallel step counts the optimizer's update, which steps of other placements leave out: "
+                 f"{total * 1e3:.3g} ms for all parameters" if name is not None else
+                 "the optimizer's update takes no time: the spec names no device whose memory it could pass through"),
+                "collectives take nothing from the computation beside them")
+
+    def blocks(self) -> Iterator[WideBlock]:
+        """All blocks of all options."""
+        yield from self._forwards()
+        if self.each > 1:
+            yield self._between()
+        yield from self._backwards()
+        for count in self.counts:
+            for bucket in self._buckets(count):
+                yield from self._sums(bucket)
+        updates = tuple(WideDependency(f"U{bucket.place}", when=self._when(count=count))
+                        for count in self.counts for bucket in self._buckets(count))
+        yield WideBlock("end", BlockKind.OTHER, (0,), _INSTANT, (-self.rest,), (0,), updates, self._when(ALL_REDUCE))
+
+    # -- computation
+
+    def _forwards(self) -> Iterator[WideBlock]:
+        for s, stage in enumerate(self.stages):
+            plain = forward_block(s, stage, 0, "full", ())
+            waits = (*((WideDependency(f"F{s - 1}"),) if s else ()), *self._parameters(s))
+            if s:
+                yield _wide(plain, waits)
+                continue
+            for way in WAYS:
+                own = [wait for wait in waits if wait.when[GRADIENTS] == way]
+                if way == ALL_REDUCE:
+                    own.append(WideDependency("end", distance=1))
+                more = self.rest if way == ALL_REDUCE else 0
+                yield replace(_wide(plain, own), memory=(plain.memory[0] + more,), when=self._when(way))
+
+    def _parameters(self, s: int) -> tuple[WideDependency, ...]:
+        """What the forward of group ``s`` waits for of the step before."""
+        found = []
+        for count in self.counts:
+            place = next(bucket.place for bucket in self._buckets(count) if bucket.first <= s < bucket.last)
+            for way, letter in ((ALL_REDUCE, "U"), (SCATTERED, "G"), (FUSED, "S")):
+                found.append(WideDependency(f"{letter}{place}", distance=1, when=self._when(way, count)))
+        return tuple(found)
+
+    def _between(self) -> WideBlock:
+        """Backward of the first micro-batch, forward of the last one, and all of those between."""
+        held = sum(stage.activation for stage in self.stages)
+        load = ((self.each - 1) * sum(stage.forward for stage in self.stages)
+                + (self.each - 1) * sum(stage.backward for stage in self.stages))
+        most = peak_bytes(self.stages, [1] * len(self.stages), "full")
+        return WideBlock("accumulate", BlockKind.OTHER, (0,), seconds_of(load), (0,), (max(0, most - held),),
+                         (WideDependency(f"F{len(self.stages) - 1}"),))
+
+    def _backwards(self) -> Iterator[WideBlock]:
+        last = "accumulate" if self.each > 1 else f"F{len(self.stages) - 1}"
+        self.behind: dict[int, str] = {}
+        for s in reversed(range(len(self.stages))):
+            for block in gradient_blocks(s, self.stages[s], 0, "full", ()):
+                yield _wide(block, (WideDependency(last),))
+                last = block.name
+            self.behind[s] = last
+
+    # -- gradients
+
+    def _buckets(self, count: int) -> list[_Bucket]:
+        """Groups in ``count`` buckets, the first layers' first."""
+        groups = len(self.stages)
+        borders = [groups * place // count for place in range(count + 1)]
+        return [_Bucket(place, count, borders[place], borders[place + 1]) for place in range(count)]
+
+    def _sums(self, bucket: _Bucket) -> Iterator[WideBlock]:
+        """The sum, the update and the gather of ``bucket`` in every way."""
+        parameters = sum(self.stages[s].parameters for s in range(bucket.first, bucket.last))
+        gpus, j = self.spec.cluster.gpus, bucket.place
+        size = parameters * self.run.gradient_bytes
+        own = -(-parameters // gpus)
+        ready = (WideDependency(self.behind[bucket.first]),)
+        summed = (WideDependency(f"S{j}"),)
+        scatter = self._seconds("reduce_scatter", size)
+        gather = self._seconds("all_gather", own * self.run.parameter_bytes)
+        for way, sent in ((ALL_REDUCE, self._seconds("all_reduce", size)), (SCATTERED, scatter),
+                          (FUSED, max(scatter + gather, self._update(own)))):
+            yield self._block(f"S{j}", BlockKind.COLLECTIVE, sent, ready, self._when(way, bucket.count))
+        for way, amount in ((ALL_REDUCE, parameters), (SCATTERED, own)):
+            yield self._block(f"U{j}", BlockKind.OTHER, self._update(amount), summed, self._when(way, bucket.count))
+        yield self._block(f"G{j}", BlockKind.COLLECTIVE, gather, (WideDependency(f"U{j}"),),
+                          self._when(SCATTERED, bucket.count))
+
+    def _block(self, name: str, kind: BlockKind, seconds: float, after: tuple[WideDependency, ...], when: Options
+               ) -> WideBlock:
+        lane = 1 if kind == BlockKind.COLLECTIVE else 0
+        return WideBlock(name, kind, (lane,), max(round(seconds, 9), _INSTANT), (0,), (0,), after, when)
+
+    def _when(self, way: str | None = None, count: int | None = None) -> dict[str, str]:
+        return {**({} if way is None else {GRADIENTS: way}),
+                **({} if count is None or BUCKETS not in self.choices else {BUCKETS: str(count)})}
+
+    # -- seconds
+
+    def _seconds(self, kind: Collective, size: int) -> float:
+        """A collective of ``size`` bytes on each GPU: as the spec's device does, or a ring's over the cluster's link.
+        """
+        name, network = device_of(self.spec), model_cluster(self.spec.cluster).network
+        gpus, machines = self.spec.cluster.gpus, self.spec.cluster.machines
+        if name is not None:
+            return collective_time(kind, size, gpus, DEVICES[name], machines=machines, network=network.far).seconds
+        link = network.near if machines == 1 else network.far
+        share = gpus - 1 if kind == "all_gather" else (gpus - 1) / gpus * (2 if kind == "all_reduce" else 1)
+        return share * link.seconds(size)
+
+    def _update(self, parameters: int) -> float:
+        """The optimizer on so many parameters: its state is read and written, gradients read, parameters written."""
+        name = device_of(self.spec)
+        if name is None or not parameters:
+            return 0.0
+        device = DEVICES[name]
+        moved = parameters * (self.run.gradient_bytes + 2 * self.run.optimizer_bytes_per_parameter
+                              + self.run.parameter_bytes)
+        return device.launch["forward"] + moved / (device.bandwidth * device.reach["pointwise", "forward"].memory)
+
+
+def _wide(block: Block, after: Sequence[WideDependency]) -> WideBlock:
+    return WideBlock(block.name, block.kind, block.devices, block.duration, block.memory, block.workspace,
+                     tuple(after))

@@ -1,0 +1,116 @@
+"""How long steps take where collectives run beside computation, in chunks: two engines, each in order.
+
+A pass of a stage is a row of steps on one GPU; some are collectives, which run on the network lane, the others compute.
+Cut in n chunks along a dimension (the samples of a micro-batch, or the positions of its sequences), a step that can be
+divided along it becomes n pieces, each with the part of the work and the whole of its launch; one that cannot waits for
+all pieces of what it reads. Steps that compute between two collectives run chunk by chunk, all of them for the first
+one, then for the next; so the collective of one chunk runs beside the computation of the next. Both engines take
+what comes in this order and wait for what it reads. The order is one that a GPU and its network can run, so the time
+is no bound but that of a schedule; that a piece of a kernel is as fast as its share of the whole, and that collectives
+take nothing from computation beside them, is assumed.
+
+For one collective between two computations it is the chunked pipeline of
+:mod:`weft.models.candidates.collective_chunks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+__all__ = ["Piece", "Step", "duration", "pieces", "serial"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """``waits``: indices of the earlier steps whose results it reads. ``seconds``: of all of it.
+
+    ``launch``: seconds of it that every piece takes again. ``pieces``: of a collective, the seconds of one of so many
+    pieces; a step with them runs on the network lane. ``divides``: units along the dimensions that it can be cut along.
+    ``is_heavy``: whether it is a matrix product, which is worth no cut unless a collective follows at once.
+    """
+
+    name: str
+    waits: tuple[int, ...]
+    seconds: float
+    launch: float = 0.0
+    pieces: Mapping[int, float] = field(default_factory=dict)
+    divides: Mapping[str, int] = field(default_factory=dict)
+    is_heavy: bool = False
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether it is a collective."""
+        return bool(self.pieces)
+
+    def piece(self, count: int) -> float:
+        """Seconds of one of ``count`` pieces."""
+        if count == 1:
+            return self.seconds
+        return self.pieces[count] if self.is_sent else min(self.launch, self.seconds) + max(
+            0.0, self.seconds - self.launch) / count
+
+
+def serial(steps: Sequence[Step]) -> float:
+    """Seconds of all ``steps``, one after another."""
+    return sum(step.seconds for step in steps)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What an engine runs at once: on the network lane (``is_sent``) or the GPU, after the earlier pieces ``waits``."""
+
+    seconds: float
+    is_sent: bool
+    waits: tuple[int, ...]
+
+
+def duration(steps: Sequence[Step], count: int, dimension: str = "", *, wide: bool = True) -> float:
+    """Seconds until all ``steps`` have ended, in ``count`` chunks along ``dimension``; see :func:`pieces`."""
+    ends: list[float] = []
+    engines = [0.0, 0.0]  # when the GPU and its lane are free
+    for piece in pieces(steps, count, dimension, wide=wide):
+        start = max([engines[piece.is_sent], *(ends[source] for source in piece.waits)])
+        engines[piece.is_sent] = start + piece.seconds
+        ends.append(engines[piece.is_sent])
+    return max(engines)
+
+
+def pieces(steps: Sequence[Step], count: int, dimension: str = "", *, wide: bool = True) -> list[Piece]:
+    """What runs, in the order in which each engine takes it: ``steps`` in ``count`` chunks along ``dimension``.
+
+    ``wide``: every step that can be is cut; else matrix products only where a collective reads them. Steps that are
+    computed one after another are one piece of each chunk, up to the next one that waits for a collective.
+    """
+    sent_from = {source for step in steps if step.is_sent for source in step.waits}
+    cut = [count if step.divides.get(dimension, 1) % count == 0 and count > 1
+           and (wide or not step.is_heavy or number in sent_from) else 1 for number, step in enumerate(steps)]
+    found: list[Piece] = []
+    made: list[list[int]] = [[] for _ in steps]  # by step, the pieces of its chunks
+    for run in _runs(steps, cut):
+        for chunk in range(cut[run[0]]):
+            sources = {source for number in run for source in steps[number].waits} - set(run)
+            waits = {made[source][chunk] if cut[source] == cut[run[0]] else made[source][-1] for source in sources}
+            seconds = sum(steps[number].piece(cut[number]) for number in run)
+            for number in run:
+                made[number].append(len(found))
+            found.append(Piece(seconds, steps[run[0]].is_sent, tuple(sorted(waits))))
+    return found
+
+
+def _runs(steps: Sequence[Step], cut: Sequence[int]) -> list[list[int]]:
+    """Steps that follow each other on one engine, in as many chunks; a new run where one waits for a collective."""
+    runs: list[list[int]] = []
+    for number, step in enumerate(steps):
+        last = runs[-1][-1] if runs else number
+        if (runs and not step.is_sent and not steps[last].is_sent and cut[last] == cut[number]
+                and not any(steps[source].is_sent and source < runs[-1][0] and not _reads(steps, runs[-1], source)
+                            for source in step.waits)):
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return runs
+
+
+def _reads(steps: Sequence[Step], run: Sequence[int], source: int) -> bool:
+    return any(source in steps[number].waits for number in run)

@@ -1,0 +1,187 @@
+"""A placement on groups of GPUs that compute layers together, with options for the collectives of each stage.
+
+Each stage has the choice ``overlap: stage s`` among its ways (:mod:`weft.models.overlap.ways`), one for all of its
+layers and micro-batches. Where there are more than a few stages, those of as many GPUs share one choice ``overlap: d
+GPUs``: the bound is then proven for stages that go the same way.
+
+A stage's forward is one block under each way, and so is its backward: within it, its collectives and its computation
+overlap as the way says, and nothing of another micro-batch runs in between. In *pairs* two micro-batches pass together
+as one, and the collectives of each run beside the computation of the other. Where there are few layers, collectives
+may be blocks of their own on the network lanes (:mod:`weft.models.overlap.apart`), beside which other micro-batches are
+computed; a pass in one block then holds its GPUs' lanes as well, as it has collectives inside.
+
+*Sends.* What a stage gives lies whole on each of its GPUs, or in slices. Slices are sent as they are between stages of
+as many GPUs, which takes 1/N of the time, and are gathered at the receiver where it needs the tensor whole. Also of
+what lies whole each GPU may send its slice only, to be gathered there: the choice ``send: stage s``, where that is
+shorter. Between groups of different size slices are gathered before they are sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from weft.models.overlap.apart import apart_blocks
+from weft.models.overlap.placement import OverlapPlacement, lane_name
+from weft.models.overlap.ways import MOST_PIECES, NONE, Between, Way, Ways
+from weft.models.tensor_parallel.parts import Part, gpu_name, gradient_name, joined_parts, part_backward, part_forward
+from weft.models.tensor_parallel.shapes import ShapeCandidate
+from weft.models.tensor_parallel.space import Space
+from weft.solver.problem import Block, BlockKind, Device
+from weft.solver.wide.block import WideBlock, WideDependency
+from weft.solver.wide.problem import WideProblem
+
+__all__ = ["SLICES", "WHOLE", "overlap_of"]
+
+#: The options of what is sent.
+WHOLE, SLICES = "whole", "slices"
+#: Up to so many stages each has a choice of its own.
+_MOST_CHOICES = 6
+
+
+def overlap_of(ways: Ways, candidate: ShapeCandidate) -> OverlapPlacement | None:
+    """``candidate``, whose backward is that of ``ways``, with the options of its collectives; ``None`` where no option
+    saves anything."""
+    space, pairs = ways.space, ways.pairs
+    made = _Together(space, candidate, ways)
+    if not made.choices:
+        return None
+    group_of = {gpu: number for number, group in enumerate(candidate.gpus) for gpu in group}
+    memory = tuple(space.capacity - candidate.static_memory[group_of[gpu]] for gpu in sorted(group_of))
+    bare = {choice: NONE if NONE in options else WHOLE for choice, options in made.choices.items()}
+    return OverlapPlacement("pairs" if pairs else "", made.problem, (bare,), 2 if pairs else 1, candidate.gpus, memory)
+
+
+class _Together:
+    """The blocks of a candidate under all ways of its parts."""
+
+    def __init__(self, space: Space, candidate: ShapeCandidate, ways: Ways) -> None:
+        self.space, self.candidate, self.backward = space, candidate, candidate.backward
+        self.parts = candidate.parts
+        device_of = {gpu: d for d, group in enumerate(candidate.gpus) for gpu in group}
+        self.where = {part.name: tuple(dict.fromkeys(device_of[gpu] for gpu in part.gpus)) for part in self.parts}
+        self.joined = [(source, target, size * (2 if ways.pairs else 1))
+                       for source, target, size in joined_parts(space.graph, space.layers, self.parts)]
+        self.ways = {part.name: ways.of(part) for part in self.parts}
+        self.is_shared = sum(len(own) > 1 for own in self.ways.values()) > _MOST_CHOICES
+        if self.is_shared:
+            self._keep_common()
+        if sum(max(sum(map(len, way.apart or ())) for way in own) for own in self.ways.values()) > 2 * MOST_PIECES:
+            self.ways = {name: tuple(way for way in own if way.apart is None) for name, own in self.ways.items()}
+        self.has_lanes = any(way.apart is not None for own in self.ways.values() for way in own)
+        self.choices = self._choices()
+
+    def _keep_common(self) -> None:
+        """Of stages that share a choice, the ways that all of them have."""
+        for degree in {part.degree for part in self.parts}:
+            alike = [part.name for part in self.parts if part.degree == degree]
+            common = set.intersection(*({way.name for way in self.ways[name]} for name in alike))
+            for name in alike:
+                self.ways[name] = tuple(way for way in self.ways[name] if way.name in common)
+
+    def _choices(self) -> dict[str, tuple[str, ...]]:
+        found: dict[str, tuple[str, ...]] = {}
+        for part in self.parts:
+            if len(self.ways[part.name]) > 1:
+                found[self._choice(part)] = tuple(way.name for way in self.ways[part.name])
+        for source, target, size in self.joined:
+            if self._has_slices(source, target, size):
+                found[self._send(source)] = (WHOLE, SLICES)
+        return found
+
+    def _choice(self, part: Part) -> str:
+        return f"overlap: {part.degree} GPUs" if self.is_shared else f"overlap: stage {part.name}"
+
+    def _send(self, source: Part) -> str:
+        return "send" if self.is_shared else f"send: stage {source.name}"
+
+    def _when(self, part: Part, way: Way) -> dict[str, str]:
+        return {self._choice(part): way.name} if len(self.ways[part.name]) > 1 else {}
+
+    @property
+    def problem(self) -> WideProblem:
+        """All of it."""
+        static = self.candidate.static_memory
+        devices = [Device(gpu_name(group), self.space.capacity - held, held)
+                   for group, held in zip(self.candidate.gpus, static, strict=True)]
+        if self.has_lanes:
+            devices += [Device(lane_name(device.name), lane_of=device.name) for device in devices]
+        return WideProblem(f"{self.candidate.problem.name}, overlap", tuple(devices), tuple(self._blocks()),
+                           choices=self.choices)
+
+    def _blocks(self) -> Iterator[WideBlock]:
+        for part in self.parts:
+            for way in self.ways[part.name]:
+                waits = [wait for source, target, size in self.joined if target is part
+                         for wait in self._waits(f"F{source.name}", source, (part, way), size, self._send(source))]
+                plain = part_forward(replace(part, cost=way.cost), self.where[part.name], (), self.backward)
+                yield from self._wide(plain, waits, part, way)
+        for part in reversed(self.parts) if self.backward != "none" else ():
+            for way in self.ways[part.name]:
+                waits = [wait for source, target, size in self.joined if source is part and target.cost.backward
+                         for wait in self._waits(gradient_name(target, self.backward), target, (part, way), size,
+                                                 self._send(source))]
+                for block in part_backward(replace(part, cost=way.cost), self.where[part.name], (), self.backward):
+                    own = [WideDependency(wait.block) for wait in block.after]
+                    yield from self._wide(block, own or waits or [WideDependency(f"F{part.name}")], part, way)
+
+    def _wide(self, block: Block, waits: Sequence[WideDependency], part: Part, way: Way) -> list[WideBlock]:
+        """``block`` of ``part`` under ``way``: whole, beside the lanes it sends over, or in pieces."""
+        count = len(self.candidate.gpus)
+        made = WideBlock(block.name, block.kind, block.devices, block.duration, block.memory, block.workspace,
+                         tuple(waits), self._when(part, way))
+        if block.kind == BlockKind.WEIGHT_GRAD:
+            return [made]
+        if way.apart is not None:
+            own = way.apart[block.kind != BlockKind.FORWARD]
+            return apart_blocks(made, own, {device: device + count for device in block.devices}) if own else [made]
+        if not self.has_lanes or part.degree == 1:
+            return [made]
+        lanes = tuple(device + count for device in block.devices)
+        return [replace(made, devices=block.devices + lanes, memory=block.memory + (0,) * len(lanes),
+                        workspace=block.workspace + (0,) * len(lanes))]
+
+    # -- sends
+
+    def _waits(self, block: str, giver: Part, taker: tuple[Part, Way], size: int, send: str) -> list[WideDependency]:
+        """The waits of ``taker``, a part under one of its ways, for ``block`` of ``giver`` under each of its own."""
+        part, way = taker
+        found: list[WideDependency] = []
+        ways = self.ways[giver.name]
+        if self._choice(giver) == self._choice(part):  # one choice: both go the same way
+            ways = tuple(own for own in ways if own.name == way.name)
+        for between in dict.fromkeys(own.between for own in ways):
+            lags = {option: self._lag(size, (giver, between), (part, way.between), slices=option == SLICES)
+                    for option in self.choices.get(send, (WHOLE,))}
+            alike = [own for own in ways if own.between == between]
+            every = len(alike) == len(ways)
+            for own in alike[:1] if every else alike:
+                when = {} if every else self._when(giver, own)
+                if len(set(lags.values())) == 1:
+                    found.append(WideDependency(block, lags[WHOLE], when=when))
+                else:
+                    found += [WideDependency(block, lag, when={**when, send: option}) for option, lag in lags.items()]
+        return found
+
+    def _lag(self, size: int, giver: tuple[Part, Between], taker: tuple[Part, Between], *, slices: bool) -> float:
+        """Seconds until ``taker`` has a tensor of ``size`` bytes as it needs it."""
+        (source, lies), (target, needed) = giver, taker
+        degree = source.degree
+
+        def sent(amount: int) -> float:
+            return self.space.network.seconds(amount, source.gpus, target.gpus)
+
+        def gathered(on: int) -> float:
+            return self.space.timer(on)("all_gather", -(-size // on))
+
+        if degree != target.degree:
+            return round((gathered(degree) if lies == "sliced" else 0.0) + sent(size), 9)
+        part = sent(-(-size // degree))
+        if lies == "sliced" or slices:
+            return round(part + (gathered(degree) if needed == "whole" else 0.0), 9)
+        return part if needed == "sliced" else sent(size)
+
+    def _has_slices(self, source: Part, target: Part, size: int) -> bool:
+        """Whether it is shorter to send slices of what lies whole."""
+        lags = [self._lag(size, (source, "whole"), (target, "whole"), slices=slices) for slices in (False, True)]
+        return source.degree == target.degree > 1 and lags[1] < lags[0]

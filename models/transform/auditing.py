@@ -1,0 +1,74 @@
+"""An independent check of a plan and the times that a search gave its parts.
+
+What every part reads is derived here once more, from how operators are cut and placed alone: which parts give the
+elements that it reads, and when. Neither the communications that the plan derived nor the blocks that were searched are
+looked at. :mod:`weft.models.transform.checking` checks the values.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+
+from weft.models.layouts.steps import Box
+from weft.models.transform.planned import Part, Planned, View
+from weft.models.transform.preserving import intersection
+
+__all__ = ["breaches"]
+
+
+def breaches(planned: Planned, times: Mapping[Part, tuple[float, float]], *, tolerance: float = 1e-9) -> list[str]:
+    """What is wrong with ``times`` (start and end of every part, in seconds): a sentence each.
+
+    All parts run, once; a device runs one block of them at a time (parts of equal times are one block); what a part
+    reads is made in full before it starts; orders are kept. Two times differ where they do so by more than
+    ``tolerance`` of the latest end.
+    """
+    every = [part for operation in planned.program.operations for part in planned.parts(operation.name)]
+    missing = [part for part in every if part not in times]
+    if missing:
+        return [f"{part} does not run" for part in missing]
+    least = tolerance * max((end for _, end in times.values()), default=0.0)
+    found = [f"{part} is no part of the plan" for part in times.keys() - set(every)]
+    found += _overlaps(planned, times, least)
+    for part in every:
+        for name in dict.fromkeys(planned.program.by_name[part.operation].inputs):
+            for term in planned.program.terms(name):
+                if term in planned.program.producer:
+                    found += _late(planned, part, name, term, times, least)
+    for order in planned.orders:
+        for first, then in order.pairs(planned):
+            if times[then] != times[first] and times[then][0] < times[first][1] - least:
+                found.append(f"{then} starts before {first} ends, which is ordered before it")
+    return found
+
+
+def _overlaps(planned: Planned, times: Mapping[Part, tuple[float, float]], least: float) -> Iterator[str]:
+    rows: dict[int, dict[tuple[float, float], Part]] = {}
+    for part, span in times.items():
+        rows.setdefault(planned.device(part), {}).setdefault(span, part)
+    for device, spans in rows.items():
+        for (one, first), (other, then) in itertools.pairwise(sorted(spans.items())):
+            if other[0] < one[1] - least:
+                yield f"{first} and {then} run on device {device} at once"
+
+
+def _late(planned: Planned, part: Part, name: str, term: str, times: Mapping[Part, tuple[float, float]],
+          least: float) -> Iterator[str]:
+    """Elements of a term that no part has made when ``part`` starts. Parts of one block run in turn inside it."""
+    start = times[part]
+    made = [view for view in planned.gives(planned.program.producer[term], term)
+            if times[view.part][1] <= start[0] + least or times[view.part] == start]
+    for read in planned.reads(part.operation, name):
+        if read.part == part:
+            for value in sorted({view.value for view in planned.gives(planned.program.producer[term], term)}):
+                if not _covers([view for view in made if view.value == value], read.box):
+                    yield f"{part} reads {term} before all of it is made"
+
+
+def _covers(views: list[View], box: Box) -> bool:
+    """Whether the views have every element of a box: of each cell between their edges some view has all."""
+    cuts = [sorted({low, high, *(edge for view in views for edge in view.box[axis] if low < edge < high)})
+            for axis, (low, high) in enumerate(box)]
+    return all(any(intersection(view.box, cell) == cell for view in views)
+               for cell in itertools.product(*(list(itertools.pairwise(edges)) for edges in cuts)))

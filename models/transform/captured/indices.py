@@ -1,0 +1,194 @@
+"""Elements by indices that are computed, and order.
+
+One indexed dimension of numbers may be cut: parts are terms of a sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from weft.models.capture.exported import Ref, Step
+from weft.models.transform.annotation import Axis
+from weft.models.transform.captured.products import broadcast_all
+from weft.models.transform.captured.writer import Arguments, Rule, UnknownError, Writer, rule
+
+
+def _cut(w: Writer, step: Step, name: str) -> dict[str, Any]:
+    """Of numbers, parts of the indexed dimension are terms; of others it is frozen."""
+    given = next(one for one in step.outputs if one is not None)
+    return {"reduced": [name]} if "float" in w.exported.metas[given].dtype else {"frozen": [name]}
+
+
+@rule("index")
+def _index(w: Writer, step: Step) -> None:
+    x, given = w.tensor(step.arguments[0]), step.arguments[1]
+    at = [i for i, one in enumerate(given) if one is not None]
+    if any(w.exported.metas[given[i].name].dtype == "bool" for i in at):
+        raise UnknownError  # how many elements come out is in the numbers
+    _indexed(w, step, x, at, [w.tensor(given[i]) for i in at])
+
+
+def _indexed(w: Writer, step: Step, x: str, at: Sequence[int], indices: Sequence[str], *, last: bool = True,
+             name: str | None = None) -> str:
+    """Dimensions of indices stand where the first of theirs stood, in front where theirs are apart."""
+    axes: list[Axis] = [(w.fresh(),) for _ in w.shape(x)]
+    sides, shared = broadcast_all(w, [w.shape(one) for one in indices])
+    place = at[0] if list(at) == list(range(at[0], at[0] + len(at))) else 0
+    rest = [axis for i, axis in enumerate(axes) if i not in at]
+    output = [*rest[:place], *shared, *rest[place:]]
+    names = [axes[i][0] for i in at]
+    extra = _cut(w, step, names[0]) if len(at) == 1 else {"frozen": names}
+    return w.add(step, "index", [(x, axes), *zip(indices, sides, strict=True)], output, at=tuple(at), last=last,
+                 name=name, length=w.shape(x)[at[0]], **extra)
+
+
+@rule("index_select")
+def _index_select(w: Writer, step: Step) -> None:
+    x, dim, index = step.arguments
+    tensor = w.tensor(x)
+    _indexed(w, step, tensor, [dim % len(w.shape(tensor))], [w.tensor(index)])
+
+
+def _along(w: Writer, x: str, index: str, axis: int) -> tuple[list[Axis], list[Axis]]:
+    """Names of a tensor and of indices along one axis of it; the other dimensions must be alike."""
+    if len(w.shape(x)) != len(w.shape(index)) or any(
+            a != b for i, (a, b) in enumerate(zip(w.shape(x), w.shape(index), strict=True)) if i != axis):
+        raise UnknownError
+    axes: list[Axis] = [(w.fresh(),) for _ in w.shape(x)]
+    return axes, [*axes[:axis], (w.fresh(),), *axes[axis + 1:]]
+
+
+@rule("gather")
+def _gather(w: Writer, step: Step) -> None:
+    x, index = w.tensor(step.arguments[0]), w.tensor(step.arguments[2])
+    _gathered(w, step, x, index, step.arguments[1] % max(1, len(w.shape(x))))
+
+
+def _gathered(w: Writer, step: Step, x: str, index: str, axis: int, *, name: str | None = None,
+              last: bool = True) -> str:
+    axes, own = _along(w, x, index, axis)
+    return w.add(step, "gather", [(x, axes), (index, own)], own, axis=axis, length=w.shape(x)[axis], name=name,
+                 last=last, **_cut(w, step, axes[axis][0]))
+
+
+@rule("scatter")
+def _scatter(w: Writer, step: Step) -> None:
+    x, index = w.tensor(step.arguments[0]), w.tensor(step.arguments[2])
+    axis, source = step.arguments[1] % len(w.shape(x)), step.arguments[3]
+    if step.keywords.get("reduce") is not None or w.exported.metas[step.arguments[0].name].dtype == "bool":
+        raise UnknownError
+    axes, own = _along(w, x, index, axis)
+    inputs: list[tuple[str, Sequence[Axis]]] = [(x, axes), (index, own)]
+    extra: dict[str, Any] = {}
+    if isinstance(source, Ref):
+        if w.shape(w.tensor(source)) != w.shape(index):
+            raise UnknownError
+        inputs.append((w.tensor(source), own))
+    else:
+        extra["value"] = float(source)
+    w.add(step, "put", inputs, axes, frozen=[axes[axis][0], own[axis][0]], axis=axis, length=w.shape(x)[axis], **extra)
+
+
+@rule("scatter_add")
+def _scatter_add(w: Writer, step: Step) -> None:
+    """What is scattered is added to the tensor; indices that are cut give terms."""
+    x, index, source = (w.tensor(step.arguments[i]) for i in (0, 2, 3))
+    axis = step.arguments[1] % len(w.shape(x))
+    if w.shape(source) != w.shape(index):
+        raise UnknownError
+    axes, own = _along(w, x, index, axis)
+    _added(w, step, x, w.add(
+        step, "gather_grad", [(source, own), (index, own)], axes, reduced=own[axis], axis=axis,
+        sizes={axes[axis][0]: w.shape(x)[axis]}, length=w.shape(x)[axis], name=f"{step.name}.scattered", last=False))
+
+
+def _added(w: Writer, step: Step, x: str, more: str) -> None:
+    axes = w.axes(w.shape(x))
+    w.add(step, "add", [(x, axes), (more, axes)], axes)
+
+
+@rule("index_add")
+def _index_add(w: Writer, step: Step) -> None:
+    x, index, source = (w.tensor(step.arguments[i]) for i in (0, 2, 3))
+    axis = step.arguments[1] % len(w.shape(x))
+    if step.keywords.get("alpha", 1) != 1 or len(w.shape(index)) != 1:
+        raise UnknownError
+    axes: list[Axis] = [(w.fresh(),) for _ in w.shape(x)]
+    place = w.fresh()
+    own = [*axes[:axis], (place,), *axes[axis + 1:]]
+    _added(w, step, x, w.add(
+        step, "index_grad", [(source, own), (index, [(place,)])], axes, reduced=[place], at=(axis,),
+        sizes={axes[axis][0]: w.shape(x)[axis]}, length=w.shape(x)[axis], name=f"{step.name}.scattered", last=False))
+
+
+# -- order -----------------------------------------------------------------------------------------------------------
+
+
+def _placed(w: Writer, step: Step, axis: int, count: int, *, largest: bool) -> tuple[str, str]:
+    """The tensor, and where its largest (or smallest) elements are."""
+    x = w.tensor(step.arguments[0])
+    axes: list[Axis] = [(w.fresh(),) for _ in w.shape(x)]
+    short = w.fresh()
+    output = [*axes[:axis], (short,), *axes[axis + 1:]]
+    made = w.add(step, "places", [(x, axes)], output, frozen=[axes[axis][0], short], sizes={short: count}, axis=axis,
+                 count=count, largest=largest, name=f"{step.name}.places", last=False)
+    w.used = set()
+    tensor = w.builder.tensors[made]
+    w.builder.tensors[made] = type(tensor)(tensor.name, tensor.shape, tensor.source, 8, False)
+    return x, made
+
+
+def _both(w: Writer, step: Step, axis: int, count: int, *, largest: bool) -> None:
+    """Elements in order and their places; elements are gathered, so that a gradient flows back through them."""
+    x, made = _placed(w, step, axis, count, largest=largest)
+    values, places = step.outputs
+    if places is not None:
+        w.names[places] = made
+    if values is not None:
+        w.names[values] = _gathered(w, step, x, made, axis, name=values, last=False)
+
+
+@rule("topk")
+def _topk(w: Writer, step: Step) -> None:
+    call = Arguments(step)
+    axis = call.at(2, "dim", -1) % len(w.shape(w.tensor(step.arguments[0])))
+    _both(w, step, axis, step.arguments[1], largest=call.at(3, "largest", True))
+
+
+@rule("sort")
+def _sort(w: Writer, step: Step) -> None:
+    call = Arguments(step)
+    shape = w.shape(w.tensor(step.arguments[0]))
+    at = 2 if "stable" in step.target else 1
+    axis = call.at(at, "dim", -1) % len(shape)
+    _both(w, step, axis, shape[axis], largest=call.at(at + 1, "descending", False))
+
+
+@rule("argsort")
+def _argsort(w: Writer, step: Step) -> None:
+    call = Arguments(step)
+    shape = w.shape(w.tensor(step.arguments[0]))
+    axis = call.at(1, "dim", -1) % len(shape)
+    w.gives(step, _placed(w, step, axis, shape[axis], largest=call.at(2, "descending", False))[1])
+
+
+def _argument(largest: bool) -> Rule:
+    def known(w: Writer, step: Step) -> None:
+        call = Arguments(step)
+        shape, dim = w.shape(w.tensor(step.arguments[0])), call.at(1, "dim")
+        if dim is None:
+            raise UnknownError
+        axis = dim % len(shape)
+        made = _placed(w, step, axis, 1, largest=largest)[1]
+        if call.at(2, "keepdim", False):
+            w.gives(step, made)
+            return
+        axes: list[Axis] = [() if i == axis else (w.fresh(),) for i in range(len(shape))]
+        w.add(step, "einsum", [(made, axes)], [one for i, one in enumerate(axes) if i != axis])
+
+    return known
+
+
+rule("argmax")(_argument(True))
+rule("argmin")(_argument(False))

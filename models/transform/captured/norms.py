@@ -1,0 +1,127 @@
+"""Norms: what is normalized over is frozen, but for a batch's statistics, which are sums."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from weft.models.capture.exported import Ref, Step
+from weft.models.transform.annotation import Axis
+from weft.models.transform.captured.writer import Arguments, Rule, UnknownError, Writer, rule
+
+#: What norms take where they are given no ``eps``.
+_LEAST = {"float64": 2.220446049250313e-16, "float32": 1.1920928955078125e-07, "bfloat16": 0.0078125,
+          "float16": 0.0009765625}
+
+
+def _over_last(centred: bool) -> Rule:
+    def known(w: Writer, step: Step) -> None:
+        call = Arguments(step)
+        x, count = w.tensor(step.arguments[0]), len(step.arguments[1])
+        weight = call.at(2, "weight")
+        bias, eps = (call.at(3, "bias"), call.at(4, "eps", 1e-5)) if centred else (None, call.at(3, "eps"))
+        if weight is None and bias is not None:
+            raise UnknownError
+        if eps is None:
+            eps = _LEAST[w.exported.metas[step.arguments[0].name].dtype]
+        axes: list[Axis] = [(w.fresh(),) for _ in w.shape(x)]
+        own = axes[len(axes) - count:]
+        inputs: list[tuple[str, Sequence[Axis]]] = [(x, axes)]
+        inputs += [(w.tensor(one), own) for one in (weight, bias) if one is not None]
+        over = tuple(name for axis in own for name in axis)
+        w.add(step, "norm", inputs, axes, frozen=over, eps=float(eps), centred=centred, over=over)
+
+    return known
+
+
+rule("layer_norm")(_over_last(True))
+rule("rms_norm")(_over_last(False))
+
+
+@rule("group_norm")
+def _group_norm(w: Writer, step: Step) -> None:
+    """Groups may be cut; of channels that are one dimension, groups change slowest."""
+    call = Arguments(step)
+    x, groups = w.tensor(step.arguments[0]), step.arguments[1]
+    weight, bias = call.at(2, "weight"), call.at(3, "bias")
+    if weight is None and bias is not None:
+        raise UnknownError
+    n, g, c = (w.fresh(name) for name in "ngc")
+    places: list[Axis] = [(w.fresh(),) for _ in w.shape(x)[2:]]
+    channels: Axis = (g, c)
+    inputs: list[tuple[str, Sequence[Axis]]] = [(x, [(n,), channels, *places])]
+    inputs += [(w.tensor(one), [channels]) for one in (weight, bias) if one is not None]
+    over = (c, *(name for axis in places for name in axis))
+    w.add(step, "norm", inputs, [(n,), channels, *places], frozen=over, over=over, eps=float(call.at(4, "eps", 1e-5)),
+          sizes={g: groups, c: w.shape(x)[1] // groups})
+
+
+@rule("batch_norm", "instance_norm")
+def _batch_norm(w: Writer, step: Step) -> None:
+    """In training the mean and the variance are sums over the batch, so that a batch that is cut has the statistics of
+    the whole. Running ones are carried to the next step; so is what instance norms keep not: they are refused."""
+    _, weight, bias, mean, variance, training, momentum, eps, *_ = step.arguments
+    x = w.tensor(step.arguments[0])
+    instance = "instance_norm" in step.target
+    if instance and (mean is not None or not training):
+        raise UnknownError
+    n, c, *places = (w.fresh(name) for name in ("n", "c", *("d" for _ in w.shape(x)[2:])))
+    axes: list[Axis] = [(n,), (c,), *((name,) for name in places)]
+    kept: list[Axis] = [(n,), (c,)] if instance else [(c,)]
+    apart, scale = _standardizing(w, step, x, axes, kept, mean, variance, float(eps), bool(training),
+                                  None if momentum is None else float(momentum))
+    inputs: list[tuple[str, Iterable[Axis]]] = [(apart, axes), (scale, kept)]
+    inputs += [(w.tensor(one), [(c,)]) for one in (weight,) if one is not None]
+    made = w.add(step, "einsum", inputs, axes, last=bias is None,
+                 name=step.name if bias is None else f"{step.name}.scaled")
+    if bias is not None:
+        w.add(step, "add", [(made, axes), (w.tensor(bias), [(c,)])], axes)
+
+
+def _standardizing(w: Writer, step: Step, x: str, axes: Sequence[Axis], kept: Sequence[Axis], mean: Ref | None,
+                   variance: Ref | None, eps: float, training: bool, momentum: float | None) -> tuple[str, str]:
+    """What is left of ``x`` without its mean, and what that is to be multiplied by."""
+    gone = [axis[0] for axis in axes if axis not in kept]
+    count = math.prod(size for size, axis in zip(w.shape(x), axes, strict=True) if axis not in kept)
+
+    def add(name: str, kind: str, inputs: Sequence[tuple[str, Sequence[Axis]]], output: Sequence[Axis],
+            reduced: Sequence[str] = (), **attributes: Any) -> str:
+        return w.add(step, kind, inputs, output, reduced=reduced, name=f"{step.name}.{name}", last=False, **attributes)
+
+    if not training:
+        assert mean is not None and variance is not None
+        apart = add("apart", "add", [(x, axes), (w.tensor(mean), kept)], axes, signs=(1.0, -1.0))
+        spread = w.tensor(variance)
+    else:
+        middle = add("mean", "einsum", [(x, axes)], kept, gone, scale=1 / count)
+        apart = add("apart", "add", [(x, axes), (middle, kept)], axes, signs=(1.0, -1.0))
+        spread = add("variance", "einsum", [(apart, axes), (apart, axes)], kept, gone, scale=1 / count)
+        if mean is not None and variance is not None and momentum is not None:
+            for buffer, now, share in ((mean, middle, momentum), (variance, spread, momentum * count / (count - 1))):
+                held = w.tensor(buffer)
+                what = "running_mean" if buffer is mean else "running_variance"
+                w.keeps(buffer.name, add(what, "add", [(held, kept), (now, kept)], kept, signs=(1 - momentum, share)))
+        elif mean is not None:
+            raise UnknownError
+    shifted = add("shifted", "add", [(spread, kept)], kept, signs=(1.0,), constant=eps)
+    return apart, _root(w, step, shifted, kept)
+
+
+def _root(w: Writer, step: Step, x: str, axes: Sequence[Axis]) -> str:
+    """One over the root."""
+    return w.add(step, "rsqrt", [(x, axes)], axes, name=f"{step.name}.scale", last=False)
+
+
+@rule("_weight_norm")
+def _weight_norm(w: Writer, step: Step) -> None:
+    """A direction times a length, of each place along one dimension."""
+    direction, length = (w.tensor(step.arguments[i]) for i in (0, 1))
+    axis = Arguments(step).at(2, "dim", 0) % len(w.shape(direction))
+    axes = w.axes(w.shape(direction))
+    kept: list[Axis] = [one if i == axis else () for i, one in enumerate(axes)]
+    gone = [name for i, one in enumerate(axes) for name in one if i != axis]
+    square = w.add(step, "einsum", [(direction, axes), (direction, axes)], kept, reduced=gone,
+                   name=f"{step.name}.square", last=False)
+    scale = w.add(step, "rsqrt", [(square, kept)], kept, name=f"{step.name}.scale", last=False)
+    w.add(step, "einsum", [(direction, axes), (length, kept), (scale, kept)], axes)

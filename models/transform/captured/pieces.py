@@ -1,0 +1,241 @@
+"""What cuts along a dimension, or joins: that dimension is frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.models.capture.exported import Step
+from weft.models.transform.annotation import Axis
+from weft.models.transform.captured.writer import Arguments, UnknownError, Writer, rule
+
+__all__ = ["taken"]
+
+
+@rule("slice")
+def _slice(w: Writer, step: Step) -> None:
+    call = Arguments(step)
+    x = w.tensor(step.arguments[0])
+    axis = call.at(1, "dim", 0) % len(w.shape(x))
+    size, stop = w.shape(x)[axis], call.at(3, "end")
+    start = call.at(2, "start") or 0
+    span = slice(start, stop, call.at(4, "step", 1)).indices(size)
+    taken(w, step, x, axis, span, step.outputs[0], drop=False)
+
+
+@rule("select")
+def _select(w: Writer, step: Step) -> None:
+    x = w.tensor(step.arguments[0])
+    axis = step.arguments[1] % len(w.shape(x))
+    at = step.arguments[2] % w.shape(x)[axis]
+    taken(w, step, x, axis, (at, at + 1, 1), step.outputs[0], drop=True)
+
+
+def taken(w: Writer, step: Step, x: str, axis: int, span: tuple[int, int, int], given: str | None, *,
+           drop: bool) -> None:
+    """Elements along an axis; the other axes may be cut."""
+    if given is None:
+        return
+    if span[1] - span[0] == w.shape(x)[axis] and span[2] == 1 and not drop:
+        w.names[given] = x
+        return
+    axes: list[Axis] = [(w.fresh(),) for _ in w.shape(x)]
+    short = w.fresh()
+    out = [*axes[:axis], (short,), *axes[axis + 1:]]
+    count = len(range(*span))
+    made = w.add(step, "take", [(x, axes)], out, frozen=[axes[axis][0], short], sizes={short: count}, span=span,
+                 axis=axis, name=f"{given}.taken" if drop else given, last=False)
+    if drop:
+        rest = [() if i == axis else one for i, one in enumerate(axes)]
+        made = w.add(step, "einsum", [(made, rest)], [one for i, one in enumerate(axes) if i != axis], name=given,
+                     last=False)
+    if w.exported.metas[given].shape != w.shape(made):
+        raise UnknownError
+    w.names[given] = made
+
+
+@rule("split", "chunk", "split_with_sizes")
+def _pieces(w: Writer, step: Step) -> None:
+    """``split`` and ``chunk``: several outputs, each a part."""
+    x = w.tensor(step.arguments[0])
+    axis = Arguments(step).at(2, "dim", 0) % len(w.shape(x))
+    at = 0
+    for given in step.outputs:
+        if given is None:
+            raise UnknownError
+        size = w.exported.metas[given].shape[axis]
+        taken(w, step, x, axis, (at, at + size, 1), given, drop=False)
+        at += size
+
+
+@rule("cat", "concat", "concatenate")
+def _join(w: Writer, step: Step) -> None:
+    tensors = [w.tensor(one) for one in step.arguments[0]]
+    axis = Arguments(step).at(1, "dim", 0) % len(w.shape(tensors[-1]))
+    some = [tensor for tensor in tensors if w.shape(tensor) != (0,)]
+    w.gives(step, _joined(w, step, some, axis, step.name) if len(some) > 1 else some[0])
+
+
+def _joined(w: Writer, step: Step, tensors: Sequence[str], axis: int, name: str) -> str:
+    """One tensor behind the other along an axis, which is frozen."""
+    axes: list[Axis] = [(w.fresh(),) for _ in w.shape(tensors[0])]
+    own = [w.fresh() for _ in tensors]
+    lengths = tuple(w.shape(tensor)[axis] for tensor in tensors)
+    return w.add(step, "join", [(tensor, [*axes[:axis], (one,), *axes[axis + 1:]]) for tensor, one in zip(
+        tensors, own, strict=True)], axes, frozen=[axes[axis][0], *own], sizes={axes[axis][0]: sum(lengths)}, axis=axis,
+                 lengths=lengths, name=name, last=False)
+
+
+@rule("unbind")
+def _unbind(w: Writer, step: Step) -> None:
+    x = w.tensor(step.arguments[0])
+    axis = Arguments(step).at(1, "dim", 0) % len(w.shape(x))
+    for at, given in enumerate(step.outputs):
+        taken(w, step, x, axis, (at, at + 1, 1), given, drop=True)
+
+
+@rule("narrow")
+def _narrow(w: Writer, step: Step) -> None:
+    x, dim, start, length = step.arguments
+    name = w.tensor(x)
+    axis = dim % len(w.shape(name))
+    first = start % w.shape(name)[axis] if start < 0 else start
+    taken(w, step, name, axis, (first, first + length, 1), step.outputs[0], drop=False)
+
+
+@rule("stack")
+def _stack(w: Writer, step: Step) -> None:
+    """Each tensor gets a dimension of one element; these are joined."""
+    tensors = [w.tensor(one) for one in step.arguments[0]]
+    rank = len(w.shape(tensors[0])) + 1
+    axis = Arguments(step).at(1, "dim", 0) % rank
+    axes: list[Axis] = [(w.fresh(),) for _ in range(rank)]
+    rest = [*axes[:axis], *axes[axis + 1:]]
+    upright = [w.add(step, "einsum", [(tensor, rest)], [*axes[:axis], (), *axes[axis + 1:]], name=f"{step.name}.{i}",
+                     last=False) for i, tensor in enumerate(tensors)]
+    own = [w.fresh() for _ in tensors]
+    w.add(step, "join", [(tensor, [*axes[:axis], (name,), *axes[axis + 1:]]) for tensor, name in zip(
+        upright, own, strict=True)], axes, frozen=[axes[axis][0], *own], sizes={axes[axis][0]: len(tensors)}, axis=axis,
+          lengths=(1,) * len(tensors))
+
+
+@rule("repeat", "tile")
+def _repeat(w: Writer, step: Step) -> None:
+    """A dimension that is repeated is (times, itself)."""
+    x, given = w.tensor(step.arguments[0]), step.arguments[1]
+    times = [1] * (len(w.shape(x)) - len(given)) + list(given)
+    first = len(times) - len(w.shape(x))
+    axes = w.axes(w.shape(x))
+    sizes: dict[str, int] = {}
+    output: list[Axis] = []
+    for i, count in enumerate(times):
+        own = axes[i - first] if i >= first else ()
+        name = (w.fresh("r"),) if count > 1 else ()
+        sizes |= dict.fromkeys(name, count)
+        output.append((*name, *own))
+    w.add(step, "einsum", [(x, axes)], output, sizes=sizes)
+
+
+@rule("repeat_interleave")
+def _repeat_interleave(w: Writer, step: Step) -> None:
+    """A dimension each of whose elements is repeated is (itself, times)."""
+    call = Arguments(step)
+    x, count, dim = w.tensor(step.arguments[0]), step.arguments[1], call.at(2, "dim")
+    if not isinstance(count, int) or (dim is None and len(w.shape(x)) != 1):
+        raise UnknownError
+    axis = (dim or 0) % len(w.shape(x))
+    axes = w.axes(w.shape(x))
+    times = w.fresh("r")
+    w.add(step, "einsum", [(x, axes)], [(*one, times) if i == axis else one for i, one in enumerate(axes)],
+          sizes={times: count})
+
+
+@rule("diff")
+def _diff(w: Writer, step: Step) -> None:
+    """Each element without the one before it."""
+    call = Arguments(step)
+    x = w.tensor(step.arguments[0])
+    if call.at(1, "n", 1) != 1 or step.keywords.get("append") is not None or (
+            "bool" in w.exported.metas[step.arguments[0].name].dtype):
+        raise UnknownError
+    axis = call.at(2, "dim", -1) % len(w.shape(x))
+    ahead = call.at(3, "prepend")
+    if ahead is not None:
+        x = _joined(w, step, [w.tensor(ahead), x], axis, f"{step.name}.whole")
+    size = w.shape(x)[axis]
+    later, before = (_short(w, step, x, axis, span, name) for span, name in (
+        ((1, size, 1), "later"), ((0, size - 1, 1), "before")))
+    axes = w.axes(w.shape(later))
+    w.add(step, "add", [(later, axes), (before, axes)], axes, signs=(1.0, -1.0))
+
+
+def _short(w: Writer, step: Step, x: str, axis: int, span: tuple[int, int, int], name: str) -> str:
+    axes: list[Axis] = [(w.fresh(),) for _ in w.shape(x)]
+    short = w.fresh()
+    return w.add(step, "take", [(x, axes)], [*axes[:axis], (short,), *axes[axis + 1:]], frozen=[axes[axis][0], short],
+                 sizes={short: len(range(*span))}, span=span, axis=axis, name=f"{step.name}.{name}", last=False)
+
+
+@rule("slice_scatter")
+def _slice_scatter(w: Writer, step: Step) -> None:
+    """What is before a slice, what is put there, and what is behind it."""
+    call = Arguments(step)
+    x, source = w.tensor(step.arguments[0]), w.tensor(step.arguments[1])
+    axis = call.at(2, "dim", 0) % len(w.shape(x))
+    size = w.shape(x)[axis]
+    start, stop, stride = slice(call.at(3, "start"), call.at(4, "end"), call.at(5, "step", 1)).indices(size)
+    if stride != 1 or stop < start:
+        raise UnknownError
+    _put_between(w, step, x, source, axis, start, stop)
+
+
+@rule("select_scatter")
+def _select_scatter(w: Writer, step: Step) -> None:
+    x, source = w.tensor(step.arguments[0]), w.tensor(step.arguments[1])
+    axis = step.arguments[2] % len(w.shape(x))
+    at = step.arguments[3] % w.shape(x)[axis]
+    axes = w.axes(w.shape(source))
+    upright = w.add(step, "einsum", [(source, axes)], [*axes[:axis], (), *axes[axis:]], name=f"{step.name}.upright",
+                    last=False)
+    _put_between(w, step, x, upright, axis, at, at + 1)
+
+
+def _put_between(w: Writer, step: Step, x: str, source: str, axis: int, start: int, stop: int) -> None:
+    size = w.shape(x)[axis]
+    some = [_short(w, step, x, axis, (0, start, 1), "before")] if start else []
+    some.append(source)
+    some += [_short(w, step, x, axis, (stop, size, 1), "behind")] if stop < size else []
+    if len(some) == 1:
+        w.gives(step, source)
+    else:
+        w.gives(step, _joined(w, step, some, axis, step.name))
+
+
+@rule("copy")
+def _copy(w: Writer, step: Step) -> None:
+    """The second tensor in the first one's shape and type."""
+    to, of = (w.exported.metas[step.arguments[i].name] for i in (0, 1))
+    source = w.tensor(step.arguments[1])
+    own = w.axes(of.shape)
+    axes: list[Axis] = [(w.fresh(),) for _ in to.shape[:len(to.shape) - len(of.shape)]]
+    axes += [one if one else (w.fresh(),) for one in own]
+    sizes = {axis[0]: size for axis, size in zip(axes, to.shape, strict=True)}
+    if to.dtype != of.dtype:
+        source = w.add(step, "cast", [(source, own)], own, name=f"{step.name}.cast", last=False, dtype=to.dtype,
+                       source=of.dtype)
+    w.add(step, "einsum", [(source, own)], axes, sizes=sizes)
+
+
+@rule("broadcast_tensors")
+def _broadcast_tensors(w: Writer, step: Step) -> None:
+    for given, one in zip(step.outputs, step.arguments[0], strict=True):
+        if given is None:
+            raise UnknownError
+        x, shape = w.tensor(one), w.exported.metas[given].shape
+        if w.shape(x) == shape:
+            w.names[given] = x
+            continue
+        output: list[Axis] = [(w.fresh(),) for _ in shape]
+        own = output[len(shape) - len(w.shape(x)):]
+        axes: list[Axis] = [() if size == 1 else axis for size, axis in zip(w.shape(x), own, strict=True)]
+        w.names[given] = w.add(step, "einsum", [(x, axes)], output, name=given, last=False, sizes={
+            axis[0]: size for axis, size in zip(output, shape, strict=True)})

@@ -1,0 +1,94 @@
+"""Products of matrices; a bias is an operator of its own, so that a product whose sum is cut adds it once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from weft.models.capture.exported import Step
+from weft.models.transform.annotation import Axis
+from weft.models.transform.captured.writer import Arguments, UnknownError, Writer, rule
+
+__all__ = ["biased", "broadcast", "broadcast_all"]
+
+
+@rule("linear")
+def _linear(w: Writer, step: Step) -> None:
+    x, weight = (w.tensor(step.arguments[i]) for i in (0, 1))
+    bias = Arguments(step).at(2, "bias")
+    axes, out, inner = w.axes(w.shape(x)[:-1]), w.fresh("n"), w.fresh("k")
+    biased(w, step, bias, [*axes, (out,)], [(x, [*axes, (inner,)]), (weight, [(out,), (inner,)])], inner)
+
+
+@rule("addmm")
+def _addmm(w: Writer, step: Step) -> None:
+    if step.keywords.get("alpha", 1) != 1 or step.keywords.get("beta", 1) != 1:
+        raise UnknownError
+    bias, x, weight = step.arguments[:3]
+    rows, columns, inner = (w.fresh(name) for name in "mnk")
+    biased(w, step, bias, [(rows,), (columns,)],
+            [(w.tensor(x), [(rows,), (inner,)]), (w.tensor(weight), [(inner,), (columns,)])], inner)
+
+
+def biased(w: Writer, step: Step, bias: Any, output: Sequence[Axis], inputs: Sequence[tuple[str, Sequence[Axis]]],
+            inner: str) -> None:
+    if bias is None:
+        w.add(step, "einsum", inputs, output, reduced=[inner])
+        return
+    product = w.add(step, "einsum", inputs, output, reduced=[inner], name=f"{step.name}.product", last=False)
+    given = w.tensor(bias)
+    w.add(step, "add", [(product, output), (given, output[len(output) - len(w.shape(given)):])], output)
+
+
+@rule("einsum")
+def _einsum(w: Writer, step: Step) -> None:
+    """Letters are names; one that stands twice in a tensor, and an ellipsis, are not known."""
+    equation, tensors = step.arguments[0].replace(" ", ""), [w.tensor(one) for one in step.arguments[1]]
+    left, arrow, right = equation.partition("->")
+    terms = left.split(",")
+    if not arrow or "." in equation or any(len(set(term)) < len(term) for term in (*terms, right)):
+        raise UnknownError
+    letters = {letter: w.fresh(letter) for letter in left if letter.isalpha()}
+    inputs = []
+    for tensor, term in zip(tensors, terms, strict=True):
+        inputs.append((tensor, [() if size == 1 else (letters[letter],) for letter, size in zip(
+            term, w.shape(tensor), strict=True)]))
+    there = {name for _, axes in inputs for axis in axes for name in axis}
+    output = [(letters[letter],) if letters[letter] in there else () for letter in right]
+    w.add(step, "einsum", inputs, output, reduced=[name for name in there if (name,) not in output])
+
+
+@rule("matmul", "mm", "bmm")
+def _matmul(w: Writer, step: Step) -> None:
+    a, b = (w.tensor(step.arguments[i]) for i in (0, 1))
+    one, other = w.shape(a), w.shape(b)
+    if not one or not other:
+        raise UnknownError
+    rows, columns, inner = (w.fresh(name) for name in "mnk")
+    row: list[Axis] = [(rows,)] if len(one) > 1 else []
+    column: list[Axis] = [(columns,)] if len(other) > 1 else []
+    left, right, batch = broadcast(w, one[:-2], other[:-2])
+    w.add(step, "einsum", [(a, [*left, *row, (inner,)]), (b, [*right, (inner,), *column])],
+          [*batch, *row, *column], reduced=[inner])
+
+
+def broadcast(w: Writer, one: Sequence[int], other: Sequence[int]) -> tuple[list[Axis], list[Axis], list[Axis]]:
+    """Axes of two shapes, aligned at their ends, and of what comes out."""
+    (left, right), output = broadcast_all(w, [one, other])
+    return left, right, output
+
+
+def broadcast_all(w: Writer, shapes: Sequence[Sequence[int]]) -> tuple[list[list[Axis]], list[Axis]]:
+    """Axes of any number of shapes, aligned at their ends, and of what comes out."""
+    rank = max((len(shape) for shape in shapes), default=0)
+    sides: list[list[Axis]] = [[] for _ in shapes]
+    output: list[Axis] = []
+    for i in range(rank):
+        sizes = [shape[i - rank + len(shape)] if i >= rank - len(shape) else None for shape in shapes]
+        most = next((size for size in sizes if size not in (None, 1)), 1)
+        axis: Axis = () if most == 1 else (w.fresh(),)
+        output.append(axis)
+        for side, size in zip(sides, sizes, strict=True):
+            if size is not None:
+                side.append(axis if size != 1 else ())
+    return sides, output

@@ -1,0 +1,139 @@
+"""What a plan leaves open: alternatives of which a search takes one, and operators that nobody has placed.
+
+A plan's calls are kept, so that each way to decide what is open is the plan made anew with that decided.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, cast
+
+from weft.models.transform import planned as transformations
+from weft.models.transform.annotation import PlanError
+from weft.models.transform.planned import Planned
+from weft.models.transform.program import Program
+
+__all__ = ["Choice", "OneOf", "Refused", "SplitOption", "Transformation", "Variant", "choice_of_devices",
+           "choice_of_splits", "one_of", "unassigned", "variants"]
+
+Transformation: TypeAlias = Callable[[Planned], Planned]
+#: A split, several of them, a transformation of one's own, or nothing.
+SplitOption: TypeAlias = tuple[str, int] | Sequence[tuple[str, int]] | Transformation | None
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Devices of which a search takes one, or one group."""
+
+    options: tuple[tuple[int, ...], ...]
+
+
+def one_of(*options: int | Iterable[int]) -> OneOf:
+    """Leave it to the search where operators run: ``plan.assign("head", one_of(0, 3, (0, 1, 2, 3)))``.
+
+    Raises :class:`~weft.models.transform.annotation.PlanError` for less than two.
+    """
+    found = tuple(dict.fromkeys((option,) if isinstance(option, int) else tuple(option) for option in options))
+    if len(found) < 2:
+        raise PlanError("one_of: a search chooses between two devices or groups at least")
+    return OneOf(found)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """``options`` by their titles: what each does to a plan."""
+
+    name: str
+    options: Mapping[str, Transformation]
+
+    def first(self, planned: Planned) -> Planned:
+        """The first option that can be applied. Raises what the last raises where none can."""
+        for i, transformation in enumerate(self.options.values()):
+            try:
+                return transformation(planned)
+            except PlanError:
+                if i + 1 == len(self.options):
+                    raise
+        raise PlanError(f"the choice {self.name!r} has no options")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A plan with all that was left open decided: the option of each choice."""
+
+    options: Mapping[str, str]
+    planned: Planned
+
+    @property
+    def title(self) -> str:
+        """``choice: option`` of each."""
+        return "; ".join(f"{name}: {option}" for name, option in self.options.items()) or "as written"
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Options that are no plan together, and why."""
+
+    options: Mapping[str, str]
+    reason: str
+
+
+def variants(program: Program, calls: Sequence[Transformation | Choice]) -> Iterator[Variant | Refused]:
+    """Every way to take one option of each choice."""
+    choices = [call for call in calls if isinstance(call, Choice)]
+    for titles in itertools.product(*(choice.options for choice in choices)):
+        options = dict(zip((choice.name for choice in choices), titles, strict=True))
+        planned = Planned(program)
+        try:
+            for call in calls:
+                planned = call.options[options[call.name]](planned) if isinstance(call, Choice) else call(planned)
+        except PlanError as error:
+            yield Refused(options, str(error))
+            continue
+        yield Variant(options, planned)
+
+
+def unassigned(planned: Planned) -> tuple[str, ...]:
+    """The operators that have no device, and follow none that could give them one."""
+    operations = planned.program.by_name
+    return tuple(name for name, operation in operations.items() if name not in planned.devices
+                 and (operation.follows is None or operation.follows not in operations))
+
+
+def choice_of_devices(operators: str, devices: OneOf) -> Choice:
+    """Of the devices of operators."""
+    def put(where: tuple[int, ...]) -> Transformation:
+        return lambda planned: transformations.assign(planned, operators, where)
+
+    return Choice(f"devices of {operators}", {_numbers(where): put(where) for where in devices.options})
+
+
+def choice_of_splits(operators: str, options: Sequence[SplitOption]) -> Choice:
+    """Of how operators are split; ``None``: not at all.
+
+    Raises :class:`~weft.models.transform.annotation.PlanError` for less than two options.
+    """
+    def made(option: SplitOption) -> tuple[str, Transformation]:
+        if option is None:
+            return "whole", lambda planned: planned
+        if callable(option):
+            return getattr(option, "__name__", "own"), option
+        cuts = cast("list[tuple[str, int]]", [option] if isinstance(option[0], str) else list(option))
+
+        def split(planned: Planned) -> Planned:
+            for along, parts in cuts:
+                planned = transformations.split(planned, operators, along, parts)
+            return planned
+
+        return " ".join(f"{along} in {parts}" for along, parts in cuts), split
+
+    found = dict(map(made, options))
+    if len(found) < 2:
+        raise PlanError(f"{operators}: a choice is between two different options at least")
+    return Choice(f"split of {operators}", found)
+
+
+def _numbers(devices: Sequence[int]) -> str:
+    return ("device " if len(devices) == 1 else "devices ") + ", ".join(map(str, devices))

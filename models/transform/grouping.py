@@ -1,0 +1,236 @@
+"""A plan's parts and communications as blocks: what runs on one set of devices without waiting for others in between.
+
+A *row* is all parts of an operator in one turn; it holds the devices of all of them. Rows of one phase, turn and set of
+devices that data joins in place are one block. A row's *level* is one more than that of what it waits for, unless that
+is of its own block: so the blocks never wait for each other in a circle. Gradients that no other gradient needs
+(those of weights) are apart from those that others wait for, as far as ``split_backward`` says, and come behind
+them; updates of one set of devices go together; so do communications between the same blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+import networkx as nx
+
+from weft.models.transform.annotation import PlanError
+from weft.models.transform.ordering import reached
+from weft.models.transform.plan import Preserved
+from weft.models.transform.planned import Part
+
+__all__ = ["Grouped", "grouped"]
+
+#: A row (an operator and a turn), or the number of a communication.
+_Unit: TypeAlias = tuple[str, tuple[int, ...]] | int
+#: Rows of one key may be one block: devices, phase, turn.
+_Key: TypeAlias = tuple[tuple[int, ...], str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """A block of a plan. ``parts``: in the order in which the plan runs them; ``joined``: its communications, by their
+    places in :attr:`~weft.models.transform.plan.Preserved.joined`; one of both is empty. ``phase`` is that of its
+    operators, ``weights`` for gradients that no other gradient needs, or what is communicated for: ``communication``,
+    ``next step``. ``turn``: its place among parts in turn. ``after``: the blocks that it waits for, by number."""
+
+    name: str
+    phase: str
+    devices: tuple[int, ...]
+    turn: tuple[int, ...]
+    parts: tuple[Part, ...] = ()
+    joined: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+
+
+def grouped(done: Preserved, *, split_backward: bool = True, grain: int | None = None) -> tuple[Grouped, ...]:
+    """The blocks of a plan, each behind those that it waits for.
+
+    ``grain``: at most so many operators that wait for each other in a block (``None``: any number), so that
+    communications of the first may run beside the others. Raises
+    :class:`~weft.models.transform.annotation.PlanError` where devices that compute an operator together wait for each
+    other in different orders.
+    """
+    return _Grouping(done, split_backward, grain).blocks()
+
+
+class _Grouping:
+    def __init__(self, done: Preserved, split_backward: bool, grain: int | None) -> None:
+        self.done, self.planned, self.program = done, done.planned, done.planned.program
+        self.split, self.grain = split_backward, grain
+        self.position = {part: i for i, part in enumerate(done.order)}
+
+    @cached_property
+    def rows(self) -> Mapping[_Unit, tuple[Part, ...]]:
+        """The parts of each row, in their order."""
+        found: dict[_Unit, list[Part]] = {}
+        for part in self.done.order:
+            found.setdefault(self.row(part), []).append(part)
+        return {row: tuple(parts) for row, parts in found.items()}
+
+    def row(self, part: Part) -> _Unit:
+        return part.operation, self.planned.turn(part)
+
+    def key(self, row: _Unit) -> _Key:
+        assert not isinstance(row, int)
+        devices = tuple(sorted({self.planned.device(part) for part in self.rows[row]}))
+        phase = self.program.by_name[row[0]].phase
+        if phase == "backward" and self.split and self.is_last(row[0]):
+            return devices, "weights", row[1]
+        # What is computed again stands with the backward that it is for.
+        return devices, "backward" if phase == "recomputed" else phase, row[1]
+
+    def is_last(self, name: str) -> bool:
+        """Whether nothing but updates reads what an operator makes."""
+        made = set(self.program.by_name[name].outputs)
+        names = made | {total for total, terms in self.program.sums.items() if made & set(terms)}
+        readers = {reader for one in names for reader in self.program.readers.get(one, ())}
+        return all(self.program.by_name[reader].phase == "update" for reader in readers)
+
+    # -- what waits for what -----------------------------------------------------------------------------------------
+
+    def graph(self) -> nx.DiGraph[_Unit]:
+        """Rows and communications; ``near`` of an edge: whether data lies in place at both ends."""
+        graph: nx.DiGraph[_Unit] = nx.DiGraph()
+        graph.add_nodes_from(self.rows)
+
+        def wait(first: _Unit, then: _Unit, near: bool) -> None:
+            if first != then:
+                known = graph.edges[first, then]["near"] if graph.has_edge(first, then) else True
+                graph.add_edge(first, then, near=near and known)
+
+        for i, entry in enumerate(self.done.joined):
+            if entry.silent:
+                if not entry.next_step:
+                    for source, target in reached(entry):
+                        wait(self.row(source), self.row(target), True)
+                continue
+            for made in entry.producers:
+                wait(self.row(made.part), i, False)
+            if not entry.next_step:
+                for view in entry.readers:
+                    wait(i, self.row(view.part), False)
+        for order in self.planned.orders:
+            for first, then in order.pairs(self.planned):
+                wait(self.row(first), self.row(then), False)
+        return graph
+
+    def levels(self) -> Mapping[_Unit, int]:
+        """Below that of all that waits for it, but for what may be of its own block."""
+        graph = self.graph()
+        keys = {row: self.key(row) for row in self.rows}
+        if self.grain is None:
+            self.weights_last(graph, keys)
+        level: dict[_Unit, tuple[int, int]] = {}
+        try:
+            order = list(nx.topological_sort(graph))
+        except nx.NetworkXUnfeasible:
+            raise PlanError("devices that compute operators together run them in different orders, so that they are no "
+                            "blocks of all of them") from None
+        for unit in order:
+            found = 0, 0
+            for before in graph.predecessors(unit):
+                same = graph.edges[before, unit]["near"] and keys.get(before) == keys.get(unit)
+                at, depth = level[before]
+                deeper = depth + 1
+                if not same or (self.grain is not None and deeper >= self.grain):
+                    at, deeper = at + 1, 0
+                found = max(found, (at, deeper))
+            level[unit] = found
+        self.waits, self.keys = graph, keys
+        return {unit: at for unit, (at, _) in level.items()}
+
+    def weights_last(self, graph: nx.DiGraph[_Unit], keys: Mapping[_Unit, _Key]) -> None:
+        """Gradients of weights come behind all gradients of their turn that others wait for."""
+        behind: dict[_Key, list[_Unit]] = {}
+        for row, key in keys.items():
+            behind.setdefault(key, []).append(row)
+        added = [(before, row) for (devices, phase, turn), rows in behind.items() if phase == "weights"
+                 for before in behind.get((devices, "backward", turn), ()) for row in rows
+                 if not graph.has_edge(before, row)]
+        graph.add_edges_from(added, near=False)
+        if not nx.is_directed_acyclic_graph(graph):
+            graph.remove_edges_from(added)
+
+    # -- blocks ------------------------------------------------------------------------------------------------------
+
+    def blocks(self) -> tuple[Grouped, ...]:
+        level = self.levels()
+        of: dict[_Unit, object] = {}
+        for (key, at), rows in self.alike(level).items():
+            if key[1] in ("weights", "update"):
+                of |= dict.fromkeys(rows, (key, at))
+                continue
+            near: nx.Graph[_Unit] = nx.Graph()
+            near.add_nodes_from(rows)
+            members = set(rows)
+            near.add_edges_from((one, other) for one in rows for other in self.waits.successors(one)
+                                if other in members and self.waits.edges[one, other]["near"])
+            for i, some in enumerate(nx.connected_components(near)):
+                of |= dict.fromkeys(some, (key, at, i))
+        for i in (unit for unit in level if isinstance(unit, int)):
+            entry = self.done.joined[i]
+            of[i] = (entry.kinds, entry.devices, entry.next_step, level[i],
+                     frozenset(of[one] for one in self.waits.predecessors(i)),
+                     frozenset(of[one] for one in self.waits.successors(i)))
+        return self.named(of)
+
+    def alike(self, level: Mapping[_Unit, int]) -> Mapping[tuple[_Key, int], list[_Unit]]:
+        found: dict[tuple[_Key, int], list[_Unit]] = {}
+        for row, key in self.keys.items():
+            found.setdefault((key, level[row]), []).append(row)
+        return found
+
+    def named(self, of: Mapping[_Unit, object]) -> tuple[Grouped, ...]:
+        members: dict[object, list[_Unit]] = {}
+        for unit, block in of.items():
+            members.setdefault(block, []).append(unit)
+        graph: nx.DiGraph[object] = nx.DiGraph()
+        graph.add_nodes_from(members)
+        graph.add_edges_from((of[one], of[other]) for one, other in self.waits.edges if of[one] != of[other])
+        first = {block: min(map(self.when, units)) for block, units in members.items()}
+        order = list(nx.lexicographical_topological_sort(graph, key=first.__getitem__))
+        number = {block: i for i, block in enumerate(order)}
+        used: dict[str, int] = {}
+        found = []
+        for block in order:
+            made = self.block(members[block], tuple(sorted(number[one] for one in graph.predecessors(block))))
+            used[made.name] = used.get(made.name, 0) + 1
+            if used[made.name] > 1:
+                made = Grouped(f"{made.name} ({used[made.name]})", made.phase, made.devices, made.turn, made.parts,
+                               made.joined, made.after)
+            found.append(made)
+        return tuple(found)
+
+    def when(self, unit: _Unit) -> tuple[int, int]:
+        """Where a unit stands in the plan's own order: a communication at the last part that it needs."""
+        if isinstance(unit, int):
+            return max(self.position[view.part] for view in self.done.joined[unit].producers), 1
+        return self.position[self.rows[unit][0]], 0
+
+    def block(self, units: Sequence[_Unit], after: tuple[int, ...]) -> Grouped:
+        joined = tuple(sorted(unit for unit in units if isinstance(unit, int)))
+        if joined:
+            entries = [self.done.joined[i] for i in joined]
+            turns = {view.turn for entry in entries for view in entry.readers}
+            turn = next(iter(turns)) if len(turns) == 1 else ()
+            name = f"{' + '.join(entries[0].kinds)} {_some(entry.tensor for entry in entries)}"
+            phase = "next step" if entries[0].next_step else "communication"
+            return Grouped(_turned(name, turn), phase, entries[0].devices, turn, (), joined, after)
+        devices, phase, turn = self.keys[units[0]]
+        parts = tuple(sorted((part for row in units for part in self.rows[row]), key=self.position.__getitem__))
+        name = _some(part.operation for part in parts)
+        return Grouped(_turned(name if phase != "weights" else f"weights: {name}", turn), phase, devices, turn, parts,
+                       (), after)
+
+
+def _turned(name: str, turn: Sequence[int]) -> str:
+    return f"{name}#{'.'.join(map(str, turn))}" if turn else name
+
+
+def _some(names: Iterable[str]) -> str:
+    """The first, and the last where there are several."""
+    every = list(dict.fromkeys(names))
+    return every[0] if len(every) == 1 else f"{every[0]} .. {every[-1]}"

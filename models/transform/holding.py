@@ -1,0 +1,165 @@
+"""What blocks of a plan take of memory and give back: tensors from the block that makes or brings them to the last
+that reads them.
+
+Of several readers in no order, none is known to be the last: then a tensor is given back by the first block behind all
+of them, or stays. So what is said is never less than what a device holds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from weft.models.layouts.steps import Box
+from weft.models.transform.grouping import Grouped
+from weft.models.transform.plan import Preserved
+from weft.models.transform.planned import Part
+from weft.models.transform.preserving import intersection
+
+__all__ = ["Held", "holdings", "resident"]
+
+
+@dataclass(frozen=True)
+class Held:
+    """By device: the ``change`` that a block makes (taken at its start, or given back at its end), and the
+    ``workspace`` beyond it while it runs; in bytes."""
+
+    change: dict[int, int]
+    workspace: dict[int, int]
+
+
+@dataclass
+class _Tensor:
+    """Bytes on a device, made by a block (by its part, or brought), and the blocks and parts that read them."""
+
+    device: int
+    size: int
+    block: int
+    part: Part | None
+    readers: set[int] = field(default_factory=set)
+    last: set[Part] = field(default_factory=set)
+
+
+def resident(done: Preserved) -> dict[int, int]:
+    """Bytes of parameters and states that each device holds through the step, by the pieces that its parts read."""
+    program, found = done.planned.program, dict[int, set[tuple[str, Box]]]()
+    for operation in program.operations:
+        for name in dict.fromkeys(operation.inputs):
+            if program.tensors.get(name) is not None and program.tensors[name].source in ("parameter", "state"):
+                for view in done.planned.reads(operation.name, name):
+                    found.setdefault(view.device, set()).add((name, view.box))
+    return {device: sum(_volume(box) * program.tensors[name].itemsize for name, box in pieces)
+            for device, pieces in found.items()}
+
+
+def holdings(done: Preserved, blocks: Sequence[Grouped]) -> list[Held]:
+    """Of each block."""
+    return _Holdings(done, blocks).all()
+
+
+class _Holdings:
+    def __init__(self, done: Preserved, blocks: Sequence[Grouped]) -> None:
+        self.done, self.blocks, self.program = done, blocks, done.planned.program
+        self.block_of = {part: i for i, block in enumerate(blocks) for part in block.parts}
+        self.bringing = {entry: i for i, block in enumerate(blocks) for entry in block.joined}
+
+    @cached_property
+    def tensors(self) -> list[_Tensor]:
+        """All that is made or brought. What an update makes takes the place of what it read."""
+        made: dict[tuple[Part, str], _Tensor] = {}
+        for part, block in self.block_of.items():
+            operation = self.program.by_name[part.operation]
+            for name, dimensions in zip(operation.outputs, operation.annotation.outputs, strict=True):
+                if name not in self.program.carried:
+                    size = _volume(self.done.planned.box(part, dimensions)) * self.program.tensors[name].itemsize
+                    made[part, name] = _Tensor(self.done.planned.device(part), size, block, part)
+        found = list(made.values())
+        for i, entry in enumerate(self.done.joined):
+            own = [made[view.part, term] for view in entry.producers for term in entry.terms
+                   if (view.part, term) in made]
+            if not entry.silent:
+                block = self.bringing[i]
+                for tensor in own:
+                    tensor.readers.add(block)
+                size = self.program.tensors[entry.terms[0]].itemsize
+                if not entry.next_step:
+                    for device, box in entry.wanted.items():
+                        brought = _Tensor(device, _volume(box) * size, block, None)
+                        brought.readers = {self.block_of[view.part] for view in entry.readers if view.device == device}
+                        found.append(brought)
+            elif not entry.next_step:
+                for view in entry.producers:
+                    for term in entry.terms:
+                        tensor_made = made.get((view.part, term))
+                        if tensor_made is not None:
+                            near = [read.part for read in entry.readers if read.device == view.device
+                                    and intersection(read.box, view.box) is not None]
+                            tensor_made.readers |= {self.block_of[part] for part in near}
+                            tensor_made.last |= set(near)
+        return found
+
+    @cached_property
+    def reached(self) -> list[int]:
+        """Per block a set of bits: the blocks that it comes behind, itself included."""
+        found: list[int] = []
+        for i, block in enumerate(self.blocks):
+            bits = 1 << i
+            for before in block.after:
+                bits |= found[before]
+            found.append(bits)
+        return found
+
+    def last_of(self, tensor: _Tensor) -> int | None:
+        """The block that gives a tensor back: the first on its device that is, or comes behind, each reader."""
+        needed = 0
+        for reader in tensor.readers or {tensor.block}:
+            needed |= 1 << reader
+        return next((i for i, block in enumerate(self.blocks) if tensor.device in block.devices
+                     and self.reached[i] & needed == needed), None)
+
+    def all(self) -> list[Held]:
+        inner: list[dict[int, list[_Tensor]]] = [{} for _ in self.blocks]
+        taken: list[dict[int, int]] = [{} for _ in self.blocks]
+        given: list[dict[int, int]] = [{} for _ in self.blocks]
+        kept = {name for output in self.program.outputs for name in self.program.terms(output)}
+        outputs = {id(t) for t in self.tensors if t.part is not None
+                   and kept & set(self.program.by_name[t.part.operation].outputs)}
+        for tensor in self.tensors:
+            last = None if id(tensor) in outputs else self.last_of(tensor)
+            if tensor.part is not None:
+                inner[tensor.block].setdefault(tensor.device, []).append(tensor)
+            if last == tensor.block and tensor.part is not None:
+                continue
+            taken[tensor.block][tensor.device] = taken[tensor.block].get(tensor.device, 0) + tensor.size
+            if last is not None:
+                given[last][tensor.device] = given[last].get(tensor.device, 0) + tensor.size
+        found = []
+        for i, block in enumerate(self.blocks):
+            change = {device: taken[i].get(device, 0) - given[i].get(device, 0) for device in block.devices}
+            peak = {device: self.peak(i, device, inner[i].get(device, [])) if block.parts
+                    else taken[i].get(device, 0) for device in block.devices}
+            found.append(Held(change, {device: max(0, peak[device] - max(0, change[device]))
+                                       for device in block.devices}))
+        return found
+
+    def peak(self, block: int, device: int, made: Sequence[_Tensor]) -> int:
+        """Bytes that a block's own tensors come to at once, parts in their order; what others read stays."""
+        position = {part: n for n, part in enumerate(self.blocks[block].parts)}
+        steps = [0] * (len(position) + 1)
+        for tensor in made:
+            assert tensor.part is not None
+            steps[position[tensor.part]] += tensor.size
+            inside = tensor.readers <= {block}
+            if inside and tensor.last:
+                steps[max(position[part] for part in tensor.last) + 1] -= tensor.size
+        total = most = 0
+        for step in steps:
+            total += step
+            most = max(most, total)
+        return most
+
+
+def _volume(box: Box) -> int:
+    return math.prod(high - low for low, high in box)

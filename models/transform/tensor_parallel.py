@@ -1,0 +1,241 @@
+"""Which operators a group of devices cuts along which names, so that the conversions between them cost least.
+
+Every operator that reads a weight of two or more dimensions is cut along one of the weight's names, where one divides:
+by columns, by rows, by heads, by experts or by channels. The others are cut along any name, or computed by all. What is
+least is the time of the conversions between operators, forward and backward, of the sums of weights' gradients, and of
+moving what operators read and make. One conversion that several readers share is counted in shares, as if all shared
+it. The choice is exact by elimination of one operator after the other (a min-sum over tables, smallest first), unless a
+table grows beyond ``_LARGEST`` entries: then that operator's cheapest cut on its own is taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.models.layouts.conversion import convert
+from weft.models.layouts.layout import Layout, LayoutError, Placed
+from weft.models.layouts.prices import Prices, uniform
+from weft.models.transform.annotation import Dimensions, PlanError
+from weft.models.transform.planned import Planned, assign, split
+
+__all__ = ["along", "tensor_parallel"]
+
+_LARGEST = 1 << 20
+#: A name, or none: all devices compute all of it.
+_Label: TypeAlias = str | None
+_Table: TypeAlias = NDArray[np.float64]
+
+
+def tensor_parallel(planned: Planned, devices: Sequence[int], operators: str = "*", *, prices: Prices | None = None,
+                    bandwidth: float = 1e12) -> Planned:
+    """Cut operators over ``devices`` and put them there; their gradients and updates follow.
+
+    ``prices``: what conversions cost, by default of devices joined alike; ``bandwidth``: bytes a second at which a
+    device reads and writes its memory. Cuts in turn, such as micro-batches, stay as they are; copies are decided anew.
+    Raises :class:`PlanError` for operators that are cut over devices already.
+    """
+    if len(set(devices)) != len(devices) or not devices:
+        raise PlanError(f"tensor_parallel: the devices {list(devices)} must be different, and at least one")
+    names = [name for name in planned.program.named(operators)
+             if planned.program.by_name[name].phase == "forward" and planned.program.by_name[name].follows is None]
+    cuts = dict(planned.cuts)
+    for name in names:
+        if any(cut.along is not None and not cut.in_turn for cut in planned.cuts.get(name, ())):
+            raise PlanError(f"tensor_parallel: operator {name!r} is cut over devices already")
+        cuts[name] = tuple(cut for cut in planned.cuts.get(name, ()) if cut.in_turn)
+    planned = replace(planned, cuts=cuts)
+    chosen = _Choice(planned, names, tuple(devices), prices or uniform(), bandwidth).best()
+    for name in names:
+        if chosen[name] is not None and len(devices) > 1:
+            planned = split(planned, name, chosen[name] or "", len(devices))
+        planned = assign(planned, name, devices)
+    return planned
+
+
+def along(planned: Planned, tensor: str, axis: int = 0) -> dict[str, str]:
+    """By operator, the name that a dimension of ``tensor`` has in it, wherever its elements stay in one order: what
+    :func:`~weft.models.transform.planned.pipeline` cuts micro-batches along.
+
+    Raises :class:`PlanError` for a tensor or a dimension that is not there.
+    """
+    program = planned.program
+    if tensor not in program.tensors or not -len(program.tensors[tensor].shape) <= axis < len(
+            program.tensors[tensor].shape):
+        raise PlanError(f"there is no dimension {axis} of a tensor {tensor!r}")
+    marked = {tensor: axis % len(program.tensors[tensor].shape)}
+    found: dict[str, str] = {}
+    for operation in program.operations:
+        if operation.phase != "forward":
+            continue
+        for name, dimensions in zip(operation.inputs, operation.annotation.inputs, strict=True):
+            if name in marked and dimensions[marked[name]]:
+                own = dimensions[marked[name]][0]
+                if operation.annotation.role(own) != "frozen":
+                    found.setdefault(operation.name, own)
+        for name, dimensions in zip(operation.outputs, operation.annotation.outputs, strict=True):
+            at = [i for i, one in enumerate(dimensions) if one and one[0] == found.get(operation.name)]
+            if at:
+                marked[name] = at[0]
+    return found
+
+
+@dataclass(frozen=True)
+class _Factor:
+    """What the cuts of some operators cost together: an axis for each of ``names``."""
+
+    names: tuple[str, ...]
+    table: _Table
+
+
+class _Choice:
+    def __init__(self, planned: Planned, names: Sequence[str], devices: tuple[int, ...], prices: Prices,
+                 bandwidth: float) -> None:
+        self.planned, self.program = planned, planned.program
+        self.names, self.devices, self.prices, self.bandwidth = names, devices, prices, bandwidth
+        self.operations = {name: self.program.by_name[name] for name in names}
+        self.sizes = {name: {one: high - low for one, (low, high) in planned.spans(planned.parts(name)[0]).items()}
+                      for name in names}
+        self.labels = {name: self._labels(name) for name in names}
+        self.seconds: dict[tuple[Layout, Layout, tuple[int, ...], int], float] = {}
+
+    def best(self) -> dict[str, _Label]:
+        """The cut of each operator."""
+        factors = [_Factor((name,), np.array([self._own(name, label) for label in self.labels[name]]))
+                   for name in self.names]
+        for name in self.names:
+            for at, tensor in enumerate(self.operations[name].inputs):
+                source = self.program.producer.get(tensor)
+                if source in self.operations and source != name:
+                    factors.append(self._edge(source, name, tensor, at))
+        return {name: self.labels[name][i] for name, i in _least(self.names, factors).items()}
+
+    def _labels(self, name: str) -> tuple[_Label, ...]:
+        """What an operator may be cut along: one that reads a weight, along the weight's names where one divides."""
+        operation, found = self.operations[name], []
+        for one in operation.annotation.names:
+            try:
+                split(self.planned, name, one, len(self.devices))
+            except PlanError:
+                continue
+            found.append(one)
+        weights = [{one for axis in dimensions for one in axis}
+                   for tensor, dimensions in zip(operation.inputs, operation.annotation.inputs, strict=True)
+                   if self.program.tensors[tensor].source == "parameter" and self.program.tensors[tensor].gradient
+                   and len(self.program.tensors[tensor].shape) > 1]
+        of_weights = [one for one in found if any(one in some for some in weights)]
+        if of_weights:
+            return tuple(of_weights)
+        if not any(self.program.tensors[tensor].gradient for tensor in operation.outputs):
+            return (None,)  # masks, places and the like: small, and read by many
+        return (None, *found)
+
+    # -- costs -----------------------------------------------------------------------------------------------------
+
+    def _own(self, name: str, label: _Label) -> float:
+        """Moving what it reads and makes, forward and backward, and adding up terms of weights' gradients."""
+        operation, seconds = self.operations[name], 0.0
+        pairs = [*zip(operation.inputs, operation.annotation.inputs, strict=True),
+                 *zip(operation.outputs, operation.annotation.outputs, strict=True)]
+        for tensor, dimensions in pairs:
+            layout, shape = self._layout(name, label, dimensions, gives=False), self._shape(name, dimensions)
+            seconds += 3 * layout.elements(shape) * self.program.tensors[tensor].itemsize / self.bandwidth
+        for tensor, dimensions in zip(operation.inputs, operation.annotation.inputs, strict=True):
+            held = self.program.tensors[tensor]
+            if held.source == "parameter" and held.gradient:
+                back = self._layout(name, label, dimensions, gives=True)
+                whole = Layout(len(self.devices), 1, (1,) * len(dimensions))
+                if back.values > 1:
+                    seconds += self._conversion(back, whole, self._shape(name, dimensions), held.itemsize)
+        return seconds
+
+    def _edge(self, source: str, target: str, tensor: str, at: int) -> _Factor:
+        """Conversions of a tensor, and of its gradient, in the share of this reader."""
+        giving, reading = self.operations[source], self.operations[target]
+        given = giving.annotation.outputs[giving.outputs.index(tensor)]
+        read, shape = reading.annotation.inputs[at], self._shape(source, given)
+        held = self.program.tensors[tensor]
+        share = 1 / sum(1 for name in self.program.readers[tensor] if name in self.operations)
+        table = np.zeros((len(self.labels[source]), len(self.labels[target])))
+        for i, label in enumerate(self.labels[source]):
+            for j, other in enumerate(self.labels[target]):
+                there = self._layout(target, other, read, gives=False)
+                cost = self._conversion(self._layout(source, label, given, gives=True), there, shape, held.itemsize)
+                if held.gradient:
+                    back = self._layout(target, other, read, gives=True)
+                    cost += self._conversion(back, self._layout(source, label, given, gives=False), shape,
+                                             held.itemsize)
+                table[i, j] = cost * share
+        return _Factor((source, target), table)
+
+    def _layout(self, name: str, label: _Label, dimensions: Dimensions, *, gives: bool) -> Layout:
+        """How a tensor lies for an operator that is cut so. ``gives``: as an output, or as an input's gradient, of
+        which parts without the name are terms; otherwise all devices read it whole."""
+        n = len(self.devices)
+        splits = [1] * len(dimensions)
+        for i, axis in enumerate(dimensions):
+            if label is not None and label in axis:
+                splits[i] = n
+        if label is None or n == 1 or n in splits:
+            return Layout(1 if n in splits else n, 1, tuple(splits))
+        return Layout(1, n, tuple(splits)) if gives else Layout(n, 1, tuple(splits))
+
+    def _shape(self, name: str, dimensions: Dimensions) -> tuple[int, ...]:
+        return tuple(math.prod(self.sizes[name][one] for one in axis) for axis in dimensions)
+
+    def _conversion(self, source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int) -> float:
+        key = (source, target, shape, itemsize)
+        if key not in self.seconds:
+            try:
+                found = convert(Placed.of(source, self.devices), Placed.of(target, self.devices), shape, itemsize,
+                                self.prices)
+                self.seconds[key] = found.seconds
+            except LayoutError:
+                self.seconds[key] = self.prices.messages(
+                    (one, other, math.prod(shape) * itemsize) for one in self.devices for other in self.devices)
+        return self.seconds[key]
+
+
+def _least(names: Sequence[str], factors: Sequence[_Factor]) -> Mapping[str, int]:
+    """The choice of each name for which the factors add up to least."""
+    left, waiting = list(factors), set(names)
+    taken: list[tuple[str, tuple[str, ...], NDArray[np.int64]]] = []
+    position = {name: i for i, name in enumerate(names)}
+    counts = {name: length for factor in factors for name, length in zip(factor.names, factor.table.shape, strict=True)}
+    while waiting:
+        near = {name: {one for factor in left if name in factor.names for one in factor.names} for name in waiting}
+        name = min(waiting, key=lambda one: (math.prod(counts[other] for other in near[one]), position[one]))
+        some = [factor for factor in left if name in factor.names]
+        left = [factor for factor in left if name not in factor.names]
+        others = tuple(sorted(near[name] - {name}, key=position.__getitem__))
+        if math.prod(counts[one] for one in (*others, name)) > _LARGEST:
+            alone = sum(_spread(factor, (name,)) for factor in some if factor.names == (name,))
+            fixed = int(np.argmin(alone))
+            left += [_Factor(tuple(one for one in factor.names if one != name),
+                             np.take(factor.table, fixed, axis=factor.names.index(name)))
+                     for factor in some if len(factor.names) > 1]
+            taken.append((name, (), np.array(fixed)))
+        else:
+            whole = sum(_spread(factor, (*others, name)) for factor in some)
+            assert isinstance(whole, np.ndarray)
+            taken.append((name, others, np.asarray(whole.argmin(axis=-1))))
+            if others:
+                left.append(_Factor(others, whole.min(axis=-1)))
+        waiting.remove(name)
+    chosen: dict[str, int] = {}
+    for name, others, at in reversed(taken):
+        chosen[name] = int(at[tuple(chosen[other] for other in others)])
+    return chosen
+
+
+def _spread(factor: _Factor, names: Sequence[str]) -> _Table:
+    """The table with an axis for each of ``names``."""
+    order = sorted(range(len(factor.names)), key=lambda i: names.index(factor.names[i]))
+    table = factor.table.transpose(order)
+    return table.reshape([table.shape[[factor.names[i] for i in order].index(name)] if name in factor.names else 1
+                          for name in names])

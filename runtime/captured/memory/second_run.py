@@ -1,0 +1,177 @@
+"""A piece of a forward that runs again in the backward, where that first needs what the piece would have saved."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from weft.runtime.captured.memory.held import TWICE, Held, Still, View, fetch
+from weft.runtime.captured.memory.random_state import RandomState, unwritten
+from weft.runtime.captured.memory.segments import Segment
+from weft.runtime.captured.memory.tensors import address_of, is_weight, tensors_in
+
+__all__ = ["FirstPass", "Result", "SecondRun"]
+
+
+class FirstPass(Protocol):
+    """The forward that a piece first runs in. ``owners``: by address, whose each memory is that it knows."""
+
+    stage: nn.Module
+
+    @property
+    def owners(self) -> Mapping[int, object]:
+        ...
+
+    def hold(self, tensor: Tensor) -> Held:
+        """What stands for a tensor that the piece does not make."""
+
+    def random(self, device: torch.device, share: int) -> RandomState:
+        """What random numbers are drawn from now."""
+
+
+class SecondRun:
+    """One piece of one forward that will be run again."""
+
+    def __init__(self, passage: FirstPass, piece: Segment, xs: Sequence[Any], share: int = 0) -> None:
+        self.passage: FirstPass | None = passage
+        self.piece, self.stage = piece, passage.stage
+        self.wanted: set[int] = set()  # of all that is saved, by number, what is made inside
+        self.uses: Counter[int] = Counter()  # of its results, by number, how often one is fetched
+        self.saved: dict[int, Tensor] = {}
+        self.results: dict[int, Tensor] = {}
+        self.count = 0
+        leaves, self.spec = tree_flatten(tuple(xs))
+        self.differentiated = [isinstance(x, Tensor) and x.requires_grad for x in leaves]
+        self.inputs: list[Any] | None = [passage.hold(x) if isinstance(x, Tensor) else x for x in leaves]
+        self.device = next((x.device for x in leaves if isinstance(x, Tensor)), torch.device("cpu"))
+        self.random = passage.random(self.device, share) if piece.random else None
+        kind = self.device.type
+        self.autocast = torch.autocast(kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind),
+                                       cache_enabled=False)
+
+    def put(self, tensor: Tensor) -> Held:
+        """What stands for a tensor that the piece saves: its place in the row, where it was made inside."""
+        number, self.count = self.count, self.count + 1
+        assert self.passage is not None
+        place = address_of(tensor)
+        if not place or place in self.passage.owners or is_weight(tensor):
+            return self.passage.hold(tensor)
+        self.wanted.add(number)
+        return Inner(self, number)
+
+    def begun(self, ys: Sequence[Any]) -> None:
+        """The first forward is over."""
+        self.passage = None  # and its memory is nobody's business any more
+        if not self.wanted and not self.piece.gives:
+            self.inputs = None
+
+    def fetch_saved(self, number: int) -> Tensor:
+        """What was saved at one place."""
+        if number not in self.saved:
+            self._again()
+        return self.saved.pop(number)
+
+    def fetch_result(self, number: int) -> torch.UntypedStorage:
+        """The memory of one result, for one of its uses."""
+        if number not in self.results:
+            self._again()
+        memory = self.results[number].untyped_storage()
+        self.uses[number] -= 1
+        if not self.uses[number]:
+            del self.results[number]
+        return memory
+
+    def forget_result(self, number: int) -> None:
+        """One use of a result that nobody fetches any more."""
+        self.uses[number] -= 1
+        if not self.uses[number]:
+            self.results.pop(number, None)
+
+    def _again(self) -> None:
+        if self.inputs is None:
+            raise RuntimeError(TWICE)
+        held, self.inputs = self.inputs, None
+        leaves = [fetch(x).detach().requires_grad_(owed) if isinstance(x, Tensor | View | Inner | Still) else x
+                  for x, owed in zip(held, self.differentiated, strict=True)]
+        del held
+        waiting, results = set(self.wanted), {number for number, uses in self.uses.items() if uses > 0}
+        number = -1
+
+        def take(tensor: Tensor) -> None:
+            nonlocal number
+            number += 1
+            if number in waiting:
+                waiting.remove(number)
+                self.saved[number] = tensor.detach()
+            if not waiting and not results:
+                raise _Enough
+
+        with ExitStack() as stack:
+            stack.enter_context(torch.enable_grad())
+            stack.enter_context(self.autocast)
+            stack.enter_context(unwritten(self.stage, self.piece.buffers))
+            if self.random is not None:
+                stack.enter_context(self.random.again())
+            try:
+                with saved_tensors_hooks(take, _never):
+                    ys = self.piece.run(self.stage, *tree_unflatten(leaves, self.spec))
+                for place in results:
+                    self.results[place] = _only(ys[place]).detach()
+            except _Enough:
+                pass
+
+
+class Result:
+    """One result of a piece that is recomputed, whose memory others save."""
+
+    def __init__(self, run: SecondRun, number: int) -> None:
+        self.run, self.number = run, number
+
+    @property
+    def uses(self) -> int:
+        """How often it will be fetched."""
+        return self.run.uses[self.number]
+
+    @uses.setter
+    def uses(self, value: int) -> None:
+        self.run.uses[self.number] = value
+
+    def fetch(self) -> torch.UntypedStorage:
+        """Its memory, for one of its uses."""
+        return self.run.fetch_result(self.number)
+
+    def forget(self) -> None:
+        """One use is over."""
+        self.run.forget_result(self.number)
+
+
+class Inner:
+    """What a recomputed piece saved at one place."""
+
+    __slots__ = ("number", "run")
+
+    def __init__(self, run: SecondRun, number: int) -> None:
+        self.run, self.number = run, number
+
+    def fetch(self) -> Tensor:
+        """The tensor."""
+        return self.run.fetch_saved(self.number)
+
+
+class _Enough(Exception):
+    """All that a second forward is for is there."""
+
+
+def _never(held: object) -> Tensor:
+    raise AssertionError("a second forward has no backward")
+
+
+def _only(value: Any) -> Tensor:
+    return next(tensors_in(value))

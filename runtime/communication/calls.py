@@ -1,0 +1,127 @@
+"""One call of a step on a rank: a kernel on its tensors, or a collective with the other ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from weft.runtime.communication import collectives
+from weft.runtime.communication.chunking import in_pieces, slice_of, take, whole_places
+from weft.runtime.communication.instructions import Call, RankProgram
+from weft.runtime.communication.kernels import KERNELS, dropped
+
+__all__ = ["Calls", "Issue", "computes_alone"]
+
+#: Runs ``begin`` of a collective, and comes back when its result is there.
+Issue: TypeAlias = Callable[[str, Callable[[], dist.Work | None]], None]
+
+
+def computes_alone(call: Call) -> bool:
+    """Whether a call needs no other rank."""
+    return call.kind in (*KERNELS, "dropout", "cast", "slice") or (call.kind == "norm" and not call.over_ranks)
+
+
+class Calls:
+    """Runs calls of ``program`` on its rank of ``group``; ``world``: all ranks, of pipeline groups too.
+
+    ``dtypes`` has the type of elements of so many bytes. ``issue`` waits for collectives where the calls run: on a
+    network lane's own thread, or beside one.
+    """
+
+    def __init__(self, program: RankProgram, group: dist.ProcessGroup, world: dist.ProcessGroup, device: torch.device,
+                 dtypes: Mapping[int, torch.dtype], issue: Issue) -> None:
+        self.index, self.ranks, self.values = program.index, program.ranks, program.values
+        self.group, self.world, self.device, self.dtypes, self.issue = group, world, device, dtypes, issue
+
+    def run(self, call: Call, inputs: Sequence[Tensor], into: Tensor | None = None) -> Tensor | None:
+        """The output of ``call``; ``into``: contiguous memory where a collective may leave it. ``None`` for a send to
+        another rank."""
+        if call.kind in KERNELS:
+            return KERNELS[call.kind](call, inputs)
+        own: Mapping[str, Callable[[Call, Tensor, Tensor | None], Tensor | None]] = {
+            "norm": self._norm, "dropout": self._dropout, "cast": self._cast,
+            "slice": self._slice, "all_reduce": self._all_reduce, "reduce_scatter": self._reduce_scatter,
+            "all_gather": self._all_gather, "reduce": self._reduce, "broadcast": self._broadcast, "send": self._send}
+        if call.kind == "send" and not inputs:
+            return self._received(call)
+        return own[call.kind](call, inputs[0], into)
+
+    # -- beside kernels ------------------------------------------------------------------------------------------------
+
+    def _norm(self, call: Call, tensor: Tensor, _: Tensor | None) -> Tensor:
+        square = tensor.square().sum()
+        if call.over_ranks:
+            self.issue(call.stage, lambda: collectives.all_reduce(square, self.group))
+        return square.sqrt()
+
+    def _dropout(self, call: Call, tensor: Tensor, _: Tensor | None) -> Tensor:
+        places = take(whole_places(self.values[call.outputs[0]], self.ranks, self.index, self.device), call.chunk)
+        keep = dropped(places, call.attributes["rate"], call.attributes["seed"])
+        return tensor * keep.to(tensor.dtype).reshape(tensor.shape)
+
+    def _cast(self, call: Call, tensor: Tensor, _: Tensor | None) -> Tensor:
+        return tensor.to(self.dtypes[call.attributes["itemsize"]])
+
+    def _slice(self, call: Call, tensor: Tensor, _: Tensor | None) -> Tensor:
+        return slice_of(tensor, call.axis, self.ranks, self.index)
+
+    # -- collectives ---------------------------------------------------------------------------------------------------
+
+    def _all_reduce(self, call: Call, tensor: Tensor, into: Tensor | None) -> Tensor:
+        found = _copied(tensor, into)
+        self.issue(call.stage, lambda: collectives.all_reduce(found, self.group))
+        return found
+
+    def _reduce_scatter(self, call: Call, tensor: Tensor, into: Tensor | None) -> Tensor:
+        every, axis = (tensor.reshape(-1), 0) if call.axis is None else (tensor, call.axis)
+        parts = in_pieces(every.contiguous(), axis, self.ranks).movedim(axis, 0).contiguous()
+        mine = parts.new_empty(parts.shape[1:]) if into is None or into.shape != parts.shape[1:] else into
+        self.issue(call.stage, lambda: collectives.reduce_scatter(mine.view(-1), parts.view(-1), self.group))
+        return mine
+
+    def _all_gather(self, call: Call, tensor: Tensor, into: Tensor | None) -> Tensor:
+        mine = tensor.contiguous()
+        every = mine.new_empty((self.ranks, *mine.shape))
+        self.issue(call.stage, lambda: collectives.all_gather(every.view(-1), mine.view(-1), self.group))
+        axis = call.axis or 0
+        return every.movedim(0, axis).flatten(axis, axis + 1)
+
+    def _reduce(self, call: Call, tensor: Tensor, into: Tensor | None) -> Tensor:
+        found, root = _copied(tensor, into), call.attributes["root"]
+        self.issue(call.stage, lambda: dist.reduce(found, dist.get_global_rank(self.group, root), group=self.group,
+                                                   async_op=True))
+        return found if self.index == root else found.zero_()
+
+    def _broadcast(self, call: Call, tensor: Tensor, into: Tensor | None) -> Tensor:
+        found, root = _copied(tensor, into), call.attributes["root"]
+        self.issue(call.stage, lambda: dist.broadcast(found, dist.get_global_rank(self.group, root), group=self.group,
+                                                      async_op=True))
+        return found
+
+    # -- between pipeline groups ---------------------------------------------------------------------------------------
+
+    def _send(self, call: Call, tensor: Tensor, _: Tensor | None) -> None:
+        assert call.peers is not None
+        sent, target = tensor.contiguous(), dist.get_global_rank(self.world, call.peers[1])
+        self.issue(call.stage, lambda: dist.isend(sent, target, group=self.world))
+
+    def _received(self, call: Call) -> Tensor:
+        assert call.peers is not None
+        shape = list(self.values[call.outputs[0]].shape)
+        if call.chunk is not None:
+            shape = list(take(torch.empty(shape, device="meta"), call.chunk).shape)
+        found = torch.empty(shape, dtype=self.dtypes[self.values[call.outputs[0]].itemsize], device=self.device)
+        source = dist.get_global_rank(self.world, call.peers[0])
+        self.issue(call.stage, lambda: dist.irecv(found, source, group=self.world))
+        return found
+
+
+def _copied(tensor: Tensor, into: Tensor | None) -> Tensor:
+    """A contiguous tensor of the same numbers, in ``into`` where that fits."""
+    if into is not None and into.numel() == tensor.numel():
+        return into.copy_(tensor.reshape(into.shape))
+    return tensor.clone(memory_format=torch.contiguous_format)

@@ -1,0 +1,225 @@
+"""Collectives beside computation: started in one order on all ranks, waited for just before somebody reads the result.
+
+On a CPU a channel is a thread with a queue: it takes the collectives one after another, as a network lane does, while
+the caller computes. On CUDA it is a stream: a collective waits for what has been started on the caller's stream before
+it, and the reader's stream waits for the collective. The tests run the CPU's half; CUDA's has not been run on a GPU.
+
+A channel has a process group of its own, so that collectives of the caller never come between its own. A rank that
+fails says why in the store that the ranks met in; those that wait for it look there, and end with its sentence. One
+that dies without a word is noticed by the connection, or after ``timeout``.
+"""
+
+from __future__ import annotations
+
+import datetime
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from weft.runtime.communication.told import Told
+from weft.runtime.ranks.stopwatch import sleep_until
+
+__all__ = ["Channel", "Pending", "RankError", "own_group", "require_group"]
+
+_NOTHING = "not there"
+PATIENCE = 2.0  # seconds for a collective that is under way when its channel is closed
+LOOK = 0.2  # seconds between two looks at whether another rank has failed
+
+
+class RankError(RuntimeError):
+    """Ranks that cannot go on together: one sentence, with the rank that failed where it is known."""
+
+
+class _Lane:
+    """What the thread of a channel knows: its queue, and whether a collective has failed."""
+
+    def __init__(self) -> None:
+        self.queue: SimpleQueue[Pending | None] = SimpleQueue()
+        self.failed: BaseException | None = None
+
+    def serve(self) -> None:
+        """Run what is started, until the channel is closed."""
+        while (pending := self.queue.get()) is not None:
+            pending.run(self)
+
+
+class Pending:
+    """A collective that has been started; :meth:`wait` before its result is read."""
+
+    def __init__(self, channel: Channel, name: str, begin: Callable[[], dist.Work | None], seconds: float) -> None:
+        self._channel, self._name, self._begin, self._seconds = channel, name, begin, seconds
+        self._done = threading.Event()
+        self._error: BaseException | None = None
+        self._event: torch.cuda.Event | None = None
+
+    def run(self, lane: _Lane) -> None:
+        """On the channel's thread: from the start to the end."""
+        try:
+            if lane.failed is not None:
+                raise lane.failed
+            begun = time.perf_counter()
+            with torch.no_grad():
+                work = self._begin()
+                if work is not None:
+                    work.wait()
+            sleep_until(begun + self._seconds, time.perf_counter)
+        except BaseException as error:
+            if lane.failed is None:
+                self._channel.told.write(str(self._channel.sentence(self._name, error)))
+            lane.failed = self._error = error
+        finally:
+            del self._begin  # and the tensors that it holds
+            self._done.set()
+
+    def run_on(self, stream: torch.cuda.Stream, tensors: Sequence[Tensor]) -> None:
+        """On the channel's stream: behind what the caller's stream has now."""
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.no_grad(), torch.cuda.stream(stream):
+            work = self._begin()
+            if work is not None:
+                work.wait()
+            self._event = stream.record_event()
+        for tensor in tensors:
+            tensor.record_stream(stream)
+        del self._begin
+
+    @property
+    def is_done(self) -> bool:
+        """Whether waiting takes no time (on CUDA: whether the GPU has got there)."""
+        return self._done.is_set() if self._event is None else bool(self._event.query())  # type: ignore[no-untyped-call]
+
+    def wait(self) -> None:
+        """Go on when the result is there. Raises :class:`RankError` where it never will be."""
+        if self._event is not None:
+            torch.cuda.current_stream().wait_event(self._event)
+            return
+        while not self._done.wait(LOOK):
+            said = self._channel.told.read()
+            if said is not None:
+                raise RankError(said)
+        if self._error is not None:
+            raise self._channel.sentence(self._name, self._error) from self._error
+
+
+class Channel:
+    """The collectives of the ranks of ``group`` (by default of all). To be made by all of them together.
+
+    ``timeout``: seconds that a collective waits for the other ranks. ``only`` some of the ranks of the group make it,
+    by their numbers there. ``told``: where several channels of one program tell of failures.
+
+    Raises ``ValueError`` where no process group has been initialised, or this rank is not of the group.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None, device: torch.device | str = "cpu",
+                 timeout: float = 60.0, *, only: Sequence[int] | None = None, told: Told | None = None) -> None:
+        require_group(group)
+        if not 0 < timeout < float("inf"):
+            raise ValueError(f"timeout is {timeout}, it must be a number of seconds greater than 0")
+        self.device, self.timeout = torch.device(device), timeout
+        self.group = own_group(group, timeout, only)
+        self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
+        self.told = Told(self._common_name()) if told is None else told
+        self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._lane = _Lane()
+        self._end = weakref.finalize(self, _ended, self._lane, self._started())
+
+    def _started(self) -> threading.Thread | None:
+        if self._stream is not None:
+            return None
+        thread = threading.Thread(target=self._lane.serve, name="weft collectives", daemon=True)
+        thread.start()
+        return thread
+
+    def start(self, name: str, begin: Callable[[], dist.Work | None], tensors: Sequence[Tensor] = (),
+              seconds: float = 0.0) -> Pending:
+        """Start a collective behind those that were started before; ``begin`` calls it, with ``async_op=True``.
+
+        It takes ``seconds`` at least, as an emulated one does (on a CPU). ``tensors``: what it reads and writes.
+        """
+        pending = Pending(self, name, begin, seconds)
+        if self._stream is not None:
+            pending.run_on(self._stream, tensors)
+        else:
+            self._lane.queue.put(pending)
+        return pending
+
+    def agree(self, values: Mapping[str, object]) -> None:
+        """Raise ``ValueError``, on all ranks, unless all have the same ``values``, by what they are called."""
+        gathered: list[Any] = [None] * self.size
+        dist.all_gather_object(gathered, dict(values), group=self.group)
+        for rank, others in enumerate(gathered):
+            for what in (*gathered[0], *others):
+                one, other = gathered[0].get(what, _NOTHING), others.get(what, _NOTHING)
+                if one != other:
+                    raise ValueError(f"{what} must be the same on all ranks, but it is {one!s:.200} on rank 0 and "
+                                     f"{other!s:.200} on rank {rank}")
+
+    @contextmanager
+    def telling(self, where: str) -> Iterator[None]:
+        """Tell the other ranks of any error inside, that this one goes on no longer: they would wait for it."""
+        try:
+            yield
+        except RankError:
+            raise  # all of them have it
+        except Exception as error:
+            first = (str(error) or type(error).__name__).splitlines()[0]
+            self.told.write(f"rank {self.rank} failed in {where}: {first:.300}")
+            raise
+
+    def close(self) -> None:
+        """End the thread, when what has been started is over."""
+        self._end()
+
+    def sentence(self, name: str, error: BaseException) -> RankError:
+        """What to say of a collective that failed."""
+        said = self.told.read()
+        if said is not None:
+            return RankError(said)
+        first = (str(error) or type(error).__name__).splitlines()[0]
+        if any(sign in str(error) for sign in ("Timed out", "timed out", "Timeout")):
+            return RankError(f"rank {self.rank} waited {self.timeout:g} s for the other ranks in {name}: one "
+                                      "of them has failed, or runs another program")
+        if any(sign in str(error) for sign in ("closed by peer", "reset by peer", "Broken pipe")):
+            return RankError(f"rank {self.rank} was left alone in {name}: another rank's process has ended")
+        return RankError(f"rank {self.rank} failed in {name}: {first:.300}")
+
+    def _common_name(self) -> str:
+        """The same on all ranks, and no other channel's."""
+        name = [uuid.uuid4().hex]
+        dist.broadcast_object_list(name, dist.get_global_rank(self.group, 0), group=self.group)
+        return name[0]
+
+
+def _ended(lane: _Lane, thread: threading.Thread | None) -> None:
+    """A thread that is still at work when the interpreter ends would bring the process down."""
+    lane.queue.put(None)
+    if thread is not None and thread is not threading.current_thread():
+        thread.join(PATIENCE)
+
+
+def require_group(group: dist.ProcessGroup | None) -> None:
+    """Raise ``ValueError`` where no process group has been initialised, or this rank is not of ``group``."""
+    if not dist.is_available() or not dist.is_initialized():
+        raise ValueError("no process group is initialised: call torch.distributed.init_process_group first, on every "
+                         "rank")
+    if dist.get_rank(group) < 0:
+        raise ValueError(f"rank {dist.get_rank()} is not of the process group: it takes no part in its collectives")
+
+
+def own_group(group: dist.ProcessGroup | None, timeout: float, only: Sequence[int] | None = None) -> dist.ProcessGroup:
+    """A new group of the ranks of ``group``, or ``only`` of some; all of them must call it together."""
+    ranks = list(range(dist.get_world_size())) if group is None else dist.get_process_group_ranks(group)
+    ranks = ranks if only is None else [ranks[i] for i in only]
+    made = dist.new_group(ranks, timeout=datetime.timedelta(seconds=timeout),
+                          use_local_synchronization=len(ranks) < dist.get_world_size())
+    assert isinstance(made, dist.ProcessGroup)
+    return made

@@ -1,0 +1,60 @@
+"""Chunks of torch tensors: taken out, and put where they belong."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from weft.runtime.communication.instructions import Chunk, Value
+
+__all__ = ["in_pieces", "place", "put", "slice_of", "take", "whole_places"]
+
+
+def take(tensor: Tensor, chunk: Chunk | None) -> Tensor:
+    """A chunk of ``tensor``, all of it where there is none; a view where its elements need not be put together."""
+    if chunk is None:
+        return tensor
+    row, axis = (tensor.reshape(-1), 0) if chunk.axis is None else (tensor.contiguous(), chunk.axis)
+    low, high = chunk.bounds(row.shape[axis])
+    if chunk.pieces == 1:
+        return row.narrow(axis, low, high - low)
+    return in_pieces(row, axis, chunk.pieces).narrow(axis + 1, low, high - low).flatten(axis, axis + 1)
+
+
+def in_pieces(tensor: Tensor, axis: int, pieces: int) -> Tensor:
+    """A view with ``axis`` as two: which of so many equal pieces, and where in it."""
+    shape = tensor.shape
+    return tensor.view(*shape[:axis], pieces, shape[axis] // pieces, *shape[axis + 1:])
+
+
+def place(target: Tensor, chunk: Chunk) -> Tensor | None:
+    """Where a chunk of ``target`` lies, if that is one contiguous part of its memory."""
+    if chunk.pieces > 1:
+        return None
+    found = take(target.view(-1) if chunk.axis is None else target, chunk)
+    return found if found.is_contiguous() else None
+
+
+def put(target: Tensor, chunk: Chunk, value: Tensor) -> None:
+    """Write a chunk of ``target``, a contiguous tensor."""
+    row, axis = (target.view(-1), 0) if chunk.axis is None else (target, chunk.axis)
+    low, high = chunk.bounds(row.shape[axis])
+    if chunk.pieces == 1:
+        there = row.narrow(axis, low, high - low)
+        there.copy_(value.reshape(there.shape))
+    else:
+        there = in_pieces(row, axis, chunk.pieces).narrow(axis + 1, low, high - low)
+        there.copy_(value.reshape(there.shape))
+
+
+def slice_of(whole: Tensor, axis: int | None, ranks: int, index: int) -> Tensor:
+    """Part ``index`` of ``ranks`` equal ones of a whole tensor."""
+    return take(whole, Chunk(axis, index, ranks))
+
+
+def whole_places(value: Value, ranks: int, index: int, device: torch.device) -> Tensor:
+    """Of each element that a rank holds of a tensor, its place in the row of the whole one's elements."""
+    whole = torch.arange(math.prod(value.whole), device=device).reshape(value.whole)
+    return slice_of(whole, value.axis, ranks, index) if value.lies == "sliced" else whole

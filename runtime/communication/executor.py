@@ -1,0 +1,236 @@
+"""A rank runs its program: computation where it is called, collectives beside it on channels of their own.
+
+All steps are in one common order, on each lane, so nothing can wait in a circle. A step of a network lane is started
+as soon as what it reads is computed; a wait stands just before the first that reads what it makes. Chunks of a tensor
+are written into one tensor, each where it belongs.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from weft.runtime.communication.calls import Calls
+from weft.runtime.communication.channel import Channel, Pending, RankError, own_group
+from weft.runtime.communication.chunking import place, put, take
+from weft.runtime.communication.fusing import Fused
+from weft.runtime.communication.instructions import Key, RankProgram, Step, Wait
+from weft.runtime.ranks.stopwatch import sleep_until
+
+__all__ = ["Lap", "ProgramExecutor"]
+
+
+class Lap(NamedTuple):
+    """When a step ran on a CPU, in seconds of :func:`time.perf_counter`."""
+
+    stage: str
+    chunk: int
+    lane: str
+    start: float
+    end: float
+
+
+class _Lane(NamedTuple):
+    channel: Channel
+    calls: Calls
+
+
+class _Values(dict[str, Tensor]):
+    """The tensors of one run by name; one that is not kept goes when all steps that read it have."""
+
+    def __init__(self, given: Mapping[str, Tensor], program: RankProgram) -> None:
+        super().__init__(given)
+        self._left = Counter(part.name for step in program.instructions if isinstance(step, Step)
+                             for part in step.reads if part.name not in program.kept)
+        self._lock = threading.Lock()
+
+    def has_read(self, step: Step) -> None:
+        """What ``step`` reads is no longer needed by it."""
+        with self._lock:
+            for part in step.reads:
+                if part.name in self._left:
+                    self._left[part.name] -= 1
+                    if not self._left[part.name]:
+                        del self[part.name]
+
+
+class ProgramExecutor:
+    """One rank's program, ready to run any number of times. To be made by all ranks of ``group`` together.
+
+    ``compiled``: let ``torch.compile`` make one function of a fused stage's kernels (a string: by that backend);
+    :attr:`notes` says where it could not. ``half``: the type of elements of two bytes. Raises ``ValueError`` for a
+    program of another number of ranks, and for ranks with different programs.
+    """
+
+    def __init__(self, program: RankProgram, group: dist.ProcessGroup | None = None,
+                 device: torch.device | str = "cpu", *, timeout: float = 60.0, compiled: bool | str = False,
+                 half: torch.dtype = torch.bfloat16) -> None:
+        self.program, self.device = program, torch.device(device)
+        if self.device.type == "cuda" and any(isinstance(i, Step) and i.seconds for i in program.instructions):
+            raise ValueError("emulated durations are for ranks on CPUs: this one has a GPU, which takes its own time")
+        self.dtypes = {2: half, 4: torch.float32, 8: torch.float64}
+        for name, value in program.values.items():
+            if value.itemsize not in self.dtypes:
+                raise ValueError(f"the tensor {name!r} has elements of {value.itemsize} bytes, which ranks cannot sum: "
+                                 f"take {', '.join(map(str, self.dtypes))}")
+        self.notes: list[str] = []
+        self.laps: list[Lap] = []
+        self._fused = Fused(compiled, self.notes)
+        everyone = Channel(group, self.device, timeout)
+        everyone.agree({"the program": program.digest})
+        self._channels = self._among(everyone)
+        self._lanes = {name: _Lane(channel, self._direct(channel, everyone)) for name, channel in
+                       self._channels.items()}
+        network = self._lanes["network"]
+        self._computing = Calls(program, network.channel.group, everyone.group, self.device, self.dtypes,
+                                lambda name, begin: network.channel.start(name, begin).wait())
+        self._failed: str | None = None
+
+    def _among(self, everyone: Channel) -> dict[str, Channel]:
+        """The channels of this rank; where there are several pipeline groups, one of its own group too."""
+        program = self.program
+        if everyone.size != program.ranks * program.groups:
+            parts = f"{program.groups} groups of {program.ranks}" if program.groups > 1 else f"{program.ranks}"
+            raise ValueError(f"the program is for {parts} ranks, but the process group has {everyone.size}")
+        if program.groups == 1:
+            return {"network": everyone}
+        return {"sends": everyone, "network": Channel(
+            everyone.group, self.device, everyone.timeout, only=self._own_ranks(), told=everyone.told)}
+
+    def _own_ranks(self) -> range:
+        first = self.program.group * self.program.ranks
+        return range(first, first + self.program.ranks)
+
+    def _direct(self, channel: Channel, everyone: Channel) -> Calls:
+        """What runs on the channel itself, which waits for its collectives there."""
+        group = channel.group
+        if channel is everyone and self.program.groups > 1:  # what is fused with sends has collectives of its own
+            group = own_group(everyone.group, channel.timeout, self._own_ranks())
+
+        def issue(_: str, begin: object) -> None:
+            assert callable(begin)
+            work = begin()
+            if work is not None:
+                work.wait()
+        return Calls(self.program, group, everyone.group, self.device, self.dtypes, issue)
+
+    def run(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What is kept, by name, of what is ``given``: what this rank holds of each tensor from outside.
+
+        Raises ``ValueError`` for what is missing, of another shape, type or device, and
+        :class:`~weft.runtime.communication.channel.RankError`, where another rank has failed; after either
+        the ranks are no longer together, and the program must be made anew.
+        """
+        if self._failed is not None:
+            raise RankError(f"this program has failed before, make it anew: {self._failed}")
+        self.laps = []
+        try:
+            with self._lanes["network"].channel.telling("the program"), torch.no_grad():
+                values = self._checked(given)
+                pendings: dict[Key, Pending] = {}
+                for instruction in self.program.instructions:
+                    if isinstance(instruction, Wait):
+                        self._wait(instruction.keys, pendings, values)
+                    elif instruction.lane == "compute":
+                        self._run(instruction, values, self._computing)
+                    else:
+                        pendings[instruction.key] = self._start(instruction, values, pendings)
+                self._wait(tuple(pendings), pendings, values)
+        except Exception as error:
+            self._failed = str(error)
+            raise
+        return self._kept(values, given)
+
+    def close(self) -> None:
+        """End the channels."""
+        for channel in self._channels.values():
+            channel.close()
+
+    # -- what is given and kept ----------------------------------------------------------------------------------------
+
+    def _checked(self, given: Mapping[str, Tensor]) -> _Values:
+        for name in self.program.given:
+            value = self.program.values[name]
+            how = f"{value.lies} tensor {name!r} of shape {value.shape} and {value.itemsize} bytes an element"
+            if name not in given:
+                raise ValueError(f"the {how} is missing")
+            tensor = given[name]
+            if tuple(tensor.shape) != value.shape:
+                raise ValueError(f"the {how} is given in shape {tuple(tensor.shape)}")
+            if not tensor.is_floating_point() or tensor.element_size() != value.itemsize:
+                raise ValueError(f"the {how} is given as {tensor.dtype}")
+            if tensor.device.type != self.device.type:
+                raise ValueError(f"the {how} is given on {tensor.device}, but the program runs on {self.device}")
+        for name in given:
+            if name not in self.program.values:
+                raise ValueError(f"the program has no tensor {name!r}")
+        return _Values({name: given[name].detach() for name in self.program.given}, self.program)
+
+    def _kept(self, values: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """None of it shares memory with what was given."""
+        outside = {tensor.untyped_storage().data_ptr() for tensor in given.values()}
+        found = {name: values[name] for name in self.program.kept}
+        return {name: value.clone() if value.untyped_storage().data_ptr() in outside else value
+                for name, value in found.items()}
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def _start(self, step: Step, values: _Values, pendings: Mapping[Key, Pending]) -> Pending:
+        lane, before = self._lanes[step.lane], [pendings[key] for key in step.after]
+
+        def begin() -> None:
+            for pending in before:
+                pending.wait()
+            self._run(step, values, lane.calls)
+        tensors = [values[part.name] for part in step.reads if part.name in values]
+        return lane.channel.start(step.key[0], begin, tensors)
+
+    def _wait(self, keys: Sequence[Key], pendings: Mapping[Key, Pending], values: _Values) -> None:
+        for key in keys:
+            pendings[key].wait()
+        if self.device.type == "cuda":  # the memory is the channel's stream's
+            for value in values.values():
+                value.record_stream(torch.cuda.current_stream())
+
+    def _run(self, step: Step, values: _Values, calls: Calls) -> None:
+        """Run the calls of a step where this is called; it takes its seconds at least."""
+        begun = time.perf_counter()
+        inside = {part.name: take(values[part.name], part.chunk) for part in step.reads}
+        chunks = {part.name: part.chunk for part in step.writes}
+        done = 0
+        while done < len(step.calls):
+            if (found := self._fused.run(step, done, calls, inside)) is not None:
+                done = found
+                continue
+            call, done = step.calls[done], done + 1
+            into = None
+            if call.outputs and (chunk := chunks.get(call.outputs[0])) is not None:
+                into = place(self._target(call.outputs[0], values), chunk)
+            made = calls.run(call, [inside[name] for name in call.inputs], into)
+            if made is not None:
+                inside[call.outputs[0]] = made
+        for name, chunk in chunks.items():
+            if chunk is None:
+                values[name] = inside[name].reshape(self.program.values[name].shape)
+                continue
+            target = self._target(name, values)
+            there = place(target, chunk)
+            if there is None or there.data_ptr() != inside[name].data_ptr():
+                put(target, chunk, inside[name])
+        values.has_read(step)
+        sleep_until(begun + step.seconds, time.perf_counter)
+        self.laps.append(Lap(*step.key, step.lane, begun, time.perf_counter()))
+
+    def _target(self, name: str, values: _Values) -> Tensor:
+        """The tensor whose chunks are written; all by one lane."""
+        if name not in values:
+            value = self.program.values[name]
+            values[name] = torch.empty(value.shape, dtype=self.dtypes[value.itemsize], device=self.device)
+        return values[name]

@@ -1,0 +1,117 @@
+"""What one rank does in a program of computation and communication: steps on lanes, and waits.
+
+A step runs one stage, or one chunk of it, as a list of calls: of one kernel or collective, or of several where stages
+are fused. On the compute lane it runs where the instructions do; on a network lane it is started there and runs beside
+what follows. All ranks have their steps on a lane in one common order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+__all__ = ["Call", "Chunk", "Instruction", "Key", "Lane", "Part", "RankProgram", "Step", "Value", "Wait"]
+
+#: Where a step runs: where the instructions do, on the lane of the group's collectives, on the lane between groups.
+Lane: TypeAlias = Literal["compute", "network", "sends"]
+#: A stage, and which of its chunks.
+Key: TypeAlias = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Elements of a tensor: its ``axis`` (``None``: all of its elements in a row) is cut into ``pieces`` equal ones,
+    and each of these into ``count``, of which the chunk has number ``index``."""
+
+    axis: int | None
+    index: int
+    count: int
+    pieces: int = 1
+
+    def bounds(self, size: int) -> tuple[int, int]:
+        """The first index and the one after the last within each piece, of an axis of ``size``."""
+        piece = size // self.pieces
+        return piece * self.index // self.count, piece * (self.index + 1) // self.count
+
+
+@dataclass(frozen=True)
+class Part:
+    """A tensor by name, or a chunk of it."""
+
+    name: str
+    chunk: Chunk | None = None
+
+
+@dataclass(frozen=True)
+class Call:
+    """One kernel or collective, by ``kind``; tensors by name. ``function``: of a pointwise one,
+    ``function(torch, *tensors, **attributes)``. ``axis``: along which it cuts or joins slices (``None``: all elements
+    in a row). ``over_ranks``: a norm whose operand is sliced. ``chunk``: of the output, where it is cut. ``peers``: of
+    a send, the index of the sending and of the receiving rank among all."""
+
+    stage: str
+    kind: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    function: Callable[..., Any] | None = None
+    axis: int | None = None
+    over_ranks: bool = False
+    chunk: Chunk | None = None
+    peers: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """``calls`` on a ``lane``: what they read and make from outside and for others are ``reads`` and ``writes``.
+
+    ``after``: steps of another network lane that end before it begins. ``seconds``: what it takes at least.
+    """
+
+    key: Key
+    lane: Lane
+    calls: tuple[Call, ...]
+    reads: tuple[Part, ...]
+    writes: tuple[Part, ...]
+    after: tuple[Key, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Go on when these steps of network lanes are over."""
+
+    keys: tuple[Key, ...]
+
+
+Instruction: TypeAlias = Step | Wait
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor as this rank holds it: its shape, bytes of an element, and how it lies in the whole one of
+    ``whole`` shape: ``lies`` is ``"local"``, ``"replicated"`` or ``"sliced"`` along ``axis`` (``None``: flattened)."""
+
+    shape: tuple[int, ...]
+    itemsize: int
+    lies: str
+    axis: int | None
+    whole: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RankProgram:
+    """``instructions`` of rank ``index`` of the ``ranks`` of pipeline group ``group``; ``values``: all tensors of the
+    program by name; ``given``: what comes from outside to this rank; ``kept``: what is handed back. ``digest`` names
+    the program: the same on all ranks that run one."""
+
+    index: int
+    ranks: int
+    group: int
+    groups: int
+    digest: str
+    instructions: tuple[Instruction, ...]
+    values: Mapping[str, Value]
+    given: tuple[str, ...]
+    kept: tuple[str, ...]

@@ -1,0 +1,66 @@
+"""When a module reads its parameters: waits just before that.
+
+A module's forward is taken to read what it owns. Some forwards read what a child owns and never call the child (an
+attention reads its output projection's weight): who is called is seen in the first forward, which waits for everything,
+and what belongs to modules that were not called is waited for where the nearest module around them is called.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection
+from typing import Any
+
+from torch import nn
+
+__all__ = ["Readers"]
+
+
+class Readers:
+    """Calls ``wait`` with the parameters that a module of ``root`` is about to read."""
+
+    def __init__(self, root: nn.Module, wait: Callable[[Collection[nn.Parameter]], None]) -> None:
+        self._root, self._wait = root, wait
+        self._all = tuple(root.parameters())
+        self._called: set[nn.Module] = set()
+        self._reads: dict[nn.Module, tuple[nn.Parameter, ...]] | None = None  # by module; None: not known yet
+        self._hooks: list[Any] = [module.register_forward_pre_hook(self._before) for module in root.modules()]
+        self._hooks += [module.register_state_dict_pre_hook(self._saved)  # type: ignore[no-untyped-call]
+                        for module in root.modules()]
+
+    def learn(self) -> None:
+        """A forward is over: from now on each module waits for what it reads."""
+        if self._reads is None and self._called:
+            self._reads = _reads(self._root, self._called)
+
+    def remove(self) -> None:
+        """Take the hooks away."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _before(self, module: nn.Module, _: Any) -> None:
+        if self._reads is None or module not in self._called:  # called for the first time: others may be, too
+            self._called.add(module)
+            self._wait(self._all)
+            self._reads = None if self._reads is None else _reads(self._root, self._called)
+        else:
+            self._wait(self._reads[module])
+
+    def _saved(self, *_: Any) -> None:
+        self._wait(self._all)
+
+
+def _reads(root: nn.Module, called: Collection[nn.Module]) -> dict[nn.Module, tuple[nn.Parameter, ...]]:
+    """What each of the modules that are called reads, of its own and of those inside that are not."""
+    found: defaultdict[nn.Module, dict[nn.Parameter, None]] = defaultdict(dict)
+    nobody: dict[nn.Parameter, None] = {}  # read by somebody outside
+
+    def visit(module: nn.Module, around: nn.Module | None) -> None:
+        reader = module if module in called else around
+        own = dict.fromkeys(module._parameters[name] for name in module._parameters)
+        (nobody if reader is None else found[reader]).update({p: None for p in own if p is not None})
+        for child in module.children():
+            visit(child, reader)
+
+    visit(root, None)
+    return {module: tuple({**found[module], **nobody}) for module in called}

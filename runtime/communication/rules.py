@@ -1,0 +1,62 @@
+"""Adam and LAMB on a slice: what each rule does with this rank's elements of parameters, gradients and states.
+
+Both have moving means of the gradient and of its square (Kingma and Ba, "Adam: A Method for Stochastic Optimization",
+2015). ``adam`` adds weight decay to the gradient as ``torch.optim.Adam`` does, ``adamw`` shrinks the weight as
+``torch.optim.AdamW`` does. ``lamb`` (You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76
+Minutes", 2020) adds it to the direction and takes steps as long as the parameter's norm relative to the direction's:
+norms of whole parameters, so of sums of squares over all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+__all__ = ["RULES", "STATES", "Rule", "direction", "moments", "trust_ratios"]
+
+#: The names of the rules.
+Rule: TypeAlias = Literal["adam", "adamw", "lamb"]
+#: What a rule keeps for each element, by the names that torch's optimizers have for them.
+STATES = ("exp_avg", "exp_avg_sq")
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """``eps``: the default; ``by_norms``: whether steps are as long as norms of whole parameters say."""
+
+    eps: float
+    weight_decay: float
+    by_norms: bool = False
+
+
+#: By name, with the defaults that each has where it was published (torch's for those that torch has).
+RULES: Mapping[str, _Rule] = {"adam": _Rule(1e-8, 0.0), "adamw": _Rule(1e-8, 1e-2),
+                              "lamb": _Rule(1e-6, 1e-2, by_norms=True)}
+
+
+def moments(state: Mapping[str, Tensor], gradient: Tensor, betas: tuple[float, float]) -> None:
+    """Let ``gradient`` into the moving means, in place."""
+    state["exp_avg"].lerp_(gradient, 1 - betas[0])
+    state["exp_avg_sq"].mul_(betas[1]).addcmul_(gradient, gradient, value=1 - betas[1])
+
+
+def direction(state: Mapping[str, Tensor], step: int, options: Mapping[str, Any]) -> Tensor:
+    """The mean over the root of the mean square, both without their bias towards 0 after ``step`` steps."""
+    first, second = options["betas"]
+    size = (state["exp_avg_sq"] / (1 - second ** step)).sqrt_().add_(options["eps"])
+    found: Tensor = state["exp_avg"] / (1 - first ** step)
+    return found.div_(size)
+
+
+def trust_ratios(squares: Tensor) -> Tensor:
+    """LAMB's factor of each step, from ``squares``: of the norms of weights, and in the second row of directions.
+
+    1 where one of the norms is 0.
+    """
+    weights, directions = squares.sqrt()
+    known = (weights > 0) & (directions > 0)
+    return torch.where(known, weights / torch.where(known, directions, 1.0), 1.0)

@@ -1,0 +1,103 @@
+"""Messages that go straight from memory to memory between ranks of one host, and over process groups to other hosts.
+
+On one host sockets copy twice, through the kernel, and wake a thread at each end of a message and for each full buffer.
+A message that its sender writes into the receiver's slot is copied once, and wakes the rank that waits for it. Which
+way a message goes is known from the tables and the ranks' hosts, the same on both ends, so each way has all of its own
+messages in the order of the program.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from weft.runtime.plan.buffers import BufferTable, Landing, Staging
+from weft.runtime.ranks.session import Session
+from weft.runtime.transports.interface import Parcel, Transfer, Transport, TransportError
+from weft.runtime.transports.one_sided import OneSided
+from weft.runtime.transports.process_groups import ProcessGroupTransport
+from weft.runtime.transports.shared_memory import can_share, share
+
+__all__ = ["NearAndFar", "by_host", "host", "memory_of", "split"]
+
+class NearAndFar:
+    """``near`` carries the messages of ``near_table``, ``far`` all others."""
+
+    def __init__(self, near: OneSided, near_table: BufferTable, far: ProcessGroupTransport) -> None:
+        self.near, self.far = near, far
+        self._near = {*near_table.receives, *near_table.sends}
+
+    def slot(self, landing: Landing) -> Parcel:
+        return self._way(landing).slot(landing)
+
+    def receiver(self, landing: Landing) -> Callable[[], Transfer]:
+        return self._way(landing).receiver(landing)
+
+    def sender(self, message: Staging) -> Callable[[Parcel], Transfer]:
+        return self._way(message).sender(message)
+
+    def close(self) -> None:
+        self.near.close()
+        self.far.close()
+
+    def _way(self, entry: Landing | Staging) -> Transport:
+        return self.near if entry in self._near else self.far
+
+
+def by_host(session: Session, tables: Sequence[BufferTable], backend: str) -> Transport:
+    """The transport of this rank: through shared memory what stays on one host, the rest over process groups of
+    ``backend``. All ranks must call it together. Where memory cannot be shared all goes over process groups."""
+    hosts = session.exchange(host(), "comparing hosts")
+    halves = [split(rank, table, hosts) for rank, table in enumerate(tables)]
+    near, far = [half[0] for half in halves], [half[1] for half in halves]
+    if session.device.type == "cpu" and any(table.sends for table in near):
+        try:
+            shared = share(session, near)
+        except TransportError:  # on all ranks
+            pass
+        else:
+            lent = {landing.slot: memory_of(shared.slot(landing)) for landing in near[session.rank].receives
+                    if landing.layout.is_known}
+            return NearAndFar(shared, near[session.rank],
+                              ProcessGroupTransport(session, far[session.rank], backend, lent))
+    return ProcessGroupTransport(session, tables[session.rank], backend)
+
+
+def split(rank: int, table: BufferTable, hosts: Sequence[str | None]) -> tuple[BufferTable, BufferTable]:
+    """The table of ``rank`` as two: what goes through shared memory, and what does not. A slot that a table has no
+    message for has no bytes in it; one that both have messages for has them in the first."""
+    def is_near(peer: int) -> bool:
+        return hosts[rank] is not None and hosts[rank] == hosts[peer]
+
+    near = [landing for landing in table.receives if is_near(landing.peer)]
+    near_sends = [message for message in table.sends if is_near(message.peer)]
+    far = [landing for landing in table.receives if landing not in set(near)]
+    far_sends = [message for message in table.sends if message not in set(near_sends)]
+    lying = {landing.slot for landing in near}
+    left = {landing.slot for landing in far} - lying
+    return (replace(table, slots=_kept(table.slots, lying), receives=tuple(near), sends=tuple(near_sends)),
+            replace(table, slots=_kept(table.slots, left), receives=tuple(far), sends=tuple(far_sends)))
+
+
+def memory_of(parcel: Parcel) -> Tensor:
+    """All of the memory that the tensors of ``parcel`` are parts of, as bytes."""
+    storage = next(iter(parcel.values())).untyped_storage()
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+def _kept(sizes: Sequence[int], slots: set[int]) -> tuple[int, ...]:
+    return tuple(size if slot in slots else 0 for slot, size in enumerate(sizes))
+
+
+def host() -> str | None:
+    """The same for processes of one user that see each other; ``None`` where no memory can be shared."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')} {os.geteuid()}" if can_share() else None
+    except OSError:
+        return None

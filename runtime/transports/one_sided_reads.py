@@ -1,0 +1,133 @@
+"""One-sided transfers of messages whose shapes the plan does not know: the receiver reads them.
+
+The sender writes only the description (:mod:`weft.runtime.transports.description`) into the receiver's memory, where
+each such RECV of the plan has a *note*. The receiver, when it needs the message, makes room in a buffer that grows,
+reads the tensors from where the sender has them, and counts that in the note: the transfer is over for the sender then.
+How a rank reads another's memory is the business of a :class:`Reach` (:mod:`weft.runtime.transports.reach`; tests use
+threads).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from weft.runtime.plan.buffers import Landing, Staging
+from weft.runtime.transports.description import Growing, describe, described, rest_of, words_of
+from weft.runtime.transports.interface import Parcel
+
+__all__ = ["Note", "Offer", "Reach", "Reads", "note_words"]
+
+#: Words of a note before the description: which file the tensors lie in, and the address at which the sender has it.
+BEFORE = 2
+
+
+class Note(Protocol):
+    """What is said of one message, in the receiver's memory. ``taken`` is written only by the receiver, the words only
+    by the sender; writes are seen in their order."""
+
+    taken: int
+
+    def write(self, words: Iterable[int]) -> None:
+        """Say this, in as many words as the note has."""
+
+    def read(self) -> list[int]:
+        """What has been said."""
+
+
+class Offer(NamedTuple):
+    """Tensors where a peer can read them: in the file of the sender's that has this number, which the sender has at
+    ``base``; or, with -1, wherever they are in the sender's memory."""
+
+    tensors: Sequence[Tensor]
+    file: int = -1
+    base: int = 0
+
+
+class Reach(Protocol):
+    """How a rank reads what another has."""
+
+    def offer(self, message: Staging, tensors: Sequence[Tensor]) -> Offer:
+        """``tensors``, all in one piece, where the message's peer can read them until it has; called anew for a message
+        of the same staging buffer only then."""
+
+    def read(self, peer: int, file: int, address: int, into: Tensor) -> None:
+        """Fill ``into`` with what ``peer`` has at ``address``: of its memory, or of its file of that number. Raises
+        ``ConnectionError`` if the peer is gone."""
+
+    def close(self) -> None:
+        """Give back what has been mapped."""
+
+
+def note_words(landing: Landing) -> int:
+    """How many words a note has."""
+    return BEFORE + words_of(landing.layout)
+
+
+@dataclass(slots=True)
+class _Offered:
+    """What has been offered as one message of the plan: what keeps it alive, and how often a message was."""
+
+    kept: Offer | None = None
+    count: int = 0
+
+
+class Reads:
+    """The messages of unknown shapes of a rank, by the notes of what it receives and of what it sends.
+
+    Received tensors lie on ``device``.
+    """
+
+    def __init__(self, device: torch.device, notes_in: Mapping[Landing, Note],
+                 notes_out: Mapping[Staging, Note], reach: Reach) -> None:
+        self._in, self._out, self._reach = notes_in, notes_out, reach
+        self.slots = {landing.slot: Growing(device) for landing in notes_in}
+        self.parcels: Mapping[Landing, dict[str, Tensor]] = {landing: {} for landing in notes_in}
+        self._offered = {message: _Offered() for message in notes_out}
+
+    def offer(self, message: Staging, parcel: Parcel) -> int:
+        """Say that ``parcel`` can be read; returns its bytes. It must not change until it has been (:meth:`is_taken`).
+        """
+        rest = torch.tensor(rest_of(message.layout, parcel), dtype=torch.int64)
+        names = [part.name for part in message.layout.parts if part.name in parcel]
+        offer = self._reach.offer(message, [*(parcel[name] for name in names), rest])
+        said = [0] * words_of(message.layout)
+        describe(message.layout, dict(zip(names, offer.tensors, strict=False)), said,
+                 (len(rest), offer.tensors[-1].data_ptr()))
+        self._out[message].write((offer.file, offer.base, *said))
+        offered = self._offered[message]
+        offered.kept, offered.count = offer, offered.count + 1
+        return sum(tensor.nbytes for tensor in offer.tensors)
+
+    def is_taken(self, message: Staging) -> bool:
+        """Whether all that has been offered as ``message`` has been read."""
+        offered = self._offered[message]
+        if self._out[message].taken < offered.count:
+            return False
+        offered.kept = None
+        return True
+
+    def take(self, landing: Landing) -> None:
+        """Read what the note of ``landing`` tells of into its slot."""
+        note = self._in[landing]
+        file, base, *said = note.read()
+        read = partial(self._reach.read, landing.peer, file)
+        rest = torch.empty(said[0], dtype=torch.int64)
+        if said[0]:
+            read(said[1] - base, rest)
+        tensors, parcel = described(landing.layout, said, rest.tolist()), self.parcels[landing]
+        self.slots[landing.slot].land(tensors, parcel)
+        for tensor in tensors:
+            if tensor.size:
+                read(tensor.address - base, parcel[tensor.name])
+        note.taken += 1
+
+    def close(self) -> None:
+        """Give the buffers back."""
+        self.slots, self.parcels, self._offered, self._in, self._out = {}, {}, {}, {}, {}
+        self._reach.close()

@@ -1,0 +1,187 @@
+"""Amounts of memory that are never more than any assignment's, at any moment of any of its schedules.
+
+The least of each block's amounts is not that: of "A takes 10, B gives 10" and "A takes 10, B gives 2, C gives 8" it
+would be a schedule that keeps 8 for ever. So it is asked what makes a set of amounts sound. Take a schedule of one
+assignment, and let D be what an event (a block's start, its end) of it changes there less what it changes under the
+amounts sought. The level is never underestimated by less than nothing if the sum of D over all that has happened is
+never negative. That is so if there is a *flow*: what is missing at one event, where D is negative, comes from what is
+over at others that have happened by then in every schedule, namely along "a block's start is before its end" and "what
+is waited for ends before what waits starts" within a micro-batch. For, of the events that have happened, whatever flows
+in comes from such an event, and what flows out is 0 or more. A block that ends sooner than under the assignment
+(durations are the least, too) gives back sooner, which lowers the level sought.
+
+Amounts and flows together are linear, so the amounts are looked for in whole units by CP-SAT: for all cases of what the
+blocks depend on at once, with the sum that the assignments leave behind at least (so they stay balanced), and such that
+they hold much for long. Blocks whose choices have nothing to do with each other are looked at apart: their D add up.
+Where there are no such amounts, or the cases are too many, the device is as good as unlimited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Set
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from math import gcd, lcm
+
+import networkx as nx
+from ortools.sat.python import cp_model
+
+from weft.solver.choices.relaxed.certain import Facts, alternative_under, cases, exact
+from weft.solver.choices.relaxed.waits import direct_waits
+from weft.solver.cpsat.budget import Budget
+from weft.solver.cpsat.solve import run
+from weft.solver.wide.block import Options, WideBlock
+
+__all__ = ["Held", "held_of", "relaxed_amounts"]
+
+#: Of more cases, or events in all of them, no amounts are looked for.
+_MOST_CASES, _MOST_EVENTS = 64, 2000
+#: Deterministic seconds for it: a few milliseconds are enough.
+_EACH = 0.5
+#: What CP-SAT adds up without overflow.
+_LARGEST = 2**50
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a block takes from a pool at its start, and gives back at its end."""
+
+    take: Fraction
+    give: Fraction
+
+
+def held_of(block: WideBlock, name: str | None, pool: Collection[int]) -> Held:
+    """What ``block`` takes and gives on the devices of ``pool``, where its micro-batch is of class ``name``."""
+    plain = block.of_class(name)
+    take = give = Fraction(0)
+    for device, amount, space in zip(plain.devices, plain.memory, plain.workspace, strict=True):
+        if device in pool:
+            take += exact(max(amount, 0)) + exact(space)
+            give += exact(max(-amount, 0)) + exact(space)
+    return Held(take, give)
+
+
+def relaxed_amounts(facts: Facts, pool: Collection[int], kept: Set[str], name: str | None,
+                    job: str | None) -> dict[str, Held] | None:
+    """What each block of ``job`` that depends on open choices is to take and give on the devices of ``pool``, where
+    the micro-batch is of class ``name``; of these the blocks ``kept`` may, the others have nothing. ``None`` where the
+    pool must count as unlimited."""
+    found: dict[str, Held] = {}
+    for names, choices in _groups(facts, pool, job):
+        every = cases(facts.choices, choices, _MOST_CASES)
+        if every is None:
+            return None
+        seen = [_case(facts, case, names, pool, name) for case in every]
+        if any(block in kept for block in names) or any(amounts for amounts, _ in seen):
+            amounts = _sought(tuple(sorted(kept & set(names))), tuple(seen), _depths(seen, names))
+            if amounts is None:
+                return None
+            found.update(amounts)
+    return found
+
+
+def _groups(facts: Facts, pool: Collection[int], job: str | None) -> Iterator[tuple[list[str], frozenset[str]]]:
+    """The blocks on ``pool`` that depend on choices, apart by the choices that they depend on."""
+    joined: nx.Graph[str] = nx.Graph()
+    of_name: dict[str, str] = {}
+    for name, alternatives in facts.alternatives.items():
+        choices = sorted(facts.choices_of[name])
+        if choices and alternatives[0].job == job and any(set(block.devices) & set(pool) for block in alternatives):
+            nx.add_path(joined, choices)
+            of_name[name] = choices[0]
+    for group in nx.connected_components(joined):
+        yield [name for name, choice in of_name.items() if choice in group], frozenset(group)
+
+
+#: What the blocks of a case hold, and which of them end before which start.
+Case = tuple[tuple[tuple[str, Held], ...], tuple[tuple[str, str], ...]]
+
+
+def _case(facts: Facts, case: Options, names: list[str], pool: Collection[int], name: str | None) -> Case:
+    here = {block: alternative_under(facts.alternatives[block], case) for block in names}
+    held = {block: held_of(found, name, pool) for block, found in here.items() if found is not None}
+    waits: nx.DiGraph[str] = nx.DiGraph()
+    waits.add_nodes_from(held)
+    certain = facts.certain(case)
+    waits.add_edges_from((a, c) for a, c, distance in direct_waits(facts, certain, certain, case) if not distance)
+    closed = nx.transitive_closure_dag(waits).subgraph(held)
+    return tuple(held.items()), tuple(sorted(nx.transitive_reduction(closed).edges))
+
+
+def _depths(seen: list[Case], names: list[str]) -> tuple[tuple[str, int], ...]:
+    """How late each block is, about: its place where those of most cases are put in one order."""
+    depth = dict.fromkeys(names, 0)
+    for held, edges in seen:
+        waits: nx.DiGraph[str] = nx.DiGraph(edges)
+        waits.add_nodes_from(block for block, _ in held)
+        for at, layer in enumerate(nx.topological_generations(waits)):
+            for block in layer:
+                depth[block] = max(depth[block], at)
+    return tuple(depth.items())
+
+
+def _sought(kept: tuple[str, ...], seen: tuple[Case, ...], depths: tuple[tuple[str, int], ...]
+            ) -> Mapping[str, Held] | None:
+    """Amounts of the blocks ``kept`` that are sound for every case; many nodes of one tree ask for the same."""
+    numbers = [amount for held, _ in seen for _, of in held for amount in (of.take, of.give)]
+    if not any(numbers):
+        return {block: Held(Fraction(0), Fraction(0)) for block in kept}
+    shares = lcm(*(amount.denominator for amount in numbers))
+    unit = Fraction(gcd(*(int(amount * shares) for amount in numbers)), shares)
+    if sum(numbers) / unit > _LARGEST or 2 * sum(len(held) for held, _ in seen) > _MOST_EVENTS:
+        return None
+    try:
+        return _amounts(kept, seen, depths, unit)
+    except _NoAnswer:
+        return None
+
+
+class _NoAnswer(Exception):
+    """Time was over: another time there may be one."""
+
+
+@lru_cache(maxsize=4096)
+def _amounts(kept: tuple[str, ...], seen: tuple[Case, ...], depths: tuple[tuple[str, int], ...], unit: Fraction
+             ) -> Mapping[str, Held] | None:
+    return _Sought(kept, seen, dict(depths), unit).amounts()
+
+
+class _Sought:
+    """The model: amounts of the blocks ``kept``, and for each case a flow."""
+
+    def __init__(self, kept: tuple[str, ...], seen: tuple[Case, ...], depth: Mapping[str, int], unit: Fraction) -> None:
+        self.unit = unit
+        self.model = cp_model.CpModel()
+        self.most = sum(int((of.take + of.give) / unit) for held, _ in seen for _, of in held)
+        self.take = {block: self.model.new_int_var(0, self.most, f"take {block}") for block in kept}
+        self.give = {block: self.model.new_int_var(0, self.most, f"give {block}") for block in kept}
+        for held, edges in seen:
+            self._flow(dict(held), edges)
+        left = min(sum(int((of.take - of.give) / unit) for _, of in held) for held, _ in seen)
+        self.model.add(sum(self.take.values()) - sum(self.give.values()) == left)
+        self.model.maximize(sum((2 * depth[block] + 1) * self.give[block] - 2 * depth[block] * self.take[block]
+                                for block in kept))
+
+    def _flow(self, held: Mapping[str, Held], edges: Collection[tuple[str, str]]) -> None:
+        """What is over at an event flows on to later ones, and nowhere is anything missing."""
+        over: dict[tuple[str, bool], list[cp_model.LinearExprT]] = {}
+        for block, of in held.items():
+            over[block, False] = [int(of.take / self.unit) - self.take.get(block, 0)]
+            over[block, True] = [self.give.get(block, 0) - int(of.give / self.unit)]
+        for one, other in [*(((block, False), (block, True)) for block in held),
+                           *(((a, True), (c, False)) for a, c in edges)]:
+            flow = self.model.new_int_var(0, self.most, f"flow {one} {other}")
+            over[one].append(-1 * flow)
+            over[other].append(flow)
+        for parts in over.values():
+            self.model.add(sum(parts) >= 0)
+
+    def amounts(self) -> Mapping[str, Held] | None:
+        outcome = run(self.model, Budget(), deterministic=_EACH, workers=1, presolve=True)
+        if outcome.infeasible:
+            return None
+        if not outcome.found:
+            raise _NoAnswer
+        return {block: Held(outcome.solver.value(self.take[block]) * self.unit,
+                            outcome.solver.value(self.give[block]) * self.unit) for block in self.take}

@@ -1,0 +1,81 @@
+"""States that are held in slices."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.communication import error
+from weft.models.communication.builder import Builder
+from weft.models.communication.interpreter import random_values, run, steps
+from weft.models.communication.optimizers import data_parallel
+from weft.models.communication.passes.as_slice import as_slice
+from weft.models.communication.passes.reorder import reorder
+from weft.models.communication.passes.split import split
+from weft.models.communication.program import CommunicationError, Program
+
+
+def on_slices(optimizer: str, ranks: int, shape: tuple[int, ...] = (8, 12)) -> tuple[Program, Program]:
+    program = data_parallel(optimizer, ranks, shape)
+    made = split(program, "gradient")
+    moved = [stage.name for stage in made.stages if stage.kind not in ("reduce_scatter", "all_gather")]
+    return program, reorder(made, moved, "gather(gradient)")
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("optimizer", ["adam", "lamb"])
+def test_sliced_states_are_one_nth_and_train_alike(optimizer: str, ranks: int) -> None:
+    program, made = on_slices(optimizer, ranks)
+    made = as_slice(as_slice(made, "weight.mean"), "weight.square")
+    assert made.state_bytes() * ranks == program.state_bytes() == 2 * 8 * 12 * 4
+    held = run(made, random_values(made))
+    assert sum(held[name][0].size for name in ("weight.mean", "weight.square")) * ranks == 2 * 8 * 12
+    assert [stage.name for stage in made.stages if stage.kind == "all_gather"] == ["gather(weight.next)"]
+    assert made.carried == {"weight.mean.next.slice": "weight.mean", "weight.square.next.slice": "weight.square",
+                            "weight.next": "weight"}
+    assert error(program, made) < 1e-12
+    given = [random_values(program, seed) for seed in range(5)]
+    one, other = steps(program, given), steps(made, given)
+    assert all(abs(one[name] - other[name]).max() < 1e-12 for name in one)
+
+
+def test_what_is_needed_whole_is_refused() -> None:
+    program, made = on_slices("adam", 4)
+    with pytest.raises(CommunicationError, match=r"'weight.mean' is needed whole: the stage 'weight.mean.new' reads"):
+        as_slice(program, "weight.mean")
+    with pytest.raises(CommunicationError, match=r"the new value 'weight.next' is needed whole: it is an output"):
+        as_slice(made, "weight")
+    with pytest.raises(CommunicationError, match="'gradient' is no replicated input, parameter or state"):
+        as_slice(made, "gradient")
+    with pytest.raises(CommunicationError, match="is no replicated input"):
+        as_slice(as_slice(made, "weight.mean"), "weight.mean")
+
+
+@pytest.mark.parametrize(("axes", "why"), [((), "read by no stage"), ((0, 1), "cut in different ways")])
+def test_a_tensor_that_is_not_cut_one_way_is_refused(axes: tuple[int, ...], why: str) -> None:
+    step = Builder("cuts", 2)
+    given = step.parameter("given", (4, 4))
+    made = [step.norm(f"norm {axis}", step.slice(f"cut {axis}", given, axis)) for axis in axes]
+    with pytest.raises(CommunicationError, match=why):
+        as_slice(step.build(*made), "given")
+
+
+def test_a_state_that_is_updated_whole_is_refused() -> None:
+    step = Builder("whole", 2)
+    state = step.state("state", (4,))
+    part = step.norm("norm", step.slice("part", state))
+    new = step.update("next", state, step.input("new", (4,)))
+    assert new
+    with pytest.raises(CommunicationError, match="needed whole: the stage 'next' reads it"):
+        as_slice(step.build(part), "state")
+    step = Builder("carried", 2)
+    part = step.norm("norm", step.slice("part", step.state("state", (4,))))
+    program = step.build(part, carried={step.pointwise("made", "tanh", step.input("new", (4,))): "state"})
+    with pytest.raises(CommunicationError, match="'made' is not gathered from slices that are cut alike"):
+        as_slice(program, "state")
+
+
+def test_a_slice_that_is_an_output_keeps_its_name() -> None:
+    step = Builder("output", 2)
+    program = step.build(step.slice("part", step.parameter("given", (4,))))
+    with pytest.raises(CommunicationError, match="what the stage 'part' makes leaves the program"):
+        as_slice(program, "given")

@@ -1,0 +1,28 @@
+"""Chunks are all of a tensor, once, and those of slices are of every rank's slice."""
+
+from __future__ import annotations
+
+import pytest
+
+from weft.models.communication.chunks import chunk_ranges
+from weft.models.communication.program import Overlap, Tensor
+
+
+@pytest.mark.parametrize("by_slices", [False, True])
+@pytest.mark.parametrize(("tensor", "axis", "held"), [
+    (Tensor("t", (24, 2)), 0, 24), (Tensor("t", (24, 2)), None, 48), (Tensor("t", (24, 2), "local"), 0, 24),
+    (Tensor("t", (24, 4), "sliced", 1), 0, 24), (Tensor("t", (24, 4), "sliced", 0), 0, 6),
+    (Tensor("t", (24, 4), "sliced", None), None, 24)])
+def test_chunks_are_all_of_it(tensor: Tensor, axis: int | None, held: int, by_slices: bool) -> None:
+    if tensor.layout == "sliced" and tensor.axis == axis and not by_slices:
+        return  # such a chain is always cut by slices
+    overlap = Overlap(("a", "b"), 3, {"t": axis}, by_slices)
+    chunks = [[i for part in chunk_ranges(tensor, overlap, chunk, 4) for i in range(*part)] for chunk in range(3)]
+    assert sorted(i for chunk in chunks for i in chunk) == list(range(held))
+    assert len(set(map(len, chunks))) == 1
+
+
+def test_a_chunk_of_a_whole_tensor_has_a_part_of_every_slice() -> None:
+    overlap = Overlap(("a", "b"), 2, {"t": 0}, True)
+    assert chunk_ranges(Tensor("t", (16,), "local"), overlap, 1, 4) == [(2, 4), (6, 8), (10, 12), (14, 16)]
+    assert chunk_ranges(Tensor("t", (16,), "sliced", 0), overlap, 1, 4) == [(2, 4)]

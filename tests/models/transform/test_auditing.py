@@ -1,0 +1,56 @@
+"""The check of times finds each fault that is planted, and none where there is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.programs import mlp
+from weft.models.transform.auditing import breaches
+from weft.models.transform.plan import Plan
+from weft.models.transform.planned import Part
+
+Times = dict[Part, tuple[float, float]]
+
+
+def planned(**calls: str) -> Plan:
+    return Plan(mlp()).split("up bias act", "f", 2).assign("up bias act", (0, 1)).assign("down residual loss", 1)
+
+
+def in_a_row(plan: Plan) -> Times:
+    return {part: (float(i), i + 1.0) for i, part in enumerate(plan.preserve().order)}
+
+
+def test_parts_one_after_another_are_sound() -> None:
+    plan = planned()
+    assert not breaches(plan.planned, in_a_row(plan))
+
+
+@pytest.mark.parametrize("tensor_of", ["act", "up", "d(act) by down.0"])
+def test_what_is_read_too_soon_is_found(tensor_of: str) -> None:
+    plan = planned()
+    times = in_a_row(plan)
+    part = Part(tensor_of, 0)
+    late = {**times, part: (1000.0, 1001.0)}
+    found = breaches(plan.planned, late)
+    assert found and all(f"reads {tensor_of} before all of it is made" in one for one in found)
+
+
+def test_parts_that_overlap_are_missing_or_are_no_parts_are_found() -> None:
+    plan = planned()
+    times = in_a_row(plan)
+    first, second = Part("residual", 0), Part("loss", 0)
+    start, end = times[second]
+    assert breaches(plan.planned, {**times, second: (start - 0.5, end)}) and "run on device 1 at once" in breaches(
+        plan.planned, {**times, second: (start - 0.5, end)})[0]
+    assert breaches(plan.planned, {part: span for part, span in times.items() if part != first}) == [
+        "residual#0 does not run"]
+    assert breaches(plan.planned, {**times, Part("up", 7): (0.0, 0.1)})[0] == "up#7 is no part of the plan"
+
+
+def test_orders_are_held() -> None:
+    plan = planned()
+    times = in_a_row(plan)
+    order = plan.preserve().order
+    one, other = (part for part in order if part.operation in ("d(w1) by up.1", "d(b1) by bias.1") and part.number == 0)
+    plan.order(other, one)
+    assert breaches(plan.planned, times) == [f"{one} starts before {other} ends, which is ordered before it"]

@@ -1,0 +1,61 @@
+"""What a plan leaves open: every way to decide it is the plan that one would have written."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.programs import mlp
+from weft.models.transform.annotation import PlanError
+from weft.models.transform.choices import Refused, Variant, one_of, unassigned, variants
+from weft.models.transform.plan import Plan
+from weft.models.transform.planned import Planned, split
+
+
+def test_every_way_is_the_plan_written_so() -> None:
+    program = mlp()
+    plan = Plan(program).choose("up", [("f", 2), [("b", 2), ("f", 2)], None]).assign("up", one_of(0, (0, 1)))
+    plan.assign("bias act down residual loss", 0)
+    found = list(variants(program, plan.calls))
+    assert [tuple(one.options.values()) for one in found] == [
+        (cut, where) for cut in ("f in 2", "b in 2 f in 2", "whole") for where in ("device 0", "devices 0, 1")]
+    good = {one.title: one for one in found if isinstance(one, Variant)}
+    assert list(good) == ["split of up: f in 2; devices of up: devices 0, 1",
+                          "split of up: whole; devices of up: device 0",
+                          "split of up: whole; devices of up: devices 0, 1"]
+    wrong = [one for one in found if isinstance(one, Refused)]
+    assert "has 4 parts beside each other, 2 devices are given" in wrong[-1].reason
+    hand = Plan(program).split("up", "f", 2).assign("up", (0, 1)).assign("bias act down residual loss", 0)
+    assert next(iter(good.values())).planned == hand.planned
+
+
+def test_until_it_is_decided_a_plan_has_the_first_option_that_can_be() -> None:
+    plan = Plan(mlp()).choose("up", [("f", 3), ("f", 4)])
+    assert plan.planned.cuts_of("up")[0].parts == 4
+
+
+def test_a_transformation_of_ones_own_is_an_option() -> None:
+    def halves(planned: Planned) -> Planned:
+        return split(planned, "up act", "f", 2)
+
+    plan = Plan(mlp()).choose("up act", [halves, None])
+    assert [one.options for one in variants(plan.program, plan.calls)] == [
+        {"split of up act": "halves"}, {"split of up act": "whole"}]
+
+
+def test_what_nobody_placed() -> None:
+    program = mlp(update=True)
+    plan = Plan(program).assign("up bias", 0)
+    assert unassigned(plan.planned) == ("act", "down", "residual", "loss")
+    assert unassigned(plan.assign("*", 0).planned) == ()
+
+
+def test_choices_that_are_none_are_refused() -> None:
+    plan = Plan(mlp())
+    for wrong, said in ((lambda: one_of(0), "chooses between two"), (lambda: one_of(1, (1,)), "chooses between two"),
+                        (lambda: plan.choose("up", [None]), "between two different options"),
+                        (lambda: plan.choose("up", [("q", 2), ("f", 3)]), "3 parts do not divide")):
+        with pytest.raises(PlanError, match=said):
+            wrong()
+    plan.choose("up", [("f", 2), None])
+    with pytest.raises(PlanError, match="'split of up' is made twice"):
+        plan.choose("up", [("f", 4), None])

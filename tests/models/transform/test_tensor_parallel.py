@@ -1,0 +1,109 @@
+"""Tensor-parallel splits of captured models, derived: the numbers of one device, and Megatron's communication."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from tests.support.planned_models import CAPTURED, made
+from weft.api.plans import program as program_of
+from weft.api.plans import tensor_parallel
+from weft.models.transform.annotation import PlanError
+from weft.models.transform.backward import with_backward
+from weft.models.transform.checking import run_dense
+from weft.models.transform.kernels import Array
+from weft.models.transform.plan import Plan
+from weft.models.transform.program import Program
+from weft.models.transform.tensor_parallel import _Factor, _least
+
+
+def captured(name: str) -> tuple[Program, dict[str, Array], torch.nn.Module, torch.Tensor]:
+    """With its backward, what it is given, the module, and its loss."""
+    module, inputs = made(name)
+    program = program_of(module, inputs)
+    assert not program.notes
+    held = [*module.named_parameters(), *module.named_buffers()]
+    names = [one for one, tensor in program.tensors.items() if tensor.source == "input"]
+    given = {one: tensor.detach().numpy().copy() for one, tensor in held}
+    given |= {one: tensor.numpy() for one, tensor in zip(names, inputs, strict=True)}
+    loss: torch.Tensor = module(*inputs)
+    return with_backward(program), given | {f"d({program.outputs[0]}) given": np.ones(())}, module, loss
+
+
+@pytest.mark.parametrize("name", CAPTURED)
+def test_captured_models_in_parts_have_the_gradients_of_torch(name: str) -> None:
+    program, given, module, loss = captured(name)
+    values = run_dense(program, given)
+    torch.autograd.backward(loss)
+    assert values[program.outputs[0]] == pytest.approx(loss.item(), abs=1e-12)
+    for parameter, tensor in module.named_parameters():
+        assert tensor.grad is not None
+        assert values[f"d({parameter})"] == pytest.approx(tensor.grad.numpy(), abs=1e-10), parameter
+    for devices in (2, 4):
+        plan = tensor_parallel(Plan(program), range(devices))
+        assert plan.preserve().error(given) < 1e-10
+        products = [operation.name for operation in program.operations if operation.phase == "forward"
+                    and len(operation.inputs) > 1 and len(program.tensors[operation.inputs[1]].shape) > 1
+                    and program.tensors[operation.inputs[1]].source == "parameter"]
+        assert products and all(plan.planned.cuts_of(one)[0].along for one in products)
+
+
+def test_a_captured_gpt_is_cut_as_megatron_cuts_it() -> None:
+    program, _, _, _ = captured("gpt")
+    plan = Plan(program).tensor_parallel(range(4))
+    cut = {name: plan.planned.cuts_of(name)[0].along for name in program.by_name}
+    for block in (0, 6):
+        for column in (0, 1, 2, 4):
+            assert cut[f"linear{f'_{block + column}' if block + column else ''}.product"] == "n"
+        for row in (3, 5):
+            assert cut[f"linear_{block + row}.product"] == "k"
+    assert cut["scaled_dot_product_attention"] == "h"
+    done = plan.preserve()
+    inside = [entry for entry in done.communications if "all_reduce" in entry.kinds]
+    assert len(inside) == 2 * 4 + 1  # two of each block forward, two backward, one of the head's input
+
+
+def test_the_least_is_that_of_all_choices() -> None:
+    draw = np.random.default_rng(0)
+    names = [f"o{i}" for i in range(6)]
+    counts = {name: int(draw.integers(1, 4)) for name in names}
+    for _ in range(20):
+        factors = [_Factor((name,), draw.random(counts[name])) for name in names]
+        factors += [_Factor(pair, draw.random((counts[pair[0]], counts[pair[1]])))
+                    for pair in itertools.permutations(names, 2) if draw.random() < 0.3]
+
+        def cost(chosen: dict[str, int], factors: list[_Factor] = factors) -> float:
+            return sum(float(one.table[tuple(chosen[name] for name in one.names)]) for one in factors)
+
+        best = min(cost(dict(zip(names, every, strict=True)))
+                   for every in itertools.product(*(range(counts[name]) for name in names)))
+        assert cost(dict(_least(names, factors))) == pytest.approx(best, abs=1e-12)
+
+
+def test_groups_of_other_sizes_follow_each_other_in_a_pipeline() -> None:
+    program, given, _, _ = captured("vision")
+    forwards = [operation.name for operation in program.operations if operation.phase == "forward"]
+    middle = forwards.index("layer_norm_1")
+    stages = [" ".join(forwards[:middle]), " ".join(forwards[middle:])]
+    for groups in (([0, 1], [2]), ([0], [1, 2]), ([0, 1, 2, 3], [4, 5])):
+        plan = Plan(program)
+        rows = plan.along("image")
+        plan.pipeline(stages, [group[0] for group in groups], rows, 2)
+        for stage, group in zip(stages, groups, strict=True):
+            plan.tensor_parallel(group, stage)
+        done = plan.preserve()
+        assert done.error(given) < 1e-10
+        assert any("send" in kind for entry in done.communications for kind in entry.kinds)
+
+
+def test_what_cannot_be_is_refused_in_a_sentence() -> None:
+    program, _, _, _ = captured("experts")
+    with pytest.raises(PlanError, match=r"the devices \[0, 0\] must be different"):
+        Plan(program).tensor_parallel([0, 0])
+    with pytest.raises(PlanError, match="operator 'silu' is cut over devices already"):
+        Plan(program).split("silu", "d0", 2).tensor_parallel([0, 1])
+    with pytest.raises(PlanError, match="there is no dimension 0 of a tensor 'words'"):
+        Plan(program).along("words")

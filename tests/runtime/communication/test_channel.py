@@ -1,0 +1,97 @@
+"""Collectives in the order in which they are started, beside the caller."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tests.support.one_rank import one_rank
+from weft.runtime.communication.channel import Channel, RankError
+from weft.runtime.communication.collectives import all_gather, all_reduce, reduce_scatter
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[None]:
+    with one_rank():
+        yield
+
+
+def test_what_is_started_runs_in_order_beside_the_caller(alone: None) -> None:
+    channel, order, go = Channel(), list[str](), threading.Event()
+
+    def begin(name: str) -> None:
+        go.wait(10)
+        order.append(name)
+
+    pending = [channel.start(name, lambda name=name: begin(name)) for name in "abc"]  # type: ignore[misc]
+    assert not order and not any(one.is_done for one in pending)
+    go.set()
+    pending[2].wait()
+    assert order == ["a", "b", "c"] and all(one.is_done for one in pending)
+    channel.close()
+
+
+def test_collectives_of_one_rank_give_what_it_has(alone: None) -> None:
+    channel, tensor = Channel(), torch.arange(4.0)
+    sums, parts, whole = tensor.clone(), torch.empty(4), torch.empty(4)
+    for name, begin in (("sum", lambda: all_reduce(sums, channel.group)),
+                        ("scatter", lambda: reduce_scatter(parts, tensor, channel.group)),
+                        ("gather", lambda: all_gather(whole, tensor, channel.group))):
+        channel.start(name, begin).wait()
+    assert torch.equal(sums, tensor) and torch.equal(parts, tensor) and torch.equal(whole, tensor)
+    channel.close()
+
+
+def test_a_failure_is_told_and_nothing_behind_it_runs(alone: None) -> None:
+    channel, other = Channel(), list[str]()
+
+    def fail() -> None:
+        raise RuntimeError("no room\nand more")
+
+    first, second = channel.start("sum", fail), channel.start("gather", lambda: other.append("ran"))
+    for pending in (first, second):
+        with pytest.raises(RankError, match=r"^rank 0 failed in sum: no room$"):
+            pending.wait()
+    assert not other and channel.told.read() == "rank 0 failed in sum: no room"
+    channel.close()
+
+
+def test_who_waits_ends_with_what_another_rank_has_told(alone: None) -> None:
+    channel, go = Channel(), threading.Event()
+
+    def begin() -> None:
+        go.wait(10)
+
+    pending = channel.start("sum", begin)
+    channel.told.write("rank 1 failed in the matmul: out of memory")
+    with pytest.raises(RankError, match="rank 1 failed in the matmul: out of memory"):
+        pending.wait()
+    go.set()
+    channel.close()
+
+
+def test_errors_inside_are_told_but_those_that_all_have(alone: None) -> None:
+    channel = Channel()
+    with pytest.raises(RankError), channel.telling("the step"):
+        raise RankError("rank 1 has gone")
+    assert channel.told.read() is None
+    with pytest.raises(ZeroDivisionError), channel.telling("the step"):
+        raise ZeroDivisionError
+    assert channel.told.read() == "rank 0 failed in the step: ZeroDivisionError"
+    channel.close()
+
+
+@pytest.mark.parametrize("timeout", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_timeout_that_cannot_be_is_refused(alone: None, timeout: float) -> None:
+    with pytest.raises(ValueError, match="timeout is "):
+        Channel(timeout=timeout)
+
+
+def test_without_a_process_group_there_is_a_sentence() -> None:
+    if not dist.is_initialized():
+        with pytest.raises(ValueError, match="no process group is initialised: call torch"):
+            Channel()

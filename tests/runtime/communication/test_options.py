@@ -1,0 +1,70 @@
+"""What a sharded optimizer is asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from weft.runtime.communication.options import groups_of, require_fitting, require_options
+
+DEFAULTS = {"lr": 0.1, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.0}
+
+
+def named() -> list[tuple[str, nn.Parameter]]:
+    return list(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)).named_parameters())
+
+
+def test_parameters_of_equal_options_are_together() -> None:
+    groups = list(groups_of(named(), DEFAULTS, lambda name, p: {"weight_decay": 0.1} if p.dim() > 1 else {}))
+    assert [entry["names"] for entry in groups] == [["0.weight", "1.weight"], ["0.bias", "1.bias"]]
+    assert [entry["weight_decay"] for entry in groups] == [0.1, 0.0] and groups[1]["lr"] == 0.1
+
+
+@pytest.mark.parametrize(("options", "sentence"), [
+    ({"momentum": 0.9}, "options_of gives '0.weight' 'momentum': it may give lr, betas"),
+    ({"lr": -1.0}, "lr of '0.weight' is -1.0"), ({"betas": (0.9, 1.0)}, "betas of '0.weight' are"),
+    ({"eps": float("nan")}, "eps of '0.weight' is nan"), ({"betas": (0.9,)}, "betas of '0.weight' are")])
+def test_options_that_cannot_be_are_refused(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        list(groups_of(named(), DEFAULTS, lambda *_: options))
+
+
+def test_what_cannot_be_trained_is_refused() -> None:
+    with pytest.raises(ValueError, match="no parameters to train"):
+        require_options([], None, 1)
+    with pytest.raises(ValueError, match=r"'a' is of torch.complex64"):
+        require_options([("a", nn.Parameter(torch.zeros(1, dtype=torch.complex64)))], None, 1)
+    with pytest.raises(ValueError, match="'b' is on meta, others are on cpu"):
+        require_options([("a", nn.Parameter(torch.zeros(1))), ("b", nn.Parameter(torch.zeros(1, device="meta")))],
+                        None, 1)
+    with pytest.raises(ValueError, match="clip_norm is 0"):
+        require_options(named(), 0.0, 1)
+    with pytest.raises(ValueError, match="bucket_bytes is 0"):
+        require_options(named(), None, 0)
+
+
+def states() -> dict[str, Any]:
+    return {"rule": "adam", "param_groups": [{"params": [name for name, _ in named()], **DEFAULTS}], "state": {
+        name: {"step": torch.tensor(1.0), "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+        for name, p in named()}}
+
+
+def test_states_of_this_model_fit() -> None:
+    require_fitting(states(), "adam", dict(named()))
+
+
+@pytest.mark.parametrize(("change", "sentence"), [
+    (lambda found: found.update(rule="lamb"), "of the rule 'lamb', but the optimizer has 'adam'"),
+    (lambda found: found.pop("state"), "no 'state'"), (lambda found: found["state"].pop("1.bias"), "'1.bias'"),
+    (lambda found: found["state"]["1.bias"].pop("exp_avg"), "no 'exp_avg' of the parameter '1.bias'"),
+    (lambda found: found["state"]["1.bias"].update(exp_avg=torch.zeros(2)), r"shape \(2,\), but"),
+    (lambda found: found["state"].update(more={}), "also of 'more'"),
+    (lambda found: found["param_groups"][0]["params"].pop(), "nothing of the parameter '1.bias'")])
+def test_states_that_do_not_fit_are_refused(change: Any, sentence: str) -> None:
+    found = states()
+    change(found)
+    with pytest.raises(ValueError, match=sentence):
+        require_fitting(found, "adam", dict(named()))

@@ -1,0 +1,38 @@
+"""The check of what transports carry: on ranks, and what it sends."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import torch
+
+from tests.support.check_ranks import NAMES
+from tests.support.ranks import launch_forked
+from weft.runtime.measure.transport_check import STEPS, case_parcels
+
+CPU = torch.device("cpu")
+
+
+def test_what_arrives_is_compared_and_calls_are_timed() -> None:
+    ended = launch_forked(2, [sys.executable, "-m", "tests.support.check_ranks"], timeout=60)
+    assert [end.code for end in ended] == [0, 0], ended
+    found = json.loads(ended[0].output)
+    assert [found[name] for name in NAMES] == [""] * len(NAMES)
+    assert found["damaged"].startswith("of a message of 64 bytes") and "came with other numbers" in found["damaged"]
+    assert "symmetric needs a GPU for each rank" in found["symmetric"]
+    assert found["timed"] == sorted([*NAMES, *(f"{name}?" for name in NAMES)]) and found["all positive"]
+
+
+def test_messages_are_of_known_shapes_and_of_unknown_ones_that_change() -> None:
+    layouts = [layout for layout, _ in case_parcels(4096, 0, CPU)]
+    assert [layout.is_known for layout in layouts] == [True, True, False, False]
+    for layout, *parcels in zip(layouts, *([parcel for _, parcel in case_parcels(4096, step, CPU)]
+                                           for step in range(STEPS)), strict=True):
+        shapes = {tuple(tuple(tensor.shape) for tensor in parcel.values()) for parcel in parcels}
+        assert len(shapes) == (1 if layout.is_known else STEPS)
+        first, second = (next(iter(parcel.values())).flatten()[:8] for parcel in parcels[:2])
+        assert not torch.equal(first, second)
+    (_, all_types), (_, in_pieces), *_ = case_parcels(4096, 0, CPU)
+    assert len({tensor.dtype for tensor in all_types.values()}) == len(all_types) == 8
+    assert not in_pieces[""].is_contiguous()

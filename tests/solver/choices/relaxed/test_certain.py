@@ -1,0 +1,53 @@
+"""Cases, certain names, and numbers as they are written."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from weft.solver.choices.relaxed.certain import Facts, by_class, cases, exact, number, of_class, owners
+from weft.solver.problem import BlockKind, Device
+from weft.solver.wide.block import WideBlock
+from weft.solver.wide.problem import WideProblem
+
+_CHOICES = {"p": ("a", "b"), "q": ("a", "b", "c")}
+
+
+def _block(name: str, **when: str) -> WideBlock:
+    return WideBlock(name, BlockKind.OTHER, (0,), 1, when=when)
+
+
+def test_cases() -> None:
+    found = cases(_CHOICES, ["q", "p"])
+    assert found is not None and len(list(found)) == 6
+    assert cases(_CHOICES, ["q", "p"], most=5) is None
+
+
+def test_certain_names() -> None:
+    facts = Facts(WideProblem("names", (Device("gpu"),), (
+        _block("always"), _block("both", p="a"), _block("both", p="b"), _block("one", q="a"), _block("two", p="a"),
+        _block("two", p="b", q="a"), _block("two", p="b", q="b"), _block("only", q="c")), choices=_CHOICES))
+    assert facts.certain() == {"always", "both"}
+    assert facts.certain({"q": "a"}) == {"always", "both", "one", "two"}
+    assert facts.certain({"p": "a", "q": "c"}) == {"always", "both", "two", "only"}
+
+
+@pytest.mark.parametrize("value", [3, 0.1, 1e-12, 333.3333333333333, 12345678901234567])
+def test_a_number_that_was_written_stays(value: float) -> None:
+    assert number(exact(value)) == value
+
+
+def test_other_numbers_are_rounded_down() -> None:
+    assert exact(number(Fraction(2, 3))) <= Fraction(2, 3)
+    assert exact(number(Fraction(-2, 3))) <= Fraction(-2, 3)
+
+
+def test_classes() -> None:
+    assert by_class({"long": 2, "short": 1}, ("short", "long")) == (Fraction(1), Fraction(2))
+    assert of_class((1, 2), ("short", "long")) == {"short": 1, "long": 2} and of_class((2, 2), ("short", "long")) == 2
+
+
+def test_owners() -> None:
+    devices = (Device("gpu"), Device("net", lane_of="gpu"), Device("other"))
+    assert owners(WideProblem("lanes", devices, (_block("F"),))) == (0, 0, 2)

@@ -1,0 +1,32 @@
+"""``weft.communication``: its names, and the example that its documentation shows."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import weft
+from weft import communication
+
+
+def test_every_name_is_there_and_none_loads_torch_but_to_run_on_ranks() -> None:
+    assert all(getattr(communication, name) for name in communication.__all__)
+    code = ("import sys, weft; here = weft.communication; "
+            "names = [getattr(here, name) for name, home in here._HOME.items() if not home.startswith('weft.')]; "
+            "print(sorted({'torch', 'ortools', 'altair'} & set(sys.modules)))")
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert found.strip() == "[]"
+    assert weft.communication is communication
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        communication.nothing  # noqa: B018
+
+
+def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert communication.__doc__
+    example = textwrap.dedent(communication.__doc__.partition("::\n")[2].partition("\n:class:")[0])
+    assert len(example.strip().splitlines()) >= 20
+    exec(compile(example, "example", "exec"), {})
+    assert capsys.readouterr().out.startswith("MM-(RS-C-AG): ")

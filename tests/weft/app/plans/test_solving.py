@@ -1,0 +1,138 @@
+"""What plans leave open, decided: never worse than by hand, proven against every way where those are few, the same
+numbers as one device."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from experiments.lib.published_plans import PLANS
+from experiments.lib.published_plans import numbers as given
+from tests.support.programs import mlp, numbers, transformer
+from weft import plans
+from weft.app.lib.options import SearchOptions
+from weft.app.plans.lowering import lower
+from weft.app.plans.solving import Machine, SolvedPlan, as_written, solve_plan
+from weft.models.layouts.prices import uniform
+from weft.models.transform.annotation import PlanError
+from weft.models.transform.auditing import breaches
+from weft.models.transform.plan import Plan
+from weft.models.transform.planned import Part
+from weft.solver.judge.validate import violations
+from weft.solver.step.search import Infeasible
+
+#: Whole seconds, so that all of it is exact.
+COSTS = {"up": 3.0, "down": 2.0, "d(act)*": 2.0, "d(w2)*": 1.0, "d(w1)*": 2.0, "d(*": 1.0, "*": 1.0}
+MACHINE = Machine(COSTS, uniform(0.5, 1e12), split_backward=False)
+
+
+def solved(plan: Plan, machine: Machine = MACHINE, effort: float = 1.0) -> SolvedPlan:
+    found = solve_plan(plan, machine, SearchOptions(600.0, effort))
+    assert not violations(found.schedule)
+    assert not breaches(found.plan.planned, found.times)
+    assert found.bound <= found.makespan * (1 + 1e-9)
+    return found
+
+
+def piped(schedule: str) -> Plan:
+    return Plan(mlp()).pipeline(["up bias act", "down residual loss"], [0, 1], "b", 4,
+                                schedule=schedule)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", list(PLANS))
+def test_published_plans_come_out_with_their_communications_and_the_numbers_of_one_device(name: str) -> None:
+    published = PLANS[name]
+    small = {"devices": 2} if name == "interlaced" else {}
+    hand = published.plan("1f1b", **small)
+    machine = Machine("a100", uniform(2e-5, 1e10))
+    found = solved(published.plan(**small), machine, 0.05)
+    whole = published.plan().preserve()
+    assert {kind for entry in whole.communications for kind in entry.kinds} == published.kinds
+    assert found.makespan <= as_written(hand, machine) * (1 + 1e-9)
+    assert found.done.error(given(hand.program)) < 1e-10
+
+
+def test_an_open_order_is_searched_and_given_back_as_one_more_rule() -> None:
+    found = solved(piped("open"))
+    assert found.proven
+    hand = {schedule: as_written(piped(schedule), MACHINE) for schedule in ("1f1b", "gpipe")}
+    assert found.makespan <= min(hand.values())
+    assert found.makespan == solved(piped("open"), effort=0.1).makespan
+    rows: dict[int, list[Part]] = {}
+    for part in found.done.order:
+        rows.setdefault(found.plan.planned.device(part), []).append(part)
+    for row in rows.values():  # each device's parts run in the order that was found
+        starts = [found.times[part] for part in row]
+        assert all(one[0] <= other[0] for one, other in pairwise(starts))
+    assert found.done.error(numbers(found.plan.program)) < 1e-10
+    assert len(lower(found.done, 2)) == 2
+    again = solved(Plan.of(found.plan.planned))
+    assert again.makespan <= found.makespan  # nothing is open any more; parts that are ordered are blocks of their own
+
+
+def test_choices_are_as_good_as_each_way_on_its_own() -> None:
+    def plan(cut: str | None, where: int | tuple[int, ...]) -> Plan:
+        written = Plan(mlp())
+        if cut is not None:
+            written.split("up bias act down", cut, 2)
+        return written.assign("up bias act down", (0, 1)).assign("residual loss", where)
+
+    opened = Plan(mlp()).choose("up bias act down", [("f", 2), ("b", 2), None]).assign("up bias act down", (0, 1))
+    found = solved(opened.assign("residual loss", plans.one_of(0, 1, (0, 1))))
+    each = [solved(plan(cut, where)) for cut in ("f", "b", None) for where in (0, 1, (0, 1))]
+    assert found.makespan == pytest.approx(min(one.makespan for one in each))
+    assert found.bound <= min(one.bound for one in each) + 1e-9
+    assert found.considered == 9 and found.proven
+    assert found.done.error(numbers(found.plan.program)) < 1e-10
+    assert "over all 9 plans considered" in str(found)
+
+
+def test_operators_that_nobody_placed_are_placed() -> None:
+    few = solved(Plan(mlp()).assign("up bias act", 0), Machine(COSTS, uniform(0.5, 1e12), devices=2))
+    assert few.complete and few.considered == 8 and few.proven
+    program = transformer(batch=8, layers=2)
+    forwards = " ".join(one.name for one in program.operations if one.phase == "forward")
+    machine = Machine({"*": 1.0}, uniform(0.25, 1e12), devices=2)
+    many = solved(Plan(program).split(forwards, "b", 4, in_turn=True), machine, 0.5)
+    assert not many.complete and many.considered >= 3
+    assert many.makespan < solved(Plan(program).split(forwards, "b", 4, in_turn=True).assign("*", 0), machine).makespan
+    assert {many.plan.planned.device(part) for part in many.done.order} == {0, 1}
+    assert many.done.error(numbers(program)) < 1e-10
+    assert "over the" in str(many)
+
+
+def test_memory_decides_the_order() -> None:
+    free = solved(piped("open"))
+    least = max(free.schedule.peak_memory)
+    static = [device.static for device in free.blocks.problem.devices]
+    room = Machine(COSTS, uniform(0.5, 1e12), memory=int(max(static) + least), split_backward=False)
+    assert solved(piped("open"), room).makespan == pytest.approx(free.makespan)
+    tight = Machine(COSTS, uniform(0.5, 1e12), memory=(int(static[0]) + 1, int(static[1]) + 1), split_backward=False)
+    with pytest.raises(Infeasible):
+        solved(piped("open"), tight)
+
+
+def test_circles_are_refused_with_the_circle() -> None:
+    plan = Plan(mlp()).assign("up bias act", plans.one_of(0, 1)).assign("down residual loss", 1).order("down", "up")
+    with pytest.raises(PlanError, match=r"in a circle: .*-\(ordered\) -> up#0"):
+        solved(plan)
+
+
+def test_what_cannot_be_searched_is_said() -> None:
+    with pytest.raises(PlanError, match="'up' has no device: assign it, or say how many devices there are"):
+        solved(Plan(mlp()))
+    with pytest.raises(PlanError, match="'up' is cut into parts beside each other"):
+        solved(Plan(mlp()).split("up", "f", 2), Machine(COSTS, devices=2))
+    plan = Plan(mlp())
+    for name in ("up", "bias", "act", "down", "residual", "loss"):
+        plan.assign(name, plans.one_of(0, 1, 2))
+    with pytest.raises(PlanError, match="decided in 729 ways, at most 256"):
+        solved(plan)
+
+
+def test_the_public_functions() -> None:
+    found = plans.solve(piped("open"), MACHINE, effort=0.1, time_limit=60)
+    assert plans.seconds(piped("1f1b"), MACHINE) >= found.makespan
+    with pytest.raises(TypeError, match="unexpected keyword argument 'efort'"):
+        plans.solve(piped("open"), MACHINE, efort=1)  # type: ignore[call-arg]

@@ -1,0 +1,134 @@
+"""``weft solve --overlap auto``: never worse than without, judged, and told what it brings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weft
+from weft.cli.lib.summary import summary
+from weft.cli.main import main
+from weft.models.spec.spec import Spec, parse_spec
+from weft.solver import Infeasible
+from weft.solver.io.problem_files import save_problem
+from weft.solver.io.schedule_files import load_schedule
+from weft.solver.problem import Block, BlockKind, Device, Problem
+from weft.solver.schedule import Schedule
+
+TENSOR = """
+name: small
+model: {family: gpt, layers: 1, hidden: 2048, heads: 16, sequence: 2048, vocabulary: 512}
+costs: roofline
+cluster: {gpus: 2, memory: 32 GiB, device: v100}
+training: {micro_batches: 2, micro_batch_size: 2}
+placement: {shapes: [tensor]}
+"""
+DATA = TENSOR.replace("[tensor]", "[data]")
+CHAIN = """
+name: listed
+model:
+  layers:
+    - {name: block, repeat: 4, forward: 1 ms, backward: 2 ms, activation_memory: 100 MiB, parameters: 1000000,
+       output: 1 MiB}
+cluster: {gpus: 2, memory: 8 GiB, reserve: 0 GiB, bandwidth: 10 GB/s}
+training: {micro_batches: 3}
+"""
+
+
+def solved(spec: str, overlap: str = "auto", **options: Any) -> Schedule:
+    return weft.solve(parse_spec(spec), overlap=overlap, effort=options.pop("effort", 3.0), time_limit=120, **options)
+
+
+@pytest.fixture(scope="module")
+def tensor() -> Schedule:
+    return solved(TENSOR)
+
+
+def test_it_says_what_overlap_brings(tensor: Schedule) -> None:
+    told = tensor.solver["overlap"]
+    plain = solved(TENSOR, "none")
+    assert told["without"] == pytest.approx(plain.makespan) == told["best_without_options"]
+    assert told["bound_over_placements"] <= told["bound"] <= told["with"] == tensor.makespan < plain.makespan
+    assert not weft.check(tensor)
+    assert tensor.choices and tensor.solver["options"]
+    text = summary(tensor)
+    assert "overlap   without overlap " in text and "with overlap " in text and "(−" in text
+    chosen = [row for row in tensor.solver["alternatives"] if row["verdict"] == "chosen"]
+    assert [row["placement"] for row in chosen] == [tensor.solver["placement"]]
+
+
+def test_an_effort_repeats_it_exactly(tensor: Schedule) -> None:
+    again = solved(TENSOR)
+    assert (again.operations, again.choices, again.makespan_bound) == (
+        tensor.operations, tensor.choices, tensor.makespan_bound)
+
+
+def test_a_file_of_it_passes_the_check_and_is_drawn(tensor: Schedule, tmp_path: Path,
+                                                   capsys: pytest.CaptureFixture[str]) -> None:
+    spec, out, picture = (str(tmp_path / name) for name in ("data.yaml", "out.json", "out.svg"))
+    Path(spec).write_text(DATA)
+    assert main(["solve", spec, "--overlap", "auto", "--effort", "1", "-o", out, "--quiet"]) == 0
+    assert "on 2 devices and 2 lanes" in capsys.readouterr().out
+    assert main(["check", out]) == 0 and main(["draw", out, "-o", picture]) == 0
+    assert "network" in Path(picture).read_text()
+    found = load_schedule(out)
+    assert any(block.kind == BlockKind.COLLECTIVE for block in found.problem.blocks)
+    assert found.solver["gpu_memory"][1] is None and found.solver["static_memory"][1] == 0
+    weft.solver.save_schedule(tensor, out)
+    assert main(["check", out]) == 0 and main(["draw", out, "-o", picture]) == 0
+
+
+def test_a_step_of_all_gpus_is_never_worse_in_buckets() -> None:
+    found = solved(DATA)
+    told = found.solver["overlap"]
+    assert found.micro_batches == 1 and told["with"] <= told["without"]
+    assert any("2 micro-batches of the spec are one" in note for note in found.solver["notes"])
+    assert any("optimizer's update" in note for note in found.solver["notes"])
+    twice = solved(DATA, micro_batches=4, effort=1.0)
+    assert twice.makespan > found.makespan
+
+
+def test_where_there_is_nothing_to_overlap_it_says_so() -> None:
+    found = solved(CHAIN)
+    plain = solved(CHAIN, "none")
+    assert found.makespan == plain.makespan
+    told = found.solver["overlap"]["nothing"]
+    assert "send runs beside their computation already" in told and "3 micro-batches cannot be divided" in told
+    assert f"overlap   nothing to overlap: {told}" in summary(found)
+
+
+def test_inference_has_no_gradients_but_collectives() -> None:
+    spec = TENSOR.replace("training", "inference")
+    found, plain = solved(spec), solved(spec, "none")
+    assert found.makespan < plain.makespan and not weft.check(found)
+    nothing = solved(CHAIN.replace("training", "inference"), effort=1.0)
+    assert "inference has no gradients to sum" in nothing.solver["overlap"]["nothing"]
+
+
+@pytest.mark.parametrize(("spec", "options", "message"), [
+    (CHAIN, {"objective": "rate"}, "overlap is searched for makespan or span"),
+    (CHAIN, {"objective": "latency", "period": "80 ms"}, "overlap is not searched"),
+    (CHAIN, {"overlap": "some"}, "overlap is 'some', it must be one of none, auto"),
+    (CHAIN, {"micro_batches": ["short"]}, "micro_batches names jobs or classes"),
+    (DATA.replace("micro_batches: 2", "micro_batches: 3"), {}, "3 micro-batches cannot be divided over 2 GPUs"),
+    (TENSOR.replace("[tensor]", "[chain]").replace("micro_batches: 2", "lengths: [512, 256]"), {},
+     "training.lengths lists micro-batches that differ"),
+])
+def test_what_cannot_be_asked_is_refused(spec: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, Infeasible), match=message):
+        weft.solve(parse_spec(spec), **{"overlap": "auto", "effort": 0.5, **options})
+
+
+def test_a_block_problem_is_refused_and_told_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "problem.json"
+    save_problem(Problem("p", (Device("gpu0"),), (Block("F0", BlockKind.FORWARD, (0,), 1),)), path)
+    assert main(["solve", str(path), "-n", "2", "--overlap", "auto"]) == 2
+    assert "overlap is for a model spec" in capsys.readouterr().err
+
+
+def test_without_overlap_a_model_on_every_gpu_is_no_placement() -> None:
+    spec: Spec = parse_spec(DATA)
+    with pytest.raises(ValueError, match="which `weft solve --overlap auto` searches"):
+        weft.solve(spec, effort=0.5)

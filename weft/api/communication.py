@@ -1,0 +1,85 @@
+"""Programs of computation and communication: collectives split, moved, fused and run in chunks, by hand or searched.
+
+::
+
+    from weft import communication as comm
+
+    step = comm.Builder("tensor parallel layer", ranks=4)
+    x = step.input("x", (512, 1024), "sliced", axis=1)  # each rank has a quarter of the columns
+    w = step.parameter("w", (1024, 1024), "sliced", axis=0)
+    bias, residual = step.parameter("bias", (1024,)), step.input("residual", (512, 1024))
+    total = step.all_reduce("total", step.matmul("xw", x, w))
+    dropped = step.dropout("dropped", step.pointwise("biased", "add", total, bias), rate=0.1)
+    program = step.build(step.pointwise("out", "add", dropped, residual))
+
+    by_hand = comm.split(program, "total", axis=0)
+    by_hand = comm.reorder(by_hand, ["biased", "dropped", "out"], "gather(total)")
+    by_hand = comm.fuse(by_hand, ["total", "biased", "dropped", "slice(residual)", "out", "gather(out)"], "rest")
+    by_hand = comm.overlap(by_hand, ["xw", "rest"], chunks=4)
+
+    given = comm.random_values(program)
+    assert abs(comm.results(by_hand, comm.run(by_hand, given))["out"]
+               - comm.results(program, comm.run(program, given))["out"]).max() < 1e-12
+
+    print(comm.tune(program, comm.Prices(bandwidth=50e9, memory=1e12, flops=50e12, launch=5e-6), effort=2.0))
+
+:class:`Builder` writes a program; :func:`split`, :func:`reorder`, :func:`as_slice`, :func:`fuse` and :func:`overlap`
+rewrite it, and refuse what would not compute the same. :func:`schedules` lists all that they reach, :func:`tune` has
+the best of these found and proven under :class:`Prices`, :func:`choices_of` gives the problem that it solves.
+:func:`run` computes a program on virtual ranks in numpy; :class:`ProgramOnRank` runs it on the ranks of
+``torch.distributed``, its collectives beside its computation, and :class:`ShardedOptimizer` trains a module with Adam
+or LAMB as reduce-scatter, update of slices and all-gather. :func:`function` registers a pointwise function of one's
+own. All errors of programs are :class:`CommunicationError`, a ``ValueError``. The names are loaded on first
+use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from weft.app.communication.lowering import Emulated
+    from weft.app.communication.run import ProgramOnRank
+    from weft.models.communication.builder import Builder
+    from weft.models.communication.functions import function
+    from weft.models.communication.interpreter import random_values, results, run
+    from weft.models.communication.optimizers import add_adam, add_lamb, add_sgd, data_parallel
+    from weft.models.communication.passes.as_slice import as_slice
+    from weft.models.communication.passes.fuse import fuse
+    from weft.models.communication.passes.overlap import overlap
+    from weft.models.communication.passes.reorder import reorder
+    from weft.models.communication.passes.split import split
+    from weft.models.communication.prices import Prices
+    from weft.models.communication.problem import Choices, choices_of
+    from weft.models.communication.program import CommunicationError, Overlap, Program, Stage, Tensor
+    from weft.models.communication.schedules import Reached, Schedule, schedules
+    from weft.models.communication.tuning import Tuned, tune
+    from weft.runtime.communication.channel import RankError
+    from weft.runtime.communication.sharded_optimizer import ShardedOptimizer
+
+__all__ = ["Builder", "Choices", "CommunicationError", "Emulated", "Overlap", "Prices", "Program", "ProgramOnRank",
+           "RankError", "Reached", "Schedule", "ShardedOptimizer", "Stage", "Tensor", "Tuned", "add_adam", "add_lamb",
+           "add_sgd", "as_slice", "choices_of", "data_parallel", "function", "fuse", "overlap", "random_values",
+           "reorder", "results", "run", "schedules", "split", "tune"]
+
+#: The module of each name, in :mod:`weft.models.communication` but for those with their whole name.
+_HOME = {
+    "Builder": "builder", "Choices": "problem", "CommunicationError": "program", "Overlap": "program",
+    "Prices": "prices", "Program": "program", "Reached": "schedules", "Schedule": "schedules", "Stage": "program",
+    "Tensor": "program", "Tuned": "tuning", "add_adam": "optimizers", "add_lamb": "optimizers",
+    "add_sgd": "optimizers", "as_slice": "passes.as_slice", "choices_of": "problem", "data_parallel": "optimizers",
+    "function": "functions", "fuse": "passes.fuse", "overlap": "passes.overlap", "random_values": "interpreter",
+    "reorder": "passes.reorder", "results": "interpreter", "run": "interpreter", "schedules": "schedules",
+    "split": "passes.split", "tune": "tuning", "Emulated": "weft.app.communication.lowering",
+    "ProgramOnRank": "weft.app.communication.run", "RankError": "weft.runtime.communication.channel",
+    "ShardedOptimizer": "weft.runtime.communication.sharded_optimizer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = _HOME[name] if _HOME[name].startswith("weft.") else f"weft.models.communication.{_HOME[name]}"
+    value = globals()[name] = getattr(import_module(home), name)
+    return value

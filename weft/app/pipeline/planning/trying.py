@@ -1,0 +1,110 @@
+"""A cut is tried: its stages are measured, scheduled, and run for a few steps by the executor itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.app.pipeline.lib.options import PipelineOptions
+from weft.app.pipeline.lib.precision import copies_of_weights
+from weft.app.pipeline.planning.cuts import Cuts, Tried
+from weft.app.pipeline.planning.frozen import published
+from weft.app.pipeline.planning.machine import Machine
+from weft.app.pipeline.planning.measuring import Ranks
+from weft.app.pipeline.planning.problems import Run, stage_problem
+from weft.app.pipeline.planning.row import rank_of
+from weft.runtime.captured.captured import CaptureError
+from weft.runtime.measure.measure_stages import measured_ties
+from weft.runtime.measure.stage_costs import MeasureError, StageCosts
+from weft.runtime.plan.plan import plan_of
+from weft.solver.baselines import NotApplicable
+from weft.solver.feasibility.infeasible import Infeasible
+from weft.solver.judge.validate import violations
+from weft.solver.problem import Problem
+from weft.solver.schedule import Schedule
+from weft.solver.step.search import solve
+
+__all__ = ["is_worth", "run_schedule", "try_cut"]
+
+#: A schedule this much longer than the best of its cut is not run.
+WORSE = 1.1
+#: The share of the time limit that the search has for each schedule of a cut that is tried.
+SHARE = 1 / 8
+#: Steps that running a schedule takes, about.
+RUNS = 5
+
+
+def try_cut(ranks: Ranks, machine: Machine, places: tuple[int, ...], cuts: Cuts) -> Sequence[StageCosts]:
+    """Measure the stages of a cut, schedule them, and run the schedules that are good; what stages cost."""
+    costs = ranks.costs(places, lambda stage: rank_of(stage, len(places) + 1, machine.ranks))
+    found: list[Schedule] = []
+
+    def scheduled() -> int:
+        try:
+            found.extend(_schedules(ranks, machine, places, costs))
+        except (MeasureError, Infeasible) as error:
+            cuts.reason = error
+        return len(found)
+
+    runs: list[Run] = []
+    for i in range(ranks.told(scheduled, "searching for a schedule")):
+        if i and not ranks.told(lambda: is_worth(runs[0], ranks.options), "searching for a schedule"):
+            break
+        run = run_schedule(ranks, places, found[i] if found else None)
+        if run is not None:
+            runs.append(run)
+    if runs:
+        cuts.learn(Tried(places, costs, tuple(runs)))
+    return costs
+
+
+def is_worth(run: Run, options: PipelineOptions) -> bool:
+    """Whether another schedule that takes about as long is to be run, by what that would take."""
+    return RUNS * run.measured <= options.time_limit
+
+
+def run_schedule(ranks: Ranks, places: Sequence[int], schedule: Schedule | None) -> Run | None:
+    """Run what rank 0 has as ``schedule``, on all ranks; what came of it, there."""
+    plan = ranks.told_plan(lambda: None if schedule is None else plan_of(schedule), "planning")
+    if plan is None:
+        return None
+    found = ranks.calibrated(places, plan)
+    return None if found is None or schedule is None else Run(schedule, found)
+
+
+def _schedules(ranks: Ranks, machine: Machine, places: Sequence[int], costs: Sequence[StageCosts]) -> list[Schedule]:
+    """The published schedule asked for, or what a short search finds with whole backwards and with split ones, if it is
+    about as good as the best of them.
+
+    Raises :class:`~weft.runtime.measure.stage_costs.MeasureError`,
+    :class:`~weft.solver.feasibility.infeasible.Infeasible` where nothing fits the memory.
+    """
+    options, ties = ranks.options, measured_ties(ranks.training(places))
+    problems = [stage_problem(costs, ties, machine, backward, options.micro_batches,
+                              copies_of_weights(options.dtype)[1]) for backward in machine.backwards]
+    if options.schedule is not None:
+        return [_published(str(options.schedule), problems, options.micro_batches, bool(options.compile))]
+    found: list[Schedule] = []
+    for i, problem in enumerate(problems):
+        try:
+            found.append(solve(problem, options.micro_batches, time_limit=SHARE * options.time_limit))
+        except Infeasible:
+            if not found and i == len(problems) - 1:
+                raise
+    best = min(schedule.makespan for schedule in found)
+    return [schedule for schedule in found if schedule.makespan <= WORSE * best]
+
+
+def _published(name: str, problems: Sequence[Problem], micro_batches: int, compiles: bool = False) -> Schedule:
+    """The schedule called ``name`` of the first problem that it is for."""
+    why = ""
+    for problem in problems:
+        try:
+            schedule = published(name, problem, micro_batches)
+        except NotApplicable as error:
+            why = str(error)
+            continue
+        if faults := violations(schedule):
+            raise MeasureError(f"schedule {name!r}: {faults[0]}")
+        return schedule
+    raise CaptureError(f"schedule {name!r} does not fit {len(problems[0].devices)} ranks: {why}" + (
+        ", which compiled stages cannot be" if compiles and "split" in why else ""))

@@ -1,0 +1,140 @@
+"""Operators that no call has placed: which device each may be on, for a search to choose from.
+
+Few of them on few devices: all ways there are, those that only rename devices once. Many: weft's placement search puts
+them into stages in a row on one device, two, and so on, with the least largest load for each number; and the best of
+these with each of its cuts moved by an operator. Then what is proven is proven over these placements.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from weft.models.layouts.prices import Prices
+from weft.models.transform import planned as transformations
+from weft.models.transform.annotation import PlanError
+from weft.models.transform.costs import OperatorCosts
+from weft.models.transform.planned import Planned
+from weft.models.transform.program import Operation
+from weft.solver.placement.chain.place import place
+from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, Tensor
+
+__all__ = ["Placements", "placements"]
+
+#: Up to so many ways to place operators are all considered.
+_MOST = 64
+
+
+@dataclass(frozen=True)
+class Placements:
+    """``found``: titles, and the device of each operator. ``complete``: whether these are all there are."""
+
+    found: Mapping[str, Mapping[str, int]]
+    complete: bool
+
+
+def placements(planned: Planned, names: Sequence[str], devices: int, costs: OperatorCosts, prices: Prices,
+               effort: float) -> Placements:
+    """Where the operators ``names`` may be. Raises :class:`~weft.models.transform.annotation.PlanError` for operators
+    in parts beside each other, which need devices of their own each."""
+    for name in names:
+        if any(not cut.in_turn for cut in planned.cuts_of(name)):
+            raise PlanError(f"operator {name!r} is cut into parts beside each other and has no devices: assign it, or "
+                            "leave it open with one_of")
+    alike = not planned.devices
+    if devices**len(names) <= _MOST * (devices if alike else 1):
+        every = [where for where in itertools.product(range(devices), repeat=len(names))
+                 if not alike or _first_named(where)]
+        if len(every) <= _MOST:
+            return Placements({", ".join(f"{name} on {at}" for name, at in zip(names, where, strict=True)):
+                               dict(zip(names, where, strict=True)) for where in every}, True)
+    found = {}
+    for where in _in_stages(planned, names, devices, costs, prices, effort):
+        found[_stages_text(names, where)] = where
+    return Placements(found, False)
+
+
+def put(planned: Planned, where: Mapping[str, int]) -> Planned:
+    """A plan with operators on these devices."""
+    for name, device in where.items():
+        planned = transformations.assign(planned, name, device)
+    return planned
+
+
+def _first_named(where: Sequence[int]) -> bool:
+    """Whether devices come in the order of their numbers: of placements that only rename them, the first."""
+    most = -1
+    for device in where:
+        if device > most + 1:
+            return False
+        most = max(most, device)
+    return True
+
+
+def _stages_text(names: Sequence[str], where: Mapping[str, int]) -> str:
+    rows: dict[int, list[str]] = {}
+    for name in names:
+        rows.setdefault(where[name], []).append(name)
+    return " | ".join(f"{row[0]} .. {row[-1]}" if len(row) > 1 else row[0] for _, row in sorted(rows.items()))
+
+
+def _in_stages(planned: Planned, names: Sequence[str], devices: int, costs: OperatorCosts, prices: Prices,
+               effort: float) -> Iterator[dict[str, int]]:
+    best: tuple[float, list[list[str]]] | None = None
+    for count in range(1, devices + 1):
+        problem = _problem(planned, names, count, costs, prices)
+        found = place(problem, effort=effort)
+        stages = [[names[node] for node in stage.nodes] for stage in found.stages if stage.nodes]
+        yield {name: i for i, stage in enumerate(stages) for name in stage}
+        if best is None or found.objective < best[0]:
+            best = found.objective, stages
+    assert best is not None
+    stages = best[1]
+    for i in range(len(stages) - 1):
+        for moved in (_moved(stages, i, i + 1, last=True), _moved(stages, i + 1, i, last=False)):
+            if all(moved):
+                yield {name: n for n, stage in enumerate(moved) for name in stage}
+
+
+def _moved(stages: Sequence[Sequence[str]], source: int, target: int, *, last: bool) -> list[list[str]]:
+    found = [list(stage) for stage in stages]
+    if last:
+        found[target].insert(0, found[source].pop())
+    else:
+        found[target].append(found[source].pop(0))
+    return found
+
+
+def _problem(planned: Planned, names: Sequence[str], count: int, costs: OperatorCosts, prices: Prices
+             ) -> PlacementProblem:
+    """Each operator with all that follows it; a tensor costs both its ends what a message of it takes, and the
+    gradient that comes back once more."""
+    program = planned.program
+    index = {name: i for i, name in enumerate(names)}
+    seconds = [0.0] * len(names)
+    for operation in program.operations:
+        at = index.get(operation.name, index.get(operation.follows or ""))
+        if at is not None:
+            seconds[at] += _seconds(planned, operation, costs)
+    tensors = []
+    for name, tensor in program.tensors.items():
+        producer = index.get(program.producer.get(name, ""))
+        readers = tuple(sorted({index[reader] for reader in program.readers.get(name, ()) if reader in index}))
+        if producer is not None and readers and readers != (producer,):
+            size = tensor.itemsize
+            for length in tensor.shape:
+                size *= length
+            tensors.append(Tensor(producer, tuple(reader for reader in readers if reader != producer),
+                                  prices.messages([(0, 1, size)]) * (2 if tensor.gradient else 1)))
+    return PlacementProblem(program.name, (DeviceKind("device", count),),
+                            tuple(Node(name, (time,)) for name, time in zip(names, seconds, strict=True)),
+                            tuple(tensors), time_unit="s")
+
+
+def _seconds(planned: Planned, operation: Operation, costs: OperatorCosts) -> float:
+    total = 0.0
+    for part in planned.parts(operation.name):
+        sizes = {name: high - low for name, (low, high) in planned.spans(part).items()}
+        total += costs.seconds(planned.program, operation, sizes)
+    return total

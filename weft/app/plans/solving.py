@@ -1,0 +1,215 @@
+"""A plan's order, and what else it leaves open, searched by weft's engine, and given back as a plan.
+
+Each way to decide what is open is a plan (:mod:`weft.models.transform.choices`), each plan a block problem
+(:mod:`weft.models.transform.blocks`); they share one budget as the placements of a spec do (:mod:`weft.app.solve`), so
+the bound is one over all of them. The best schedule becomes an order of the plan, and what comes out is checked anew:
+its communications are derived again, and its times held against what every part reads
+(:mod:`weft.models.transform.auditing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TypeAlias
+
+from weft.app.lib.case import Case, Placement
+from weft.app.lib.options import SearchOptions
+from weft.app.plans.placing import placements, put
+from weft.app.solve import solve_case
+from weft.models.hardware.devices import DEVICES
+from weft.models.layouts.prices import DevicePrices, Prices, uniform
+from weft.models.transform.annotation import PlanError
+from weft.models.transform.auditing import breaches
+from weft.models.transform.blocks import PlanBlocks, Pricing, plan_blocks
+from weft.models.transform.choices import Choice, Refused, Variant, unassigned, variants
+from weft.models.transform.costs import GivenCosts, ModelledCosts, OperatorCosts
+from weft.models.transform.plan import Plan, Preserved
+from weft.models.transform.planned import Part, Planned
+from weft.models.transform.sequence import InSequence
+from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
+from weft.solver.timing import time_orders
+from weft.text.units import time_text
+
+__all__ = ["Costs", "Machine", "SolvedPlan", "as_written", "solve_plan"]
+
+#: A device of :data:`weft.models.hardware.devices.DEVICES`, seconds by pattern, or a model of one's own.
+Costs: TypeAlias = str | Mapping[str, float] | OperatorCosts
+
+#: So many ways to decide what is open are searched at most.
+_MOST = 256
+#: Deterministic seconds of each search for stages.
+_STAGES = 1.0
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a plan runs on. ``costs``: seconds of operators. ``prices``: of communications, by default those of the
+    device that ``costs`` names, all in one machine, and devices joined alike otherwise. ``devices``: how many there
+    are, for operators that nobody has placed. ``memory``, ``overlap``, ``split_backward`` and ``grain``: as of
+    :class:`~weft.models.transform.blocks.Pricing`."""
+
+    costs: Costs
+    prices: Prices | None = None
+    devices: int | None = None
+    memory: int | tuple[int, ...] | None = None
+    overlap: bool = True
+    split_backward: bool = True
+    grain: int | None = None
+
+    @cached_property
+    def pricing(self) -> Pricing:
+        """Of its blocks. Raises :class:`~weft.models.transform.annotation.PlanError` for costs that mean nothing."""
+        costs: OperatorCosts
+        if isinstance(self.costs, str):
+            costs = ModelledCosts(self.costs)
+        elif isinstance(self.costs, Mapping):
+            costs = GivenCosts(self.costs)
+        else:
+            costs = self.costs
+        return Pricing(costs, self.memory, self.overlap, self.split_backward, self.grain)
+
+    @property
+    def joined(self) -> Prices:
+        """The prices of its communications."""
+        if self.prices is not None:
+            return self.prices
+        return DevicePrices(DEVICES[self.costs], 1 << 30) if isinstance(self.costs, str) else uniform()
+
+
+@dataclass(frozen=True)
+class SolvedPlan:
+    """The best plan found. ``plan``: with the order that the search decided; ``done``: put together. ``schedule``: the
+    order of its blocks, judged; of as many micro-batches as the plan has where they are alike, else of one.
+    ``options``: what was decided of what was open. ``considered``: how many ways to decide it were searched,
+    ``refused``: those that are no plans, and why; ``complete``: whether there are no others. ``written``: seconds of
+    the same plan in the order in which its operators are listed."""
+
+    plan: Plan
+    done: Preserved
+    schedule: Schedule
+    blocks: PlanBlocks
+    options: Mapping[str, str]
+    considered: int
+    written: float
+    refused: tuple[Refused, ...] = ()
+    complete: bool = True
+
+    @property
+    def makespan(self) -> float:
+        """Seconds of a step."""
+        return self.schedule.makespan
+
+    @property
+    def bound(self) -> float:
+        """No order of any plan considered is shorter, with these blocks."""
+        over: float | None = self.schedule.solver.get("bound_over_placements")
+        return self.schedule.makespan_bound if over is None else min(over, self.makespan)
+
+    @property
+    def proven(self) -> bool:
+        """Whether nothing considered is better."""
+        return self.makespan <= self.bound * (1 + RELATIVE_TOLERANCE)
+
+    @property
+    def period(self) -> tuple[float, float] | None:
+        """Seconds of a micro-batch in a steady state that begins one a period, and what none such is below; ``None``
+        where the plan's micro-batches are not alike, or no steady state was searched."""
+        entries = self.schedule.solver
+        if self.blocks.turns is None or "repetend_period" not in entries:
+            return None
+        return entries["repetend_period"], entries["repetend_period_bound"]
+
+    @cached_property
+    def times(self) -> dict[Part, tuple[float, float]]:
+        """Start and end of the block that each part is of."""
+        return {part: (operation.start, operation.end) for operation in self.schedule.operations
+                for part in self.blocks.block_of(operation.block, operation.micro_batch).parts}
+
+    def __str__(self) -> str:
+        step, bound, written = (" ".join(time_text(value, "s")) for value in (self.makespan, self.bound, self.written))
+        proof = f"{'proven the shortest' if self.proven else f'none below {bound}'} of {len(self.blocks.blocks)} blocks"
+        of = f", over {'all' if self.complete else 'the'} {self.considered} plans considered" * (self.considered > 1)
+        lines = [f"step       {step}, {proof}{of}", f"as listed  {written}"]
+        lines += [f"chosen     {name}: {option}" for name, option in self.options.items()]
+        lines += [str(entry) for entry in self.done.communications]
+        return "\n".join(lines)
+
+
+def solve_plan(plan: Plan, machine: Machine, options: SearchOptions) -> SolvedPlan:
+    """See :func:`weft.api.plans.solve`."""
+    found, refused, complete = _variants(plan, machine)
+    made: dict[str, tuple[Variant, PlanBlocks]] = {}
+    for variant in found:
+        try:
+            blocks = plan_blocks(Plan.of(variant.planned).preserve(machine.joined), machine.pricing)
+        except PlanError as error:
+            refused.append(Refused(variant.options, str(error)))
+            continue
+        made[variant.title] = variant, blocks
+    if not made:
+        raise PlanError(refused[0].reason)
+    counts = {blocks.micro_batches for _, blocks in made.values()}
+    if len(counts) > 1:  # the placements of a case run equal numbers of micro-batches
+        made = {title: (variant, replace(blocks, turns=None)) for title, (variant, blocks) in made.items()}
+        counts = {1}
+    placed = tuple(Placement(title if len(made) > 1 else "", blocks.folded, {"placement": title})
+                   for title, (_, blocks) in made.items())
+    schedule = solve_case(Case(plan.program.name, placed, counts.pop()), options)
+    variant, blocks = made[str(schedule.solver["placement"])]
+    return _answer(variant, blocks, schedule, machine, refused, complete, len(made))
+
+
+def as_written(plan: Plan, machine: Machine) -> float:
+    """Seconds of a step in the plan's own order: no search. Choices take their first option."""
+    blocks = plan_blocks(plan.preserve(machine.joined), machine.pricing)
+    return _written(blocks)
+
+
+def _written(blocks: PlanBlocks) -> float:
+    return max(operation.end for operation in time_orders(blocks.problem, 1, blocks.orders()))
+
+
+def _variants(plan: Plan, machine: Machine) -> tuple[list[Variant], list[Refused], bool]:
+    """The plans to search, those that are none, and whether they are all there are."""
+    found: list[Variant] = []
+    refused: list[Refused] = []
+    complete = True
+    count = 1
+    for call in plan.calls:
+        count *= len(call.options) if isinstance(call, Choice) else 1
+    if count > _MOST:
+        raise PlanError(f"what is open can be decided in {count} ways, at most {_MOST} are searched: leave less open")
+    for one in variants(plan.program, plan.calls):
+        if isinstance(one, Refused):
+            refused.append(one)
+            continue
+        names = unassigned(one.planned)
+        if not names:
+            found.append(one)
+            continue
+        if machine.devices is None:
+            raise PlanError(f"operator {names[0]!r} has no device: assign it, or say how many devices there are")
+        ways = placements(one.planned, names, machine.devices, machine.pricing.costs, machine.joined, _STAGES)
+        complete &= ways.complete
+        found += [Variant({**one.options, "devices": title}, put(one.planned, where))
+                  for title, where in ways.found.items()]
+    return found, refused, complete
+
+
+def _answer(variant: Variant, blocks: PlanBlocks, schedule: Schedule, machine: Machine, refused: list[Refused],
+            complete: bool, considered: int) -> SolvedPlan:
+    """The plan that a schedule is, checked."""
+    ordered = sorted(schedule.operations, key=lambda operation: (operation.start, operation.end, operation.block))
+    parts = tuple(part for operation in ordered
+                  for part in blocks.block_of(operation.block, operation.micro_batch).parts)
+    planned: Planned = replace(variant.planned, orders=(*variant.planned.orders, InSequence(parts)))
+    plan = Plan.of(planned)
+    done = plan.preserve(machine.joined)
+    found = SolvedPlan(plan, done, schedule, blocks, variant.options, considered, _written(blocks), tuple(refused),
+                       complete)
+    faults = breaches(planned, found.times)
+    if faults:
+        raise AssertionError(f"the search gave a plan that is none: {faults[0]}")
+    return found
