@@ -35,9 +35,17 @@ TINY = 1e-6  # added to a norm before dividing by it, as torch.nn.utils.clip_gra
 class ShardedOptimizer(torch.optim.Optimizer):
     """Adam, AdamW or LAMB for ``module``, trained data parallel by the ranks of ``group`` (by default all of them).
 
+    Under ``torchrun``, after ``torch.distributed.init_process_group``::
+
+        optimizer = ShardedOptimizer(module, "lamb", lr=2e-3)
+        for x, y in batches:  # this rank's
+            loss(module(x), y).backward()
+            optimizer.step()
+
     It takes the place of ``DistributedDataParallel`` and of a plain optimizer: each rank runs the backward of its part
     of the batch (of the mean loss), and :meth:`step` makes the weights that the plain rule makes of the mean gradient.
-    All ranks make it together, with rank 0's weights to begin with; buffers are each rank's own.
+    All ranks make it together, with rank 0's weights to begin with; buffers, and what is not trained, are each rank's
+    own.
 
     ``rule``: ``"adam"``, ``"adamw"`` (as in torch) or ``"lamb"``. ``options_of`` gives a parameter, by its name,
     options other than ``lr``, ``betas``, ``eps`` and ``weight_decay`` of all (such as no decay for biases).
@@ -46,7 +54,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     Gradients are handed over: ``.grad`` is ``None`` after the backward. Of several backwards a step, all but the last
     run within :meth:`accumulating`. Between :meth:`step` and the next forward, call :meth:`wait` before reading
-    parameters yourself; saving the module's state dict does.
+    parameters yourself; saving and loading the module's state dict do.
 
     Raises ``ValueError`` for options that cannot be, a module without parameters to train, ranks with other parameters
     or options, and where no process group is initialised.
