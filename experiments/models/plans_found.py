@@ -107,11 +107,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if name in options.only:
             rows.append(row(name, published, options.effort))
             print(json.dumps(rows[-1], indent=1), flush=True)
-    found: dict[str, Any] = {"rows": rows}
-    if "evoformer" in options.only:
-        found["evoformer"] = evoformer(options.effort)
-        print(json.dumps(found["evoformer"], indent=1), flush=True)
-    record.write(found)
+    spec = evoformer(options.effort) if "evoformer" in options.only else None
+    print(json.dumps(spec, indent=1), flush=True)
+    record.write({"rows": rows, "evoformer": spec})
     return 0
 
 

@@ -97,7 +97,7 @@ def best_ratio(number: int, effort: float, counts: Counter[str]) -> list[str]:
         return []
     speedups: dict[tuple[int, ...], float] = {}
     try:
-        for ratio in small_ratios(2):
+        for ratio in reversed(small_ratios(2)):  # the largest take longest, or are too large
             period = least_shared_period(jobs, ratio, in_turn(jobs, ratio))
             alone = [least_shared_period([job], [steps], in_turn([job], [steps]))
                      for job, steps in zip(jobs, ratio, strict=True)]
@@ -128,8 +128,8 @@ def shared(jobs: Sequence[Job], question: Question, effort: float) -> Sharing:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare all, print and write; 1 if anything differs."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--sets", type=int, default=420, help="random job sets")
-    parser.add_argument("--ratios", type=int, default=60, help="of these, those whose ratio is searched for too")
+    parser.add_argument("--sets", type=int, default=450, help="random job sets")
+    parser.add_argument("--ratios", type=int, default=240, help="so many of these have their ratio searched for too")
     parser.add_argument("--effort", type=float, default=2.0, help="deterministic seconds of each search")
     parser.add_argument("--output", type=Path, default=RESULTS / "shared_periods.json")
     options = parser.parse_args(arguments)

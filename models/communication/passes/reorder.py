@@ -14,7 +14,7 @@ __all__ = ["reorder"]
 _MOVED = ("matmul", "pointwise", "norm", "dropout", "cast", "update", "slice", "send")
 
 
-def reorder(program: Program, stages: Iterable[str], gather: str) -> Program:
+def reorder(program: Program, stages: Iterable[str] | str, gather: str) -> Program:
     """``program`` with ``stages``, which read what the all-gather ``gather`` makes, computed on slices before it.
 
     Replicated operands of theirs are sliced first, unless they are broadcast along the cut. What others read, or is an
