@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from weft.runtime.communication.buckets import Bucket, Summing, buckets_of
-from weft.runtime.communication.channel import Channel, Pending
+from weft.runtime.communication.channel import Channel, Pending, meeting
 from weft.runtime.communication.collectives import all_gather, all_reduce, reduce_scatter
 from weft.runtime.communication.options import groups_of, require_fitting, require_options
 from weft.runtime.communication.reads import Readers
@@ -89,7 +89,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._accumulates = False
         self._hooks: list[Any] = []
         for bucket in self.buckets:
-            dist.broadcast(bucket.flat, dist.get_global_rank(self._channel.group, 0), group=self._channel.group)
+            with meeting(timeout):
+                dist.broadcast(bucket.flat, dist.get_global_rank(self._channel.group, 0), group=self._channel.group)
             self._hooks += [
                 member.parameter.register_post_accumulate_grad_hook(self._taking(bucket, i))  # type: ignore[no-untyped-call]
                 for i, member in enumerate(bucket.members)]
