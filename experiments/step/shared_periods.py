@@ -6,8 +6,8 @@ Two or three jobs of up to three blocks on one or two GPUs with a lane each, som
 steps (:mod:`tests.oracles.shared`). *Period*: the least that is found, and proven, rounded up, against the least of all
 starts; jobs that do not fit together against none. *Slowdown*: the largest that a job has at that period is allowed
 when it is asked for, and not when a thousandth less is. *Ratio*: of two jobs whose steps follow each other, the best
-ratio of those tried at which no job takes more than 1.6 times as long as alone. Writes results/shared_periods.json; exits with 1
-where anything differs.
+ratio of those tried at which no job takes more than 1.6 times as long as alone. Writes results/shared_periods.json;
+exits with 1 where anything differs.
 """
 
 from __future__ import annotations
