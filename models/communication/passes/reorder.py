@@ -132,6 +132,7 @@ class _Moving:
         gather = self.old.by_name.get(self.old.producer.get(tensor.name, ""))
         if gather is not None and gather.kind == "all_gather" and self.tensors[gather.inputs[0]].axis == axis:
             self.parts[tensor.name] = gather.inputs[0]
+            require_free(self.old, [gather.name], "reorder")
             self.passed.add(gather.name)
             return
         sliced = slicing(tensor.name, axis)

@@ -2,9 +2,9 @@
 
 Each way to decide what is open is a plan (:mod:`weft.models.transform.choices`), each plan a block problem
 (:mod:`weft.models.transform.blocks`); they share one budget as the placements of a spec do (:mod:`weft.app.solve`), so
-the bound is one over all of them, and the answer no worse than any in its own order. The best schedule becomes an order of the plan, and what comes out is checked anew:
-its communications are derived again, and its times held against what every part reads
-(:mod:`weft.models.transform.auditing`).
+the bound is one over all of them, and the answer no worse than any in its own order. The best schedule becomes an order
+of the plan, and what comes out is checked anew: its communications are derived again, and its times held against what
+every part reads (:mod:`weft.models.transform.auditing`).
 """
 
 from __future__ import annotations
