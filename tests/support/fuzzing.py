@@ -58,7 +58,8 @@ _GOOD: dict[str, tuple[str, ...]] = {
     "--rank-alone": ("all", "0", "9"), "--transport": ("gloo", "emulated:1,1", "shared", "symmetric"),
     "--device": ("cpu", "cuda"),
     "--replicas": ("1", "2"), "--checkpoint": (".", "/dev/null"), "--backward": ("split",),
-    "--overlap": ("auto", "none"),
+    "--overlap": ("auto", "none"), "--processes": ("one", "job"), "--job": ("a", "no"), "--turns": (".", "no/such"),
+    "--stop-folder": (".", "no/such"),
     "--optimizer-copies": ("0", "2147483647"), "--time-scale": ("0.1",), "--timeline": ("out.json", "plan.json"),
 }
 
@@ -112,7 +113,7 @@ COMMANDS: dict[str, _Command] = {
     "replay": _Command((("plan.json", "--emulate"), ("plan.json", "--rank-alone", "0", "--stages", "no.such:thing")),
                       (), ("--stages", "--timeout", "--rank-alone", "--device", "--json", "--timeline", "--time-scale",
                         "--paced", "--transport", "--reserve", "--checkpoint", "--checkpoint-every", "--resume",
-                        "--replicas")),
+                        "--replicas", "--processes", "--job", "--turns", "--stretched", "--stop-folder")),
     "fit": _Command((("plan.json", "timeline.json", "-o", "out.json"), ("schedule.json", "timeline.json")), (),
                     ("-o", "--json")),
     "capture": _Command((("model.pt2", "-o", "out.json"), ("model.pt2", "--layers")), (), ("-o", "--layers", "--json")),

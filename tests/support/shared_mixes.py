@@ -114,10 +114,12 @@ def told(run: SharedRun | None) -> dict[str, Any]:
                                    for job in run.jobs}
 
 
-def main(folder: Path, path: str) -> None:
-    """All runs one after another; what they found goes into ``found.json``, a rank's answers beside it."""
+def main(folder: Path, path: str, unit: float = 0.0) -> None:
+    """All runs one after another, of the first of which a millisecond of the plan lasts ``unit`` seconds at least; what
+    they found goes into ``found.json``, a rank's answers beside it."""
     plan = load_plan(path)
     answered: dict[str, list[float]] = {}
+    timed: dict[str, float | None] = {}
 
     def keep(run: str) -> Callable[[int, int, Any], None]:
         def collect(step: int, micro_batch: int, output: Tensor) -> None:
@@ -129,7 +131,11 @@ def main(folder: Path, path: str) -> None:
             def maker(job: str) -> Callable[[Plan, Session], Training]:
                 return lambda own, s: training(SEEDS[job], own, s, steps=(steps or {}).get(job, STEPS),
                                                fails=fails.get(job), collect=keep(name))
-            return told(run_shared(plan, session, {job: maker(job) for job in SEEDS}, options=RunOptions()))
+            done = run_shared(plan, session, {job: maker(job) for job in SEEDS},
+                              options=RunOptions(unit if name == "together" else 0.0))
+            if done is not None and name == "together":
+                timed.update(seconds=done.seconds, predicted=done.predicted)
+            return told(done)
 
         found: dict[str, Any] = {
             "together": run("together"), "failed": run("failed", pipeline=(1, 5)),
@@ -141,7 +147,7 @@ def main(folder: Path, path: str) -> None:
             alone[job.name] = next((own for own in session.everywhere(losses, "comparing") if own is not None), None)
     (folder / f"answers.{session.rank}.json").write_text(json.dumps(answered))
     if session.rank == 0:
-        (folder / "found.json").write_text(json.dumps({**found, "alone": alone}))
+        (folder / "found.json").write_text(json.dumps({**found, **timed, "alone": alone}))
 
 
 def _alone(job: JobPlan, session: JobSession, collect: Callable[[int, int, Any], None]) -> list[float] | None:
@@ -153,4 +159,4 @@ def _alone(job: JobPlan, session: JobSession, collect: Callable[[int, int, Any],
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), sys.argv[2], *map(float, sys.argv[3:]))

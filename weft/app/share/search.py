@@ -277,7 +277,11 @@ def _notes(jobs: Sequence[Job]) -> tuple[str, ...]:
              for gpu, own in on.items() if len(own) == 1]
     for job in jobs:
         notes += [f"{job.name}: {note}" for note in job.notes]
-        if not any(device.lane_of is not None for device in job.problem.devices) and any(
+        no_lanes = all(device.lane_of is None for device in job.problem.devices)
+        if no_lanes and any(len(block.devices) > 1 for block in job.problem.blocks):
+            notes.append(f"{job.name}: GPUs that compute a stage together exchange inside its blocks, where no other "
+                         "job computes meanwhile")
+        if no_lanes and any(
                 wait.lag for block in job.problem.blocks for wait in block.after):
             notes.append(f"{job.name}: its transfers are taken to be in nobody's way, whatever the network carries")
     return tuple(dict.fromkeys(notes))
