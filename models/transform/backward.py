@@ -74,13 +74,18 @@ def with_backward(program: Program, outputs: Sequence[str] | None = None) -> Pro
 
 
 def with_update(program: Program, kind: str = "sgd", **attributes: Any) -> Program:
-    """``program`` with an optimizer's step for each parameter that has a gradient: ``sgd`` (``rate``), or ``adam``.
+    """``program`` with an optimizer's step for each parameter that has a gradient: ``sgd`` (``rate``), or ``adam``
+    (``rate``, ``betas``, ``eps``, ``decay`` as of AdamW; ``step``, which is 1: ``None`` reads the number of the step
+    from an input of that name).
 
     Names of its dimensions are those of the parameter in the first operator that reads it, which it follows. What it
     makes is the parameter (and the state) of the next step.
     """
     tensors, operations, carried = dict(program.tensors), list(program.operations), dict(program.carried)
     outputs = list(program.outputs)
+    counted = kind == "adam" and attributes.get("step", 1) is None
+    if counted:
+        tensors["step"] = ProgramTensor("step", (), "input", 8, False, "int64")
     for name, tensor in program.tensors.items():
         gradient = gradient_name(name)
         if tensor.source != "parameter" or gradient not in outputs:
@@ -93,8 +98,10 @@ def with_update(program: Program, kind: str = "sgd", **attributes: Any) -> Progr
         results = [f"{one}'" for one in (name, *states)]
         for result in results:
             tensors[result] = ProgramTensor(result, tensor.shape, "operator", tensor.itemsize, False)
-        how = Annotation((own,) * (2 + len(states)), (own,) * len(results), {})
-        operations.append(Operation(f"update({name})", kind, how, (name, gradient, *states), tuple(results),
+        count: tuple[Dimensions, ...] = ((),) if counted else ()
+        how = Annotation((*((own,) * (2 + len(states))), *count), (own,) * len(results), {})
+        inputs = (name, gradient, *states, *(["step"] if counted else []))
+        operations.append(Operation(f"update({name})", kind, how, inputs, tuple(results),
                                     reader.sizes, attributes, reader.name, "update"))
         carried |= dict(zip(results, (name, *states), strict=True))
         outputs += results

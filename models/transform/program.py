@@ -24,13 +24,15 @@ Source: TypeAlias = Literal["input", "parameter", "state", "operator"]
 
 @dataclass(frozen=True, slots=True)
 class ProgramTensor:
-    """A tensor: ``shape`` in elements of ``itemsize`` bytes. ``gradient``: whether one flows back through it."""
+    """A tensor: ``shape`` in elements of ``itemsize`` bytes. ``gradient``: whether one flows back through it.
+    ``dtype``: the type of its elements, where it is not that of the parameters."""
 
     name: str
     shape: tuple[int, ...]
     source: Source = "operator"
     itemsize: int = 8
     gradient: bool = True
+    dtype: str = ""
 
 
 @dataclass(frozen=True)

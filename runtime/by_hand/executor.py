@@ -1,47 +1,108 @@
 """A rank runs its instructions: parts with torch kernels, communication over ``torch.distributed``.
 
-The process group is the caller's (gloo or NCCL), and so is its timeout. Groups of collectives are made once, by all
-ranks in one order.
+The process group is the caller's (gloo or NCCL). Groups of collectives are made once, by all ranks in one order, with a
+timeout of their own; messages between pairs have a group of all ranks. A tensor is let go when the last instruction
+that reads it has run. With NCCL, messages of an exchange are launched together, as that library asks for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from weft.runtime.by_hand.instructions import Collective, Compute, Cut, Exchange, Piece, RankProgram, Span
+from weft.runtime.by_hand.instructions import (
+    Collective,
+    Compute,
+    Cut,
+    Exchange,
+    Instruction,
+    Piece,
+    RankProgram,
+    Span,
+    reads,
+)
 from weft.runtime.by_hand.kernels import run_kernel
 
-__all__ = ["ShardedExecutor"]
+__all__ = ["RankFailure", "ShardedExecutor"]
+
+_T = TypeVar("_T")
+
+
+class RankFailure(RuntimeError):
+    """What this rank waited for did not come: another rank failed, or took longer than the timeout."""
 
 
 class ShardedExecutor:
-    """One rank's program, ready to run any number of times. To be made by all ranks together."""
+    """One rank's program, ready to run any number of times. To be made by all ranks together.
 
-    def __init__(self, program: RankProgram, device: torch.device | str = "cpu") -> None:
+    ``kept``: the keys that a run gives back, by default all; others are let go at their last reader. ``timeout``:
+    seconds that a communication may take, by default the process group's own.
+    """
+
+    def __init__(self, program: RankProgram, device: torch.device | str = "cpu", *,
+                 kept: Collection[str] | None = None, timeout: float | None = None) -> None:
         self.program, self.device = program, torch.device(device)
-        self.groups = {ranks: dist.new_group(list(ranks)) for ranks in program.groups}
+        self.timeout = timeout
+        limit: dict[str, Any] = {} if timeout is None else {"timeout": timedelta(seconds=timeout)}
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        self.world = dist.new_group(list(range(dist.get_world_size())), **limit)
+        self.groups = {ranks: dist.new_group(list(ranks), **limit) for ranks in program.groups}
+        self.together = dist.get_backend() == "nccl"
+        self.dying = _dying(program, kept)
+        self.values: dict[str, Tensor] = {}
+        self.floating = torch.get_default_dtype()  # of numbers whose type nothing else says
 
-    def run(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """All tensors of this rank by key, from the whole tensors that are given: it reads its part of each."""
-        self.values = {key: given[name][_slices(span)].to(self.device) for key, (name, span) in
-                       self.program.given.items()}
-        for instruction in self.program.instructions:
-            if isinstance(instruction, Compute):
-                self.compute(instruction)
-            elif isinstance(instruction, Piece):
-                self.piece(instruction)
-            elif isinstance(instruction, Collective):
-                self.values[instruction.into] = self.collective(instruction, self.values[instruction.key].contiguous())
-            elif isinstance(instruction, Cut):
-                self.cut(instruction)
-            else:
-                self.exchange(instruction)
-        return self.values
+    def run(self, given: Mapping[str, Tensor], held: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+        """What is kept of this rank's tensors by key, from the whole tensors that are given: it reads its part of each.
+        ``held``: what it has already, by key.
+
+        Raises :class:`RankFailure` where another rank does not do its part in time.
+        """
+        known = held or {}
+        self.values = {key: known[key] if key in known else given[name][_slices(span)].to(self.device)
+                       for key, (name, span) in self.program.given.items()}
+        self.floating = next((one.dtype for one in (*self.values.values(), *given.values()) if one.is_floating_point()),
+                             torch.get_default_dtype())
+        with torch.device(self.device):
+            for instruction, dying in zip(self.program.instructions, self.dying, strict=True):
+                self.do(instruction)
+                for key in dying:
+                    del self.values[key]
+        found, self.values = self.values, {}
+        return found
+
+    def do(self, instruction: Instruction) -> None:
+        """One instruction."""
+        if isinstance(instruction, Compute):
+            self.compute(instruction)
+        elif isinstance(instruction, Piece):
+            self.piece(instruction)
+        elif isinstance(instruction, Collective):
+            value = self.values[instruction.key].contiguous()
+            made = self.awaited(f"{instruction.kind} with ranks {', '.join(map(str, instruction.group))}",
+                                lambda: self.collective(instruction, _sendable(value)))
+            self.values[instruction.into] = made.bool() if value.dtype == torch.bool else made
+        elif isinstance(instruction, Cut):
+            self.cut(instruction)
+        else:
+            ranks = sorted({rank for rank, _ in (*instruction.sends, *instruction.receives)})
+            self.awaited(f"messages with ranks {', '.join(map(str, ranks))}", lambda: self.exchange(instruction))
+
+    def awaited(self, what: str, run: Callable[[], _T]) -> _T:
+        """What ``run`` gives; a communication that fails is told in one sentence."""
+        try:
+            return run()
+        except RuntimeError as error:
+            reason = (str(error) or type(error).__name__).strip().splitlines()[0]
+            limit = "" if self.timeout is None else f" within {self.timeout:g} s"
+            raise RankFailure(f"rank {self.program.rank}: {what} did not end{limit}: another rank failed or is late "
+                              f"({reason:.200})") from error
 
     def compute(self, instruction: Compute) -> None:
         """Run a kernel on what it reads."""
@@ -53,9 +114,13 @@ class ShardedExecutor:
         self.values.update(zip(instruction.outputs, results, strict=True))
 
     def piece(self, instruction: Piece) -> None:
-        """Put a piece together."""
+        """Put a piece together; of one copy it is that, without a copy."""
         whole = instruction.copies[0]
-        total = torch.zeros(instruction.shape, dtype=self.values[whole.key].dtype, device=self.device)
+        value = self.values[whole.key]
+        if len(instruction.copies) == 1 and tuple(high - low for low, high in whole.target) == instruction.shape:
+            self.values[instruction.key] = value[_slices(whole.source)]
+            return
+        total = torch.zeros(instruction.shape, dtype=value.dtype, device=self.device)
         for copy in instruction.copies:
             total[_slices(copy.target)] += self.values[copy.key][_slices(copy.source)]
         self.values[instruction.key] = total
@@ -95,17 +160,15 @@ class ShardedExecutor:
     def exchange(self, instruction: Exchange) -> None:
         """Messages between pairs, all under way at once; each pair's in one order."""
         value = None if instruction.key is None else self.values[instruction.key]
-        dtype = self.dtype(value)
-        works: list[Any] = []
-        buffers = []
-        outgoing = []  # held until they are sent
+        dtype = value.dtype if value is not None else (
+            getattr(torch, instruction.dtype) if instruction.dtype else self.floating)
+        sends = []  # held until they are sent
         for rank, span in instruction.sends:
             assert value is not None
-            outgoing.append(value[_slices(span)].contiguous())
-            works.append(dist.isend(outgoing[-1], rank))
-        for rank, span in instruction.receives:
-            buffers.append((span, torch.empty([high - low for low, high in span], dtype=dtype, device=self.device)))
-            works.append(dist.irecv(buffers[-1][1], rank))
+            sends.append((rank, _sendable(value[_slices(span)].contiguous())))
+        buffers = [(rank, span, torch.empty([high - low for low, high in span], dtype=dtype, device=self.device))
+                   for rank, span in instruction.receives]
+        works = self.launched(sends, [(rank, _sendable(buffer)) for rank, _, buffer in buffers])
         if instruction.into is not None:
             total = torch.zeros(instruction.shape, dtype=dtype, device=self.device)
             for source, target in instruction.own:
@@ -114,15 +177,39 @@ class ShardedExecutor:
         for work in works:
             work.wait()
         if instruction.into is not None:
-            for span, buffer in buffers:
+            for _, span, buffer in buffers:
                 total[_slices(span)] += buffer
             self.values[instruction.into] = total
 
-    def dtype(self, value: Tensor | None) -> torch.dtype:
-        """Of what comes in: that of what this rank has, or of any parameter."""
-        if value is not None:
-            return value.dtype
-        return next((one.dtype for one in self.values.values() if one.is_floating_point()), torch.get_default_dtype())
+    def launched(self, sends: Sequence[tuple[int, Tensor]], receives: Sequence[tuple[int, Tensor]]) -> list[Any]:
+        """The work of all messages; NCCL takes them together, so that none waits for another to be launched."""
+        if self.together:
+            every = [dist.P2POp(dist.isend, tensor, rank, self.world) for rank, tensor in sends]
+            every += [dist.P2POp(dist.irecv, tensor, rank, self.world) for rank, tensor in receives]
+            return list(dist.batch_isend_irecv(every)) if every else []
+        works: list[Any] = [dist.isend(tensor, rank, group=self.world) for rank, tensor in sends]
+        return works + [dist.irecv(tensor, rank, group=self.world) for rank, tensor in receives]
+
+
+def _dying(program: RankProgram, kept: Collection[str] | None) -> list[list[str]]:
+    """By instruction, the keys that nothing reads behind it."""
+    dying: list[list[str]] = [[] for _ in program.instructions]
+    if kept is None:
+        return dying
+    last: dict[str, int] = {}
+    for i, instruction in enumerate(program.instructions):
+        made = instruction.outputs if isinstance(instruction, Compute) else (
+            instruction.key if isinstance(instruction, Piece) else instruction.into,)
+        last.update(dict.fromkeys((*reads(instruction), *(key for key in made if key is not None)), i))
+    for key, i in last.items():
+        if key not in kept:
+            dying[i].append(key)
+    return dying
+
+
+def _sendable(value: Tensor) -> Tensor:
+    """Truths travel as bytes, in place."""
+    return value.view(torch.uint8) if value.dtype == torch.bool else value
 
 
 def _slices(span: Span | Sequence[tuple[int, int]]) -> tuple[slice, ...]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 __all__ = ["Collective", "Compute", "Copy", "Cut", "Exchange", "Instruction", "KernelCall", "Operand", "Piece",
-           "RankProgram", "Span"]
+           "RankProgram", "Span", "reads"]
 
 #: First element and the one after the last, by dimension.
 Span: TypeAlias = tuple[tuple[int, int], ...]
@@ -98,7 +98,8 @@ class Cut:
 @dataclass(frozen=True)
 class Exchange:
     """Messages between pairs: elements of ``key`` to other ranks, others from them, added up in a piece of ``shape``
-    under ``into``. A rank that gets nothing has no ``into``."""
+    under ``into``. A rank that gets nothing has no ``into``. ``dtype``: of the elements, where it is not that of the
+    parameters."""
 
     key: str | None
     into: str | None
@@ -106,6 +107,16 @@ class Exchange:
     sends: tuple[tuple[int, Span], ...]
     receives: tuple[tuple[int, Span], ...]
     own: tuple[tuple[Span, Span], ...] = ()
+    dtype: str = ""
+
+
+def reads(instruction: Compute | Piece | Collective | Cut | Exchange) -> tuple[str, ...]:
+    """The keys that an instruction reads."""
+    if isinstance(instruction, Compute):
+        return tuple(key for operand in instruction.inputs for key, _ in operand.terms)
+    if isinstance(instruction, Piece):
+        return tuple(copy.key for copy in instruction.copies)
+    return () if instruction.key is None else (instruction.key,)
 
 
 Instruction: TypeAlias = Compute | Piece | Collective | Cut | Exchange
@@ -115,10 +126,12 @@ Instruction: TypeAlias = Compute | Piece | Collective | Cut | Exchange
 class RankProgram:
     """``instructions`` of one rank; ``groups``: all groups of ranks that collectives of any rank have; ``given``: by
     key what it gets from outside, a name and its elements; ``made``: by tensor, what this rank makes of it: key,
-    elements and which of how many terms."""
+    elements and which of how many terms; ``carried``: by key of what is given, the key and the elements of it that the
+    next step is given instead."""
 
     rank: int
     instructions: tuple[Instruction, ...]
     groups: tuple[tuple[int, ...], ...]
     given: Mapping[str, tuple[str, Span]]
     made: Mapping[str, tuple[tuple[str, Span, tuple[int, int]], ...]]
+    carried: Mapping[str, tuple[str, Span]] = field(default_factory=dict)

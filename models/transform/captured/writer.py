@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from weft.models.capture.exported import Exported, Ref, Step
 from weft.models.transform.annotation import Annotation, Axis, PlanError
 from weft.models.transform.kernels import own_annotation
-from weft.models.transform.program import Program, ProgramBuilder, ProgramTensor
+from weft.models.transform.program import Operation, Program, ProgramBuilder, ProgramTensor
 
 __all__ = ["RULES", "Arguments", "Rule", "UnknownError", "Writer", "refs", "rule"]
 
@@ -22,6 +22,8 @@ _BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "
           "uint8": 1, "bool": 1}
 #: Operators that compute nothing.
 _NOTHING = {"_assert_tensor_metadata", "_assert_async", "_assert_scalar", "sym_constrain_range_for_size"}
+#: Kinds that make truths.
+_TRUTHS = {"lt", "le", "gt", "ge", "eq", "ne", "and", "or", "xor", "not", "isnan"}
 #: Operators that may give a view of what they read.
 _VIEWS = {"view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "permute", "transpose", "t", "expand",
           "slice", "select", "split", "chunk", "split_with_sizes", "unbind", "narrow", "as_strided", "detach", "alias",
@@ -44,13 +46,16 @@ class Writer:
         self.shared: dict[str, set[str]] = {}  # names whose tensors may share their storage
         self.used: set[str] = set()  # names of dimensions of this step's operators
         self.carried: dict[str, str] = {}  # by what is made, the buffer that it is in the next step
+        floats = [exported.metas[source.name].dtype for source in exported.sources
+                  if "float" in exported.metas[source.name].dtype]
+        self.main = floats[0] if floats else "float32"  # the type of the parameters, or of the first numbers
         for source in exported.sources:
             meta = exported.metas[source.name]
             name = source.name if source.role == "input" else source.target
             self.names[source.name] = name
             self.builder.tensors[name] = ProgramTensor(
                 name, meta.shape, "input" if source.role == "input" else "parameter", _BYTES.get(meta.dtype, 8),
-                source.role == "parameter" and meta.requires_grad)
+                source.role == "parameter" and meta.requires_grad, "" if meta.dtype == self.main else meta.dtype)
 
     def build(self) -> Program:
         for kind, steps in self.unknown.items():
@@ -120,12 +125,26 @@ class Writer:
         metas = [self.exported.metas[name] for name in step.outputs if name is not None]
         if not metas:
             return
-        for name, tensor in self.builder.tensors.items():
-            if name not in before:
-                meta = self.exported.metas.get(name, metas[0])
-                self.builder.tensors[name] = replace(tensor, itemsize=_BYTES.get(meta.dtype, tensor.itemsize),
-                                                     gradient=tensor.gradient and (
-                                                         name not in self.exported.metas or "float" in meta.dtype))
+        makers = {name: operation for operation in self.builder.operations for name in operation.outputs}
+        for name, tensor in list(self.builder.tensors.items()):
+            if name not in before and name in makers:
+                dtype = self.exported.metas[name].dtype if name in self.exported.metas else self.dtype_of(
+                    makers[name], metas[0].dtype)
+                self.builder.tensors[name] = replace(
+                    tensor, itemsize=_BYTES.get(dtype, tensor.itemsize), dtype="" if dtype == self.main else dtype,
+                    gradient=tensor.gradient and "float" in dtype)
+
+    def dtype_of(self, operation: Operation, given: str) -> str:
+        """The type of what an operator makes that the export has no name for; ``given``: of what its step gives."""
+        if operation.kind in _TRUTHS:
+            return "bool"
+        if operation.kind == "places":
+            return "int64"
+        if operation.kind in ("full", "range", "cast", "where"):
+            return str(operation.attributes["dtype"])
+        types = [self.builder.tensors[name].dtype or self.main for name in operation.inputs]
+        return types[0] if types and not any("float" in one for one in types) else (
+            given if "float" in given else next((one for one in types if "float" in one), given))
 
     def without_gradient(self, step: Step, before: Mapping[str, ProgramTensor]) -> None:
         """What a step under ``torch.no_grad`` makes has none; what it passes on as it is cannot be told apart."""
@@ -217,7 +236,7 @@ class Writer:
     def seed(self) -> str:
         """What chance is drawn from in a step: one whole number, an input of the program."""
         if "seed" not in self.builder.tensors:
-            self.builder.tensors["seed"] = ProgramTensor("seed", (), "input", 8, False)
+            self.builder.tensors["seed"] = ProgramTensor("seed", (), "input", 8, False, "int64")
             self.builder.notes.append("dropout draws by the place of an element in the whole, from the input 'seed', "
                                       "so that parts draw what the whole does; it does not draw what torch would")
         return "seed"

@@ -11,9 +11,10 @@ from weft.runtime.by_hand.kernels.registry import KERNELS
 
 
 def _adam(inputs: Sequence[Tensor], call: KernelCall) -> tuple[Tensor, ...]:
-    weight, gradient, mean, square = inputs
+    weight, gradient, mean, square = inputs[:4]
     one, two = call.attributes.get("betas", (0.9, 0.999))
-    step = call.attributes.get("step", 1)
+    step = float(inputs[4]) if len(inputs) > 4 else call.attributes.get("step", 1)
+    weight = weight * (1 - call.attributes["rate"] * call.attributes.get("decay", 0.0))
     mean = one * mean + (1 - one) * gradient
     square = two * square + (1 - two) * gradient**2
     move = (mean / (1 - one**step)) / ((square / (1 - two**step)).sqrt() + call.attributes.get("eps", 1e-8))

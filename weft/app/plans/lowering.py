@@ -81,7 +81,20 @@ class _Lowering:
             if entry.next_step:
                 self.join(i)
         return tuple(RankProgram(rank, tuple(self.lists[rank]), tuple(self.groups), self.given[rank], {
-            name: tuple(entries) for name, entries in self.made[rank].items()}) for rank in range(len(self.lists)))
+            name: tuple(entries) for name, entries in self.made[rank].items()}, self.carried(rank))
+            for rank in range(len(self.lists)))
+
+    def carried(self, rank: int) -> dict[str, tuple[str, Span]]:
+        """Where each piece of a parameter or state that a rank is given is, once a step has run."""
+        makers = {held: made for made, held in self.program.carried.items()}
+        found: dict[str, tuple[str, Span]] = {}
+        for key, (name, box) in self.given[rank].items():
+            for i, entry in enumerate(self.done.joined):
+                wanted = entry.wanted.get(rank) if entry.next_step and entry.tensor == makers.get(name) else None
+                if wanted is not None and (intersection(box, wanted) == box or wanted == box == ()):
+                    found[key] = f"brought {i}", _within(box, wanted or ())
+                    break
+        return found
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
@@ -149,7 +162,7 @@ class _Lowering:
             before = {device: box_of(step.before, piece, shape) for device, piece in step.before.held.items()}
             after = {device: box_of(step.after, piece, shape) for device, piece in step.after.held.items()}
             messages = [(m.source, m.target, m.box) for m in step.messages]
-            self.exchange(messages, before, after, names, into)
+            self.exchange(messages, before, after, names, into, self.program.tensors[entry.terms[0]].dtype)
             return dict.fromkeys(after, into)
         for had, get in zip(step.gathered, step.groups, strict=True):
             if step.kind not in ("slice", "term"):
@@ -163,7 +176,7 @@ class _Lowering:
         return dict.fromkeys(names, into)
 
     def exchange(self, messages: Sequence[tuple[int, int, Box]], before: Mapping[int, Box], after: Mapping[int, Box],
-                 names: Mapping[int, str], into: str) -> None:
+                 names: Mapping[int, str], into: str, dtype: str) -> None:
         for device in sorted({*before, *after}):
             sends = tuple((target, _within(box, before[device])) for source, target, box in messages
                           if source == device != target)
@@ -171,8 +184,9 @@ class _Lowering:
                              if target == device != source)
             own = tuple((_within(box, before[device]), _within(box, after[device])) for source, target, box in messages
                         if source == target == device)
-            self.lists[device].append(Exchange(names.get(device), into if device in after else None,
-                                               _size(after[device]) if device in after else (), sends, receives, own))
+            shape = _size(after[device]) if device in after else ()
+            self.lists[device].append(Exchange(names.get(device), into if device in after else None, shape, sends,
+                                               receives, own, dtype))
 
     def scattered(self, i: int, entry: Communication) -> None:
         """Where there are no layouts: each term that is sent is a message, from the part that made it."""
@@ -185,7 +199,7 @@ class _Lowering:
             targets = {one.target: entry.wanted[one.target] for one in sent}
             into = f"brought {i} of {n}"
             self.exchange([(m.device, m.target, m.box) for m in sent], {view.device: view.box}, targets,
-                          {view.device: _key(part, tensor)}, into)
+                          {view.device: _key(part, tensor)}, into, self.program.tensors[tensor].dtype)
             for target, box in targets.items():
                 whole = tuple((0, size) for size in _size(box))
                 pieces[target].append(Copy(into, whole, whole))
