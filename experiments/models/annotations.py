@@ -5,8 +5,8 @@ of its program that have an annotation, ``replicated`` those that every device c
 of the loss, or of any parameter's gradient, that the program's kernels compute in numpy, from torch's on the module,
 relative to the largest element (at least 1). ``cut`` are the operators that :func:`weft.plans.tensor_parallel` cuts
 over 2 devices, ``weights_cut`` how many of those that read weights of two dimensions or more (``of_weights``),
-``communications`` what that plan sends in a step, and ``parallel_difference`` what it computes on 2 virtual devices from
-one. Writes ``annotations.json``.
+``communications`` what that plan sends in a step, and ``parallel_difference`` how far what 2 virtual devices compute is
+from what one does. Writes ``annotations.json``.
 
     python -m experiments.models.annotations [--only GPT-2 ...] [--no-values]
 """
