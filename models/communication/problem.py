@@ -134,10 +134,10 @@ class _Candidates:
 
     def choices(self, engines: Sequence[Engine], leave_out: bool, tried: int, complete: bool) -> Choices:
         """Those that may be best, and one that is listed as such."""
-        listed_best = next((entry, count) for entry in self.all for count, (_, end) in entry.times.items()
-                           if end == self.best)
+        one, often = next((entry, count) for entry in self.all for count, (_, end) in entry.times.items()
+                          if end == self.best)
         may = [(entry, count) for entry in self.all for count, (low, _) in entry.times.items()
-               if not leave_out or low < self.best or (entry, count) == listed_best]
+               if not leave_out or low < self.best or (entry is one and count == often)]
         kept = [entry for entry in self.all if any(entry is other for other, _ in may)]
         counts = tuple(count for count in self.counts if any(count == other for _, other in may))
         names = titles([candidate.entry.program for candidate in kept])

@@ -109,9 +109,9 @@ def fused_parts(program: Program, collectives: Collection[str] = ()) -> Program:
 
 
 def _touch(program: Program, group: Iterable[str], stage: Stage) -> bool:
-    """Whether the stage reads what the group makes, or something that the group reads."""
-    stages = [program.by_name[name] for name in group]
-    return any(set(one.outputs) & set(stage.inputs) or set(one.inputs) & set(stage.inputs) for one in stages)
+    """Whether the stage reads what the group makes, or something made elsewhere that the group reads."""
+    read = program.producer.keys() & set(stage.inputs)
+    return any(read.intersection((*one.outputs, *one.inputs)) for one in map(program.by_name.__getitem__, group))
 
 
 def _legal(program: Program, names: Collection[str]) -> bool:

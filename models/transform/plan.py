@@ -168,7 +168,8 @@ class Plan:
         """As :func:`weft.models.transform.planned.replicate`."""
         return self.apply(lambda planned: transformations.replicate(planned, operators, copies))
 
-    def co_shard(self, operators: str, along: str, parts: int, *, recomputed: bool = True) -> Plan:
+    def co_shard(self, operators: str, along: str | Mapping[str, str], parts: int, *,
+                 recomputed: bool = True) -> Plan:
         """As :func:`weft.models.transform.planned.co_shard`."""
         return self.apply(lambda planned: transformations.co_shard(planned, operators, along, parts,
                                                                    recomputed=recomputed))

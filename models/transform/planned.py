@@ -294,20 +294,24 @@ def recompute(planned: Planned, operators: str) -> Planned:
     return replace(planned, program=program)
 
 
-def co_shard(planned: Planned, operators: str, along: str, parts: int, *, recomputed: bool = True) -> Planned:
+def co_shard(planned: Planned, operators: str, along: str | Mapping[str, str], parts: int, *,
+             recomputed: bool = True) -> Planned:
     """Run operators in so many parts, one after the other on the same device, forward and backward.
 
-    What has the name ``along`` is cut; of the others nothing changes. ``recomputed``: each part's forward runs again
+    What has the name ``along``, or the one that it gives by operator, is cut; of the others nothing changes. A
+    reduction's parts are added up. ``recomputed``: each part's forward runs again
     just before its backward, so that activations of one part exist at a time.
     """
     names = planned.program.named(operators)
-    cut = [name for name in names if along in planned.program.by_name[name].annotation.names]
+    own = {name: along if isinstance(along, str) else along.get(name, "") for name in names}
+    cut = [name for name in names if own[name] in planned.program.by_name[name].annotation.names]
     if not cut:
-        raise PlanError(f"{operators}: no operator has {along!r}")
+        what = repr(along) if isinstance(along, str) else "a name that is given"
+        raise PlanError(f"{operators}: no operator has {what}")
     if recomputed:
         planned = recompute(planned, " ".join(names))
     for name in cut:
-        planned = split(planned, name, along, parts, in_turn=True)
+        planned = split(planned, name, own[name], parts, in_turn=True)
     return replace(planned, orders=(*planned.orders, _InTurns(frozenset(cut))))
 
 
@@ -360,6 +364,11 @@ def pipeline(planned: Planned, stages: Sequence[str], devices: Sequence[int | Se
     if schedule not in ("1f1b", "gpipe", "open"):
         raise PlanError(f"schedule is {schedule!r}, it must be 1f1b, gpipe or open")
     members = [planned.program.named(stage) for stage in stages]
+    first: dict[str, int] = {}
+    for stage, names in enumerate(members):
+        for name in names:
+            if first.setdefault(name, stage) != stage:
+                raise PlanError(f"operator {name!r} is in stage {first[name]} and in stage {stage}; name it in one")
     for names, where in zip(members, devices, strict=True):
         for name in names:
             own = along if isinstance(along, str) else along.get(name)

@@ -60,7 +60,8 @@ def tensor_parallel(planned: Planned, devices: Sequence[int], operators: str = "
 
 def along(planned: Planned, tensor: str, axis: int = 0) -> dict[str, str]:
     """By operator, the name that a dimension of ``tensor`` has in it, wherever its elements stay in one order: what
-    :func:`~weft.models.transform.planned.pipeline` cuts micro-batches along.
+    :func:`~weft.models.transform.planned.pipeline` cuts micro-batches along, and
+    :func:`~weft.models.transform.planned.co_shard` parts. What makes the tensor is among the operators.
 
     Raises :class:`PlanError` for a tensor or a dimension that is not there.
     """
@@ -74,10 +75,14 @@ def along(planned: Planned, tensor: str, axis: int = 0) -> dict[str, str]:
         if operation.phase != "forward":
             continue
         for name, dimensions in zip(operation.inputs, operation.annotation.inputs, strict=True):
-            if name in marked and dimensions[marked[name]]:
+            if name in marked and dimensions[marked[name]] and operation.name not in found:
                 own = dimensions[marked[name]][0]
                 if operation.annotation.role(own) != "frozen":
-                    found.setdefault(operation.name, own)
+                    found[operation.name] = own
+        if tensor in operation.outputs:
+            made = operation.annotation.outputs[operation.outputs.index(tensor)][marked[tensor]]
+            if made and operation.annotation.role(made[0]) != "frozen":
+                found[operation.name] = made[0]
         for name, dimensions in zip(operation.outputs, operation.annotation.outputs, strict=True):
             at = [i for i, one in enumerate(dimensions) if one and one[0] == found.get(operation.name)]
             if at:

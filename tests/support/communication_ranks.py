@@ -189,7 +189,11 @@ def mistakes() -> Iterator[tuple[str, str]]:
     yield "after", said(lambda: on_rank.run(given))
     model = Model() if rank == 0 else torch.nn.Linear(3, 3)
     yield "different models", said(lambda: ShardedOptimizer(model, timeout=30.0))
-    late = ProgramOnRank(program, timeout=1.0)
+    optimizer = ShardedOptimizer(twice := Model(), timeout=30.0)
+    backward(losses_of(twice, 0, ranks)[rank])
+    yield "twice", said(lambda: backward(losses_of(twice, 1, ranks)[rank]) if rank == 1 else optimizer.step())
+    dist.barrier()
+    late = ProgramOnRank(program, timeout=3.0)
     yield "late", said(lambda: late.run(given)) if rank != 1 else "late"
     dist.barrier()
     gone = ProgramOnRank(program, timeout=30.0)

@@ -45,6 +45,7 @@ CASES: dict[str, Callable[[Given], Tensor]] = {
         1, g["i"][:, :, None].expand(-1, -1, g["x"].shape[2])[:, :g["x"].shape[1]], g["x"][:, :g["i"].shape[1]]),
     "scatter": lambda g: g["x"].scatter(1, g["i"][:, :1, None].expand(-1, -1, g["x"].shape[2]), 3.0),
     "index_add": lambda g: g["y"].index_add(1, g["i"][0], g["x"][:, :1].expand(-1, g["i"].shape[1], -1)),
+    "masked_scatter": lambda g: g["x"].masked_scatter(g["m"][:, :, :1], g["y"]),
     # pieces
     "stack": lambda g: torch.stack([g["x"], g["y"]], 1), "repeat": lambda g: g["x"].repeat(2, 1, 3),
     "repeat_interleave": lambda g: g["x"].repeat_interleave(3, 1), "chunk": lambda g: g["x"].chunk(2, -1)[1],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from unittest import mock
 
@@ -17,8 +18,9 @@ from torch import Tensor, nn
 from tests.support.builders import chain, loop, pipeline
 from weft.runtime.interface.training import Boundary, Ports, Training
 from weft.runtime.plan.plan import Plan, plan_of
-from weft.runtime.ranks.session import Session, join
+from weft.runtime.ranks.session import Session, SessionError, join
 from weft.runtime.replay.run import run_training
+from weft.runtime.transports.interface import TransportError
 from weft.solver.baselines import baseline
 
 RANKS, STEPS, MICRO_BATCHES, WIDTH, ROWS = 2, 3, 4, 6, 2
@@ -146,6 +148,19 @@ def train_graph(session: Session) -> int:
     return right
 
 
+def train_unshared(plan: Plan, session: Session, wanted: list[dict[str, Tensor]]) -> int:
+    """How many steps gave this rank's gradients over gloo where rank 0 cannot map what rank 1 shares: all then go over
+    sockets, and shared memory is refused on both ranks."""
+    fault = mock.patch("weft.runtime.transports.shared_memory._map", side_effect=TransportError("it cannot be opened"))
+    with fault if session.rank == 0 else nullcontext():
+        right = train(plan, replace(session, transport="gloo"), wanted)
+        try:
+            train(plan, replace(session, transport="shared"), wanted)
+        except SessionError as error:
+            return right if str(error) == "it cannot be opened" else 0
+    return 0
+
+
 def main() -> None:
     plan, wanted, right = plan_of(baseline("interleaved", pipeline(loop(2)), MICRO_BATCHES)), alone(), 0
     with join(30) as session:
@@ -154,6 +169,7 @@ def main() -> None:
         # As where a process may not read another's memory.
         with mock.patch("weft.runtime.transports.shared_memory.can_read", lambda *place: False):
             right += train(plan, replace(session, transport="shared"), wanted)
+        right += train_unshared(plan, session, wanted)
         right += sum(train_graph(replace(session, transport=transport)) for transport in ("gloo:sockets", "shared"))
     print(f"{right} steps")
 

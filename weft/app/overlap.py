@@ -45,6 +45,10 @@ __all__ = ["solve_overlapped"]
 _IN_PAIRS = ", in pairs"
 #: The share of the time for placements without overlap, and of what a placement gets for its answer without.
 _PLAIN, _BARE = 0.4, 0.3
+#: Steps of a schedule whose micro-batches are whole steps, where their rate is searched.
+_STEPS = 8
+#: With less than this share of the time left no other placement is begun.
+_TOO_LITTLE = 0.1
 #: So many placements with options are searched; of the others their bound is told.
 _MOST = 4
 #: How far above its bound a schedule is likely to be, where nothing is known of the placement.
@@ -78,9 +82,9 @@ def _spec(source: Source, options: SearchOptions) -> Spec:
     if spec.training is not None and spec.training.lengths is not None:
         raise ValueError(f"{spec.where}: training.lengths lists micro-batches that differ, and overlap is searched "
                          "for those that are alike: leave one of them out")
-    if options.objective not in ("makespan", "span"):
-        raise ValueError(f"objective is {options.objective!r}, and overlap is searched for makespan or span: give one "
-                         "of these, or leave overlap out")
+    if options.objective not in ("makespan", "span", "rate"):
+        raise ValueError(f"objective is {options.objective!r}, and overlap is searched for makespan, span or rate: "
+                         "give one of these, or leave overlap out")
     return spec
 
 
@@ -131,7 +135,7 @@ class _Search:
         searched = 0
         for place, entry in enumerate(queue):
             if (self.interrupted or searched >= _MOST or entry.least >= self.value * (1 - RELATIVE_TOLERANCE)
-                    or (self.best is not None and self.options.left <= 1e-3)):
+                    or (self.best is not None and self.options.left <= _TOO_LITTLE * self.options.time_limit)):
                 self._tell(entry, entry.least, None)
                 continue
             searched += 1
@@ -168,9 +172,11 @@ class _Search:
 
     def _open(self) -> Iterator[_Open]:
         """The placements with options."""
-        shapes = self.spec.placement.shapes
+        shapes, is_rate = self.spec.placement.shapes, self.options.objective == "rate"
         given = {"shapes", "cut"} & self.spec.placement.model_fields_set
-        if "data" in shapes or not given:
+        if is_rate and set(shapes) != {"data"}:
+            self.reason = "steps of the whole model on every GPU have a rate of their own: ask for shapes: [data]"
+        elif "data" in shapes or not given:
             why = why_not_data_parallel(self.spec, self.count)
             if why is None:
                 placement = data_parallel(self.spec, self.count)
@@ -194,7 +200,7 @@ class _Search:
         # Also whole backwards, which split ones rule out without overlap: weight gradients run beside collectives.
         for candidate in sorted(candidates, key=lambda one: plain_bound(one.problem, self.count)):
             for pairs in (False, True):
-                if candidate.replicas > 1 or (pairs and (self.count % 2 or self.count < 2)):
+                if candidate.replicas > 1 or (pairs and (self.count % 2 or self.options.objective == "rate")):
                     continue
                 key = candidate.backward, pairs
                 if key not in ways:
@@ -209,7 +215,9 @@ class _Search:
                                       plain_bound(candidate.problem, self.count))
 
     def _entry(self, placement: OverlapPlacement, title: str, details: Mapping[str, Any], work: float) -> _Open:
-        run = Run.of(placement.problem, self.count // placement.micro_batches)
+        count = self.count // placement.micro_batches
+        is_step = placement.micro_batches == self.count and self.options.objective == "rate"
+        run = Run.of(placement.problem, _STEPS if is_step else count)
         notes = [*placement.notes, *details.get("notes", ())]
         if placement.micro_batches > 1:
             notes.append(f"{placement.micro_batches} micro-batches of the spec are one of this schedule"
@@ -308,7 +316,7 @@ class _Search:
         solver = {key: value for key, value in self.best.solver.items() if key != "bound_over_any_placement"}
         return replace(self.best, solver=solver).with_solver(
             placements=len(rows), bound_over_placements=bound, overlap=told,
-            **choice(rows, () if self.case is None else self.case.refused, self.best.makespan, None),
+            **choice(rows, () if self.case is None else self.case.refused, self.best.value, None),
             **({"interrupted": True} if self.interrupted else {}))
 
     def _plain_rows(self) -> list[Searched]:

@@ -11,7 +11,7 @@ from weft.models.communication.rebuilding import rebuilt, require_free
 __all__ = ["fuse", "require_fusable"]
 
 
-def fuse(program: Program, stages: Iterable[str], name: str | None = None) -> Program:
+def fuse(program: Program, stages: Iterable[str] | str, name: str | None = None) -> Program:
     """``program`` with ``stages`` as one stage of kind ``fused``, called ``name`` (theirs joined by +).
 
     Raises :class:`~weft.models.communication.program.CommunicationError` where an output depends on one of them not,

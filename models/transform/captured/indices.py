@@ -122,6 +122,19 @@ def _index_add(w: Writer, step: Step) -> None:
         sizes={axes[axis][0]: w.shape(x)[axis]}, length=w.shape(x)[axis], name=f"{step.name}.scattered", last=False))
 
 
+@rule("masked_scatter")
+def _masked_scatter(w: Writer, step: Step) -> None:
+    """How many elements of the source come before a place is in the numbers: all is frozen."""
+    x, mask, source = (w.tensor(one) for one in step.arguments)
+    (own, hidden), _ = broadcast_all(w, [w.shape(x), w.shape(mask)])
+    if w.shape(x) != w.shape(mask):
+        mask = w.add(step, "einsum", [(mask, hidden)], own, name=f"{step.name}.mask", last=False, sizes={
+            axis[0]: size for axis, size in zip(own, w.shape(x), strict=True) if axis})
+    given = w.axes(w.shape(source))
+    w.add(step, "fill_in", [(x, own), (mask, own), (source, given)], own,
+          frozen=[name for axis in (*own, *given) for name in axis])
+
+
 # -- order -----------------------------------------------------------------------------------------------------------
 
 

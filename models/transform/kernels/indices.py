@@ -89,6 +89,24 @@ def _put_gradient(i: int, count: int, attributes: Mapping[str, Any]) -> Gradient
     return Gradient("gather", ("i1",), attributes) if i == 2 else None
 
 
+def _fill_in(arrays: Sequence[Array], call: Call) -> tuple[Array, ...]:
+    """What a mask names replaced by the elements of the third tensor, one after the other."""
+    made, chosen = np.array(arrays[0], float), arrays[1] != 0
+    made[chosen] = arrays[2].reshape(-1)[:chosen.sum()]
+    return (made,)
+
+
+def _fill_in_source(arrays: Sequence[Array], call: Call) -> tuple[Array, ...]:
+    gradient, chosen = arrays[0], arrays[1] != 0
+    made = np.zeros(Annotation.shape(call.annotation.outputs[0], call.sizes))
+    made.reshape(-1)[:chosen.sum()] = gradient[chosen]
+    return (made,)
+
+
+def _fill_in_gradient(i: int, count: int, attributes: Mapping[str, Any]) -> Gradient | None:
+    return Gradient(f"fill_in_grad{i}", ("i1",)) if i != 1 else None
+
+
 def _places(arrays: Sequence[Array], call: Call) -> tuple[Array, ...]:
     """Where the ``count`` largest (or smallest) are along ``axis``, the first of equal ones first."""
     axis, x = call.attributes["axis"], np.asarray(arrays[0], float)
@@ -104,4 +122,7 @@ KERNELS.update({
     "gather_grad": Kernel(_gather_grad, of_input("gather", ("i1",))),
     "put": Kernel(_put, _put_gradient),
     "places": Kernel(_places),
+    "fill_in": Kernel(_fill_in, _fill_in_gradient),
+    "fill_in_grad0": Kernel(lambda arrays, call: (arrays[0] * (arrays[1] == 0),)),
+    "fill_in_grad2": Kernel(_fill_in_source),
 })

@@ -73,6 +73,13 @@ def _put(inputs: Sequence[Tensor], call: KernelCall) -> tuple[Tensor, ...]:
     return (inputs[0].scatter(axis, rows, call.attributes["value"]),)
 
 
+def _fill_in_source(inputs: Sequence[Tensor], call: KernelCall) -> tuple[Tensor, ...]:
+    made = inputs[0].new_zeros(shape_of(call, call.outputs[0]))
+    found = inputs[0][inputs[1] != 0]
+    made.view(-1)[:len(found)] = found
+    return (made,)
+
+
 def _places(inputs: Sequence[Tensor], call: KernelCall) -> tuple[Tensor, ...]:
     axis = call.attributes["axis"]
     order = torch.sort(inputs[0], dim=axis, descending=call.attributes["largest"], stable=True).indices
@@ -80,4 +87,6 @@ def _places(inputs: Sequence[Tensor], call: KernelCall) -> tuple[Tensor, ...]:
 
 
 KERNELS.update({"index": _index, "index_grad": _index_grad, "gather": _gather, "gather_grad": _gather_grad,
-                "put": _put, "places": _places})
+                "put": _put, "places": _places, "fill_in_grad2": _fill_in_source,
+                "fill_in": lambda inputs, call: (inputs[0].masked_scatter(inputs[1] != 0, inputs[2]),),
+                "fill_in_grad0": lambda inputs, call: (inputs[0].masked_fill(inputs[1] != 0, 0),)})

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 import pytest
 
-from tests.support.communication import chunked_collective, error, pipelined, tensor_parallel
+from tests.support.communication import chunked_collective, error, pipelined, random_program, tensor_parallel
 from weft.models.communication.builder import Builder
 from weft.models.communication.interpreter import random_values
 from weft.models.communication.optimizers import data_parallel
@@ -60,6 +61,20 @@ def test_what_is_left_out_is_no_better(program: Program, prices: Prices) -> None
     tuned = tune(program, prices, (1, 4), every_chain=False, effort=4.0)
     assert tuned.microseconds == pytest.approx(best.makespan) and tuned.proven
     assert tuned.choices.tried == len(every.variants) > len(tuned.choices.variants)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_best_of_random_programs_is_not_left_out(seed: int) -> None:
+    draw = random.Random(seed)
+    program = random_program(draw)
+    prices = Prices(bandwidth=draw.choice([1e8, 1e9]), memory=draw.choice([1e9, 1e10]), launch=draw.choice([0.0, 3e-6]),
+                    kernel=1e-6, flops=1e10)
+    some = schedules(program, 8).schedules
+    every = choices_of(program, prices, (1, 2), variants=some, leave_out=False)
+    best = solve_wide(every.problem, 1, effort=20.0)
+    tuned = tune(program, prices, (1, 2), variants=some, effort=10.0)
+    assert tuned.microseconds == best.makespan == best.makespan_bound and tuned.proven
+    assert error(program, tuned.program) < 1e-12
 
 
 def test_every_chain_is_a_variant() -> None:

@@ -107,3 +107,17 @@ def test_what_cannot_be_is_refused_in_a_sentence() -> None:
         Plan(program).split("silu", "d0", 2).tensor_parallel([0, 1])
     with pytest.raises(PlanError, match="there is no dimension 0 of a tensor 'words'"):
         Plan(program).along("words")
+    with pytest.raises(PlanError, match="operator 'silu' is in stage 0 and in stage 1; name it in one"):
+        Plan(program).pipeline(["einsum silu", "silu einsum_1"], [0, 1], "b", 2)
+    with pytest.raises(PlanError, match="'e0' has 4 elements in each part, which 3 parts do not divide"):
+        Plan(program).split("einsum", "e0", 3)
+    with pytest.raises(PlanError, match="'w0' is a reduction, whose parts give terms of a sum; it cannot be split as"):
+        Plan(program).split("einsum", "w0", 2, role="spatial")
+    with pytest.raises(PlanError, match="has no 'heads'; it has e0, b, w0, f"):
+        Plan(program).split("einsum", "heads", 2)
+    with pytest.raises(PlanError, match="there is no operator 'einsun'"):
+        Plan(program).split("einsun", "b", 2)
+    with pytest.raises(PlanError, match=r"the devices \[1, 1\] must be different; parts in turn are co_shard's"):
+        Plan(program).split("einsum", "b", 2).assign("einsum", [1, 1])
+    with pytest.raises(PlanError, match="no operator has a name that is given"):
+        Plan(program).co_shard("silu", {}, 2)

@@ -31,7 +31,8 @@ class ProgramOnRank:
     that a collective waits for the other ranks. ``half``: the type of elements of two bytes, bfloat16 by default.
 
     Raises ``ValueError`` where no process group is initialised, it has another number of ranks than the program, or
-    ranks have different programs.
+    ranks have different programs, and :class:`~weft.runtime.communication.channel.RankError` where another rank does
+    not make it too.
     """
 
     def __init__(self, program: Program, group: dist.ProcessGroup | None = None, device: torch.device | str = "cpu", *,

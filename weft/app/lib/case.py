@@ -60,6 +60,8 @@ class Placement:
     choices: Mapping[str, str] = field(default_factory=dict)
     #: With jobs, or micro-batches that differ: what ``problem`` is the plain problem of.
     rounds: Rounds | None = None
+    #: A valid schedule of ``problem`` that is known already: the answer is no worse.
+    start: Schedule | None = None
 
     @cached_property
     def whole(self) -> Problem:

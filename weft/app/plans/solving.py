@@ -2,9 +2,9 @@
 
 Each way to decide what is open is a plan (:mod:`weft.models.transform.choices`), each plan a block problem
 (:mod:`weft.models.transform.blocks`); they share one budget as the placements of a spec do (:mod:`weft.app.solve`), so
-the bound is one over all of them. The best schedule becomes an order of the plan, and what comes out is checked anew:
-its communications are derived again, and its times held against what every part reads
-(:mod:`weft.models.transform.auditing`).
+the bound is one over all of them, and the answer no worse than any in its own order. The best schedule becomes an order
+of the plan, and what comes out is checked anew: its communications are derived again, and its times held against what
+every part reads (:mod:`weft.models.transform.auditing`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from weft.models.transform.costs import GivenCosts, ModelledCosts, OperatorCosts
 from weft.models.transform.plan import Plan, Preserved
 from weft.models.transform.planned import Part, Planned
 from weft.models.transform.sequence import InSequence
+from weft.solver.judge.validate import violations
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
-from weft.solver.timing import time_orders
 from weft.text.units import time_text
 
 __all__ = ["Costs", "Machine", "SolvedPlan", "as_written", "solve_plan"]
@@ -154,7 +154,7 @@ def solve_plan(plan: Plan, machine: Machine, options: SearchOptions) -> SolvedPl
     if len(counts) > 1:  # the placements of a case run equal numbers of micro-batches
         made = {title: (variant, replace(blocks, turns=None)) for title, (variant, blocks) in made.items()}
         counts = {1}
-    placed = tuple(Placement(title if len(made) > 1 else "", blocks.folded, {"placement": title})
+    placed = tuple(Placement(title if len(made) > 1 else "", blocks.folded, {"placement": title}, start=_start(blocks))
                    for title, (_, blocks) in made.items())
     schedule = solve_case(Case(plan.program.name, placed, counts.pop()), options)
     variant, blocks = made[str(schedule.solver["placement"])]
@@ -163,12 +163,12 @@ def solve_plan(plan: Plan, machine: Machine, options: SearchOptions) -> SolvedPl
 
 def as_written(plan: Plan, machine: Machine) -> float:
     """Seconds of a step in the plan's own order: no search. Choices take their first option."""
-    blocks = plan_blocks(plan.preserve(machine.joined), machine.pricing)
-    return _written(blocks)
+    return plan_blocks(plan.preserve(machine.joined), machine.pricing).written.makespan
 
 
-def _written(blocks: PlanBlocks) -> float:
-    return max(operation.end for operation in time_orders(blocks.problem, 1, blocks.orders()))
+def _start(blocks: PlanBlocks) -> Schedule | None:
+    """The plan's own order, where it fits."""
+    return None if violations(blocks.written) else blocks.written
 
 
 def _variants(plan: Plan, machine: Machine) -> tuple[list[Variant], list[Refused], bool]:
@@ -207,8 +207,8 @@ def _answer(variant: Variant, blocks: PlanBlocks, schedule: Schedule, machine: M
     planned: Planned = replace(variant.planned, orders=(*variant.planned.orders, InSequence(parts)))
     plan = Plan.of(planned)
     done = plan.preserve(machine.joined)
-    found = SolvedPlan(plan, done, schedule, blocks, variant.options, considered, _written(blocks), tuple(refused),
-                       complete)
+    found = SolvedPlan(plan, done, schedule, blocks, variant.options, considered, blocks.written.makespan,
+                       tuple(refused), complete)
     faults = breaches(planned, found.times)
     if faults:
         raise AssertionError(f"the search gave a plan that is none: {faults[0]}")

@@ -90,8 +90,14 @@ def test_what_cannot_be_is_one_sentence_on_every_rank(found: list[Any]) -> None:
     assert all(wrong in sentence and "make it anew" in sentence for sentence in said["after"])
 
 
+def test_a_rank_that_fails_in_its_training_ends_the_others_step(found: list[Any]) -> None:
+    for rank, one in enumerate(found):
+        kind = "ValueError: " if rank == 1 else "RankError: rank 1 failed in the backward: "
+        assert one["mistakes"]["twice"].startswith(f"{kind}the gradient of 'last.bias' came a second time before")
+
+
 def test_a_rank_that_is_late_or_gone_leaves_no_other_waiting(found: list[Any]) -> None:
     others = [one["mistakes"] for rank, one in enumerate(found) if rank != 1]
     for said in others:
-        assert "waited 1 s for the other ranks in sum" in said["late"] and said["late"].startswith("RankError: ")
+        assert "waited 3 s for the other ranks in sum" in said["late"] and said["late"].startswith("RankError: ")
         assert "was left alone in sum: another rank's process has ended" in said["gone"]

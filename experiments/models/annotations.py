@@ -1,0 +1,95 @@
+"""How many operators of models that others wrote say how they split: annotations derived from captured graphs.
+
+Each model of :mod:`experiments.lib.foreign_models`, in fp64 with a batch of 4, is captured; ``known`` are the operators
+of its program that have an annotation, ``replicated`` those that every device computes whole, by kind. ``difference``:
+of the loss, or of any parameter's gradient, that the program's kernels compute in numpy, from torch's on the module,
+relative to the largest element (at least 1); ``None`` where an operator has no kernel. ``cut`` are the operators that
+:func:`weft.plans.tensor_parallel` cuts over 2 devices. Writes ``annotations.json``.
+
+    python -m experiments.models.annotations [--only GPT-2 ...] [--no-values]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from experiments.lib.foreign_models import MODELS, Model, made, precision
+from experiments.lib.provenance import RESULTS, Record
+from weft import plans
+from weft.models.transform.checking import run_dense
+
+ROWS = 4
+
+
+def row(name: str, *, values: bool) -> dict[str, Any]:
+    """One model's operators."""
+    with precision(name, torch.float64):
+        model = made(name, ROWS, torch.float64)
+        try:
+            program = plans.program(model.module, model.args, model.kwargs)
+        except ValueError as refusal:
+            return {"model": name, "refused": str(refusal)}
+        loss = model.module(*model.args, **model.kwargs)
+    loss = loss if isinstance(loss, Tensor) else loss.loss
+    unknown = Counter(one.kind.removeprefix("aten.") for one in program.operations if one.kind.startswith("aten."))
+    count = len(program.operations)
+    found = {"model": name, "operators": count, "known": count - unknown.total(), "replicated": dict(unknown)}
+    if not unknown:
+        plan = plans.tensor_parallel(plans.Plan(program), range(2))
+        found["cut"] = sum(any(cut.along for cut in plan.planned.cuts_of(one.name)) for one in program.operations)
+        if values:
+            found["difference"] = difference(model, program, loss)
+    return found
+
+
+def difference(model: Model, program: plans.Program, loss: Tensor) -> float:
+    """Of loss and gradients from torch's."""
+    torch.autograd.backward(loss)
+    given = {name: tensor.detach().numpy() for name, tensor in (
+        *model.module.named_parameters(remove_duplicate=False), *model.module.named_buffers(remove_duplicate=False))}
+    exported = torch.export.export(model.module, model.args, model.kwargs)
+    given |= {name: one.detach().numpy() for name, one in exported.constants.items() if isinstance(one, Tensor)}
+    inputs = [name for name, tensor in program.tensors.items() if tensor.source == "input"]
+    given |= {name: model.kwargs[name].numpy() for name in inputs if name in model.kwargs}
+    given |= dict(zip([name for name in inputs if name not in given], [one.numpy() for one in model.args], strict=True))
+    output = next(name for name in program.outputs if program.tensors[name].shape == ())
+    found = run_dense(plans.with_backward(program, [output]), given | {f"d({output}) given": np.ones(())})
+    most = abs(float(found[output]) - float(loss))
+    for parameter in model.module.parameters():
+        names = [name for name, one in model.module.named_parameters(remove_duplicate=False) if one is parameter]
+        total = sum((found[f"d({name})"] for name in names if f"d({name})" in found), np.zeros(parameter.shape))
+        wanted = np.zeros(parameter.shape) if parameter.grad is None else parameter.grad.numpy()
+        most = max(most, float(np.abs(total - wanted).max()) / max(1.0, float(np.abs(wanted).max())))
+    return most
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Count, print and write all models; those whose package is missing are left out, and said."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--only", nargs="*", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--values", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--output", type=Path, default=RESULTS / "annotations.json")
+    options = parser.parse_args(arguments)
+    record = Record(options.output)
+    report: list[dict[str, Any]] = []
+    for name in options.only:
+        try:
+            report.append(row(name, values=options.values))
+        except ImportError as missing:
+            report.append({"model": name, "missing": missing.name})
+        print(json.dumps(report[-1]), flush=True)
+    record.write({"rows": report})
+    return 0
+
+
+if __name__ == "__main__":
+    main()
