@@ -22,7 +22,7 @@ from weft.runtime.communication.buckets import Bucket, Summing, buckets_of
 from weft.runtime.communication.channel import Channel, Pending, meeting
 from weft.runtime.communication.collectives import all_gather, all_reduce, reduce_scatter
 from weft.runtime.communication.options import groups_of, require_fitting, require_options
-from weft.runtime.communication.reads import Readers
+from weft.runtime.communication.reads import Readers, require_unread
 from weft.runtime.communication.rules import RULES
 from weft.runtime.communication.slices import Slice
 
@@ -54,10 +54,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     Gradients are handed over: ``.grad`` is ``None`` after the backward. Of several backwards a step, all but the last
     run within :meth:`accumulating`. Between :meth:`step` and the next forward, call :meth:`wait` before reading
-    parameters yourself; saving and loading the module's state dict do.
+    parameters yourself; saving and loading the module's state dict do. So must a forward that reads what a child
+    module owns before it calls that child. Copies of the module have no optimizer.
 
-    Raises ``ValueError`` for options that cannot be, a module without parameters to train, ranks with other parameters
-    or options, and where no process group is initialised.
+    Raises ``ValueError`` for options that cannot be, a module without parameters to train or with such an optimizer
+    already, ranks with other parameters or options, and where no process group is initialised.
     """
 
     def __init__(self, module: nn.Module, rule: str = "adam", *, lr: float = 1e-3,
@@ -67,6 +68,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
                  group: dist.ProcessGroup | None = None, bucket_bytes: int = BUCKET, timeout: float = 60.0) -> None:
         if rule not in RULES:
             raise ValueError(f"there is no rule {rule!r}: take one of {', '.join(RULES)}")
+        require_unread(module)
         self.rule, self.clip_norm = rule, clip_norm
         defaults = {"lr": lr, "betas": tuple(betas), "eps": RULES[rule].eps if eps is None else eps,
                     "weight_decay": RULES[rule].weight_decay if weight_decay is None else weight_decay}
