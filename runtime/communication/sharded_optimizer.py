@@ -123,7 +123,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update the slices and start gathering the parameters. All ranks call it together.
 
-        Raises :class:`~weft.runtime.communication.channel.RankError` where another rank has failed.
+        Raises :class:`~weft.runtime.communication.channel.RankError` where another rank has failed. After any error,
+        here or in a hook of the backward, the optimizer has to be made anew on all ranks.
         """
         if closure is not None:
             raise ValueError("ShardedOptimizer takes no closure: its gradients are summed during the backward")
@@ -189,12 +190,18 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 {key: value for key, value in options[names[0]].items() if key != "params"})
 
     def close(self) -> None:
-        """Take the hooks from the module and end the channel, when the parameters are there."""
-        self.wait()
-        self._readers.remove()
-        for hook in self._hooks:
-            hook.remove()
-        self._channel.close()
+        """Take the hooks from the module and end the channel, when the parameters are there.
+
+        Raises :class:`~weft.runtime.communication.channel.RankError` where they never will be; the hooks are gone then
+        too.
+        """
+        try:
+            self.wait()
+        finally:
+            self._readers.remove()
+            for hook in self._hooks:
+                hook.remove()
+            self._channel.close()
 
     # -- gradients -----------------------------------------------------------------------------------------------------
 
