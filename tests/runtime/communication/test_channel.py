@@ -89,7 +89,7 @@ def test_after_a_failure_and_when_it_is_closed_nothing_starts(alone: None) -> No
     channel = Channel()
     with pytest.raises(ZeroDivisionError), channel.telling("a division"):
         _ = 1 / 0
-    with pytest.raises(RankError, match="rank 0 failed in a division: .* has to be made anew, on all ranks"):
+    with pytest.raises(RankError, match=r"rank 0 failed in a division: .* has to be made anew, on all ranks"):
         channel.start("a sum", lambda: None)
     closed = Channel()
     closed.close()

@@ -155,11 +155,17 @@ def test_what_cannot_be_is_refused_with_a_sentence() -> None:
     optimizer = ShardedOptimizer(module)
     with pytest.raises(ValueError, match="takes no closure"):
         optimizer.step(lambda: 0.0)
+    with pytest.raises(ValueError, match="takes no more parameters"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
+    with pytest.raises(TypeError, match=r"cannot be copied or pickled, .* take its state_dict\(\)"):
+        copy.deepcopy(optimizer)
+    with pytest.raises(ValueError, match="trains a module, not generator"):
+        ShardedOptimizer(module.parameters())  # type: ignore[arg-type]
     backward(loss(module))
     with pytest.raises(ValueError, match="came a second time before step"):
         backward(loss(module))
     optimizer.zero_grad()
-    with pytest.raises(RankError, match="came a second time .* has to be made anew, on all ranks"):
+    with pytest.raises(RankError, match=r"came a second time .* has to be made anew, on all ranks"):
         optimizer.step()
     optimizer.close()
     ShardedOptimizer(module).close()
