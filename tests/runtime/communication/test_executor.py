@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -29,7 +30,7 @@ def alone() -> Iterator[None]:
 
 
 def given(program: Program) -> dict[str, Tensor]:
-    return {name: torch.tensor(value) for name, value in random_values(program).items()}
+    return {name: torch.tensor(np.asarray(value)) for name, value in random_values(program).items()}
 
 
 def wanted(program: Program) -> Tensor:
