@@ -3,8 +3,10 @@
 Each model of :mod:`experiments.lib.foreign_models`, in fp64 with a batch of 4, is captured; ``known`` are the operators
 of its program that have an annotation, ``replicated`` those that every device computes whole, by kind. ``difference``:
 of the loss, or of any parameter's gradient, that the program's kernels compute in numpy, from torch's on the module,
-relative to the largest element (at least 1); ``None`` where an operator has no kernel. ``cut`` are the operators that
-:func:`weft.plans.tensor_parallel` cuts over 2 devices. Writes ``annotations.json``.
+relative to the largest element (at least 1). ``cut`` are the operators that :func:`weft.plans.tensor_parallel` cuts
+over 2 devices, ``weights_cut`` how many of those that read weights of two dimensions or more (``of_weights``),
+``communications`` what that plan sends in a step, and ``parallel_difference`` how far what 2 virtual devices compute is
+from what one does. Writes ``annotations.json``.
 
     python -m experiments.models.annotations [--only GPT-2 ...] [--no-values]
 """
@@ -44,26 +46,39 @@ def row(name: str, *, values: bool) -> dict[str, Any]:
     count = len(program.operations)
     found = {"model": name, "operators": count, "known": count - unknown.total(), "replicated": dict(unknown)}
     if not unknown:
-        plan = plans.tensor_parallel(plans.Plan(program), range(2))
-        found["cut"] = sum(any(cut.along for cut in plan.planned.cuts_of(one.name)) for one in program.operations)
+        output = next(name for name in program.outputs if program.tensors[name].shape == ())
+        whole = plans.with_backward(program, [output])
+        plan = plans.tensor_parallel(plans.Plan(whole), range(2))
+        done = plan.preserve()
+        of_weights = [one.name for one in program.operations if any(
+            program.tensors[name].source == "parameter" and len(program.tensors[name].shape) > 1
+            for name in one.inputs)]
+        cut = {one.name for one in program.operations if any(cut.along for cut in plan.planned.cuts_of(one.name))}
+        found |= {"cut": len(cut), "of_weights": len(of_weights), "weights_cut": len(cut & set(of_weights)),
+                  "communications": len(done.communications)}
         if values:
-            found["difference"] = difference(model, program, loss)
+            given = arrays(model, program) | {f"d({output}) given": np.ones(())}
+            found |= {"difference": difference(model, run_dense(whole, given), output, loss),
+                      "parallel_difference": done.error(given)}
     return found
 
 
-def difference(model: Model, program: plans.Program, loss: Tensor) -> float:
-    """Of loss and gradients from torch's."""
-    torch.autograd.backward(loss)
+def arrays(model: Model, program: plans.Program) -> dict[str, Any]:
+    """Parameters, buffers, constants and inputs by the program's names."""
     given = {name: tensor.detach().numpy() for name, tensor in (
         *model.module.named_parameters(remove_duplicate=False), *model.module.named_buffers(remove_duplicate=False))}
     exported = torch.export.export(model.module, model.args, model.kwargs)
     given |= {name: one.detach().numpy() for name, one in exported.constants.items() if isinstance(one, Tensor)}
     inputs = [name for name, tensor in program.tensors.items() if tensor.source == "input"]
     given |= {name: model.kwargs[name].numpy() for name in inputs if name in model.kwargs}
-    given |= dict(zip([name for name in inputs if name not in given], [one.numpy() for one in model.args], strict=True))
-    output = next(name for name in program.outputs if program.tensors[name].shape == ())
-    found = run_dense(plans.with_backward(program, [output]), given | {f"d({output}) given": np.ones(())})
-    most = abs(float(found[output]) - float(loss))
+    rest = [name for name in inputs if name not in given]
+    return given | dict(zip(rest, [one.numpy() for one in model.args], strict=True))
+
+
+def difference(model: Model, found: dict[str, Any], output: str, loss: Tensor) -> float:
+    """Of loss and gradients from torch's."""
+    torch.autograd.backward(loss)
+    most = abs(float(found[output]) - float(loss.detach()))
     for parameter in model.module.parameters():
         names = [name for name, one in model.module.named_parameters(remove_duplicate=False) if one is parameter]
         total = sum((found[f"d({name})"] for name in names if f"d({name})" in found), np.zeros(parameter.shape))

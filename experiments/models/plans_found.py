@@ -53,7 +53,9 @@ def row(name: str, published: Published, effort: float) -> dict[str, Any]:
     devices = {"devices": DEVICES[name]} if name in DEVICES else {}
     plan, machine = published.plan(**devices), replace(MACHINE, grain=GRAIN.get(name))
     found = solve_plan(plan, machine, SearchOptions(600.0, effort))
-    hand = {schedule: as_written(published.plan(schedule, **devices), machine) for schedule in BY_HAND} if published.pipeline else {"as listed": found.written}
+    hand = {"as listed": found.written}
+    if published.pipeline:
+        hand = {schedule: as_written(published.plan(schedule, **devices), machine) for schedule in BY_HAND}
     sent = Counter(kind for entry in found.done.communications for kind in entry.kinds)
     period = found.period
     return {"plan": name, "title": published.title, "source": published.source, "devices": len(found.done.peaks),

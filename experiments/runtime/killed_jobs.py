@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     record = Record(options.output)
     os.environ.pop("RANK", None)
-    found: dict[str, Any] = {"steps": STEPS, "ranks": RANKS}
+    rows: list[dict[str, Any]] = []
     wrong: list[str] = []
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "plan.json"
@@ -116,7 +116,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         alone = {job: own or [] for job, own in one["alone"].items()}
         asked = SharedOptions(STAGES, stretched=True)
         saving = replace(asked, checkpoint=Path(name) / "saved", checkpoint_every=1)
-        found["one set"] = {"seconds": one["seconds"], "predicted": one["predicted"], "jobs": one["together"]}
+        rows.append({"run": "one set of processes", "seconds": one["seconds"], "predicted": one["predicted"],
+                     "jobs": one["together"]})
+        print(json.dumps(rows[-1]))
         runs: dict[str, tuple[SharedOptions, Callable[[Sequence[Worker], Path], None] | None, tuple[str, ...]]] = {
             "own processes": (asked, None, ()),
             "pipeline's rank 1 killed": (saving, killing(lambda w: w.job == "pipeline" and w.rank == 1, "pipeline"),
@@ -126,10 +128,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for title, (how, beside, ended) in runs.items():
             if options.runs == "killed" and title != "pipeline's rank 1 killed":
                 continue
-            found[title] = told(replay_in_processes(path, how, beside=beside))
-            wrong += [f"{title}: {fault}" for fault in faults(found[title], alone, ended)]
-            print(title, json.dumps(found[title]))
-    record.write({**found, "wrong": wrong})
+            rows.append({"run": title, **told(replay_in_processes(path, how, beside=beside))})
+            wrong += [f"{title}: {fault}" for fault in faults(rows[-1], alone, ended)]
+            print(json.dumps(rows[-1]))
+    record.write({"steps": STEPS, "ranks": RANKS, "rows": rows, "wrong": wrong})
     print(*wrong or ["all losses are those of each job alone"], sep="\n")
     return int(bool(wrong))
 

@@ -22,7 +22,7 @@ from weft.models.layouts.conversion import convert
 from weft.models.layouts.layout import Layout, LayoutError, Placed
 from weft.models.layouts.prices import Prices, uniform
 from weft.models.transform.annotation import Dimensions, PlanError
-from weft.models.transform.planned import Planned, assign, split
+from weft.models.transform.planned import Cut, Planned
 
 __all__ = ["along", "tensor_parallel"]
 
@@ -51,11 +51,9 @@ def tensor_parallel(planned: Planned, devices: Sequence[int], operators: str = "
         cuts[name] = tuple(cut for cut in planned.cuts.get(name, ()) if cut.in_turn)
     planned = replace(planned, cuts=cuts)
     chosen = _Choice(planned, names, tuple(devices), prices or uniform(), bandwidth).best()
-    for name in names:
-        if chosen[name] is not None and len(devices) > 1:
-            planned = split(planned, name, chosen[name] or "", len(devices))
-        planned = assign(planned, name, devices)
-    return planned
+    if len(devices) > 1:
+        cuts |= {name: (*cuts[name], Cut(chosen[name], len(devices))) for name in names}
+    return replace(planned, cuts=cuts, devices={**planned.devices, **dict.fromkeys(names, tuple(devices))})
 
 
 def along(planned: Planned, tensor: str, axis: int = 0) -> dict[str, str]:
@@ -122,13 +120,8 @@ class _Choice:
 
     def _labels(self, name: str) -> tuple[_Label, ...]:
         """What an operator may be cut along: one that reads a weight, along the weight's names where one divides."""
-        operation, found = self.operations[name], []
-        for one in operation.annotation.names:
-            try:
-                split(self.planned, name, one, len(self.devices))
-            except PlanError:
-                continue
-            found.append(one)
+        operation = self.operations[name]
+        found = [one for one in operation.annotation.names if self._divides(name, one)]
         weights = [{one for axis in dimensions for one in axis}
                    for tensor, dimensions in zip(operation.inputs, operation.annotation.inputs, strict=True)
                    if self.program.tensors[tensor].source == "parameter" and self.program.tensors[tensor].gradient
@@ -139,6 +132,14 @@ class _Choice:
         if not any(self.program.tensors[tensor].gradient for tensor in operation.outputs):
             return (None,)  # masks, places and the like: small, and read by many
         return (None, *found)
+
+    def _divides(self, name: str, one: str) -> bool:
+        """Whether a name may be cut into a part for each device."""
+        operation = self.operations[name]
+        dimensions = (*operation.annotation.inputs, *operation.annotation.outputs)
+        before = [axis[:axis.index(one)] for tensor in dimensions for axis in tensor if one in axis]
+        return operation.annotation.role(one) != "frozen" and self.sizes[name][one] % len(self.devices) == 0 and all(
+            operation.sizes[other] == 1 for outer in before for other in outer)
 
     # -- costs -----------------------------------------------------------------------------------------------------
 
@@ -208,34 +209,43 @@ class _Choice:
 
 def _least(names: Sequence[str], factors: Sequence[_Factor]) -> Mapping[str, int]:
     """The choice of each name for which the factors add up to least."""
-    left, waiting = list(factors), set(names)
-    taken: list[tuple[str, tuple[str, ...], NDArray[np.int64]]] = []
+    of: dict[str, list[_Factor]] = {name: [] for name in names}
+    for factor in factors:
+        for name in factor.names:
+            of[name].append(factor)
     position = {name: i for i, name in enumerate(names)}
     counts = {name: length for factor in factors for name, length in zip(factor.names, factor.table.shape, strict=True)}
-    while waiting:
-        near = {name: {one for factor in left if name in factor.names for one in factor.names} for name in waiting}
-        name = min(waiting, key=lambda one: (math.prod(counts[other] for other in near[one]), position[one]))
-        some = [factor for factor in left if name in factor.names]
-        left = [factor for factor in left if name not in factor.names]
-        others = tuple(sorted(near[name] - {name}, key=position.__getitem__))
-        if math.prod(counts[one] for one in (*others, name)) > _LARGEST:
+    sizes = {name: _together(of[name], counts) for name in names}
+    taken: list[tuple[str, tuple[str, ...], NDArray[np.int64]]] = []
+    while sizes:
+        name = min(sizes, key=lambda one: (sizes[one], position[one]))
+        some, size = of.pop(name), sizes.pop(name)
+        others = tuple(sorted({one for factor in some for one in factor.names} - {name}, key=position.__getitem__))
+        if size > _LARGEST:
             alone = sum(_spread(factor, (name,)) for factor in some if factor.names == (name,))
-            fixed = int(np.argmin(alone))
-            left += [_Factor(tuple(one for one in factor.names if one != name),
-                             np.take(factor.table, fixed, axis=factor.names.index(name)))
-                     for factor in some if len(factor.names) > 1]
-            taken.append((name, (), np.array(fixed)))
+            chosen = int(np.argmin(alone))
+            made = [_Factor(tuple(one for one in factor.names if one != name),
+                            np.take(factor.table, chosen, axis=factor.names.index(name)))
+                    for factor in some if len(factor.names) > 1]
+            taken.append((name, (), np.array(chosen)))
         else:
             whole = sum(_spread(factor, (*others, name)) for factor in some)
             assert isinstance(whole, np.ndarray)
+            made = [_Factor(others, whole.min(axis=-1))] if others else []
             taken.append((name, others, np.asarray(whole.argmin(axis=-1))))
-            if others:
-                left.append(_Factor(others, whole.min(axis=-1)))
-        waiting.remove(name)
-    chosen: dict[str, int] = {}
+        for other in others:
+            of[other] = [factor for factor in of[other] if name not in factor.names]
+            of[other] += [factor for factor in made if other in factor.names]
+            sizes[other] = _together(of[other], counts)
+    found: dict[str, int] = {}
     for name, others, at in reversed(taken):
-        chosen[name] = int(at[tuple(chosen[other] for other in others)])
-    return chosen
+        found[name] = int(at[tuple(found[other] for other in others)])
+    return found
+
+
+def _together(factors: Sequence[_Factor], counts: Mapping[str, int]) -> int:
+    """Entries of the table of all names of these factors."""
+    return math.prod(counts[name] for name in {one for factor in factors for one in factor.names})
 
 
 def _spread(factor: _Factor, names: Sequence[str]) -> _Table:

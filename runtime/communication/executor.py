@@ -131,15 +131,17 @@ class ProgramExecutor:
         if self._failed is not None:
             raise RankError(f"this program has failed before, make it anew: {self._failed}")
         self.laps = []
+        channel = self._lanes["network"].channel
         try:
-            with self._lanes["network"].channel.telling("the program"), torch.no_grad():
+            with channel.telling("the program"), torch.no_grad():
                 values = self._checked(given)
                 pendings: dict[Key, Pending] = {}
                 for instruction in self.program.instructions:
                     if isinstance(instruction, Wait):
                         self._wait(instruction.keys, pendings, values)
                     elif instruction.lane == "compute":
-                        self._run(instruction, values, self._computing)
+                        with channel.telling(f"the stage {instruction.key[0]!r}"):
+                            self._run(instruction, values, self._computing)
                     else:
                         pendings[instruction.key] = self._start(instruction, values, pendings)
                 self._wait(tuple(pendings), pendings, values)

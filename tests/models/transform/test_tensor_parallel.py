@@ -11,6 +11,7 @@ import torch
 from tests.support.planned_models import CAPTURED, made
 from weft.api.plans import program as program_of
 from weft.api.plans import tensor_parallel
+from weft.models.transform import tensor_parallel as tensor_parallel_of
 from weft.models.transform.annotation import PlanError
 from weft.models.transform.backward import with_backward
 from weft.models.transform.checking import run_dense
@@ -66,7 +67,7 @@ def test_a_captured_gpt_is_cut_as_megatron_cuts_it() -> None:
     assert len(inside) == 2 * 4 + 1  # two of each block forward, two backward, one of the head's input
 
 
-def test_the_least_is_that_of_all_choices() -> None:
+def test_the_least_is_that_of_all_choices(monkeypatch: pytest.MonkeyPatch) -> None:
     draw = np.random.default_rng(0)
     names = [f"o{i}" for i in range(6)]
     counts = {name: int(draw.integers(1, 4)) for name in names}
@@ -81,6 +82,9 @@ def test_the_least_is_that_of_all_choices() -> None:
         best = min(cost(dict(zip(names, every, strict=True)))
                    for every in itertools.product(*(range(counts[name]) for name in names)))
         assert cost(dict(_least(names, factors))) == pytest.approx(best, abs=1e-12)
+        monkeypatch.setattr(tensor_parallel_of, "_LARGEST", 4)  # some are taken on their own
+        assert cost(dict(_least(names, factors))) >= best - 1e-12
+        monkeypatch.undo()
 
 
 def test_groups_of_other_sizes_follow_each_other_in_a_pipeline() -> None:

@@ -14,6 +14,7 @@ from tests.support.one_rank import one_rank
 from weft.app.communication.lowering import Emulated
 from weft.app.communication.run import ProgramOnRank
 from weft.models.communication.builder import Builder
+from weft.models.communication.functions import FUNCTIONS, Function
 from weft.models.communication.interpreter import random_values, results, run
 from weft.models.communication.program import Program
 from weft.models.communication.schedules import fused_parts
@@ -79,6 +80,21 @@ def test_what_does_not_fit_is_refused_with_a_sentence(change: dict[str, Any], se
     assert str(told.value).endswith(sentence)
     with pytest.raises(RankError, match="failed before, make it anew: "):
         on_rank.run(given(program))
+    on_rank.close()
+
+
+def test_a_stage_that_fails_is_named_to_the_other_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Any, one: Tensor) -> Tensor:
+        raise MemoryError(f"no room for {one.numel()} elements")
+
+    monkeypatch.setitem(FUNCTIONS, "fails", Function("fails", 1, fail))
+    builder = Builder("failing", 1, itemsize=8)
+    program = builder.build(builder.pointwise("bad", "fails", builder.input("x", (4,))))
+    on_rank = ProgramOnRank(program)
+    with pytest.raises(MemoryError, match="no room for 4 elements"):
+        on_rank.run(given(program))
+    told = on_rank._executor._channels["network"].told.read()
+    assert told == "rank 0 failed in the stage 'bad': no room for 4 elements"
     on_rank.close()
 
 

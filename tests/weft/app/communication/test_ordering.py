@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -86,6 +87,8 @@ def test_the_schedule_of_another_program_is_refused() -> None:
     found = tuned()
     with pytest.raises(CommunicationError, match="which this program does not run"):
         Order(sliced_optimizer("adam", 2, (16, 3)), found.schedule).steps()
+    with pytest.raises(CommunicationError, match="has 2 runs of its blocks: give one of 1"):
+        Order(found.program, replace(found.schedule, micro_batches=2)).steps()
 
 
 def ends(order: Sequence[int], p: int, q: int, o: int) -> int:

@@ -37,6 +37,12 @@ def test_every_program_computes_what_the_interpreter_does(found: list[Any]) -> N
         assert len(one["chunks"]) >= 2 * len(CHUNKS) + 14 and worst(one["chunks"], "worst") < TOLERANCE
 
 
+def test_what_the_search_chose_runs_in_the_order_of_its_schedule(found: list[Any]) -> None:
+    for one in found:
+        assert len(one["searched"]) == (2 if len(found) == 2 else 1) and worst(one["searched"], "worst") < TOLERANCE
+        assert any(row["chunks"] > 1 for row in one["searched"].values())
+
+
 def test_two_ranks_are_equal_bit_for_bit_in_any_chunks_and_programs(found: list[Any]) -> None:
     """But where the matmul is in chunks: then its rows may be summed in another order. Three add in another order."""
     for one in found:
