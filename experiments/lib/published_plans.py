@@ -17,16 +17,17 @@ from weft.models.transform.backward import with_backward, with_update
 from weft.models.transform.plan import Plan
 from weft.models.transform.program import Program, ProgramBuilder
 
-__all__ = ["PLANS", "Published", "Schedule", "decoder", "numbers", "recycled"]
+__all__ = ["PLANS", "Published", "Schedule", "decoder", "interlaced", "numbers", "piped", "recycled"]
 
 #: How a pipeline's micro-batches are ordered by hand; or not, for a search.
 Schedule: TypeAlias = Literal["1f1b", "gpipe", "open"]
 
 
 def decoder(batch: int = 4, sequence: int = 8, width: int = 16, heads: int = 4, *, layers: int = 1,
-            vocabulary: int = 24, update: bool = False) -> Program:
-    """Decoder layers with fused attention, and a loss of tokens; ``update``: with steps of Adam."""
-    b = ProgramBuilder("decoder")
+            vocabulary: int = 24, update: bool = False, itemsize: int = 8) -> Program:
+    """Decoder layers with fused attention, and a loss of tokens; ``update``: with steps of Adam; ``itemsize``: bytes of
+    a number."""
+    b = ProgramBuilder("decoder", itemsize)
     x = b.add("embed", "embedding", "v+ m, b s -> b s m", [b.parameter("table", (vocabulary, width)),
                                                          b.input("tokens", (batch, sequence))])
     for i in range(layers):
@@ -118,13 +119,22 @@ def co_shard(schedule: Schedule = "open") -> Plan:
     return Plan(decoder(layers=2)).co_shard("l0.up l0.act l0.down", "f", 4).assign("*", 0)
 
 
-def interlaced(schedule: Schedule = "open", devices: int = 4) -> Plan:
+def interlaced(schedule: Schedule = "open", devices: int = 4, program: Program | None = None,
+               micro_batches: int = 4) -> Plan:
     """Stages on devices of their own in a pipeline; the vocabulary's table and logits on all of them in between."""
-    plan = Plan(decoder(batch=8, layers=devices, vocabulary=64))
+    plan = Plan(program or decoder(batch=8, layers=devices, vocabulary=64))
     every = range(devices)
-    plan.split("embed head", "v", devices).assign("embed head", every).split("embed head", "b", 4, in_turn=True)
+    plan.split("embed head", "v", devices).assign("embed head", every)
+    plan.split("embed head", "b", micro_batches, in_turn=True)
     stages = [f"l{i}.*" + (" entropy loss" if i == devices - 1 else "") for i in every]
-    return plan.pipeline(stages, list(every), "b", 4, schedule=schedule)
+    return plan.pipeline(stages, list(every), "b", micro_batches, schedule=schedule)
+
+
+def piped(schedule: Schedule, devices: int, program: Program, micro_batches: int) -> Plan:
+    """The same model in a plain pipeline: the table on the first device, the logits on the last."""
+    stages = [f"l{i}.*" for i in range(devices)]
+    stages[0], stages[-1] = f"embed {stages[0]}", f"{stages[-1]} head entropy loss"
+    return Plan(program).pipeline(stages, list(range(devices)), "b", micro_batches, schedule=schedule)
 
 
 def three_forwards(schedule: Schedule = "open", devices: int = 2) -> Plan:
@@ -158,7 +168,8 @@ class Published:
     pipeline: bool
 
 
-PLANS = {name: Published(title, source, plan, frozenset(kinds), plan in (interlaced, three_forwards)) for name, title, source, plan, kinds in (
+PLANS = {name: Published(title, source, plan, frozenset(kinds), plan in (interlaced, three_forwards))
+         for name, title, source, plan, kinds in (
     ("megatron", "tensor parallelism with sequence parallelism", "Korthikanti et al., MLSys 2023", megatron,
      ("all_gather", "reduce_scatter")),
     ("co-shard", "co-shard", "Lin et al., OSDI 2024", co_shard, ()),

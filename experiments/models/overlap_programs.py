@@ -2,8 +2,8 @@
 
 - ``known``: a matmul, an all-reduce and something pointwise whose best numbers of chunks are known (1297.5 us in 8,
   1054.375 in 16, 1217.5 in 4): chosen and proven of 1, 2, 4, 8 and 16, as written and with all that the passes reach.
-- ``updates``: data parallel SGD, Adam and LAMB by the size of the weight: AR-C, RS-C-AG and the like, and what is
-  chosen of all programs.
+- ``updates``: data parallel SGD (with momentum and without), Adam and LAMB by the size of the weight: AR-C, RS-C-AG
+  and the like, and what is chosen of all programs.
 - ``layers``: a tensor-parallel matmul, its all-reduce, bias, dropout and residual; the same as a pipeline stage's end,
   whose result is sent to the next group.
 - ``values``: the largest difference between the program as written and all that the passes reach, with small tensors.
@@ -13,7 +13,7 @@ are assumptions (:data:`PRICES`): what is compared are programs at the same pric
 exits with 1 where a known number is missed or not proven, a value differs, or something found is worse than a
 schedule beside it.
 
-    python -m experiments.models.overlap_programs [--only known updates layers values] [--most 67108864]
+    python -m experiments.models.overlap_programs [--only known updates layers values] [--most N] [--optimizers lamb]
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ KNOWN = (((1000, 1000, 100, 20), 1297.5, 8), ((1000, 500, 50, 20), 1054.375, 16)
 COUNTS = (1, 2, 4, 8, 16)
 #: A rank's all-reduces at 60 GB/s, sends at 12, memory at 700 GB/s, 60 TFLOP/s; 20 us a collective, 5 us a kernel.
 PRICES = comm.Prices(bandwidth=60e9, link=12e9, memory=700e9, flops=60e12, launch=20e-6, kernel=5e-6)
+OPTIMIZERS = ("sgd", "momentum", "adam", "lamb")
 PARTS = ("known", "updates", "layers", "values")
 EFFORT = 10.0
 
@@ -59,7 +60,8 @@ def row(name: str, program: comm.Program, prices: comm.Prices, published: Sequen
         beside[wanted] = {"whole_us": whole.microseconds, "us": chunked.microseconds, "chunks": chunked.chunks}
     return {"case": name, "programs": len(reached.schedules), "complete": reached.complete,
             "left_to_search": len(best.choices.variants), "chosen": best.variant, "chunks": best.chunks,
-            "chain": list(best.chain), "found_us": best.microseconds, "bound_us": best.bound, "proven": best.proven,
+            "chains": [list(chain) for chain in best.chains], "found_us": best.microseconds, "bound_us": best.bound,
+            "proven": best.proven,
             "state_bytes": best.program.state_bytes(), "state_bytes_written": program.state_bytes(),
             "beside": beside}
 
@@ -70,9 +72,11 @@ def known() -> list[dict[str, Any]]:
     for times, best, count in KNOWN:
         program, prices = chunked_collective(*times)
         as_written = comm.schedules(program).schedules[:1]
-        choices = comm.choices_of(program, prices, COUNTS, variants=as_written, leave_out=False)
-        chunks = comm.tune(program, prices, COUNTS, variants=as_written, leave_out=False, effort=EFFORT)
-        every = comm.tune(program, prices, COUNTS, leave_out=False, effort=3 * EFFORT)
+        choices = comm.choices_of(program, prices, COUNTS, variants=as_written, every_chain=False,
+                                  leave_out=False)
+        chunks = comm.tune(program, prices, COUNTS, variants=as_written, every_chain=False, leave_out=False,
+                           effort=EFFORT)
+        every = comm.tune(program, prices, COUNTS, every_chain=False, leave_out=False, effort=3 * EFFORT)
         rows.append({"times_us": times, "known_us": best, "known_chunks": count,
                      "options": list(choices.problem.choices.get("chunks", ())), "chunks": chunks.chunks,
                      "found_us": chunks.microseconds, "bound_us": chunks.bound, "all": every.variant,
@@ -81,10 +85,10 @@ def known() -> list[dict[str, Any]]:
     return rows
 
 
-def updates(most: int) -> list[dict[str, Any]]:
+def updates(optimizers: Sequence[str], most: int) -> list[dict[str, Any]]:
     """By optimizer and elements of the weight, on 8 ranks."""
     rows = []
-    for optimizer in ("sgd", "adam", "lamb"):
+    for optimizer in optimizers:
         for elements in (2**14, 2**18, 2**22, 2**26):
             if elements <= most:
                 program = comm.data_parallel(optimizer, 8, (elements,))
@@ -106,11 +110,11 @@ def layers(most: int) -> list[dict[str, Any]]:
     return rows
 
 
-def values() -> list[dict[str, Any]]:
+def values(optimizers: Sequence[str], most_ranks: int) -> list[dict[str, Any]]:
     """Every program that the passes reach, on small tensors."""
     rows = []
-    for ranks in (2, 3, 4):
-        small = [comm.data_parallel(optimizer, ranks, (4, 12)) for optimizer in ("sgd", "momentum", "adam", "lamb")]
+    for ranks in range(2, most_ranks + 1):
+        small = [comm.data_parallel(optimizer, ranks, (4, 12)) for optimizer in optimizers]
         for program in (*small, tensor_parallel(ranks, 24, 12, 12), pipelined(ranks, (12, 12))):
             given = random_values(program)
             entries = comm.schedules(program).schedules
@@ -141,14 +145,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS))
     parser.add_argument("--most", type=int, default=2**27, help="elements of the largest tensor")
+    parser.add_argument("--optimizers", nargs="*", choices=OPTIMIZERS, default=list(OPTIMIZERS))
+    parser.add_argument("--ranks", type=int, default=4, help="up to how many virtual ranks values are held against")
     parser.add_argument("--output", type=Path, default=RESULTS / "overlap_programs.json")
     options = parser.parse_args(arguments)
     record = Record(options.output)
     report: dict[str, list[dict[str, Any]]] = {
         "known": known() if "known" in options.only else [],
-        "updates": updates(options.most) if "updates" in options.only else [],
+        "updates": updates(options.optimizers, options.most) if "updates" in options.only else [],
         "layers": layers(options.most) if "layers" in options.only else [],
-        "values": values() if "values" in options.only else []}
+        "values": values(options.optimizers, options.ranks) if "values" in options.only else []}
     record.write(report)
     for entry in (*report["known"], *report["values"]):
         print(json.dumps(entry))

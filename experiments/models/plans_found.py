@@ -2,8 +2,9 @@
 
 Plans are those of ``experiments/lib/published_plans.py``, on modelled A100s with 20 us and 10 GB/s between them; models
 are as small as the virtual devices that compute them and compare the numbers with one device's. Times are of launches
-mostly; what counts is the order. The Evoformer is a spec: eight blocks that recycle three times on four V100, where
-4209.5 ms were called proven once (over ten placements), and 4024.9 ms were found by hand. Writes ``plans_found.json``.
+mostly; what counts is the order. One of them stands beside a plain pipeline at a size that is trained. The Evoformer is
+a spec: eight blocks that recycle three times on four V100, where 4209.5 ms were called proven once (over ten
+placements), and 4024.9 ms were found by hand. Writes ``plans_found.json``.
 
     python -m experiments.models.plans_found [--only 3f1b ...] [--effort 10]
 """
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.lib.provenance import RESULTS, Record
-from experiments.lib.published_plans import PLANS, Published, numbers
+from experiments.lib.published_plans import PLANS, Published, Schedule, decoder, interlaced, numbers, piped
 from weft.app.lib.case import case_of
 from weft.app.lib.options import SearchOptions
 from weft.app.plans.solving import Machine, as_written, solve_plan
@@ -30,10 +31,11 @@ from weft.solver.baselines import NotApplicable, baseline
 from weft.solver.baselines.recycled import gpipe_orders
 from weft.solver.judge.validate import violations
 from weft.solver.problem import Problem
-from weft.solver.schedule import Schedule
+from weft.solver.schedule import Schedule as Timed
 from weft.solver.timing import time_orders
 
 MACHINE = Machine("a100", uniform(2e-5, 1e10))
+BY_HAND: tuple[Schedule, ...] = ("1f1b", "gpipe")
 DEVICES = {"3f1b": 4}
 #: Operators of a block at most, where communications may run beside a part of a device's work.
 GRAIN = {"sharded-optimizer": 3}
@@ -51,8 +53,9 @@ def row(name: str, published: Published, effort: float) -> dict[str, Any]:
     devices = {"devices": DEVICES[name]} if name in DEVICES else {}
     plan, machine = published.plan(**devices), replace(MACHINE, grain=GRAIN.get(name))
     found = solve_plan(plan, machine, SearchOptions(600.0, effort))
-    hand = {schedule: as_written(published.plan(schedule, **devices), machine) for schedule in ("1f1b", "gpipe")
-            } if published.pipeline else {"as listed": found.written}
+    hand = {"as listed": found.written}
+    if published.pipeline:
+        hand = {schedule: as_written(published.plan(schedule, **devices), machine) for schedule in BY_HAND}
     sent = Counter(kind for entry in found.done.communications for kind in entry.kinds)
     period = found.period
     return {"plan": name, "title": published.title, "source": published.source, "devices": len(found.done.peaks),
@@ -62,6 +65,22 @@ def row(name: str, published: Published, effort: float) -> dict[str, Any]:
             "period": None if period is None else {"seconds": period[0], "bound": period[1]},
             "communications": dict(sent), "bytes": found.done.bytes, "peaks": max(found.done.peaks.values()),
             "error": found.done.error(numbers(plan.program)) < 1e-10}
+
+
+def at_size(effort: float) -> list[dict[str, Any]]:
+    """Four layers of width 2048 with a vocabulary of 51200 on four A100, as a plain pipeline and interlaced."""
+    program = decoder(batch=8, sequence=1024, width=2048, heads=16, layers=4, vocabulary=51200, itemsize=2)
+    rows = []
+    for name, make in (("plain", piped), ("interlaced", interlaced)):
+        found = solve_plan(make("open", 4, program, 8), Machine("a100"), SearchOptions(600.0, effort))
+        period = found.period
+        hand = {schedule: as_written(make(schedule, 4, program, 8), Machine("a100")) for schedule in BY_HAND}
+        rows.append({"plan": name, "by_hand": hand,
+                     "seconds": found.makespan, "bound": found.bound, "proven": found.proven,
+                     "blocks": len(found.blocks.blocks), "peaks": max(found.done.peaks.values()),
+                     "period": None if period is None else {"seconds": period[0], "bound": period[1]}})
+        print(json.dumps(rows[-1], indent=1), flush=True)
+    return rows
 
 
 def evoformer(effort: float) -> dict[str, Any]:
@@ -88,7 +107,7 @@ def evoformer(effort: float) -> dict[str, Any]:
 def _rival(name: str, problem: Problem, micro_batches: int) -> float | None:
     """A known schedule's makespan where it runs and fits."""
     try:
-        made = baseline(name, problem, micro_batches) if name != "gpipe" else Schedule(
+        made = baseline(name, problem, micro_batches) if name != "gpipe" else Timed(
             problem, micro_batches, time_orders(problem, micro_batches, gpipe_orders(problem, micro_batches)), 0.0)
     except NotApplicable:
         return None
@@ -98,7 +117,7 @@ def _rival(name: str, problem: Problem, micro_batches: int) -> float | None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Solve, print and write all plans."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--only", nargs="*", default=[*PLANS, "evoformer"])
+    parser.add_argument("--only", nargs="*", default=[*PLANS, "at size", "evoformer"])
     parser.add_argument("--effort", type=float, default=10.0, help="deterministic seconds of each search")
     parser.add_argument("--output", type=Path, default=RESULTS / "plans_found.json")
     options = parser.parse_args(arguments)
@@ -107,11 +126,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if name in options.only:
             rows.append(row(name, published, options.effort))
             print(json.dumps(rows[-1], indent=1), flush=True)
-    found: dict[str, Any] = {"rows": rows}
-    if "evoformer" in options.only:
-        found["evoformer"] = evoformer(options.effort)
-        print(json.dumps(found["evoformer"], indent=1), flush=True)
-    record.write(found)
+    large = at_size(options.effort) if "at size" in options.only else []
+    spec = evoformer(options.effort) if "evoformer" in options.only else None
+    print(json.dumps(spec, indent=1), flush=True)
+    record.write({"rows": rows, "at_size": large, "evoformer": spec})
     return 0
 
 

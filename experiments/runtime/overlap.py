@@ -11,6 +11,9 @@ Two ranks on gloo, each with its collectives on a thread of their own.
   emulated by the same prices.
 - ``real``: a matmul, an all-reduce and a pointwise stage that take what they take, whole and in chunks. Ranks that
   share cores have less to gain: what they lack is cores, not the network.
+- ``training``: a module whose layers, sums of gradients and gatherings of weights are emulated by time, trained by
+  ``weft.communication.ShardedOptimizer``: in turn (sums behind the whole backward, weights gathered before the step is
+  over), and as it does, beside backward and forward. Weights must be the same, bit for bit.
 - ``values``: what the ranks of the tests find (``tests/support/communication_ranks.py``): on two, bits equal to the
   program as written for every number of chunks and every program; on three, differences in double precision; Adam and
   LAMB with sliced states against the plain rule on one process, and the bytes of states.
@@ -39,7 +42,9 @@ from weft import communication as comm
 from weft.runtime.ranks.launch import launch_local
 
 COUNTS = (1, 2, 4, 8, 16)
-PARTS = ("chunks", "tuned", "real", "values")
+PARTS = ("chunks", "tuned", "real", "training", "values")
+#: Of a trained module: layers, milliseconds of a layer's forward, of its backward, of a bucket's sum and its gathering.
+LAYERS, TRAINED, STEPS = 8, (10.0, 20.0, 12.0, 12.0), 4
 #: Milliseconds of computation before, of the all-reduce, of computation behind, and of a launch. The first is issue's
 #: and notes' 200 + 200; the others have the proportions 1000 / 500 / 50 and 500 / 1000 / 50 at a launch of 20.
 SETTINGS = ((200.0, 200.0, 0.0, 4.0), (200.0, 100.0, 10.0, 4.0), (100.0, 200.0, 10.0, 4.0))
@@ -91,7 +96,7 @@ def run_rank(folder: Path) -> None:
     asked = json.loads((folder / "asked.json").read_text())
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    runs = [_Run(entry) for entry in asked["runs"]]
+    runs = [_Trained(entry["in_turn"]) if entry["part"] == "training" else _Run(entry) for entry in asked["runs"]]
     seconds: list[list[float]] = [[] for _ in runs]
     for number in range(asked["repeats"] + 1):
         for run, times in zip(runs, seconds, strict=True):
@@ -103,11 +108,66 @@ def run_rank(folder: Path) -> None:
                 times.append(time.perf_counter() - begun)
     if dist.get_rank() == 0:
         (folder / "seconds.json").write_text(json.dumps(seconds))
+        (folder / "found.json").write_text(json.dumps([run.found for run in runs]))
     dist.destroy_process_group()
+
+
+class _Layer(torch.autograd.Function):
+    """Takes time, forwards and backwards."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        """Sleep for a layer's forward."""
+        time.sleep(TRAINED[0] / 1e3)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        """Sleep for a layer's backward."""
+        time.sleep(TRAINED[1] / 1e3)
+        return gradient.clone()
+
+
+class _Slow(torch.nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(_Layer.apply(x))  # type: ignore[no-untyped-call]
+
+
+class _Trained:
+    """Some steps of a module on this rank."""
+
+    def __init__(self, in_turn: bool) -> None:
+        self.in_turn = in_turn
+
+    def once(self) -> None:
+        """Train it from the start; what it ends with is kept."""
+        torch.manual_seed(0)
+        module = torch.nn.Sequential(*(_Slow(16, 16) for _ in range(LAYERS))).double()
+        optimizer = comm.ShardedOptimizer(module, "adamw", lr=1e-2, bucket_bytes=16 * 17 * 8)
+        start = optimizer._channel.start
+
+        def lasting(name: str, begin: Any, tensors: Sequence[torch.Tensor] = ()) -> Any:
+            return start(name, begin, tensors, TRAINED[3 if "gathering" in name else 2] / 1e3)
+        optimizer._channel.start = lasting  # type: ignore[assignment, method-assign]
+        for step in range(STEPS):
+            draw = torch.Generator().manual_seed(step * RANKS + dist.get_rank())
+            loss = module(torch.randn(4, 16, generator=draw, dtype=torch.float64)).square().mean()
+            if self.in_turn:
+                with optimizer.accumulating():
+                    loss.backward()
+            else:
+                loss.backward()
+            optimizer.step()
+            if self.in_turn:
+                optimizer.wait()
+        self.found = [tensor.tolist() for tensor in module.state_dict().values()]
+        optimizer.close()
 
 
 class _Run:
     """One program on this rank, and what it is given."""
+
+    found: object = None
 
     def __init__(self, entry: dict[str, Any]) -> None:
         self.on_rank = comm.ProgramOnRank(**_asked(entry))
@@ -149,6 +209,11 @@ def tuned(program: comm.Program, prices: comm.Prices, counts: Sequence[int] = CO
 
 def measured(runs: Sequence[dict[str, Any]], repeats: int) -> list[float]:
     """The median seconds of each of ``runs`` on two ranks."""
+    return measured_with(runs, repeats)[0]
+
+
+def measured_with(runs: Sequence[dict[str, Any]], repeats: int) -> tuple[list[float], list[object]]:
+    """The same, and what each found."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "asked.json").write_text(json.dumps({"runs": runs, "repeats": repeats}))
@@ -156,7 +221,8 @@ def measured(runs: Sequence[dict[str, Any]], repeats: int) -> list[float]:
                              timeout=600)
         if any(one.code for one in ended):
             raise SystemExit("\n".join(one.errors for one in ended))
-        return [statistics.median(times) for times in json.loads((folder / "seconds.json").read_text())]
+        return ([statistics.median(times) for times in json.loads((folder / "seconds.json").read_text())],
+                json.loads((folder / "found.json").read_text()))
 
 
 def by_chunks(repeats: int, counts: Sequence[int]) -> Iterator[dict[str, Any]]:
@@ -196,6 +262,14 @@ def as_it_is(repeats: int, counts: Sequence[int], shape: Sequence[int]) -> dict[
     return {"shape": list(shape), "milliseconds": own, "ratio": min(own.values()) / own[str(counts[0])]}
 
 
+def trained(repeats: int) -> dict[str, Any]:
+    """A module trained in turn and beside its communication."""
+    (turn, beside), (one, other) = measured_with([{"part": "training", "in_turn": flag} for flag in (True, False)],
+                                                 repeats)
+    return {"layers": LAYERS, "steps": STEPS, "milliseconds": {"in turn": 1e3 * turn / STEPS,
+            "beside": 1e3 * beside / STEPS}, "saved": 1 - beside / turn, "same": one == other}
+
+
 def values(ranks: int) -> dict[str, Any]:
     """What the ranks of the tests found, and the worst of it."""
     with tempfile.TemporaryDirectory() as name:
@@ -216,7 +290,7 @@ def values(ranks: int) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, print and write."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--counts", type=int, nargs="+", default=list(COUNTS))
     parser.add_argument("--shape", type=int, nargs=3, default=[2048, 1024, 1024], help="rows, inner and columns")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
@@ -226,7 +300,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.as_rank is not None:
         run_rank(options.as_rank)
         return 0
-    record, found, good = Record(options.output), dict[str, Any](), True
+    record, good = Record(options.output), True
+    found: dict[str, Any] = dict.fromkeys(PARTS)  # a part that is not asked for is null
     if "chunks" in options.parts:
         found["chunks"] = list(by_chunks(options.repeats, options.counts))
         for row in found["chunks"]:
@@ -238,6 +313,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "real" in options.parts:
         found["real"] = as_it_is(options.repeats, options.counts, options.shape)
         print(json.dumps(found["real"]))
+    if "training" in options.parts:
+        found["training"] = trained(options.repeats)
+        print(json.dumps(found["training"]))
+        good = good and found["training"]["same"]
     if "values" in options.parts:
         found["values"] = {str(ranks): values(ranks) for ranks in (2, 3)}
         print(json.dumps(found["values"]))

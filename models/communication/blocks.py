@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from weft.models.communication.prices import Engine, Prices, Work, work_of
@@ -11,8 +12,8 @@ from weft.solver.wide.block import Options, WideBlock, WideDependency
 
 __all__ = ["UNIT", "blocks_of", "engines_of"]
 
-#: Blocks last microseconds, to a tenth of a nanosecond.
-UNIT, _DIGITS = 1e6, 4
+#: Blocks last microseconds, rounded up to a tenth of a nanosecond.
+UNIT, _PARTS = 1e6, 10_000
 
 
 def engines_of(program: Program, prices: Prices, written: Program) -> list[Engine]:
@@ -50,10 +51,10 @@ class _Blocks:
             waits = dict.fromkeys([self._name(stage, chunk, i - 1)] if i else self._read(stage, chunk))
             if chunk:
                 waits[self._name(stage, chunk - 1, i)] = None
-            seconds = round((work.seconds / count + work.launch) * UNIT, _DIGITS)
+            seconds = _rounded_up(work.seconds / count + work.launch)
             found.append(WideBlock(self._name(stage, chunk, i), BlockKind.OTHER,
                                    tuple(self.index[engine] for engine in work.engines),
-                                   max(seconds, 10.0**-_DIGITS), after=tuple(map(WideDependency, waits)),
+                                   seconds, after=tuple(map(WideDependency, waits)),
                                    when=self.when))
         return found
 
@@ -75,3 +76,8 @@ class _Blocks:
         if self.works[maker]:
             return [self._name(maker, last, len(self.works[maker]) - 1)]
         return [name for read in self.program.by_name[maker].inputs for name in self._making(read, maker, last)]
+
+
+def _rounded_up(seconds: float) -> float:
+    """Microseconds; what a sum of floats is off by is not rounded up."""
+    return max(math.ceil(seconds * UNIT * _PARTS - 1e-3), 1) / _PARTS

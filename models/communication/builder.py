@@ -47,6 +47,8 @@ class Builder:
                 ) -> str:
         if axis is not None and layout != "sliced":
             raise CommunicationError(f"{name!r} is {layout} and has an axis: only slices are cut along one")
+        if any(not isinstance(size, int) or size < 1 for size in shape):
+            raise CommunicationError(f"{name!r} has the shape {tuple(shape)}, whose sizes must be at least 1")
         tensor = in_a_row(Tensor(name, tuple(shape), layout, axis, self.itemsize, source, group))
         require_slices(tensor, self.ranks, source)
         return self._known(tensor)

@@ -8,8 +8,9 @@ operand and a replicated one it still is a term of the sum over the ranks.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from inspect import Parameter, signature
 from typing import Any
 
 from weft.models.communication.program import CommunicationError
@@ -25,6 +26,17 @@ class Function:
     arity: int
     compute: Callable[..., Any]
     scales: bool = False
+
+    def require(self, attributes: Iterable[str]) -> None:
+        """Raise :class:`~weft.models.communication.program.CommunicationError` unless these are its attributes."""
+        own = [entry for entry in signature(self.compute).parameters.values() if entry.kind is Parameter.KEYWORD_ONLY]
+        given = set(attributes)
+        missing = [entry.name for entry in own if entry.default is Parameter.empty and entry.name not in given]
+        unknown = sorted(given - {entry.name for entry in own})
+        if missing or unknown:
+            raise CommunicationError(f"the pointwise function {self.name!r} " + (
+                f"needs {missing[0]}" if missing else f"has no {unknown[0]}") + ": it takes "
+                + (", ".join(entry.name for entry in own) or "operands alone"))
 
 
 #: By name.

@@ -66,6 +66,7 @@ def broadcast_shape(shapes: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
 
 
 def _require_inputs(stage: Stage, inputs: Sequence[Tensor]) -> None:
+    _require_attributes(stage)
     wanted = {"matmul": 2, "update": 2}.get(stage.kind, 1)
     if stage.kind == "pointwise":
         wanted = function_named(stage.attributes["function"]).arity
@@ -77,6 +78,20 @@ def _require_inputs(stage: Stage, inputs: Sequence[Tensor]) -> None:
     if len(groups) > 1:
         raise CommunicationError(f"stage {stage.name!r} reads tensors of the groups {groups[0]} and {groups[1]}: send "
                                  "what comes from the earlier one")
+
+
+def _require_attributes(stage: Stage) -> None:
+    wanted = {"pointwise": {"function"}, "dropout": {"rate", "seed"}, "cast": {"itemsize"}, "reduce": {"root"},
+              "reduce_scatter": {"axis"}, "slice": {"axis"}, "broadcast": {"root"}}.get(stage.kind, set())
+    given = set(stage.attributes)
+    if stage.kind == "pointwise" and "function" in given:
+        try:
+            function_named(stage.attributes["function"]).require(given - wanted)
+        except CommunicationError as error:
+            raise _refused(stage, str(error)) from None
+    elif given != wanted:
+        raise _refused(stage, f"{stage.kind} takes " + (" and ".join(sorted(wanted)) or "tensors alone")
+                       + (f", not {' and '.join(sorted(given))}" if given else ""))
 
 
 def _what(stage: Stage) -> str:

@@ -2,8 +2,8 @@
 
 One device stands for what all ranks of a pipeline group compute, as they all do the same; a lane of it for their
 collectives, another for what they send to the next group. Every program that the passes reach is an option of the
-choice ``variant``; in each, the chain of stages that takes longest runs in as many chunks as the choice ``chunks``
-says, or whole where that number divides nothing. A stage in n chunks takes 1/n in each, and its launch besides.
+choice ``variant``, once for each chain of its stages that may run in chunks: in as many as the choice ``chunks`` says,
+or whole where that number divides nothing. A stage in n chunks takes 1/n in each, and its launch besides.
 
 *What is left out.* :func:`~weft.models.communication.estimates.least` says what a variant in n chunks takes at least,
 :func:`~weft.models.communication.estimates.listed` what an order of it takes. Where the first is no less than the
@@ -14,10 +14,10 @@ proven over what is left holds over all. A variant's load at one chunk is its le
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from weft.models.communication.blocks import UNIT, blocks_of, engines_of
-from weft.models.communication.chains import best_chain, in_chunks
+from weft.models.communication.chains import Chain, chain_sets, in_chunks
 from weft.models.communication.estimates import least, listed
 from weft.models.communication.prices import Engine, Prices, work_of
 from weft.models.communication.program import CommunicationError, Program
@@ -35,13 +35,13 @@ VARIANT, CHUNKS = "variant", "chunks"
 
 @dataclass(frozen=True)
 class Choices:
-    """``problem`` in microseconds, and what its options mean: the schedule of each variant, the chain that it runs in
-    chunks. Where one variant or one number is left, there is no choice of it. ``tried``: how many variants there were;
+    """``problem`` in microseconds, and what its options mean: the schedule of each variant, the chains that it runs in
+    chunks. Where one variant or one number is left, there is no choice of it. ``tried``: how many programs there were;
     ``complete``: whether these are all that the passes reach."""
 
     problem: WideProblem
     variants: Mapping[str, Schedule]
-    chains: Mapping[str, tuple[str, ...]]
+    chains: Mapping[str, tuple[Chain, ...]]
     counts: tuple[int, ...]
     tried: int
     complete: bool
@@ -51,19 +51,20 @@ class Choices:
         return taken.get(VARIANT, next(iter(self.variants)))
 
     def chosen(self, taken: Options) -> Program:
-        """The program of the options ``taken``, its chain in chunks."""
+        """The program of the options ``taken``, its chains in chunks."""
         name = self.variant(taken)
-        return _chunked(self.variants[name].program, self.chains[name], int(taken.get(CHUNKS, self.counts[0])))
+        return in_chunks(self.variants[name].program, self.chains[name], int(taken.get(CHUNKS, self.counts[0])))
 
 
 def choices_of(program: Program, prices: Prices, counts: Sequence[int] = (1, 2, 4, 8, 16), *,
                variants: Sequence[Schedule] | None = None, limit: int = 1024, held: int | None = None,
-               leave_out: bool = True) -> Choices:
+               every_chain: bool = True, leave_out: bool = True) -> Choices:
     """The wide problem of one run of ``program``, with the choices :data:`VARIANT` and :data:`CHUNKS`.
 
     ``variants``: the programs to choose among, all that the passes reach (at most ``limit``) unless given. ``held``:
-    the bytes of weights and states that a rank may hold; variants that hold more are none. ``leave_out``: variants and
-    numbers go that cannot be better than what is left.
+    the bytes of weights and states that a rank may hold; variants that hold more are none. ``every_chain``: each
+    chain of a variant is one of its own, otherwise only the longest with those that fit beside it. ``leave_out``:
+    variants and numbers go that cannot be better than what is left.
 
     Raises :class:`~weft.models.communication.program.CommunicationError` for counts that are none, below 1 or there
     twice, for a matmul without a price, where every variant holds more than ``held``, and where none takes any time.
@@ -84,16 +85,16 @@ def choices_of(program: Program, prices: Prices, counts: Sequence[int] = (1, 2, 
     for entry in sorted(fitting, key=lambda entry: found.load(entry.program)):
         if leave_out and found.load(entry.program) >= found.best:
             break
-        found.add(entry)
+        found.add(entry, every_chain)
     return found.choices(engines, leave_out, len(fitting), complete)
 
 
 @dataclass
 class _Candidate:
-    """A variant, its chain, and its least and listed times by the number of chunks."""
+    """A program, its chains, and its least and listed times by the number of chunks."""
 
     entry: Schedule
-    chain: tuple[str, ...]
+    chains: tuple[Chain, ...]
     times: dict[int, tuple[float, float]]
 
 
@@ -117,38 +118,38 @@ class _Candidates:
                     loads[engine] = loads.get(engine, 0.0) + work.seconds + work.launch
         return max(loads.values(), default=0.0) * UNIT
 
-    def add(self, entry: Schedule) -> None:
-        chain = best_chain(entry.program, self.prices, self.written)
-        times = {}
-        for count in self.counts:
-            blocks = self._blocks(entry, chain, count, {})
-            if not blocks:
-                raise CommunicationError(f"prices: nothing of {self.written.name!r} takes any time")
-            times[count] = least(blocks), listed(blocks)
-        self.best = min(self.best, *(end for _, end in times.values()))
-        self.all.append(_Candidate(entry, chain, times))
+    def add(self, entry: Schedule, every_chain: bool) -> None:
+        for chains in chain_sets(entry.program, self.prices, self.written, every=every_chain):
+            times = {}
+            for count in self.counts:
+                blocks = self._blocks(entry, chains, count, {})
+                if not blocks:
+                    raise CommunicationError(f"prices: nothing of {self.written.name!r} takes any time")
+                times[count] = least(blocks), listed(blocks)
+            self.best = min(self.best, *(end for _, end in times.values()))
+            self.all.append(_Candidate(entry, chains, times))
 
-    def _blocks(self, entry: Schedule, chain: tuple[str, ...], count: int, when: Options) -> list[WideBlock]:
-        return blocks_of(_chunked(entry.program, chain, count), self.prices, self.written, self.index, when)
+    def _blocks(self, entry: Schedule, chains: tuple[Chain, ...], count: int, when: Options) -> list[WideBlock]:
+        return blocks_of(in_chunks(entry.program, chains, count), self.prices, self.written, self.index, when)
 
     def choices(self, engines: Sequence[Engine], leave_out: bool, tried: int, complete: bool) -> Choices:
         """Those that may be best, and one that is listed as such."""
-        listed_best = next((entry, count) for entry in self.all for count, (_, end) in entry.times.items()
-                           if end == self.best)
+        one, often = next((entry, count) for entry in self.all for count, (_, end) in entry.times.items()
+                          if end == self.best)
         may = [(entry, count) for entry in self.all for count, (low, _) in entry.times.items()
-               if not leave_out or low < self.best or (entry, count) == listed_best]
+               if not leave_out or low < self.best or (entry is one and count == often)]
         kept = [entry for entry in self.all if any(entry is other for other, _ in may)]
         counts = tuple(count for count in self.counts if any(count == other for _, other in may))
         names = titles([candidate.entry.program for candidate in kept])
         blocks = [block for name, candidate in zip(names, kept, strict=True) for count in counts
-                  for block in self._blocks(candidate.entry, candidate.chain, count,
+                  for block in self._blocks(candidate.entry, candidate.chains, count,
                                             {**({VARIANT: name} if len(names) > 1 else {}),
                                              **({CHUNKS: str(count)} if len(counts) > 1 else {})})]
         options = {VARIANT: tuple(names), CHUNKS: tuple(map(str, counts))}
         problem = WideProblem(self.written.name, _devices(engines), tuple(blocks), time_unit="us",
                               choices={choice: found for choice, found in options.items() if len(found) > 1})
         return Choices(problem, {name: entry.entry for name, entry in zip(names, kept, strict=True)},
-                       {name: entry.chain for name, entry in zip(names, kept, strict=True)}, counts, tried, complete)
+                       {name: entry.chains for name, entry in zip(names, kept, strict=True)}, counts, tried, complete)
 
 
 def _engines(variants: Sequence[Schedule], prices: Prices, written: Program) -> list[Engine]:
@@ -161,12 +162,6 @@ def _engines(variants: Sequence[Schedule], prices: Prices, written: Program) -> 
 def _devices(engines: Sequence[Engine]) -> tuple[Device, ...]:
     return tuple(Device(f"group {group}" if kind == "compute" else f"{kind} {group}",
                         lane_of=None if kind == "compute" else f"group {group}") for kind, group in engines)
-
-
-def _chunked(program: Program, chain: tuple[str, ...], count: int) -> Program:
-    """``program`` with ``chain`` in ``count`` chunks, whole where that cannot be."""
-    found = in_chunks(program, chain, count)
-    return program if found is None else replace(program, overlaps=(*program.overlaps, found))
 
 
 def _held(program: Program) -> int:

@@ -76,12 +76,13 @@ def renamed(stage: Stage, inputs: Mapping[str, str], outputs: Mapping[str, str] 
                    parts=tuple(renamed(part, {**inputs, **made}, made) for part in stage.parts))
 
 
-def require_free(program: Program, names: Iterable[str], what: str) -> list[Stage]:
-    """The stages of these names in the program's order; ``what`` is done to them, so none may run in chunks yet.
+def require_free(program: Program, names: Iterable[str] | str, what: str) -> list[Stage]:
+    """The stages of these names (or of one) in the program's order; ``what`` is done to them, so none may run in
+    chunks yet.
 
     Raises :class:`~weft.models.communication.program.CommunicationError` for one that is not there, or does.
     """
-    wanted = {program.stage(name).name for name in names}
+    wanted = {program.stage(name).name for name in ([names] if isinstance(names, str) else names)}
     for overlap in program.overlaps:
         for name in overlap.stages:
             if name in wanted:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from weft.models.communication.passes.as_slice import as_slice
-from weft.models.communication.passes.fuse import fuse
+from weft.models.communication.passes.fuse import fuse, require_fusable
 from weft.models.communication.passes.reorder import reorder
 from weft.models.communication.passes.split import split
 from weft.models.communication.program import CommunicationError, Program, Stage
@@ -101,29 +101,29 @@ def fused_parts(program: Program, collectives: Collection[str] = ()) -> Program:
             groups.append([stage.name])
     for group in groups:
         if len(group) > 1 and any(program.by_name[name].kind not in ("slice", "update") for name in group):
-            program = _fused(program, group) or program
+            try:
+                program = fuse(program, group)
+            except CommunicationError:
+                continue  # two groups would wait for each other
     return program
 
 
 def _touch(program: Program, group: Iterable[str], stage: Stage) -> bool:
-    """Whether the stage reads what the group makes, or both read one tensor that is not whole and a stage makes."""
-    stages = [program.by_name[name] for name in group]
-    return any(set(one.outputs) & set(stage.inputs) or set(one.inputs) & set(stage.inputs) for one in stages)
+    """Whether the stage reads what the group makes, or something made elsewhere that the group reads."""
+    read = program.producer.keys() & set(stage.inputs)
+    return any(read.intersection((*one.outputs, *one.inputs)) for one in map(program.by_name.__getitem__, group))
 
 
 def _legal(program: Program, names: Collection[str]) -> bool:
     stages = [program.by_name[name] for name in names]
     sender = {program.group_of(stage) for stage in stages if stage.kind == "send"}
-    crossed = any(stage.kind in ("reduce_scatter", "all_gather") and program.group_of(stage) in sender
-                  for stage in stages)
-    return not crossed and _fused(program, names) is not None
-
-
-def _fused(program: Program, names: Collection[str]) -> Program | None:
+    if any(stage.kind in ("reduce_scatter", "all_gather") and program.group_of(stage) in sender for stage in stages):
+        return False
     try:
-        return fuse(program, names)
+        require_fusable(program, names)
     except CommunicationError:
-        return None
+        return False
+    return True
 
 
 def _try(made: Callable[[], Program]) -> Program | None:

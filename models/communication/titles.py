@@ -35,6 +35,6 @@ def _row(stages: Iterable[Stage]) -> list[str]:
         if stage.kind in ("slice", "update"):
             continue
         name = f"({'-'.join(_row(stage.parts))})" if stage.parts else _SHORT.get(stage.kind, "C")
-        if name not in ("C", "(C)") or found[-1:] != [name]:
+        if name != "C" or found[-1:] != [name]:
             found.append(name)
     return found

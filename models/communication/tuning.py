@@ -20,17 +20,22 @@ __all__ = ["Tuned", "tune"]
 
 @dataclass(frozen=True)
 class Tuned:
-    """``program``: what was chosen, its chain in chunks; ``variant``: its title, ``passes``: what leads to it;
-    ``chunks``: of its ``chain``, 1 where it runs whole. ``schedule`` is judged, its makespan in microseconds and its
+    """``program``: what was chosen, its chains in chunks; ``variant``: its title, ``passes``: what leads to it;
+    ``chunks``: of its ``chains``, 1 where it runs whole. ``schedule`` is judged, its makespan in microseconds and its
     bound proven over all ``choices``."""
 
     program: Program
     variant: str
     passes: tuple[str, ...]
     chunks: int
-    chain: tuple[str, ...]
+    chains: tuple[tuple[str, ...], ...]
     schedule: Found
     choices: Choices
+
+    @property
+    def chain(self) -> tuple[str, ...]:
+        """The longest of its chains; none where it runs whole."""
+        return self.chains[0] if self.chains else ()
 
     @property
     def microseconds(self) -> float:
@@ -48,7 +53,8 @@ class Tuned:
         return self.microseconds <= self.bound * (1 + 1e-9)
 
     def __str__(self) -> str:
-        whole = "" if self.chunks == 1 else f", {' -> '.join(self.chain)} in {self.chunks} chunks"
+        rows = " and ".join(" -> ".join(chain) for chain in self.chains)
+        whole = f", {rows} in {self.chunks} chunks" if self.chains else ""
         of = f"{self.choices.tried} programs" + " (there are more)" * (not self.choices.complete)
         sure = "proven best" if self.proven else f"nothing is below {self.bound:.6g} us"
         return f"{self.variant}{whole}: {self.microseconds:.6g} us, {sure} of {of}"
@@ -56,7 +62,7 @@ class Tuned:
 
 def tune(program: Program, prices: Prices, counts: Sequence[int] = (1, 2, 4, 8, 16), *,
          variants: Sequence[Schedule] | None = None, limit: int = 1024, held: int | None = None,
-         leave_out: bool = True, **limits: Unpack[Limits]) -> Tuned:
+         every_chain: bool = True, leave_out: bool = True, **limits: Unpack[Limits]) -> Tuned:
     """The best of the programs that the passes reach from ``program``, in the best of ``counts`` of chunks.
 
     The arguments are those of :func:`~weft.models.communication.problem.choices_of`; ``limits`` those of
@@ -64,10 +70,11 @@ def tune(program: Program, prices: Prices, counts: Sequence[int] = (1, 2, 4, 8, 
     """
     from weft.solver.choices.solve import solve_wide  # loads OR-Tools
 
-    choices = choices_of(program, prices, counts, variants=variants, limit=limit, held=held, leave_out=leave_out)
+    choices = choices_of(program, prices, counts, variants=variants, limit=limit, held=held,
+                         every_chain=every_chain, leave_out=leave_out)
     schedule = solve_wide(choices.problem, 1, **limits)
     taken = schedule.choices or {}
     name, chosen = choices.variant(taken), choices.chosen(taken)
-    chunks = chosen.overlaps[-1].chunks if chosen.overlaps else 1
-    return Tuned(chosen, name, choices.variants[name].passes, chunks, choices.chains[name] if chunks > 1 else (),
-                 schedule, choices)
+    chunks = chosen.overlaps[0].chunks if chosen.overlaps else 1
+    return Tuned(chosen, name, choices.variants[name].passes, chunks,
+                 tuple(overlap.stages for overlap in chosen.overlaps), schedule, choices)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["Piece", "Step", "duration", "pieces", "serial"]
+__all__ = ["Piece", "Step", "duration", "ended", "pieces", "serial"]
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,14 @@ class Piece:
 
 def duration(steps: Sequence[Step], count: int, dimension: str = "", *, wide: bool = True) -> float:
     """Seconds until all ``steps`` have ended, in ``count`` chunks along ``dimension``; see :func:`pieces`."""
+    return ended(pieces(steps, count, dimension, wide=wide))
+
+
+def ended(row: Sequence[Piece]) -> float:
+    """Seconds until all pieces of ``row`` have ended."""
     ends: list[float] = []
     engines = [0.0, 0.0]  # when the GPU and its lane are free
-    for piece in pieces(steps, count, dimension, wide=wide):
+    for piece in row:
         start = max([engines[piece.is_sent], *(ends[source] for source in piece.waits)])
         engines[piece.is_sent] = start + piece.seconds
         ends.append(engines[piece.is_sent])

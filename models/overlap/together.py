@@ -1,8 +1,9 @@
 """A placement on groups of GPUs that compute layers together, with options for the collectives of each stage.
 
 Each stage has the choice ``overlap: stage s`` among its ways (:mod:`weft.models.overlap.ways`), one for all of its
-layers and micro-batches. Where there are more than a few stages, those of as many GPUs share one choice ``overlap: d
-GPUs``: the bound is then proven for stages that go the same way.
+layers and micro-batches; of several stages each has those ways that are fastest. Where there are more than a few
+stages, those of as many GPUs share one choice ``overlap: d GPUs``: the bound is then proven for stages that go the same
+way.
 
 A stage's forward is one block under each way, and so is its backward: within it, its collectives and its computation
 overlap as the way says, and nothing of another micro-batch runs in between. In *pairs* two micro-batches pass together
@@ -23,7 +24,7 @@ from dataclasses import replace
 
 from weft.models.overlap.apart import apart_blocks
 from weft.models.overlap.placement import OverlapPlacement, lane_name
-from weft.models.overlap.ways import MOST_PIECES, NONE, Between, Way, Ways
+from weft.models.overlap.ways import MOST_PIECES, NONE, Between, Way, Ways, fastest
 from weft.models.tensor_parallel.parts import Part, gpu_name, gradient_name, joined_parts, part_backward, part_forward
 from weft.models.tensor_parallel.shapes import ShapeCandidate
 from weft.models.tensor_parallel.space import Space
@@ -35,8 +36,10 @@ __all__ = ["SLICES", "WHOLE", "overlap_of"]
 
 #: The options of what is sent.
 WHOLE, SLICES = "whole", "slices"
+#: The choice of how all stages send.
+_SEND = "send"
 #: Up to so many stages each has a choice of its own.
-_MOST_CHOICES = 6
+_MOST_CHOICES = 4
 
 
 def overlap_of(ways: Ways, candidate: ShapeCandidate) -> OverlapPlacement | None:
@@ -63,10 +66,13 @@ class _Together:
         self.joined = [(source, target, size * (2 if ways.pairs else 1))
                        for source, target, size in joined_parts(space.graph, space.layers, self.parts)]
         self.ways = {part.name: ways.of(part) for part in self.parts}
-        self.is_shared = sum(len(own) > 1 for own in self.ways.values()) > _MOST_CHOICES
+        open_stages = sum(len(own) > 1 for own in self.ways.values())
+        if open_stages > 1:
+            self.ways = {name: fastest(own) for name, own in self.ways.items()}
+        self.is_shared = open_stages > _MOST_CHOICES
         if self.is_shared:
             self._keep_common()
-        if sum(max(sum(map(len, way.apart or ())) for way in own) for own in self.ways.values()) > 2 * MOST_PIECES:
+        if sum(max(sum(map(len, way.apart or ())) for way in own) for own in self.ways.values()) > MOST_PIECES:
             self.ways = {name: tuple(way for way in own if way.apart is None) for name, own in self.ways.items()}
         self.has_lanes = any(way.apart is not None for own in self.ways.values() for way in own)
         self.choices = self._choices()
@@ -86,14 +92,11 @@ class _Together:
                 found[self._choice(part)] = tuple(way.name for way in self.ways[part.name])
         for source, target, size in self.joined:
             if self._has_slices(source, target, size):
-                found[self._send(source)] = (WHOLE, SLICES)
+                found[_SEND] = (WHOLE, SLICES)
         return found
 
     def _choice(self, part: Part) -> str:
         return f"overlap: {part.degree} GPUs" if self.is_shared else f"overlap: stage {part.name}"
-
-    def _send(self, source: Part) -> str:
-        return "send" if self.is_shared else f"send: stage {source.name}"
 
     def _when(self, part: Part, way: Way) -> dict[str, str]:
         return {self._choice(part): way.name} if len(self.ways[part.name]) > 1 else {}
@@ -113,14 +116,14 @@ class _Together:
         for part in self.parts:
             for way in self.ways[part.name]:
                 waits = [wait for source, target, size in self.joined if target is part
-                         for wait in self._waits(f"F{source.name}", source, (part, way), size, self._send(source))]
+                         for wait in self._waits(f"F{source.name}", source, (part, way), size, _SEND)]
                 plain = part_forward(replace(part, cost=way.cost), self.where[part.name], (), self.backward)
                 yield from self._wide(plain, waits, part, way)
         for part in reversed(self.parts) if self.backward != "none" else ():
             for way in self.ways[part.name]:
                 waits = [wait for source, target, size in self.joined if source is part and target.cost.backward
                          for wait in self._waits(gradient_name(target, self.backward), target, (part, way), size,
-                                                 self._send(source))]
+                                                 _SEND)]
                 for block in part_backward(replace(part, cost=way.cost), self.where[part.name], (), self.backward):
                     own = [WideDependency(wait.block) for wait in block.after]
                     yield from self._wide(block, own or waits or [WideDependency(f"F{part.name}")], part, way)

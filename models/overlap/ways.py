@@ -21,16 +21,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 from weft.models.candidates.stages import Backward, StageCost
-from weft.models.overlap.flow import Piece, Step, duration, pieces, serial
+from weft.models.overlap.flow import Piece, Step, duration, ended, pieces, serial
 from weft.models.overlap.steps import CHUNKS, DIMENSIONS, LayerSteps
 from weft.models.tensor_parallel.parts import Part, stage_cost
 from weft.models.tensor_parallel.space import Space
 
-__all__ = ["APART", "MOST_PIECES", "NONE", "SLICED", "Between", "Way", "Ways"]
+__all__ = ["APART", "MOST_PIECES", "NONE", "SLICED", "Between", "Way", "Ways", "fastest"]
 
 #: How tensors lie between layers.
 Between: TypeAlias = Literal["whole", "sliced"]
@@ -56,10 +55,12 @@ class Way:
 
 class Ways:
     """The ways of the stages of ``space``, for one mode of the ``backward``; of micro-batches in ``pairs``, or one by
-    one."""
+    one. ``like``: others of the same space, whose steps and times need not be found again."""
 
-    def __init__(self, space: Space, backward: Backward, *, pairs: bool = False) -> None:
+    def __init__(self, space: Space, backward: Backward, *, pairs: bool = False, like: Ways | None = None) -> None:
         self.space, self.backward, self.pairs = space, backward, pairs
+        self._steps: dict[tuple[int, Between], LayerSteps] = {} if like is None else like._steps
+        self._spared: dict[object, int] = {} if like is None else like._spared
         self._known: dict[tuple[int, tuple[int, ...]], tuple[Way, ...]] = {}
 
     def of(self, part: Part) -> tuple[Way, ...]:
@@ -73,7 +74,12 @@ class Ways:
 
     def steps(self, degree: int, between: Between) -> LayerSteps:
         """The steps of all layers on ``degree`` GPUs."""
-        return (self._whole if between == "whole" else self._sliced)[degree]
+        if (degree, between) not in self._steps:
+            space = self.space
+            sharded = space.sharded[degree] if between == "whole" else space.sliced(degree)[0]
+            self._steps[degree, between] = LayerSteps(sharded, space.graph, space.device, space.timer(degree),
+                                                      recompute=space.recompute)
+        return self._steps[degree, between]
 
     def _found(self, part: Part) -> Iterator[Way]:
         yield Way(NONE, "whole", self._cost(part.cost))
@@ -81,7 +87,7 @@ class Ways:
         if not any(steps.sends[layer] for layer in part.layers):
             return
         yield from self._faster(part, "whole", part.cost)
-        cut = stage_cost(self.space.sliced_costs[part.degree], part.layers)
+        cut = stage_cost(self.space.sliced(part.degree)[1], part.layers)
         if cut.parameters == part.cost.parameters and (
                 cut.activation < part.cost.activation or cut.load < part.cost.load):
             yield Way(SLICED, "sliced", self._cost(cut))
@@ -96,9 +102,9 @@ class Ways:
             forward, backward = map(_of_both, (forward, backward))
         cost = self._cost(cost)
         best = cost.forward, cost.backward
-        spared = [0, 0]
+        spared, alike = [0, 0], [_alike(row) for row in (forward, backward)]
         for count in (1, 2) if self.pairs else (1, *CHUNKS):
-            saved = [_saved(row, count) for row in (forward, backward)]
+            saved = [self._saved(row, key, count) for row, key in zip((forward, backward), alike, strict=True)]
             spared = [max(pair) for pair in zip(spared, saved, strict=True)]
             found = replace(cost, forward=max(1, cost.forward - spared[0]), backward=cost.backward - spared[1],
                             input_grad=cost.input_grad - (spared[1] if self.backward == "split" else 0))
@@ -129,18 +135,33 @@ class Ways:
             return cost
         return _doubled(cost, "forward", "backward", "input_grad", "weight_grad", "activation", "held", "output")
 
-    @cached_property
-    def _whole(self) -> dict[int, LayerSteps]:
-        return {degree: self._of(degree, "whole") for degree in self.space.degrees if degree > 1}
+    def _saved(self, steps: Sequence[Step], alike: object, count: int) -> int:
+        """What :func:`_saved` says of ``steps``, which are like others with the same ``alike``."""
+        if (alike, count) not in self._spared:
+            self._spared[alike, count] = _saved(steps, count)
+        return self._spared[alike, count]
 
-    @cached_property
-    def _sliced(self) -> dict[int, LayerSteps]:
-        return {degree: self._of(degree, "sliced") for degree in self.space.degrees if degree > 1}
 
-    def _of(self, degree: int, between: Between) -> LayerSteps:
-        space = self.space
-        sharded = space.sharded[degree] if between == "whole" else space.sliced[degree]
-        return LayerSteps(sharded, space.graph, space.device, space.timer(degree), recompute=space.recompute)
+def fastest(ways: Sequence[Way]) -> tuple[Way, ...]:
+    """``none``, and of each layout the fastest way in one block and the one in blocks that is the fastest alone."""
+    found: dict[tuple[Between, bool], Way] = {}
+    for way in ways:
+        key = way.between, way.apart is not None
+        if key not in found or _alone(way) < _alone(found[key]):
+            found[key] = way
+    kept = list(found.values())
+    return tuple(way for way in ways if way.name == NONE or way in kept)
+
+
+def _alone(way: Way) -> float:
+    """Nanoseconds of both passes where nothing else runs."""
+    return way.cost.load if way.apart is None else sum(map(ended, way.apart)) * 1e9
+
+
+def _alike(steps: Sequence[Step]) -> object:
+    """Equal for steps that differ in names only."""
+    return tuple((step.waits, step.seconds, step.launch, tuple(step.pieces.items()), tuple(step.divides.items()),
+                  step.is_heavy) for step in steps)
 
 
 def _of_both(steps: Sequence[Step]) -> list[Step]:

@@ -99,7 +99,8 @@ def data_parallel_job(spec: Spec, name: str, groups: int = GROUPS) -> Job:
             blocks.append(Block(f"S{s}", BlockKind.COLLECTIVE, networks, round(seconds, 9), (0,), (0,),
                                 (Dependency(last),)))
     problem = Problem(f"{spec.name} (data parallel)", tuple(devices), tuple(blocks))
-    return job_of(name, problem, f"data parallel, {len(stages)} groups of layers", costs.notes)
+    job = job_of(name, problem, f"data parallel, {len(stages)} groups of layers", costs.notes)
+    return replace(job, micro_batches=rest + 1)
 
 
 def _moved(block: Block, devices: tuple[int, ...]) -> Block:

@@ -21,13 +21,15 @@ class SharingError(ValueError):
 class Job:
     """``problem``: one step of it, without jobs and classes; it may have choices. ``kind``: how it runs, in words.
 
-    ``notes``: what a reader should know of its costs.
+    ``notes``: what a reader should know of its costs. ``micro_batches``: how many of its own a step has on each GPU,
+    where it trains data parallel.
     """
 
     name: str
     problem: WideProblem
     kind: str = ""
     notes: tuple[str, ...] = ()
+    micro_batches: int = 1
 
     @property
     def capacity(self) -> tuple[Number | None, ...]:

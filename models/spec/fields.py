@@ -18,6 +18,7 @@ from weft.models.files.limits import (
 )
 from weft.models.hardware.devices import DEVICES
 from weft.models.spec.base import refuse
+from weft.models.spec.megatron_layout import LayoutTextError, layers_of_layout
 from weft.models.spec.quantities import (
     BANDWIDTH,
     BYTES,
@@ -29,8 +30,8 @@ from weft.models.spec.quantities import (
     parse_seconds,
 )
 
-__all__ = ["Bandwidth", "Bytes", "BytesEach", "Cut", "DeviceEach", "Lengths", "Name", "Seconds", "SomeSeconds",
-           "SpeedEach", "lengths_text"]
+__all__ = ["Bandwidth", "Bytes", "BytesEach", "Cut", "DeviceEach", "Layout", "Lengths", "Name", "Seconds",
+           "SomeSeconds", "SpeedEach", "lengths_text"]
 
 Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME, pattern=PRINTABLE)]
 Bytes: TypeAlias = Annotated[int, BeforeValidator(parse_bytes), WithJsonSchema(BYTES.schema)]
@@ -140,6 +141,22 @@ def _list_of(item: dict[str, object]) -> dict[str, object]:
 Cut: TypeAlias = Annotated[tuple[int, ...] | tuple[str, ...], BeforeValidator(_cut), WithJsonSchema({"anyOf": [
     _list_of({"type": "integer", "minimum": 1, "maximum": MAX_LAYERS}),
     _list_of({"type": "string", "minLength": 1, "maxLength": MAX_GRAPH_NAME})]})]
+
+
+
+def _layout(value: object) -> tuple[int, ...]:
+    if not isinstance(value, str) or not 1 <= len(value) <= 10_000:
+        raise ValueError("it must be a text as of Megatron-LM, such as 'Et*2|(t*2|)*3,tL'")
+    try:
+        counts = layers_of_layout(value)
+    except LayoutTextError as error:
+        refuse(f"is {value!r:.60}: {error}")
+    return _cut(list(counts))  # type: ignore[return-value]
+
+
+#: Megatron-LM's text for the layers of each stage; read, their numbers.
+Layout: TypeAlias = Annotated[tuple[int, ...], BeforeValidator(_layout), WithJsonSchema(
+    {"type": "string", "minLength": 1, "maxLength": 10_000})]
 
 _LENGTHS = "a list with the tokens of each micro-batch's sequence, such as [512, 2048, 1024], or a file of them"
 

@@ -16,7 +16,18 @@ from weft.models.files.limits import MAX_BATCH, MAX_GPUS, MAX_MICRO_BATCHES
 from weft.models.hardware.devices import DEVICES
 from weft.models.spec.base import Section, refuse
 from weft.models.spec.families import FAMILIES, FamilyModel
-from weft.models.spec.fields import Bandwidth, Bytes, BytesEach, Cut, DeviceEach, Lengths, Name, Seconds, SpeedEach
+from weft.models.spec.fields import (
+    Bandwidth,
+    Bytes,
+    BytesEach,
+    Cut,
+    DeviceEach,
+    Layout,
+    Lengths,
+    Name,
+    Seconds,
+    SpeedEach,
+)
 from weft.models.spec.model_sections import (
     CONFIG,
     EXPLICIT,
@@ -240,12 +251,24 @@ class Placement(Section):
         "One cut of the layers into stages instead of all: the number of layers on each stage, in order, or the first "
         "layer of each by name. There are as many stages as GPUs (a chain), twice as many (v, loop) or another "
         "multiple (loop, wave). Default: cuts are searched."), examples=[[6, 7, 7, 6]])
-
+    layout: Layout | None = Field(default=None, description=(
+        "The same as Megatron-LM writes it (pipeline_model_parallel_layout): E is the embedding, t a layer, L the "
+        "head; | ends a stage, x*n and (...)*n repeat. Default: cuts are searched."),
+        examples=["Et*5|(t*6|)*2,t*6L"])
     sequence_chunks: tuple[Annotated[int, Field(ge=2, le=64)], ...] = Field(default=(), strict=False, max_length=4,
         description=(
             "Of a decoder (families gpt and moe) in training: in how many chunks each micro-batch's sequence may pass "
             "the stages, one after the other, as in Seq1F1B. Each number is tried in chunks of even length and of even "
             "work, on the placements of one GPU a stage. Default none."), examples=[[2, 4]])
+
+    @model_validator(mode="after")
+    def _with_cut(self) -> Placement:
+        """What a layout says, as the cut that it is."""
+        if self.layout is None:
+            return self
+        if self.cut is not None:
+            refuse("cut and layout both say which layers each stage has; leave one of them out")
+        return self.model_copy(update={"cut": self.layout, "layout": None})
 
     @model_validator(mode="after")
     def _check(self) -> Placement:

@@ -89,18 +89,19 @@ class Space:
                                                        recompute=self.recompute))
                 for degree, found in self.sharded.items()}
 
-    @cached_property
-    def sliced(self) -> dict[int, Sharded]:
-        """The graph of one device, by degree, where tensors between layers are cut along their positions."""
-        return {degree: shard(self.graph, self.part_times(degree), self.timer(degree), recompute=self.recompute,
-                              sliced=True) for degree in self.degrees if degree > 1}
+    def sliced(self, degree: int) -> tuple[Sharded, list[LayerCost]]:
+        """The graph of one of ``degree`` devices where tensors between layers are cut along their positions, and what
+        the device has of each layer there."""
+        if degree not in self._sliced:
+            found = shard(self.graph, self.part_times(degree), self.timer(degree), recompute=self.recompute,
+                          sliced=True)
+            self._sliced[degree] = found, self.under_optimizer(layers_of(
+                found.graph, found.times, training=self.training, recompute=self.recompute))
+        return self._sliced[degree]
 
     @cached_property
-    def sliced_costs(self) -> dict[int, list[LayerCost]]:
-        """What one device has of each layer there."""
-        return {degree: self.under_optimizer(layers_of(found.graph, found.times, training=self.training,
-                                                       recompute=self.recompute))
-                for degree, found in self.sliced.items()}
+    def _sliced(self) -> dict[int, tuple[Sharded, list[LayerCost]]]:
+        return {}
 
     @cached_property
     def co_sharded(self) -> dict[str, list[LayerCost]]:

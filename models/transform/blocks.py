@@ -21,6 +21,8 @@ from weft.models.transform.plan import Preserved
 from weft.models.transform.planned import Part
 from weft.models.transform.turns import Turns, folded, twins
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
+from weft.solver.schedule import Schedule
+from weft.solver.timing import time_orders
 
 __all__ = ["PlanBlocks", "Pricing", "plan_blocks"]
 
@@ -73,8 +75,15 @@ class PlanBlocks:
         """What a block of :attr:`folded` is."""
         return self.blocks[block if self.turns is None else self.turns.rows[micro_batch][block]]
 
+    @cached_property
+    def written(self) -> Schedule:
+        """:attr:`folded` in the plan's own order."""
+        times = time_orders(self.folded, self.micro_batches, self.orders())
+        return Schedule(self.folded, self.micro_batches, times, 0.0, solver={"name": "as written"})
+
     def orders(self) -> list[list[tuple[int, int]]]:
-        """Per device and lane its blocks, as the plan's own order has them."""
+        """Per device and lane of :attr:`folded` its blocks and their micro-batches, as the plan's own order has them.
+        """
         position = {part: i for i, part in enumerate(self.done.order)}
         graph: nx.DiGraph[int] = nx.DiGraph()
         graph.add_nodes_from(range(len(self.blocks)))
@@ -88,9 +97,12 @@ class PlanBlocks:
                        for view in self.done.joined[n].producers), 1
 
         rows: list[list[tuple[int, int]]] = [[] for _ in self.problem.devices]
+        whole = tuple(range(len(self.blocks)))
+        of = {i: (k, m) for m, row in enumerate((whole,) if self.turns is None else self.turns.rows)
+              for k, i in enumerate(row)}
         for i in nx.lexicographical_topological_sort(graph, key=when):
             for device in self.problem.blocks[i].devices:
-                rows[device].append((i, 0))
+                rows[device].append(of[i])
         return rows
 
 

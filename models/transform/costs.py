@@ -49,7 +49,7 @@ def part_work(program: Program, operation: Operation, sizes: Mapping[str, int]) 
         flops = (2 if any(how.role(name) == "reduction" for name in how.names) else 1) * every
     elif operation.kind.startswith("attention"):
         heads = {name for tensor in how.inputs if len(tensor) > 2 for name in tensor[-1]}  # of keys, and of values
-        flops = (4 if operation.kind == "attention" else 6) * every // max(sizes[name] for name in heads)
+        flops = (4 if operation.kind == "attention" else 6) * every // max((sizes[name] for name in heads), default=1)
     elif operation.kind.startswith("convolution"):
         image = how.outputs[0] if operation.kind == "convolution" else how.inputs[0]
         weights = how.outputs[0] if operation.kind.endswith("weight") else how.inputs[1]

@@ -2,7 +2,7 @@
 
 On a CPU a channel is a thread with a queue: it takes the collectives one after another, as a network lane does, while
 the caller computes. On CUDA it is a stream: a collective waits for what has been started on the caller's stream before
-it, and the reader's stream waits for the collective.
+it, and the reader's stream waits for the collective. The tests run the CPU's half; CUDA's has not been run on a GPU.
 
 A channel has a process group of its own, so that collectives of the caller never come between its own. A rank that
 fails says why in the store that the ranks met in; those that wait for it look there, and end with its sentence. One
@@ -28,7 +28,7 @@ from torch import Tensor
 from weft.runtime.communication.told import Told
 from weft.runtime.ranks.stopwatch import sleep_until
 
-__all__ = ["Channel", "Pending", "RankError", "own_group", "require_group"]
+__all__ = ["Channel", "Pending", "RankError", "meeting", "own_group", "require_group"]
 
 _NOTHING = "not there"
 PATIENCE = 2.0  # seconds for a collective that is under way when its channel is closed
@@ -155,7 +155,8 @@ class Channel:
     def agree(self, values: Mapping[str, object]) -> None:
         """Raise ``ValueError``, on all ranks, unless all have the same ``values``, by what they are called."""
         gathered: list[Any] = [None] * self.size
-        dist.all_gather_object(gathered, dict(values), group=self.group)
+        with meeting(self.timeout):
+            dist.all_gather_object(gathered, dict(values), group=self.group)
         for rank, others in enumerate(gathered):
             for what in (*gathered[0], *others):
                 one, other = gathered[0].get(what, _NOTHING), others.get(what, _NOTHING)
@@ -195,7 +196,8 @@ class Channel:
     def _common_name(self) -> str:
         """The same on all ranks, and no other channel's."""
         name = [uuid.uuid4().hex]
-        dist.broadcast_object_list(name, dist.get_global_rank(self.group, 0), group=self.group)
+        with meeting(self.timeout):
+            dist.broadcast_object_list(name, dist.get_global_rank(self.group, 0), group=self.group)
         return name[0]
 
 
@@ -215,11 +217,23 @@ def require_group(group: dist.ProcessGroup | None) -> None:
         raise ValueError(f"rank {dist.get_rank()} is not of the process group: it takes no part in its collectives")
 
 
+@contextmanager
+def meeting(timeout: float) -> Iterator[None]:
+    """Where all ranks come together once: :class:`RankError` for one that does not come within ``timeout`` seconds."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RankError(f"rank {dist.get_rank()} did not meet the other ranks within {timeout:g} s to make a program "
+                        "or an optimizer together: one of them has failed, or does not make it "
+                        f"({(str(error) or type(error).__name__).splitlines()[0]:.200})") from None
+
+
 def own_group(group: dist.ProcessGroup | None, timeout: float, only: Sequence[int] | None = None) -> dist.ProcessGroup:
     """A new group of the ranks of ``group``, or ``only`` of some; all of them must call it together."""
     ranks = list(range(dist.get_world_size())) if group is None else dist.get_process_group_ranks(group)
     ranks = ranks if only is None else [ranks[i] for i in only]
-    made = dist.new_group(ranks, timeout=datetime.timedelta(seconds=timeout),
-                          use_local_synchronization=len(ranks) < dist.get_world_size())
+    with meeting(timeout):
+        made = dist.new_group(ranks, timeout=datetime.timedelta(seconds=timeout),
+                              use_local_synchronization=len(ranks) < dist.get_world_size())
     assert isinstance(made, dist.ProcessGroup)
     return made

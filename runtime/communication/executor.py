@@ -7,7 +7,9 @@ are written into one tensor, each where it belongs.
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -40,6 +42,25 @@ class _Lane(NamedTuple):
     calls: Calls
 
 
+class _Values(dict[str, Tensor]):
+    """The tensors of one run by name; one that is not kept goes when all steps that read it have."""
+
+    def __init__(self, given: Mapping[str, Tensor], program: RankProgram) -> None:
+        super().__init__(given)
+        self._left = Counter(part.name for step in program.instructions if isinstance(step, Step)
+                             for part in step.reads if part.name not in program.kept)
+        self._lock = threading.Lock()
+
+    def has_read(self, step: Step) -> None:
+        """What ``step`` reads is no longer needed by it."""
+        with self._lock:
+            for part in step.reads:
+                if part.name in self._left:
+                    self._left[part.name] -= 1
+                    if not self._left[part.name]:
+                        del self[part.name]
+
+
 class ProgramExecutor:
     """One rank's program, ready to run any number of times. To be made by all ranks of ``group`` together.
 
@@ -55,6 +76,10 @@ class ProgramExecutor:
         if self.device.type == "cuda" and any(isinstance(i, Step) and i.seconds for i in program.instructions):
             raise ValueError("emulated durations are for ranks on CPUs: this one has a GPU, which takes its own time")
         self.dtypes = {2: half, 4: torch.float32, 8: torch.float64}
+        for name, value in program.values.items():
+            if value.itemsize not in self.dtypes:
+                raise ValueError(f"the tensor {name!r} has elements of {value.itemsize} bytes, which ranks cannot sum: "
+                                 f"take {', '.join(map(str, self.dtypes))}")
         self.notes: list[str] = []
         self.laps: list[Lap] = []
         self._fused = Fused(compiled, self.notes)
@@ -106,15 +131,17 @@ class ProgramExecutor:
         if self._failed is not None:
             raise RankError(f"this program has failed before, make it anew: {self._failed}")
         self.laps = []
+        channel = self._lanes["network"].channel
         try:
-            with self._lanes["network"].channel.telling("the program"), torch.no_grad():
+            with channel.telling("the program"), torch.no_grad():
                 values = self._checked(given)
                 pendings: dict[Key, Pending] = {}
                 for instruction in self.program.instructions:
                     if isinstance(instruction, Wait):
                         self._wait(instruction.keys, pendings, values)
                     elif instruction.lane == "compute":
-                        self._run(instruction, values, self._computing)
+                        with channel.telling(f"the stage {instruction.key[0]!r}"):
+                            self._run(instruction, values, self._computing)
                     else:
                         pendings[instruction.key] = self._start(instruction, values, pendings)
                 self._wait(tuple(pendings), pendings, values)
@@ -130,7 +157,7 @@ class ProgramExecutor:
 
     # -- what is given and kept ----------------------------------------------------------------------------------------
 
-    def _checked(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _checked(self, given: Mapping[str, Tensor]) -> _Values:
         for name in self.program.given:
             value = self.program.values[name]
             how = f"{value.lies} tensor {name!r} of shape {value.shape} and {value.itemsize} bytes an element"
@@ -146,7 +173,7 @@ class ProgramExecutor:
         for name in given:
             if name not in self.program.values:
                 raise ValueError(f"the program has no tensor {name!r}")
-        return {name: given[name].detach() for name in self.program.given}
+        return _Values({name: given[name].detach() for name in self.program.given}, self.program)
 
     def _kept(self, values: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """None of it shares memory with what was given."""
@@ -157,7 +184,7 @@ class ProgramExecutor:
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
-    def _start(self, step: Step, values: dict[str, Tensor], pendings: Mapping[Key, Pending]) -> Pending:
+    def _start(self, step: Step, values: _Values, pendings: Mapping[Key, Pending]) -> Pending:
         lane, before = self._lanes[step.lane], [pendings[key] for key in step.after]
 
         def begin() -> None:
@@ -167,14 +194,14 @@ class ProgramExecutor:
         tensors = [values[part.name] for part in step.reads if part.name in values]
         return lane.channel.start(step.key[0], begin, tensors)
 
-    def _wait(self, keys: Sequence[Key], pendings: Mapping[Key, Pending], values: Mapping[str, Tensor]) -> None:
+    def _wait(self, keys: Sequence[Key], pendings: Mapping[Key, Pending], values: _Values) -> None:
         for key in keys:
             pendings[key].wait()
         if self.device.type == "cuda":  # the memory is the channel's stream's
             for value in values.values():
                 value.record_stream(torch.cuda.current_stream())
 
-    def _run(self, step: Step, values: dict[str, Tensor], calls: Calls) -> None:
+    def _run(self, step: Step, values: _Values, calls: Calls) -> None:
         """Run the calls of a step where this is called; it takes its seconds at least."""
         begun = time.perf_counter()
         inside = {part.name: take(values[part.name], part.chunk) for part in step.reads}
@@ -199,10 +226,11 @@ class ProgramExecutor:
             there = place(target, chunk)
             if there is None or there.data_ptr() != inside[name].data_ptr():
                 put(target, chunk, inside[name])
+        values.has_read(step)
         sleep_until(begun + step.seconds, time.perf_counter)
         self.laps.append(Lap(*step.key, step.lane, begun, time.perf_counter()))
 
-    def _target(self, name: str, values: dict[str, Tensor]) -> Tensor:
+    def _target(self, name: str, values: _Values) -> Tensor:
         """The tensor whose chunks are written; all by one lane."""
         if name not in values:
             value = self.program.values[name]

@@ -40,9 +40,11 @@ class Fused:
             return None
         made = [name for call in own for name in call.outputs]
         read = [name for name in dict.fromkeys(name for call in own for name in call.inputs) if name not in made]
+        wanted = {part.name for part in step.writes} | {name for call in step.calls[last:] for name in call.inputs}
+        given = [name for name in made if name in wanted]
         key = step.key[0], first, step.key[1] if any(call.kind == "dropout" for call in own) else 0
         if key not in self._functions:
-            plain = _function(own, calls, read)
+            plain = _function(own, calls, read, given)
             self._functions[key] = self._made(step.key[0], plain), plain
         function, plain = self._functions[key]
         inputs = [inside[name] for name in read]
@@ -54,7 +56,7 @@ class Fused:
             self._note(step.key[0], error)
             self._functions[key] = plain, plain
             results = plain(*inputs)
-        inside.update(zip(made, results, strict=True))
+        inside.update(zip(given, results, strict=True))
         return last
 
     def _made(self, stage: str, plain: _Function) -> _Function:
@@ -75,15 +77,13 @@ class Fused:
             self._notes.append(note)
 
 
-def _function(own: Sequence[Call], calls: Calls, read: Sequence[str]) -> _Function:
-    """All of ``own`` as one function of the tensors ``read``; it gives the outputs of each."""
+def _function(own: Sequence[Call], calls: Calls, read: Sequence[str], given: Sequence[str]) -> _Function:
+    """All of ``own`` as one function of the tensors ``read``; of what it makes, it gives the tensors ``given``."""
     def fused(*inputs: Tensor) -> tuple[Tensor, ...]:
         inside = dict(zip(read, inputs, strict=True))
-        made = []
         for call in own:
             found = calls.run(call, [inside[name] for name in call.inputs])
             assert found is not None
             inside[call.outputs[0]] = found
-            made.append(found)
-        return tuple(made)
+        return tuple(inside[name] for name in given)
     return fused

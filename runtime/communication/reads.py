@@ -25,8 +25,9 @@ class Readers:
         self._called: set[nn.Module] = set()
         self._reads: dict[nn.Module, tuple[nn.Parameter, ...]] | None = None  # by module; None: not known yet
         self._hooks: list[Any] = [module.register_forward_pre_hook(self._before) for module in root.modules()]
-        self._hooks += [module.register_state_dict_pre_hook(self._saved)  # type: ignore[no-untyped-call]
-                        for module in root.modules()]
+        for module in root.modules():
+            self._hooks += [module.register_state_dict_pre_hook(self._saved),  # type: ignore[no-untyped-call]
+                            module.register_load_state_dict_pre_hook(self._saved)]  # type: ignore[no-untyped-call]
 
     def learn(self) -> None:
         """A forward is over: from now on each module waits for what it reads."""

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from weft.runtime.communication.buckets import Bucket, Summing, buckets_of
-from weft.runtime.communication.channel import Channel, Pending
+from weft.runtime.communication.channel import Channel, Pending, meeting
 from weft.runtime.communication.collectives import all_gather, all_reduce, reduce_scatter
 from weft.runtime.communication.options import groups_of, require_fitting, require_options
 from weft.runtime.communication.reads import Readers
@@ -35,9 +35,17 @@ TINY = 1e-6  # added to a norm before dividing by it, as torch.nn.utils.clip_gra
 class ShardedOptimizer(torch.optim.Optimizer):
     """Adam, AdamW or LAMB for ``module``, trained data parallel by the ranks of ``group`` (by default all of them).
 
+    Under ``torchrun``, after ``torch.distributed.init_process_group``::
+
+        optimizer = ShardedOptimizer(module, "lamb", lr=2e-3)
+        for x, y in batches:  # this rank's
+            loss(module(x), y).backward()
+            optimizer.step()
+
     It takes the place of ``DistributedDataParallel`` and of a plain optimizer: each rank runs the backward of its part
     of the batch (of the mean loss), and :meth:`step` makes the weights that the plain rule makes of the mean gradient.
-    All ranks make it together, with rank 0's weights to begin with; buffers are each rank's own.
+    All ranks make it together, with rank 0's weights to begin with; buffers, and what is not trained, are each rank's
+    own.
 
     ``rule``: ``"adam"``, ``"adamw"`` (as in torch) or ``"lamb"``. ``options_of`` gives a parameter, by its name,
     options other than ``lr``, ``betas``, ``eps`` and ``weight_decay`` of all (such as no decay for biases).
@@ -46,7 +54,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     Gradients are handed over: ``.grad`` is ``None`` after the backward. Of several backwards a step, all but the last
     run within :meth:`accumulating`. Between :meth:`step` and the next forward, call :meth:`wait` before reading
-    parameters yourself; saving the module's state dict does.
+    parameters yourself; saving and loading the module's state dict do.
 
     Raises ``ValueError`` for options that cannot be, a module without parameters to train, ranks with other parameters
     or options, and where no process group is initialised.
@@ -81,7 +89,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._accumulates = False
         self._hooks: list[Any] = []
         for bucket in self.buckets:
-            dist.broadcast(bucket.flat, dist.get_global_rank(self._channel.group, 0), group=self._channel.group)
+            with meeting(timeout):
+                dist.broadcast(bucket.flat, dist.get_global_rank(self._channel.group, 0), group=self._channel.group)
             self._hooks += [
                 member.parameter.register_post_accumulate_grad_hook(self._taking(bucket, i))  # type: ignore[no-untyped-call]
                 for i, member in enumerate(bucket.members)]

@@ -159,7 +159,9 @@ class _Compiler:
             elif isinstance(instruction, Reduce):
                 if self.reduce is not None:
                     yield actions.Sum(instruction, self.reduce)
-            elif not isinstance(instruction, Recv):
+            elif isinstance(instruction, Recv):
+                yield from self._read(instruction)
+            else:
                 yield from self._compute(instruction)
             if dropped := tuple(what for what in self._reads(instruction) if self.last_read[what] == step):
                 yield actions.Drop(dropped)
@@ -194,6 +196,13 @@ class _Compiler:
                                self._activity(f"waiting for the other ranks of {work}", work, *wants.ranks))
         yield actions.Compute(work, self.worker.prepare(work), self.worker.task(work), work in self.last_read,
                               self.slot_addresses, self.watch, self._activity(f"running {work}", work))
+
+    def _read(self, instruction: Recv) -> Iterator[Action]:
+        """Take a message whose shape the plan does not know, at the latest here: its SEND is over only then, and what
+        is proven of the program holds for SENDs that wait for their RECVs, not for readers of these."""
+        landing = self.arriving.get(instruction.what)
+        if landing is not None and not landing.layout.is_known:
+            yield from self._take(instruction.what, instruction, instruction.what)
 
     def _take(self, what: Work, reader: Instruction, needed_by: Work) -> Iterator[Action]:
         """Wait for ``what``, if it is arriving; ``reader`` is the first that needs it, for the result of ``needed_by``.

@@ -281,6 +281,8 @@ class _Compiler:
                 yield actions.Post(landing.what, self.transport.receiver(landing), self.watch, self._activity(
                     f"starting {Recv(landing.what, landing.peer)}", landing.what, landing.peer))
                 yield self._announce(("posted", landing.what))
+            if isinstance(instruction, Recv) and not self.landings[instruction.what].layout.is_known:
+                yield self._take(instruction.what, instruction)  # its SEND is over only then
             if isinstance(instruction, Send):
                 if len(leaving) >= OPEN_SENDS:
                     yield self._settle(*leaving.pop(0))
@@ -296,11 +298,9 @@ class _Compiler:
         elsewhere = [what for what in local if held.isdisjoint(self._held(what))]
         yield self._await([*elsewhere, *self.memory.get(work, ())], [what for what in elsewhere if what in wants.reads])
         for what in wants.awaits:
-            if (landing := self.landings.get(what)) is not None:
+            if what in self.landings:
                 yield self._await([("posted", what)])
-                text = f"waiting for {Recv(what, landing.peer)}, for {work} ({self.plan.vocabulary.micro_batch(work)})"
-                yield _Take(landing, self.slots[landing] if what in self.readers else None, self.locks[what],
-                            self.watch, self.session.activity(text, [landing.peer]))
+                yield self._take(what, work)
         if len(wants.ranks) > 1:
             yield _Meet(tuple(sorted(self.plan.problem.blocks[block].devices)), self.session,
                         self._activity(f"waiting for the other ranks of {work}", work, *wants.ranks))
@@ -309,6 +309,14 @@ class _Compiler:
         yield self._announce(work)
         if wants.reads:
             yield _Release(wants.reads)
+
+    def _take(self, what: Work, reader: Instruction) -> Action:
+        """Wait for ``what``, for ``reader``, if nobody else has."""
+        landing = self.landings[what]
+        needed_by = what if isinstance(reader, (Recv, Send, Reduce)) else reader
+        text = f"waiting for {Recv(what, landing.peer)}, for {reader} ({self.plan.vocabulary.micro_batch(needed_by)})"
+        return _Take(landing, self.slots[landing] if what in self.readers else None, self.locks[what], self.watch,
+                     self.session.activity(text, [landing.peer]))
 
     def _send(self, step: int, instruction: Send) -> Iterator[Action]:
         what, peer = instruction.what, instruction.peer

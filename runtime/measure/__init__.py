@@ -4,7 +4,9 @@ In: a training with all stages, or timelines of a plan. Out: seconds and bytes o
 (:mod:`~weft.runtime.measure.measure_stages`, the file ``weft.stage-costs/1`` of
 :mod:`~weft.runtime.measure.stage_costs`), a block problem with these costs, and a problem whose durations and transfers
 are corrected by what was measured (:mod:`~weft.runtime.measure.fitting`, and :mod:`~weft.runtime.measure.gaps` for what
-the executor takes between blocks). :mod:`~weft.runtime.measure.links` says what messages cost between ranks;
+the executor takes between blocks). :mod:`~weft.runtime.measure.links` says what messages cost between ranks,
+:mod:`~weft.runtime.measure.transport_check` what each transport of a machine carries, and how fast beside others
+(:mod:`~weft.runtime.measure.transport_methods`);
 :mod:`~weft.runtime.measure.measure` has the timers, :mod:`~weft.runtime.measure.stage_feeds` the inputs and gradients
 that a stage is measured with.
 """

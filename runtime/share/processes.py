@@ -73,7 +73,7 @@ def replay_in_processes(plan_path: str | os.PathLike[str], options: SharedOption
                                          if worker.job == job.name]) for job in jobs)
     scale = options.time_scale * (seconds_in_unit(plan) or 1.0) if options.stretched else 0.0
     return SharedRun(told, max(run.seconds for run in told),
-                     predicted_seconds(plan, jobs, {run.name: run.steps for run in told}, scale), {})
+                     predicted_seconds(plan, jobs, told, scale), {})
 
 
 @contextmanager

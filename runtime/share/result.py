@@ -48,10 +48,11 @@ class SharedRun:
         return "\n".join(lines)
 
 
-def predicted_seconds(plan: Plan, jobs: Sequence[JobPlan], steps: Mapping[str, int], seconds_per_unit: float
+def predicted_seconds(plan: Plan, jobs: Sequence[JobPlan], runs: Sequence[JobRun], seconds_per_unit: float
                       ) -> float | None:
-    """How long the plan takes for ``steps`` of its jobs, where a time unit is so long; ``None`` where that is not said,
-    or not all jobs run."""
+    """How long the plan takes for what ``runs`` made of its jobs, where a time unit is so long; ``None`` where that is
+    not said, or not all jobs ran to their ends."""
+    steps = {run.name: run.steps for run in runs if run.fault is None}
     if not seconds_per_unit or len(steps) < len(jobs):
         return None
     return plan.makespan * max(steps[job.name] / job.batches for job in jobs) * seconds_per_unit

@@ -73,7 +73,7 @@ def run_shared(plan: Plan, session: Session, factories: Mapping[str, Factory], *
     parts = {job.name: [found[rank][0][job.name] for rank in job.ranks] for job in chosen}
     told = tuple(_told(job, parts[job.name], job.ranks, begun) for job in chosen)
     return SharedRun(told, max(seconds for _, seconds, _ in found),
-                     predicted_seconds(plan, jobs, {run.name: run.steps for run in told}, _seconds(options)),
+                     predicted_seconds(plan, jobs, told, _seconds(options)),
                      {rank: sums for rank, (_, _, sums) in enumerate(found)})
 
 

@@ -4,6 +4,10 @@ Between two batches all ranks say whether the job is well. A rank with a fault g
 is empty: it computes nothing, and hands on zeros in place of results. So all messages of the batch come, whatever
 carries them, and no rank waits for one in vain; nothing of such a batch is counted, and no optimizer steps.
 
+No rank waits in a circle. The lists of all jobs, the turns among them, are parts of one global order, that of the ends
+in the plan (:mod:`weft.runtime.plan.lowering`): a SEND and its RECV stand at the end of what they carry. So whatever an
+instruction waits for, a turn, a message, or a RECV on another rank that a SEND has to meet, comes before it there.
+
 Gradients of tied parameters are summed behind the last pass of the batch, not between passes: ranks wait for each other
 there, and what other jobs have in the plan before the next batch does not wait for them.
 """

@@ -4,13 +4,19 @@ In: a session (:mod:`weft.runtime.ranks.session`) and all ranks' buffer tables (
 one rank's :class:`~weft.runtime.transports.interface.Transport`, which posts receives and starts sends. Every message
 is known beforehand from the tables: a transfer names an entry of a table, never a size. After
 :func:`~weft.runtime.transports.registry.open_transport`, moving a tensor allocates no memory for tensors and makes no
-copy on the way; only a result that does not lie contiguously is copied once for ``gloo`` and ``nccl``, to a staging
+copy on the way; only a result that does not lie contiguously is copied once for sockets and ``nccl``, to a staging
 buffer that is made when it is first needed.
 
-:mod:`~weft.runtime.transports.interface` has the roles, :mod:`~weft.runtime.transports.registry` the list. ``gloo`` and
-``nccl`` are built on :mod:`~weft.runtime.transports.process_groups`; ``shared`` and ``emulated`` on
-:mod:`~weft.runtime.transports.one_sided` and :mod:`~weft.runtime.transports.shared_memory`. To add a transport, write a
-file with a :class:`~weft.runtime.transports.interface.TransportKind` and add a line to the registry.
+Where the plan does not know a shape, a description of fixed size comes first (:mod:`.description`), and buffers grow as
+they must: over process groups the tensors follow (:mod:`.two_messages`), in shared memory the receiver reads them where
+the sender has them (:mod:`.one_sided_reads`, :mod:`.reach`).
+
+:mod:`~weft.runtime.transports.interface` has the roles, :mod:`~weft.runtime.transports.registry` the list. Sockets and
+``nccl`` are built on :mod:`~weft.runtime.transports.process_groups`; ``shared``, ``symmetric`` and ``emulated`` on
+:mod:`~weft.runtime.transports.one_sided` and :mod:`~weft.runtime.transports.shared_memory`, whose slots on GPUs are
+opened by CUDA IPC (:mod:`.gpu_slots`) or lie in symmetric memory (:mod:`.symmetric_memory`); ``gloo`` takes shared
+memory within a host and sockets beyond it (:mod:`.near_and_far`). To add a transport, write a file with a
+:class:`~weft.runtime.transports.interface.TransportKind` and add a line to the registry.
 """
 
 from __future__ import annotations

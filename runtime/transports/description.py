@@ -121,6 +121,8 @@ class Growing:
         for tensor in tensors:
             starts.append(whole(end))
             end = whole(end) + tensor.size
+        if self.memory.is_cuda:  # kernels of any stream may still read what lies there
+            torch.cuda.synchronize(self.memory.device)
         memory = self.room(end)
         self.parcel = parcel
         parcel.clear()

@@ -58,7 +58,11 @@ class Transport(Protocol):
 
     def receiver(self, landing: Landing) -> Callable[[], Transfer]:
         """A function that posts a receive, once for each call. Called before the first step. The function raises
-        ``ConnectionError`` if the peer is gone."""
+        ``ConnectionError`` if the peer is gone.
+
+        A message whose shape the plan does not know must be waited for at its RECV at the latest: its SEND may be over
+        only then.
+        """
 
     def sender(self, message: Staging) -> Callable[[Parcel], Transfer]:
         """A function that starts sending a parcel, which must not change until the transfer is over. Called before the

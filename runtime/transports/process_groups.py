@@ -24,6 +24,9 @@ from weft.runtime.transports.two_messages import TwoMessages
 __all__ = ["ProcessGroupTransport"]
 
 LOOK = 20e-6  # seconds between two looks at a GPU transfer
+#: What NCCL has types for; gloo carries any.
+CARRIED = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int8,
+                     torch.uint8, torch.bool})
 
 
 class _Channel(NamedTuple):
@@ -87,7 +90,7 @@ class ProcessGroupTransport:
         if not landing.layout.is_known:
             return self._unknown.receiver(landing, self._begins(landing.peer, sends=False), self._finish(landing.peer))
         peer, on_gpu, (group, number) = landing.peer, self._device.type == "cuda", self._channels[landing.peer]
-        begin, targets = group.recv, [[_numbers(tensor)] for tensor in self._slots[landing].values()]
+        begin, targets = group.recv, [[_carried(tensor)] for tensor in self._slots[landing].values()]
 
         def receive() -> Transfer:
             try:
@@ -107,7 +110,7 @@ class ProcessGroupTransport:
             if not all(tensor.is_contiguous() for tensor in parcel.values()):
                 parcel = {name: place.copy_(parcel[name]) for name, place in self._staged(message).items()}
             try:
-                return _Begun(peer, [begin([_numbers(parcel[name])], number, 0) for name in names], on_gpu, parcel)
+                return _Begun(peer, [begin([_carried(parcel[name])], number, 0) for name in names], on_gpu, parcel)
             except RuntimeError as error:
                 raise _gone(peer, error) from None
 
@@ -175,9 +178,9 @@ def _pair_group(session: Session, pair: tuple[int, int]) -> dist.ProcessGroup | 
     return made[session.replica]
 
 
-def _numbers(tensor: Tensor) -> Tensor:
-    """Complex numbers as pairs of real ones, which is what process groups carry."""
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+def _carried(tensor: Tensor) -> Tensor:
+    """``tensor``, which is contiguous, as one of the types that every process group carries: others go as bytes."""
+    return tensor if tensor.dtype in CARRIED else tensor.view(-1).view(torch.uint8)
 
 
 def _gone(peer: int, error: RuntimeError) -> ConnectionError:

@@ -83,16 +83,18 @@ def _grouped(problem: Problem, chain: Sequence[int], micro_batches: int, *, grou
         stages = sorted(row, key=place.__getitem__)
         ahead = [(i, m) for some in groups for i in stages if _is_forward(problem, i) for m in some]
         behind = [(i, m) for some in groups for i in stages if _is_gradient(problem, i) for m in some]
-        weights = {i: [w for w in stages if problem.blocks[w].kind == BlockKind.WEIGHT_GRAD
-                       and any(problem.index[wait.block] == i for wait in problem.blocks[w].after)] for i, _ in behind}
+        weights: dict[int, list[int]] = {}
+        for before, w in pairwise(stages):  # a weight gradient stands behind its input gradient
+            if problem.blocks[w].kind == BlockKind.WEIGHT_GRAD and _is_gradient(problem, before):
+                weights[before] = [w]
         rest = [w for w in stages if problem.blocks[w].kind == BlockKind.WEIGHT_GRAD
-                and not any(w in found for found in weights.values())]
+                and [w] not in weights.values()]
         first = 1 + max((n for n, (i, m) in enumerate(ahead) if place[i] <= last and m == 0), default=-1)
         start = first + slope * (len(order) - 1 - order[device])
         done = min(len(ahead), start)
         found = ahead[:done]
         for n, (i, m) in enumerate(behind):
-            found += [(i, m), *((w, m) for w in weights[i])]
+            found += [(i, m), *((w, m) for w in weights.get(i, ()))]
             until = min(len(ahead), start + (n + 1) * len(ahead) // len(behind))
             found += ahead[done:until]
             done = until
@@ -159,10 +161,8 @@ def _chain(problem: Problem) -> list[int]:
         if not any(problem.index[wait.block] == before for wait in blocks[i].after):
             raise NotApplicable(f"it needs a pipeline, but {blocks[i].name!r} does not wait for "
                                 f"{blocks[before].name!r}")
-    found = list(forwards)
-    for i in gradients:
-        found.append(i)
-        found += [w for w in weights if any(problem.index[wait.block] == i for wait in blocks[w].after)
-                  and w not in found]
-    found += [w for w in weights if w not in found]
-    return found
+    behind: dict[int, list[int]] = {}
+    for w in weights:
+        waited = [problem.index[wait.block] for wait in blocks[w].after]
+        behind.setdefault(next((i for i in waited if _is_gradient(problem, i)), gradients[-1]), []).append(w)
+    return [*forwards, *(one for i in gradients for one in (i, *behind.get(i, ())))]

@@ -25,8 +25,10 @@ from tests.support.sharded_training import LAMB, Model, losses_of, plain_rule
 from weft.app.communication.run import ProgramOnRank
 from weft.models.communication import interpreter
 from weft.models.communication.optimizers import data_parallel
+from weft.models.communication.prices import Prices
 from weft.models.communication.program import Program
 from weft.models.communication.schedules import schedules
+from weft.models.communication.tuning import tune
 from weft.runtime.communication.sharded_optimizer import ShardedOptimizer
 
 STEPS = 5
@@ -84,6 +86,15 @@ def chunks(ranks: int) -> Iterator[tuple[str, object]]:
     for schedule in schedules(program).schedules:
         found, worst = run(schedule.program)
         yield schedule.name, {"worst": worst, "same": same(found, written)}
+
+
+def searched(ranks: int) -> Iterator[tuple[str, object]]:
+    """What the search chooses, in the order of its schedule."""
+    prices = Prices(bandwidth=1e6, memory=1e7, launch=1e-4, kernel=1e-5, flops=1e8, link=5e5)
+    for program in (tensor_parallel(ranks, 64, 8 * ranks, 64), pipeline(1, 64, 64)):
+        if program.ranks * program.groups == ranks:
+            found = tune(program, prices, (1, 4), effort=1.0)
+            yield program.name, {"worst": run(found.program, schedule=found.schedule)[1], "chunks": found.chunks}
 
 
 def optimizer_programs(ranks: int) -> Iterator[tuple[str, object]]:
@@ -189,7 +200,11 @@ def mistakes() -> Iterator[tuple[str, str]]:
     yield "after", said(lambda: on_rank.run(given))
     model = Model() if rank == 0 else torch.nn.Linear(3, 3)
     yield "different models", said(lambda: ShardedOptimizer(model, timeout=30.0))
-    late = ProgramOnRank(program, timeout=1.0)
+    optimizer = ShardedOptimizer(twice := Model(), timeout=30.0)
+    backward(losses_of(twice, 0, ranks)[rank])
+    yield "twice", said(lambda: backward(losses_of(twice, 1, ranks)[rank]) if rank == 1 else optimizer.step())
+    dist.barrier()
+    late = ProgramOnRank(program, timeout=3.0)
     yield "late", said(lambda: late.run(given)) if rank != 1 else "late"
     dist.barrier()
     gone = ProgramOnRank(program, timeout=30.0)
@@ -203,7 +218,8 @@ def main(folder: Path) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     ranks, rank = dist.get_world_size(), dist.get_rank()
-    found: dict[str, Any] = {"chunks": dict(chunks(ranks)), "optimizer_programs": dict(optimizer_programs(ranks)),
+    found: dict[str, Any] = {"chunks": dict(chunks(ranks)), "searched": dict(searched(ranks)),
+                             "optimizer_programs": dict(optimizer_programs(ranks)),
                              "pipelines": dict(pipelines()) if ranks == 2 else {},
                              "training": {rule: training(rule) for rule in RULES}}
     found["mistakes"] = {}

@@ -58,7 +58,8 @@ _GOOD: dict[str, tuple[str, ...]] = {
     "--rank-alone": ("all", "0", "9"), "--transport": ("gloo", "emulated:1,1", "shared", "symmetric"),
     "--device": ("cpu", "cuda"),
     "--replicas": ("1", "2"), "--checkpoint": (".", "/dev/null"), "--backward": ("split",),
-    "--overlap": ("auto", "none"),
+    "--overlap": ("auto", "none"), "--processes": ("one", "job"), "--job": ("a", "no"), "--turns": (".", "no/such"),
+    "--stop-folder": (".", "no/such"),
     "--optimizer-copies": ("0", "2147483647"), "--time-scale": ("0.1",), "--timeline": ("out.json", "plan.json"),
 }
 
@@ -112,7 +113,7 @@ COMMANDS: dict[str, _Command] = {
     "replay": _Command((("plan.json", "--emulate"), ("plan.json", "--rank-alone", "0", "--stages", "no.such:thing")),
                       (), ("--stages", "--timeout", "--rank-alone", "--device", "--json", "--timeline", "--time-scale",
                         "--paced", "--transport", "--reserve", "--checkpoint", "--checkpoint-every", "--resume",
-                        "--replicas")),
+                        "--replicas", "--processes", "--job", "--turns", "--stretched", "--stop-folder")),
     "fit": _Command((("plan.json", "timeline.json", "-o", "out.json"), ("schedule.json", "timeline.json")), (),
                     ("-o", "--json")),
     "capture": _Command((("model.pt2", "-o", "out.json"), ("model.pt2", "--layers")), (), ("-o", "--layers", "--json")),
@@ -122,7 +123,8 @@ COMMANDS: dict[str, _Command] = {
                          "--optimizer-copies")),
     "demo": _Command((("-o", "schedule.json"), ("-o", "/dev/null"), ("-o", "/nowhere/at/all/\0")), _SEARCH,
                      _SEARCH_FLAGS[:-1]),
-    "transports": _Command((("--gpus", "-1"), ("--sizes", "0", "x")), (), ("--gpus", "--sizes")),
+    # It never comes to starting ranks: one of the two is always wrong.
+    "transports": _Command((("--gpus", "-1", "--sizes", "x"),), (), ("--gpus", "--sizes")),
     "schema": _Command(((),), (), ("--json",)),
     "share": _Command((("problem.json", "problem.json"), ("problem.json", "jobs.json")), _SEARCH,
                       ("--ratio", "--max-slowdown", "--rounds", "--parallel", *_SEARCH_FLAGS)),

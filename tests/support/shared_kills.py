@@ -39,7 +39,7 @@ def of_rank(job: str) -> Callable[..., Training]:
         found = training(SEEDS[job], plan, session)
         if os.environ.get("VICTIM") == f"{job}:{session.process(session.rank)}":
             for module in found.stages.values():
-                module.register_forward_pre_hook(killed_at(6 if job != "data" else 3))
+                module.register_forward_pre_hook(killed_at(6 if job == "pipeline" else 5))
         return found
     return made
 

@@ -31,6 +31,8 @@ from weft.runtime.share.taking_apart import job_plans
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
 RANKS, STEPS, WIDTH, SIZE = 3, 3, 8, 4
+#: Micro-batches of a step of the data parallel training, on each of its GPUs.
+ADDED = 3
 #: By job: how often a round of the plan has it.
 RATIO = {"pipeline": 2, "data": 1, "answers": 3}
 
@@ -55,10 +57,12 @@ def chain(name: str, gpus: Sequence[int], time: float, backward: str = "") -> Jo
 
 
 def summed(name: str, gpus: Sequence[int], time: float) -> Job:
-    """One stage on all of ``gpus``, whose gradients are summed on their lanes."""
+    """One stage on all of ``gpus``, whose gradients are summed on their lanes; before the last micro-batch of a step
+    come others."""
     on, lanes = tuple(2 * gpu for gpu in gpus), tuple(2 * gpu + 1 for gpu in gpus)
     return job_of(name, Problem(name, devices(), (
-        Block("F0", BlockKind.FORWARD, on, time, after=(Dependency("S0", distance=1),)),
+        Block("others", BlockKind.OTHER, on, 2 * time, after=(Dependency("S0", distance=1),)),
+        Block("F0", BlockKind.FORWARD, on, time, after=(Dependency("others"),)),
         Block("B0", BlockKind.BACKWARD, on, 2 * time, after=(Dependency("F0"),)),
         Block("S0", BlockKind.COLLECTIVE, lanes, 3 * time, after=(Dependency("B0"),))), time_unit="ms"))
 
@@ -110,10 +114,12 @@ def told(run: SharedRun | None) -> dict[str, Any]:
                                    for job in run.jobs}
 
 
-def main(folder: Path, path: str) -> None:
-    """All runs one after another; what they found goes into ``found.json``, a rank's answers beside it."""
+def main(folder: Path, path: str, unit: float = 0.0) -> None:
+    """All runs one after another, of the first of which a millisecond of the plan lasts ``unit`` seconds at least; what
+    they found goes into ``found.json``, a rank's answers beside it."""
     plan = load_plan(path)
     answered: dict[str, list[float]] = {}
+    timed: dict[str, float | None] = {}
 
     def keep(run: str) -> Callable[[int, int, Any], None]:
         def collect(step: int, micro_batch: int, output: Tensor) -> None:
@@ -125,7 +131,11 @@ def main(folder: Path, path: str) -> None:
             def maker(job: str) -> Callable[[Plan, Session], Training]:
                 return lambda own, s: training(SEEDS[job], own, s, steps=(steps or {}).get(job, STEPS),
                                                fails=fails.get(job), collect=keep(name))
-            return told(run_shared(plan, session, {job: maker(job) for job in SEEDS}, options=RunOptions()))
+            done = run_shared(plan, session, {job: maker(job) for job in SEEDS},
+                              options=RunOptions(unit if name == "together" else 0.0))
+            if done is not None and name == "together":
+                timed.update(seconds=done.seconds, predicted=done.predicted)
+            return told(done)
 
         found: dict[str, Any] = {
             "together": run("together"), "failed": run("failed", pipeline=(1, 5)),
@@ -137,7 +147,7 @@ def main(folder: Path, path: str) -> None:
             alone[job.name] = next((own for own in session.everywhere(losses, "comparing") if own is not None), None)
     (folder / f"answers.{session.rank}.json").write_text(json.dumps(answered))
     if session.rank == 0:
-        (folder / "found.json").write_text(json.dumps({**found, "alone": alone}))
+        (folder / "found.json").write_text(json.dumps({**found, **timed, "alone": alone}))
 
 
 def _alone(job: JobPlan, session: JobSession, collect: Callable[[int, int, Any], None]) -> list[float] | None:
@@ -149,4 +159,4 @@ def _alone(job: JobPlan, session: JobSession, collect: Callable[[int, int, Any],
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), sys.argv[2], *map(float, sys.argv[3:]))

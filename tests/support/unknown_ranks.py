@@ -6,18 +6,21 @@ micro-batch, over each transport, beside one process.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from unittest import mock
 
 import torch
 from torch import Tensor, nn
 
-from tests.support.builders import loop, pipeline
-from weft.runtime.interface.training import Boundary, Training
+from tests.support.builders import chain, loop, pipeline
+from weft.runtime.interface.training import Boundary, Ports, Training
 from weft.runtime.plan.plan import Plan, plan_of
-from weft.runtime.ranks.session import Session, join
+from weft.runtime.ranks.session import Session, SessionError, join
 from weft.runtime.replay.run import run_training
+from weft.runtime.transports.interface import TransportError
 from weft.solver.baselines import baseline
 
 RANKS, STEPS, MICRO_BATCHES, WIDTH, ROWS = 2, 3, 4, 6, 2
@@ -99,6 +102,65 @@ def train(plan: Plan, session: Session, wanted: list[dict[str, Tensor]]) -> int:
     return right
 
 
+class Pair(nn.Module):
+    """Gives two values, of which nobody uses the second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Halving()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.inner(x)
+        return y, 2 * y
+
+
+class Ending(nn.Module):
+    """Takes both, and uses the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Halving()
+
+    def forward(self, x: Tensor, unused: Tensor, target: Tensor) -> Tensor:
+        return loss(self.inner(x), target)
+
+
+def train_graph(session: Session) -> int:
+    """How many steps gave this rank's gradients where a value of unknown shape has none."""
+    torch.manual_seed(5)
+    stages: list[nn.Module] = [Pair().double(), Ending().double()]
+    whole = copy.deepcopy(stages)
+    boundary, right = Boundary((ROWS, None, WIDTH), torch.float64), 0
+    ports = {0: Ports(("input",), ("x", "unused")), 1: Ports(("x", "unused", "target"), ("loss",))}
+
+    def after(step: int) -> None:
+        nonlocal right
+        for m in range(MICRO_BATCHES):
+            (whole[1](*whole[0](inputs(step, m)), targets(step, m)) / MICRO_BATCHES).backward()
+        wanted = dict(whole[session.rank].named_parameters())
+        for name, parameter in stages[session.rank].named_parameters():
+            torch.testing.assert_close(parameter.grad, wanted[name].grad, rtol=1e-12, atol=1e-14)
+        right += 1
+
+    run_training(plan_of(baseline("1f1b", pipeline(chain(RANKS)), MICRO_BATCHES)), session, Training(
+        {session.rank: stages[session.rank]}, {"x": boundary, "unused": boundary},
+        lambda step, m: {"input": inputs(step, m), "target": targets(step, m)}, after_backward=after, ports=ports))
+    return right
+
+
+def train_unshared(plan: Plan, session: Session, wanted: list[dict[str, Tensor]]) -> int:
+    """How many steps gave this rank's gradients over gloo where rank 0 cannot map what rank 1 shares: all then go over
+    sockets, and shared memory is refused on both ranks."""
+    fault = mock.patch("weft.runtime.transports.shared_memory._map", side_effect=TransportError("it cannot be opened"))
+    with fault if session.rank == 0 else nullcontext():
+        right = train(plan, replace(session, transport="gloo"), wanted)
+        try:
+            train(plan, replace(session, transport="shared"), wanted)
+        except SessionError as error:
+            return right if str(error) == "it cannot be opened" else 0
+    return 0
+
+
 def main() -> None:
     plan, wanted, right = plan_of(baseline("interleaved", pipeline(loop(2)), MICRO_BATCHES)), alone(), 0
     with join(30) as session:
@@ -107,6 +169,8 @@ def main() -> None:
         # As where a process may not read another's memory.
         with mock.patch("weft.runtime.transports.shared_memory.can_read", lambda *place: False):
             right += train(plan, replace(session, transport="shared"), wanted)
+        right += train_unshared(plan, session, wanted)
+        right += sum(train_graph(replace(session, transport=transport)) for transport in ("gloo:sockets", "shared"))
     print(f"{right} steps")
 
 

@@ -25,12 +25,12 @@
 
 :class:`Builder` writes a program; :func:`split`, :func:`reorder`, :func:`as_slice`, :func:`fuse` and :func:`overlap`
 rewrite it, and refuse what would not compute the same. :func:`schedules` lists all that they reach, :func:`tune` has
-the best of these found and proven under :class:`Prices`, :func:`choices_of` gives the problem that it solves.
-:func:`run` computes a program on virtual ranks in numpy; :class:`ProgramOnRank` runs it on the ranks of
-``torch.distributed``, its collectives beside its computation, and :class:`ShardedOptimizer` trains a module with Adam
-or LAMB as reduce-scatter, update of slices and all-gather. :func:`function` registers a pointwise function of one's
-own. All errors of programs are :class:`CommunicationError`, a ``ValueError``. The names are loaded on first
-use.
+the best of these found and proven under :class:`Prices` (:func:`prices_on` has those of a device), :func:`choices_of`
+gives the problem that it solves. :func:`run` computes a program on virtual ranks in numpy; :class:`ProgramOnRank` runs
+it on the ranks of ``torch.distributed``, its collectives beside its computation, and :class:`ShardedOptimizer` trains
+a module with Adam or LAMB as reduce-scatter, update of slices and all-gather. :func:`function` registers a pointwise
+function of one's own. All errors of programs are :class:`CommunicationError`, a ``ValueError``. The names are loaded
+on first use.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from weft.models.communication.builder import Builder
     from weft.models.communication.functions import function
     from weft.models.communication.interpreter import random_values, results, run
+    from weft.models.communication.on_device import prices_on
     from weft.models.communication.optimizers import add_adam, add_lamb, add_sgd, data_parallel
     from weft.models.communication.passes.as_slice import as_slice
     from weft.models.communication.passes.fuse import fuse
@@ -60,8 +61,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Builder", "Choices", "CommunicationError", "Emulated", "Overlap", "Prices", "Program", "ProgramOnRank",
            "RankError", "Reached", "Schedule", "ShardedOptimizer", "Stage", "Tensor", "Tuned", "add_adam", "add_lamb",
-           "add_sgd", "as_slice", "choices_of", "data_parallel", "function", "fuse", "overlap", "random_values",
-           "reorder", "results", "run", "schedules", "split", "tune"]
+           "add_sgd", "as_slice", "choices_of", "data_parallel", "function", "fuse", "overlap", "prices_on",
+           "random_values", "reorder", "results", "run", "schedules", "split", "tune"]
 
 #: The module of each name, in :mod:`weft.models.communication` but for those with their whole name.
 _HOME = {
@@ -69,9 +70,9 @@ _HOME = {
     "Prices": "prices", "Program": "program", "Reached": "schedules", "Schedule": "schedules", "Stage": "program",
     "Tensor": "program", "Tuned": "tuning", "add_adam": "optimizers", "add_lamb": "optimizers",
     "add_sgd": "optimizers", "as_slice": "passes.as_slice", "choices_of": "problem", "data_parallel": "optimizers",
-    "function": "functions", "fuse": "passes.fuse", "overlap": "passes.overlap", "random_values": "interpreter",
-    "reorder": "passes.reorder", "results": "interpreter", "run": "interpreter", "schedules": "schedules",
-    "split": "passes.split", "tune": "tuning", "Emulated": "weft.app.communication.lowering",
+    "function": "functions", "fuse": "passes.fuse", "overlap": "passes.overlap", "prices_on": "on_device",
+    "random_values": "interpreter", "reorder": "passes.reorder", "results": "interpreter", "run": "interpreter",
+    "schedules": "schedules", "split": "passes.split", "tune": "tuning", "Emulated": "weft.app.communication.lowering",
     "ProgramOnRank": "weft.app.communication.run", "RankError": "weft.runtime.communication.channel",
     "ShardedOptimizer": "weft.runtime.communication.sharded_optimizer",
 }

@@ -2,8 +2,10 @@
 
 First the placements without overlap, as ``weft solve`` searches them; then those that have options: the whole model on
 every GPU, and groups of GPUs that compute layers together, their micro-batches one by one or in pairs. Of these the
-ones with the least bounds are searched, as far as they may be better than the best schedule so far: each first without
-overlap, then with all its options, so that no answer is worse than the one without on the same placement.
+ones with the least bounds are searched, as far as they may be better than the best schedule so far: each with all its
+options and, where that is better, without overlap too, so that no answer is worse than the one without on the same
+placement. Where an effort limits the search, the placements without overlap have all of it, as they would alone, and
+those with overlap as much again.
 """
 
 from __future__ import annotations
@@ -23,7 +25,6 @@ from weft.models.overlap.placement import OverlapPlacement
 from weft.models.overlap.together import overlap_of
 from weft.models.overlap.ways import Ways
 from weft.models.spec.sections import Spec
-from weft.models.tensor_parallel.shapes import together
 from weft.solver.bounds.load import load_bound as plain_bound
 from weft.solver.choices.relaxed.loads import load_bound
 from weft.solver.choices.solve import solve_wide
@@ -46,6 +47,10 @@ __all__ = ["solve_overlapped"]
 _IN_PAIRS = ", in pairs"
 #: The share of the time for placements without overlap, and of what a placement gets for its answer without.
 _PLAIN, _BARE = 0.4, 0.3
+#: Steps of a schedule whose micro-batches are whole steps, where their rate is searched.
+_STEPS = 8
+#: With less than this share of the time left no other placement is begun.
+_TOO_LITTLE = 0.1
 #: So many placements with options are searched; of the others their bound is told.
 _MOST = 4
 #: How far above its bound a schedule is likely to be, where nothing is known of the placement.
@@ -79,9 +84,9 @@ def _spec(source: Source, options: SearchOptions) -> Spec:
     if spec.training is not None and spec.training.lengths is not None:
         raise ValueError(f"{spec.where}: training.lengths lists micro-batches that differ, and overlap is searched "
                          "for those that are alike: leave one of them out")
-    if options.objective not in ("makespan", "span"):
-        raise ValueError(f"objective is {options.objective!r}, and overlap is searched for makespan or span: give one "
-                         "of these, or leave overlap out")
+    if options.objective not in ("makespan", "span", "rate"):
+        raise ValueError(f"objective is {options.objective!r}, and overlap is searched for makespan, span or rate: "
+                         "give one of these, or leave overlap out")
     return spec
 
 
@@ -124,14 +129,15 @@ class _Search:
 
     def result(self) -> Schedule:
         """The best schedule, with what overlap brings."""
-        with self.options.preparing():
-            queue = sorted(self._open(), key=lambda entry: entry.least)
+        left = self.options.left
+        with replace(self.options.restarted(), time_limit=left).preparing():
+            queue = list(self._open())
         self._look_at_plain()
         self._know_singles(queue)
         searched = 0
         for place, entry in enumerate(queue):
             if (self.interrupted or searched >= _MOST or entry.least >= self.value * (1 - RELATIVE_TOLERANCE)
-                    or (self.best is not None and self.options.left <= 1e-3)):
+                    or (self.best is not None and self.options.left <= _TOO_LITTLE * self.options.time_limit)):
                 self._tell(entry, entry.least, None)
                 continue
             searched += 1
@@ -149,7 +155,8 @@ class _Search:
         if self.case is None:
             return
         try:
-            found = solve_case(self.case, self._limited(_PLAIN), self.on_progress)
+            limits = self.options if self.options.effort is not None else self._limited(_PLAIN)
+            found = solve_case(self.case, limits, self.on_progress)
         except Infeasible as refusal:
             self.refusals.append(refusal)
             return
@@ -168,8 +175,11 @@ class _Search:
 
     def _open(self) -> Iterator[_Open]:
         """The placements with options."""
-        shapes = self.spec.placement.shapes
-        if "data" in shapes or "shapes" not in self.spec.placement.model_fields_set:
+        shapes, is_rate = self.spec.placement.shapes, self.options.objective == "rate"
+        given = {"shapes", "cut"} & self.spec.placement.model_fields_set
+        if is_rate and set(shapes) != {"data"}:
+            self.reason = "steps of the whole model on every GPU have a rate of their own: ask for shapes: [data]"
+        elif "data" in shapes or not given:
             why = why_not_data_parallel(self.spec, self.count)
             if why is None:
                 placement = data_parallel(self.spec, self.count)
@@ -186,16 +196,19 @@ class _Search:
             self.late = True
 
     def _of_groups(self) -> Iterator[_Open]:
-        found = together(self.spec) if self.spec.placement.cut is None else None
-        if found is None:
+        if self.case is None or self.case.together is None:
             return
-        space, candidates, _ = found
+        space, candidates = self.case.together
         ways: dict[tuple[str, bool], Ways] = {}
-        for candidate in candidates:  # also whole backwards: their weight gradients run beside collectives
+        # Also whole backwards, which split ones rule out without overlap: weight gradients run beside collectives.
+        for candidate in sorted(candidates, key=lambda one: plain_bound(one.problem, self.count)):
             for pairs in (False, True):
-                if candidate.replicas > 1 or (pairs and (self.count % 2 or self.count < 2)):
+                if candidate.replicas > 1 or (pairs and (self.count % 2 or self.options.objective == "rate")):
                     continue
-                known = ways.setdefault((candidate.backward, pairs), Ways(space, candidate.backward, pairs=pairs))
+                key = candidate.backward, pairs
+                if key not in ways:
+                    ways[key] = Ways(space, candidate.backward, pairs=pairs, like=next(iter(ways.values()), None))
+                known = ways[key]
                 checkpoint()
                 placement = overlap_of(known, candidate)
                 if placement is not None:
@@ -205,7 +218,9 @@ class _Search:
                                       plain_bound(candidate.problem, self.count))
 
     def _entry(self, placement: OverlapPlacement, title: str, details: Mapping[str, Any], work: float) -> _Open:
-        run = Run.of(placement.problem, self.count // placement.micro_batches)
+        count = self.count // placement.micro_batches
+        is_step = placement.micro_batches == self.count and self.options.objective == "rate"
+        run = Run.of(placement.problem, _STEPS if is_step else count)
         notes = [*placement.notes, *details.get("notes", ())]
         if placement.micro_batches > 1:
             notes.append(f"{placement.micro_batches} micro-batches of the spec are one of this schedule"
@@ -250,6 +265,10 @@ class _Search:
                                time_limit=own.left, effort=effort, seed=own.seed, workers=own.workers)
         except Infeasible as refusal:
             return refusal
+        except ValueError as error:  # a steady state that does not appear in so few micro-batches
+            if self.options.objective != "rate":
+                raise
+            return NoneFound(str(error))
         self.interrupted |= bool(found.solver.get("interrupted"))
         return found
 
@@ -304,7 +323,7 @@ class _Search:
         solver = {key: value for key, value in self.best.solver.items() if key != "bound_over_any_placement"}
         return replace(self.best, solver=solver).with_solver(
             placements=len(rows), bound_over_placements=bound, overlap=told,
-            **choice(rows, () if self.case is None else self.case.refused, self.best.makespan, None),
+            **choice(rows, () if self.case is None else self.case.refused, self.best.value, None),
             **({"interrupted": True} if self.interrupted else {}))
 
     def _plain_rows(self) -> list[Searched]:

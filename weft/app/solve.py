@@ -211,7 +211,7 @@ class _Tournament:
         """Known schedules first: none may be better than the answer."""
         if entry.least >= self._best:
             return
-        start = None if entry.proposal is None else entry.proposal.start
+        start = entry.placement.start if entry.proposal is None else entry.proposal.start
         try:
             if entry.placement.rounds is not None:
                 start = best_on_rounds(entry.placement.rounds)

@@ -55,7 +55,7 @@ class Tried:
     @property
     def fails(self) -> bool:
         """Whether it should work here and does not."""
-        return bool(self.fault) and not self.missing
+        return bool(self.fault) and not self.missing and self.name != RPC
 
     def to_json(self) -> dict[str, Any]:
         """Times in seconds, by bytes."""
@@ -112,7 +112,7 @@ class Transports:
                                   "yes" if tried.works else "no", *(_time(seconds.get(size)) for size in self.sizes),
                                   _bandwidth(seconds))
         said = [f"{tried.name} on {'GPUs' if tried.device == 'cuda' else 'the CPU'} does not work: {tried.fault}"
-                for tried in self.tried if tried.fails]
+                for tried in self.tried if tried.fault]
         return Group(table, *said, *self.unchecked)
 
 

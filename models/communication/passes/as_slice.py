@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weft.models.communication.program import CommunicationError, Program, Stage
-from weft.models.communication.rebuilding import rebuilt, renamed
+from weft.models.communication.rebuilding import rebuilt, renamed, require_free
 
 __all__ = ["as_slice"]
 
@@ -26,7 +26,7 @@ def as_slice(program: Program, tensor: str) -> Program:
         gather = _gather(program, made, axis)
         gathers.append(gather)
         carried = {gather.inputs[0] if name == made else name: old for name, old in carried.items()}
-    gone = {stage.name for stage in (*slices, *gathers)}
+    gone = {stage.name for stage in require_free(program, [stage.name for stage in (*slices, *gathers)], "as_slice")}
     names = {stage.outputs[0]: tensor for stage in slices}
     return rebuilt(program, [renamed(stage, names) for stage in program.stages if stage.name not in gone],
                    sources={tensor: replace(found, layout="sliced", axis=axis)}, carried=carried)

@@ -8,16 +8,31 @@ from weft.models.communication.paths import detour, is_needed
 from weft.models.communication.program import CommunicationError, Program, Stage
 from weft.models.communication.rebuilding import rebuilt, require_free
 
-__all__ = ["fuse"]
+__all__ = ["fuse", "require_fusable"]
 
 
-def fuse(program: Program, stages: Iterable[str], name: str | None = None) -> Program:
+def fuse(program: Program, stages: Iterable[str] | str, name: str | None = None) -> Program:
     """``program`` with ``stages`` as one stage of kind ``fused``, called ``name`` (theirs joined by +).
 
     Raises :class:`~weft.models.communication.program.CommunicationError` where an output depends on one of them not,
     where the set is not convex (a path leaves it and comes back: the fused stage would wait for itself), and for stages
     of several pipeline groups without the send between them.
     """
+    chosen = require_fusable(program, stages)
+    names = {stage.name for stage in chosen}
+    parts = tuple(part for stage in chosen for part in stage.leaves())
+    made = [tensor for part in parts for tensor in part.outputs]
+    read = {tensor for stage in program.stages if stage.name not in names for tensor in stage.inputs} | program.kept
+    inputs = dict.fromkeys(tensor for part in parts for tensor in part.inputs if tensor not in made)
+    fused = Stage(name or " + ".join(part.name for part in parts), "fused", tuple(inputs),
+                  tuple(tensor for tensor in made if tensor in read), {}, parts)
+    if fused.name in program.by_name.keys() - names:
+        raise CommunicationError(f"fuse: the stage name {fused.name!r} is taken")
+    return rebuilt(program, [*(stage for stage in program.stages if stage.name not in names), fused])
+
+
+def require_fusable(program: Program, stages: Iterable[str]) -> list[Stage]:
+    """The stages of these names in the program's order. Raises as :func:`fuse` where they cannot be one."""
     chosen = require_free(program, stages, "fuse")
     if len(chosen) < 2:
         raise CommunicationError("fuse: at least two stages make one")
@@ -29,14 +44,7 @@ def fuse(program: Program, stages: Iterable[str], name: str | None = None) -> Pr
     if path is not None:
         raise CommunicationError(f"fuse: the stages are not convex: a path leaves at {path[0]!r} and comes back at "
                                  f"{path[2]!r} over {path[1]!r}: fuse that as well, or less")
-    parts = tuple(part for stage in chosen for part in stage.leaves())
-    if len({program.group_of(stage) for stage in chosen}) > 1 and not any(part.kind == "send" for part in parts):
+    if len({program.group_of(stage) for stage in chosen}) > 1 and not any(
+            part.kind == "send" for stage in chosen for part in stage.leaves()):
         raise CommunicationError("fuse: the stages run on different pipeline groups, and no send is among them")
-    made = [tensor for part in parts for tensor in part.outputs]
-    read = {tensor for stage in program.stages if stage.name not in names for tensor in stage.inputs} | program.kept
-    inputs = dict.fromkeys(tensor for part in parts for tensor in part.inputs if tensor not in made)
-    fused = Stage(name or " + ".join(part.name for part in parts), "fused", tuple(inputs),
-                  tuple(tensor for tensor in made if tensor in read), {}, parts)
-    if fused.name in program.by_name.keys() - names:
-        raise CommunicationError(f"fuse: the stage name {fused.name!r} is taken")
-    return rebuilt(program, [*(stage for stage in program.stages if stage.name not in names), fused])
+    return chosen

@@ -14,7 +14,7 @@ from weft.models.communication.rebuilding import require_free
 __all__ = ["overlap", "overlaps"]
 
 
-def overlap(program: Program, stages: Iterable[str], chunks: int) -> Program:
+def overlap(program: Program, stages: Iterable[str] | str, chunks: int) -> Program:
     """``program`` with the chain ``stages`` in ``chunks``: every stage's chunks run in the same order.
 
     Of the axes that the chain can be cut along, the first is taken. Raises

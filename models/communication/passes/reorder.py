@@ -14,7 +14,7 @@ __all__ = ["reorder"]
 _MOVED = ("matmul", "pointwise", "norm", "dropout", "cast", "update", "slice", "send")
 
 
-def reorder(program: Program, stages: Iterable[str], gather: str) -> Program:
+def reorder(program: Program, stages: Iterable[str] | str, gather: str) -> Program:
     """``program`` with ``stages``, which read what the all-gather ``gather`` makes, computed on slices before it.
 
     Replicated operands of theirs are sliced first, unless they are broadcast along the cut. What others read, or is an
@@ -132,6 +132,7 @@ class _Moving:
         gather = self.old.by_name.get(self.old.producer.get(tensor.name, ""))
         if gather is not None and gather.kind == "all_gather" and self.tensors[gather.inputs[0]].axis == axis:
             self.parts[tensor.name] = gather.inputs[0]
+            require_free(self.old, [gather.name], "reorder")
             self.passed.add(gather.name)
             return
         sliced = slicing(tensor.name, axis)

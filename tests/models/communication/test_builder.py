@@ -93,6 +93,12 @@ REFUSED: list[tuple[Wrong, str]] = [
     (lambda step: step.input("y", (1,), "local", 0), "only slices are cut along one"),
     (lambda step: step.add("x", "fused", ["whole"]), "no kind 'fused' without parts"),
     (lambda step: Builder("none", 0), "at least one"),
+    (lambda step: step.input("y", (4, 0)), "'y' has the shape (4, 0), whose sizes must be at least 1"),
+    (lambda step: step.pointwise("x", "scale", "whole"), "stage 'x': the pointwise function 'scale' needs factor"),
+    (lambda step: step.pointwise("x", "tanh", "whole", factor=2.0), "has no factor: it takes operands alone"),
+    (lambda step: step.add("x", "pointwise", ["whole"]), "pointwise takes function"),
+    (lambda step: step.add("x", "slice", ["whole"], axes=0), "slice takes axis, not axes"),
+    (lambda step: step.add("x", "norm", ["whole"], axis=0), "norm takes tensors alone, not axis"),
 ]
 
 

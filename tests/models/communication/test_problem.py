@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 import pytest
 
-from tests.support.communication import chunked_collective, error, pipelined, tensor_parallel
+from tests.support.communication import chunked_collective, error, pipelined, random_program, tensor_parallel
 from weft.models.communication.builder import Builder
 from weft.models.communication.interpreter import random_values
 from weft.models.communication.optimizers import data_parallel
@@ -25,7 +26,7 @@ KNOWN = [((1000, 1000, 100, 20), 1297.5, 8), ((1000, 500, 50, 20), 1054.375, 16)
 @pytest.mark.parametrize(("times", "best", "count"), KNOWN)
 def test_the_best_number_is_chosen_and_proven(times: tuple[int, int, int, int], best: float, count: int) -> None:
     program, prices = chunked_collective(*times)
-    choices = choices_of(program, prices, COUNTS, variants=[Schedule(program, ())], leave_out=False)
+    choices = choices_of(program, prices, COUNTS, variants=[Schedule(program, ())], every_chain=False, leave_out=False)
     assert choices.problem.choices == {CHUNKS: ("1", "2", "4", "8", "16")}
     found = solve_wide(choices.problem, 1, effort=4.0)
     assert found.makespan == pytest.approx(best) == found.makespan_bound
@@ -35,7 +36,7 @@ def test_the_best_number_is_chosen_and_proven(times: tuple[int, int, int, int], 
 
 def test_one_choice_of_transformation_chunks_and_order() -> None:
     program, prices = chunked_collective(*KNOWN[0][0])
-    every = choices_of(program, prices, (1, 4, 8), leave_out=False)
+    every = choices_of(program, prices, (1, 4, 8), every_chain=False, leave_out=False)
     assert set(every.problem.choices) == {VARIANT, CHUNKS} and every.complete
     found = solve_wide(every.problem, 1, effort=8.0)
     assert found.choices == {VARIANT: "MM-(RS-C-AG)", CHUNKS: "8"}
@@ -54,12 +55,51 @@ def cases() -> list[tuple[Program, Prices]]:
 
 @pytest.mark.parametrize(("program", "prices"), cases())
 def test_what_is_left_out_is_no_better(program: Program, prices: Prices) -> None:
-    every = choices_of(program, prices, (1, 4), leave_out=False)
+    every = choices_of(program, prices, (1, 4), every_chain=False, leave_out=False)
     best = solve_wide(every.problem, 1, effort=20.0)
     assert best.makespan == best.makespan_bound
-    tuned = tune(program, prices, (1, 4), effort=4.0)
+    tuned = tune(program, prices, (1, 4), every_chain=False, effort=4.0)
     assert tuned.microseconds == pytest.approx(best.makespan) and tuned.proven
     assert tuned.choices.tried == len(every.variants) > len(tuned.choices.variants)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_best_of_random_programs_is_not_left_out(seed: int) -> None:
+    draw = random.Random(seed)
+    program = random_program(draw)
+    prices = Prices(bandwidth=draw.choice([1e8, 1e9]), memory=draw.choice([1e9, 1e10]), launch=draw.choice([0.0, 3e-6]),
+                    kernel=1e-6, flops=1e10)
+    some = schedules(program, 8).schedules
+    every = choices_of(program, prices, (1, 2), variants=some, leave_out=False)
+    best = solve_wide(every.problem, 1, effort=20.0)
+    tuned = tune(program, prices, (1, 2), variants=some, effort=10.0)
+    assert tuned.microseconds == best.makespan == best.makespan_bound and tuned.proven
+    assert error(program, tuned.program) < 1e-12
+
+
+def test_every_chain_is_a_variant() -> None:
+    program, prices = chunked_collective(300, 100, 100, 30)
+    written = [Schedule(program, ())]
+    every = choices_of(program, prices, (1, 2, 4), variants=written, leave_out=False)
+    assert list(every.chains.values()) == [(("compute", "sum", "after"),), (("compute", "sum"),), (("sum", "after"),)]
+    best = solve_wide(every.problem, 1, effort=10.0)
+    tuned = tune(program, prices, (1, 2, 4), variants=written, effort=4.0)
+    longest = tune(program, prices, (1, 2, 4), variants=written, every_chain=False, effort=4.0)
+    assert tuned.microseconds == best.makespan <= longest.microseconds
+    assert tuned.microseconds == best.makespan_bound
+
+
+def test_chains_that_fit_beside_each_other_run_in_chunks_at_once() -> None:
+    step = Builder("two layers", 2)
+    for name in ("one", "other"):
+        x, w = step.input(f"x {name}", (32, 32), "sliced", 1), step.parameter(f"w {name}", (32, 32), "sliced", 0)
+        step.pointwise(f"out {name}", "gelu", step.all_reduce(f"sum {name}", step.matmul(name, x, w)))
+    program = step.build("out one", "out other")
+    prices = Prices(bandwidth=32 * 32 * 4 / 100e-6, memory=1e12, launch=1e-6, compute={"one": 1e-4, "other": 1e-4})
+    tuned = tune(program, prices, (1, 4), variants=[Schedule(program, ())], effort=4.0)
+    assert tuned.chains == (("one", "sum one", "out one"), ("other", "sum other", "out other")) and tuned.proven
+    assert tuned.chunks == 4 and len(tuned.program.overlaps) == 2
+    assert error(program, tuned.program) < 1e-12
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "lamb"])
@@ -103,7 +143,7 @@ def test_a_program_that_takes_no_time_is_refused() -> None:
 
 def test_a_number_that_divides_nothing_runs_whole() -> None:
     program, prices = chunked_collective(*KNOWN[0][0])
-    choices = choices_of(program, prices, (1, 3), variants=[Schedule(program, ())], leave_out=False)
+    choices = choices_of(program, prices, (1, 3), variants=[Schedule(program, ())], every_chain=False, leave_out=False)
     assert choices.chosen({CHUNKS: "3"}).overlaps == ()
     assert len([block for block in choices.problem.blocks if block.when == {CHUNKS: "3"}]) == 3
     assert error(program, choices.chosen({CHUNKS: "3"}), random_values(program)) == 0

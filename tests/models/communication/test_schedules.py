@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.support.communication import error, pipelined, tensor_parallel
+from weft.models.communication.builder import Builder
 from weft.models.communication.interpreter import random_values
-from weft.models.communication.optimizers import data_parallel
+from weft.models.communication.optimizers import add_adam, data_parallel
 from weft.models.communication.program import Program
 from weft.models.communication.schedules import fused_parts, schedules
 from weft.models.communication.titles import title
@@ -43,3 +44,15 @@ def test_pointwise_parts_are_one_stage_between_collectives() -> None:
     assert title(program) == "AR-C"
     assert title(fused_parts(program)) == "AR-(C)" and len(fused_parts(program).stages) == 2
     assert fused_parts(fused_parts(program)).stages == fused_parts(program).stages
+
+
+def test_what_reads_one_number_alike_is_not_fused_for_that() -> None:
+    step = Builder("two weights", 2)
+    count = step.input("step")
+    made = [add_adam(step, step.parameter(name, (8,)), step.all_reduce(f"sum {name}", step.input(f"own {name}", (8,),
+                                                                                              "local")), count)
+            for name in ("one", "other")]
+    program = step.build(*made)
+    assert title(fused_parts(program)) == "AR-AR-(C)-(C)"
+    reached = schedules(program, 100)
+    assert "(RS-C-AG)-(RS-C-AG)" in {title(entry.program) for entry in reached.schedules}

@@ -40,7 +40,7 @@ def test_steps_add_up_to_what_layers_cost(family: str, recompute: bool, between:
     space = space_of(family, recompute=recompute)
     for degree in (2, 4):
         steps = steps_of(space, degree, between)
-        costs = (space.costs if between == "whole" else space.sliced_costs)[degree]
+        costs = space.costs[degree] if between == "whole" else space.sliced(degree)[1]
         for layers in ([1], range(len(space.layers))):
             whole = stage_cost(costs, list(layers))
             assert serial(steps.forward(layers)) * 1e9 == pytest.approx(whole.forward, abs=50)

@@ -38,6 +38,9 @@ placement: {shapes: [groups]}
 """
 
 
+CUT = "rs-c-ag, 2 chunks"
+
+
 @cache
 def listed(text: str) -> tuple[Space, Sequence[ShapeCandidate]]:
     found = together(parse_spec(text))
@@ -103,7 +106,7 @@ def test_slices_keep_less_and_are_sent_faster() -> None:
     space, _ = listed(GROUPS)
     candidate, found = made(GROUPS, degrees=(2, 2))
     first, second = candidate.parts
-    cut = {f"overlap: stage {part.name}": "rs-c-ag" for part in candidate.parts}
+    cut = {f"overlap: stage {part.name}": CUT for part in candidate.parts}
     whole = found.problem.under(found.bare[0]).plain()
     sliced = found.problem.under({**found.bare[0], **cut}).plain()
     for name in ("F0", "F1"):
@@ -114,12 +117,12 @@ def test_slices_keep_less_and_are_sent_faster() -> None:
     lag = space.network.seconds(size // 2, first.gpus, second.gpus)
     gather = space.timer(2)("all_gather", size // 2)
     between = {options: found.problem.under({**found.bare[0], **dict(options)}).plain() for options in (
-        tuple(cut.items()), tuple(list(cut.items())[:1]), tuple(list(cut.items())[1:]), (("send: stage 0", SLICES),))}
+        tuple(cut.items()), tuple(list(cut.items())[:1]), tuple(list(cut.items())[1:]), (("send", SLICES),))}
     lags = [problem.blocks[problem.index["F1"]].after[0].lag for problem in between.values()]
     assert lags == pytest.approx([lag, lag + gather, lag, lag + gather])
     assert whole.blocks[whole.index["F1"]].after[0].lag == pytest.approx(
         space.network.seconds(size, first.gpus, second.gpus))
-    assert found.problem.choices["send: stage 0"] == (WHOLE, SLICES)
+    assert found.problem.choices["send"] == (WHOLE, SLICES)
 
 
 def test_in_pairs_two_micro_batches_are_one() -> None:
@@ -150,8 +153,8 @@ def test_stages_that_are_many_share_one_choice(monkeypatch: pytest.MonkeyPatch) 
     _, apiece = made(GROUPS, degrees=(2, 2))
     monkeypatch.setattr("weft.models.overlap.together._MOST_CHOICES", 1)
     _, shared = made(GROUPS, degrees=(2, 2))
-    assert set(apiece.problem.choices) == {"overlap: stage 0", "overlap: stage 1", "send: stage 0"}
+    assert set(apiece.problem.choices) == {"overlap: stage 0", "overlap: stage 1", "send"}
     assert set(shared.problem.choices) == {"overlap: 2 GPUs", "send"}
-    one = shared.problem.under({"overlap: 2 GPUs": "rs-c-ag", "send": WHOLE}).plain()
-    two = apiece.problem.under({"overlap: stage 0": "rs-c-ag", "overlap: stage 1": "rs-c-ag", "send: stage 0": WHOLE})
+    one = shared.problem.under({"overlap: 2 GPUs": CUT, "send": WHOLE}).plain()
+    two = apiece.problem.under({"overlap: stage 0": CUT, "overlap: stage 1": CUT, "send": WHOLE})
     assert [block.memory[:1] for block in one.blocks] == [block.memory[:1] for block in two.plain().blocks]

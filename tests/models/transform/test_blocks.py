@@ -22,18 +22,15 @@ from weft.models.transform.program import Program
 from weft.solver.judge.validate import violations
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
+from weft.solver.step.search import solve
 from weft.solver.timing import DeadlockError, time_orders
 
 ALIKE = Pricing(GivenCosts({}, 1.0))
 
 
-def written(blocks: PlanBlocks) -> Schedule:
-    """The plan's own order, timed."""
-    return Schedule(blocks.problem, 1, time_orders(blocks.problem, 1, blocks.orders()), 0.0)
-
-
 def times(blocks: PlanBlocks, schedule: Schedule) -> dict[Part, tuple[float, float]]:
-    return {part: (one.start, one.end) for one in schedule.operations for part in blocks.blocks[one.block].parts}
+    return {part: (one.start, one.end) for one in schedule.operations
+            for part in blocks.block_of(one.block, one.micro_batch).parts}
 
 
 def require_sound(done: Preserved, pricing: Pricing) -> None:
@@ -42,7 +39,7 @@ def require_sound(done: Preserved, pricing: Pricing) -> None:
     assert sorted(parts) == sorted(done.order)
     sent = sorted(i for block in blocks.blocks for i in block.joined)
     assert sent == [i for i, entry in enumerate(done.joined) if not entry.silent]
-    schedule = written(blocks)
+    schedule = blocks.written
     assert not violations(schedule)
     assert not breaches(done.planned, times(blocks, schedule))
     assert all(held >= 0 for held in schedule.peak_memory)
@@ -72,7 +69,7 @@ def test_devices_that_work_together_in_different_orders_are_no_blocks() -> None:
 @pytest.mark.parametrize("name", ["3f1b", "co-shard"])
 def test_memory_is_never_less_than_what_parts_hold(name: str) -> None:
     done = PLANS[name].plan("1f1b").preserve()
-    schedule = written(plan_blocks(done, ALIKE))
+    schedule = plan_blocks(done, ALIKE).written
     for device, held in done.peaks.items():
         assert schedule.peak_memory[device] >= held
 
@@ -92,7 +89,7 @@ def test_finer_blocks_let_gradients_be_summed_beside_the_backward() -> None:
     program = with_update(mlp(), "sgd", rate=0.1)
     plan = Plan(program).split("up bias act down residual loss", "b", 2).assign("*", (0, 1))
     done = plan.preserve(uniform(2.0, 1e12))
-    coarse, fine = (written(plan_blocks(done, Pricing(GivenCosts({}, 1.0), grain=grain))) for grain in (None, 1))
+    coarse, fine = (plan_blocks(done, Pricing(GivenCosts({}, 1.0), grain=grain)).written for grain in (None, 1))
     assert fine.makespan < coarse.makespan
 
 
@@ -124,6 +121,8 @@ def test_micro_batches_in_turn_lose_no_schedule() -> None:
                     tuple(wait for wait in block.after if wait.block != block.name.replace("#1", "#0")))
         for block in ordered.blocks))
     assert least(ordered) == pytest.approx(least(free))
+    found = solve(ordered, 1, effort=1.0)
+    assert found.makespan == pytest.approx(least(free)) == found.makespan_bound
 
 
 def least(problem: Problem) -> float:

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from tests.support.one_rank import one_rank
-from weft.runtime.communication.channel import Channel, RankError
+from weft.runtime.communication.channel import Channel, RankError, meeting
 from weft.runtime.communication.collectives import all_gather, all_reduce, reduce_scatter
 
 
@@ -83,6 +83,12 @@ def test_errors_inside_are_told_but_those_that_all_have(alone: None) -> None:
         raise ZeroDivisionError
     assert channel.told.read() == "rank 0 failed in the step: ZeroDivisionError"
     channel.close()
+
+
+def test_a_rank_that_does_not_come_is_one_sentence(alone: None) -> None:
+    sentence = r"^rank 0 did not meet the other ranks within 3 s .* \(no answer\)$"
+    with pytest.raises(RankError, match=sentence), meeting(3):
+        raise RuntimeError("no answer\nand more")
 
 
 @pytest.mark.parametrize("timeout", [0.0, -1.0, float("inf"), float("nan")])

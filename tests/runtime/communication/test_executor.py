@@ -14,6 +14,7 @@ from tests.support.one_rank import one_rank
 from weft.app.communication.lowering import Emulated
 from weft.app.communication.run import ProgramOnRank
 from weft.models.communication.builder import Builder
+from weft.models.communication.functions import FUNCTIONS, Function
 from weft.models.communication.interpreter import random_values, results, run
 from weft.models.communication.program import Program
 from weft.models.communication.schedules import fused_parts
@@ -51,12 +52,12 @@ def test_a_fused_stage_is_one_function_and_runs_as_it_is_where_torch_cannot_comp
 def test_chunks_take_their_time_beside_each_other() -> None:
     program = tensor_parallel(1, 8, 4, 6)
     (program,) = chunked(program, tuple(stage.name for stage in program.stages), (4,))
-    on_rank = ProgramOnRank(program, emulated=Emulated({"product": 0.08, "sum": 0.08}, {"sum": 0.001}))
+    on_rank = ProgramOnRank(program, emulated=Emulated({"product": 0.4, "sum": 0.08}, {"sum": 0.001}))
     torch.testing.assert_close(on_rank.run(given(program))["out"], wanted(program), rtol=0, atol=1e-14)
     laps = {(lap.stage, lap.chunk): lap for lap in on_rank.laps}
     assert len(laps) == 5 * 4 and laps["sum", 0].lane == "network"
     for (stage, chunk), lap in laps.items():
-        assert lap.end - lap.start >= {"product": 0.02, "sum": 0.021}.get(stage, 0.0)
+        assert lap.end - lap.start >= {"product": 0.1, "sum": 0.021}.get(stage, 0.0)
         if stage == "sum":
             assert lap.start >= laps["product", chunk].end and lap.end <= laps["biased", chunk].start
     assert laps["sum", 0].start < laps["product", 3].start  # it does not wait for all
@@ -82,6 +83,21 @@ def test_what_does_not_fit_is_refused_with_a_sentence(change: dict[str, Any], se
     on_rank.close()
 
 
+def test_a_stage_that_fails_is_named_to_the_other_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Any, one: Tensor) -> Tensor:
+        raise MemoryError(f"no room for {one.numel()} elements")
+
+    monkeypatch.setitem(FUNCTIONS, "fails", Function("fails", 1, fail))
+    builder = Builder("failing", 1, itemsize=8)
+    program = builder.build(builder.pointwise("bad", "fails", builder.input("x", (4,))))
+    on_rank = ProgramOnRank(program)
+    with pytest.raises(MemoryError, match="no room for 4 elements"):
+        on_rank.run(given(program))
+    told = on_rank._executor._channels["network"].told.read()
+    assert told == "rank 0 failed in the stage 'bad': no room for 4 elements"
+    on_rank.close()
+
+
 def test_what_is_kept_is_nobody_elses_memory() -> None:
     builder = Builder("slices", 1, itemsize=8)
     weight = builder.parameter("w", (4,))
@@ -94,6 +110,28 @@ def test_what_is_kept_is_nobody_elses_memory() -> None:
         tensor.fill_(9.0)
     assert found["part"].tolist() == [0.0] * 4 and on_rank.next_step(found)["w"].tolist() == [1.0] * 4
     on_rank.close()
+
+
+def test_what_nobody_reads_any_more_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tensor_parallel(1, 8, 4, 6)
+    (program,) = chunked(program, tuple(stage.name for stage in program.stages), (4,))
+    on_rank, left = ProgramOnRank(program), list[str]()
+    kept = on_rank._executor._kept
+
+    def noted(values: dict[str, Tensor], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        left.extend(values)
+        return kept(values, tensors)
+    monkeypatch.setattr(on_rank._executor, "_kept", noted)
+    torch.testing.assert_close(on_rank.run(given(program))["out"], wanted(program), rtol=0, atol=1e-14)
+    assert left == ["out"]
+    on_rank.close()
+
+
+def test_elements_that_ranks_cannot_sum_are_refused() -> None:
+    builder = Builder("casts", 1)
+    program = builder.build(builder.cast("byte", builder.input("x", (4,)), itemsize=1))
+    with pytest.raises(ValueError, match="'byte' has elements of 1 bytes, which ranks cannot sum: take 2, 4, 8"):
+        ProgramOnRank(program)
 
 
 def test_casts_have_the_type_of_their_bytes() -> None:

@@ -58,13 +58,16 @@ def test_a_module_that_is_called_for_the_first_time_waits_for_all_and_is_known_t
     assert not names(module, waits)[0]
 
 
-def test_saving_waits_for_all_and_hooks_can_be_taken_away() -> None:
+def test_saving_and_loading_wait_for_all_and_hooks_can_be_taken_away() -> None:
     module, waits = Tied(), list[Collection[nn.Parameter]]()
     readers = Readers(module, waits.append)
-    module.state_dict()
+    state = module.state_dict()
+    assert len(waits[0]) == len(list(module.parameters()))
+    waits.clear()
+    module.load_state_dict(state)
     assert len(waits[0]) == len(list(module.parameters()))
     readers.remove()
     waits.clear()
     module(torch.zeros(2, 4))
-    module.state_dict()
+    module.load_state_dict(module.state_dict())
     assert not waits

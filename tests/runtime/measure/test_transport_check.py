@@ -9,7 +9,7 @@ import torch
 
 from tests.support.check_ranks import NAMES
 from tests.support.ranks import launch_forked
-from weft.runtime.measure.transport_check import STEPS, case_parcels
+from weft.runtime.measure.transport_check import CASES, STEPS, case_parcel
 
 CPU = torch.device("cpu")
 
@@ -25,14 +25,16 @@ def test_what_arrives_is_compared_and_calls_are_timed() -> None:
 
 
 def test_messages_are_of_known_shapes_and_of_unknown_ones_that_change() -> None:
-    layouts = [layout for layout, _ in case_parcels(4096, 0, CPU)]
-    assert [layout.is_known for layout in layouts] == [True, True, False, False]
-    for layout, *parcels in zip(layouts, *([parcel for _, parcel in case_parcels(4096, step, CPU)]
-                                           for step in range(STEPS)), strict=True):
+    known = []
+    for case in range(CASES):
+        found = [case_parcel(case, 4096, step, CPU) for step in range(STEPS)]
+        layout, parcels = found[0][0], [parcel for _, parcel in found]
+        known.append(layout.is_known)
         shapes = {tuple(tuple(tensor.shape) for tensor in parcel.values()) for parcel in parcels}
         assert len(shapes) == (1 if layout.is_known else STEPS)
         first, second = (next(iter(parcel.values())).flatten()[:8] for parcel in parcels[:2])
         assert not torch.equal(first, second)
-    (_, all_types), (_, in_pieces), *_ = case_parcels(4096, 0, CPU)
+    assert known == [True, True, False, False]
+    all_types, in_pieces = (case_parcel(case, 4096, 0, CPU)[1] for case in range(2))
     assert len({tensor.dtype for tensor in all_types.values()}) == len(all_types) == 8
     assert not in_pieces[""].is_contiguous()

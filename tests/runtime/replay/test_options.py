@@ -71,7 +71,7 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"transport": "pigeon"}, "--transport is 'pigeon', it must be gloo, nccl, shared or emulated"),
+    ({"transport": "pigeon"}, "--transport is 'pigeon', it must be gloo, gloo:sockets, nccl, shared, symmetric or "),
     ({"transport": "emulated:1"}, "it must be gloo"),
     ({"transport": "emulated:1,0"}, "it must be gloo"),
     ({"transport": "emulated:-1,1e9"}, "it must be gloo"),

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from tests.support.ranks import launch_forked
-from tests.support.shared_mixes import RANKS, RATIO, STEPS, mix
+from tests.support.shared_mixes import ADDED, RANKS, RATIO, STEPS, mix
 from weft.models.share.compose import composed
 from weft.runtime.plan.plan import Plan, plan_of, save_plan
+from weft.runtime.plan.program import StageWork
+from weft.runtime.share.taking_apart import job_plans
 from weft.solver.baselines import baseline
 from weft.solver.wide.rounds import Rounds
 from weft.solver.wide.run import Run
@@ -25,7 +27,20 @@ pytestmark = pytest.mark.slow
 def mixed(rounds: int = 2) -> Plan:
     problem = composed(mix())
     made = Rounds(problem, Run.of(problem, {job: steps * rounds for job, steps in RATIO.items()}, RATIO))
-    return plan_of(replace(baseline("greedy", made.problem, made.run.rounds), rounds=made))
+    schedule = replace(baseline("greedy", made.problem, made.run.rounds), rounds=made)
+    return plan_of(schedule.with_solver(share={"jobs": [{"name": "data", "micro_batches": ADDED}]}))
+
+
+def test_what_each_job_runs_by_itself() -> None:
+    pipeline, data, answers = job_plans(mixed())
+    assert (pipeline.ranks, pipeline.replicas, pipeline.batches, pipeline.size) == ((0, 1, 2), 1, 1, 4)
+    assert (data.ranks, data.replicas, data.batches, data.size, data.plan.micro_batches) == ((0, 1), 2, 2, 1, ADDED)
+    assert (answers.ranks, answers.plan.micro_batches, answers.trains) == ((1, 2), 6, False)
+    assert answers.plan.stage_ranks == (1, 0)  # its first stage is on gpu2, its own rank 1
+    assert data.blocks[StageWork(0, "B", 1)] == ("data/others", 0)
+    assert data.blocks[StageWork(0, "B", 2)] == ("data/B0", 0)
+    assert data.opens >= {StageWork(0, "F", 0)} and StageWork(0, "F", 1) not in data.opens
+    assert StageWork(0, "B", 1) in data.closes and StageWork(0, "B", 0) not in data.closes
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,5 @@
-"""Random schedules on real processes, over every transport that runs on a CPU: every value is that of its place.
+"""Random schedules on real processes, over every transport that runs on a CPU: every value is that of its place, in
+shapes that the plan knows and in such that it does not.
 
 Run as a program (``python -m tests.runtime.transports.test_processes FOLDER``), this file is one rank.
 """
@@ -15,6 +16,7 @@ from unittest import mock
 import pytest
 
 from tests.support.builders import any_order, pipeline
+from tests.support.mixed_shapes import Mixed
 from tests.support.ranks import launch_forked
 from tests.support.threads import Tracer, expected
 from weft.runtime.execute.executor import Executor
@@ -56,8 +58,8 @@ def rank_main(folder: Path) -> None:
     with hosts, join(30) as session:
         for path in sorted(folder.glob("*.json")):
             plan = load_plan(path)
-            for transport in TRANSPORTS:
-                tracer = Tracer(plan, session.rank)
+            for place, transport in enumerate(TRANSPORTS):
+                tracer = (Tracer, Mixed)[(place + int(path.stem)) % 2](plan, session.rank)
                 executor = Executor(plan, replace(session, transport=transport), tracer)
                 for tracer.step in range(STEPS):
                     tracer.found.clear()

@@ -8,11 +8,14 @@ from collections.abc import Callable, Mapping
 import pytest
 import torch
 
+from tests.runtime.transports.test_processes import random_plan
 from tests.support.builders import chain, pipeline
+from tests.support.lane_problems import laned_schedule
+from tests.support.mixed_shapes import Mixed
 from tests.support.ranks import launch_forked
-from tests.support.threads import Tracer, run_in_threads
+from tests.support.threads import Tracer, expected, run_in_threads
 from tests.support.unknown_ranks import RANKS, STEPS, TRANSPORTS
-from weft.runtime.execute.executor import Parcel
+from weft.runtime.execute.executor import Executor, Parcel
 from weft.runtime.interface.training import Boundary
 from weft.runtime.plan.plan import plan_of
 from weft.runtime.plan.program import ProgramError, StageWork, Work
@@ -25,7 +28,7 @@ from weft.solver.baselines import baseline
 def test_lengths_that_differ_train_over_every_transport_as_in_one_process() -> None:
     ended = launch_forked(RANKS, [sys.executable, "-m", "tests.support.unknown_ranks"], timeout=60)
     assert [end.code for end in ended] == [0] * RANKS, ended
-    assert [end.output for end in ended] == [f"{STEPS * (len(TRANSPORTS) + 1)} steps\n"] * RANKS
+    assert [end.output for end in ended] == [f"{STEPS * (len(TRANSPORTS) + 2) + 2} steps\n"] * RANKS
 
 
 class Varied(Tracer):
@@ -59,6 +62,23 @@ def test_what_a_stage_hands_on_is_not_lost_when_its_growing_slot_is_needed_again
     run_in_threads(plan, lambda rank: tracers[rank], 1, between)
     seen.append([tracers[2].found[StageWork(2, "F", m)] for m in range(6)])
     assert len(set(seen[0])) == 6
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_schedules_run_right_with_shapes_known_and_unknown(seed: int) -> None:
+    """On ranks that run one after another what they do, and on ranks with lanes."""
+    plan = plan_of(laned_schedule()) if seed == 5 else random_plan(seed)
+    tracers = [Mixed(plan, rank) for rank in range(len(plan.program.ranks))]
+
+    def between(step: int, executor: Executor) -> None:
+        tracer = tracers[executor.session.rank]
+        tracer.step = step
+        tracer.found.clear()
+
+    run_in_threads(plan, lambda rank: tracers[rank], 3, between)
+    wanted = expected(plan, 2)
+    for rank, tracer in enumerate(tracers):
+        assert tracer.found == {work: wanted[work] for work in plan.program.works(rank)}
 
 
 def test_a_rank_that_thinks_a_shape_is_known_is_refused() -> None:

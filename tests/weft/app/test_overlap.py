@@ -38,7 +38,7 @@ training: {micro_batches: 3}
 
 
 def solved(spec: str, overlap: str = "auto", **options: Any) -> Schedule:
-    return weft.solve(parse_spec(spec), overlap=overlap, effort=options.pop("effort", 3.0), time_limit=120, **options)
+    return weft.solve(parse_spec(spec), overlap=overlap, effort=options.pop("effort", 1.5), time_limit=120, **options)
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +90,22 @@ def test_a_step_of_all_gpus_is_never_worse_in_buckets() -> None:
     assert twice.makespan > found.makespan
 
 
+def test_the_rate_of_whole_steps_is_no_worse_than_a_step() -> None:
+    found = solved(DATA, objective="rate", effort=1.0)
+    step = solved(DATA, effort=1.0)
+    assert found.micro_batches == 8 and found.objective == "rate" and not weft.check(found)
+    assert found.value_bound <= found.value <= step.makespan * (1 + 1e-9)
+    assert found.solver["overlap"]["with"] == found.value
+
+
+def test_a_rate_is_that_of_micro_batches_one_by_one() -> None:
+    found, plain = (solved(TENSOR.replace("micro_batches: 2", "micro_batches: 6"), overlap, objective="rate",
+                           effort=0.7)
+                    for overlap in ("auto", "none"))
+    assert found.value < plain.value and found.micro_batches == 6
+    assert found.solver["overlap"]["without"] == pytest.approx(plain.value, rel=1e-6)
+
+
 def test_where_there_is_nothing_to_overlap_it_says_so() -> None:
     found = solved(CHAIN)
     plain = solved(CHAIN, "none")
@@ -108,7 +124,7 @@ def test_inference_has_no_gradients_but_collectives() -> None:
 
 
 @pytest.mark.parametrize(("spec", "options", "message"), [
-    (CHAIN, {"objective": "rate"}, "overlap is searched for makespan or span"),
+    (CHAIN, {"objective": "latency"}, "overlap is searched for makespan, span or rate"),
     (CHAIN, {"objective": "latency", "period": "80 ms"}, "overlap is not searched"),
     (CHAIN, {"overlap": "some"}, "overlap is 'some', it must be one of none, auto"),
     (CHAIN, {"micro_batches": ["short"]}, "micro_batches names jobs or classes"),

@@ -97,6 +97,13 @@ def test_ranks_that_die_fail_the_transport_that_was_under_way(monkeypatch: pytes
         "while calls were timed: weft: rank 1 was lost"}
 
 
+def test_rpc_is_there_to_be_compared_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, gpus=2)
+    machine.said["rpc"], machine.codes["rpc"] = [], (1, "RuntimeError: no such channel\n")
+    found = weft.transports(sizes=[4096])
+    assert found.good and "rpc on GPUs does not work: RuntimeError: no such channel" in str(found)
+
+
 def test_sizes_that_no_message_has_are_refused() -> None:
     with pytest.raises(ValueError, match=r"sizes is \[0\], it must be bytes"):
         weft.transports(sizes=[0])

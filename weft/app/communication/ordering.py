@@ -87,6 +87,8 @@ class Order:
 
     def _begins(self, schedule: Schedule, default: Sequence[Key]) -> dict[Key, float]:
         """When each begins; what takes no time, when all that it reads is there."""
+        if schedule.micro_batches != 1:
+            raise CommunicationError(f"the schedule has {schedule.micro_batches} runs of its blocks: give one of 1")
         times: dict[str, tuple[float, float]] = {}
         for operation in schedule.operations:
             times[schedule.problem.blocks[operation.block].name] = operation.start, operation.end

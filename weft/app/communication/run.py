@@ -25,13 +25,15 @@ class ProgramOnRank:
     Collectives run beside computation: each starts once what it reads is there, on a thread (on CUDA: a stream) of its
     own, and is waited for just before its result is read; chains of ``program.overlaps`` run in chunks.
 
-    ``schedule``: one of this program, such as ``tuned.schedule``: each lane then has its order. ``compiled``: let
+    ``schedule``: one of this program, such as ``tuned.schedule``: each lane then has its order (the same on all ranks:
+    search with ``effort``, not with a time limit, or on one rank for all). ``compiled``: let
     ``torch.compile`` make one function of each fused stage (a string: with that backend); where it cannot, the stage
     runs as it is, and :attr:`notes` says so. ``emulated``: what stages take at least, on CPUs. ``timeout``: seconds
     that a collective waits for the other ranks. ``half``: the type of elements of two bytes, bfloat16 by default.
 
     Raises ``ValueError`` where no process group is initialised, it has another number of ranks than the program, or
-    ranks have different programs.
+    ranks have different programs, and :class:`~weft.runtime.communication.channel.RankError` where another rank does
+    not make it too.
     """
 
     def __init__(self, program: Program, group: dist.ProcessGroup | None = None, device: torch.device | str = "cpu", *,

@@ -60,6 +60,8 @@ class Placement:
     choices: Mapping[str, str] = field(default_factory=dict)
     #: With jobs, or micro-batches that differ: what ``problem`` is the plain problem of.
     rounds: Rounds | None = None
+    #: A valid schedule of ``problem`` that is known already: the answer is no worse.
+    start: Schedule | None = None
 
     @cached_property
     def whole(self) -> Problem:
@@ -97,6 +99,8 @@ class Case:
     open: tuple[OpenPlacement, ...] = ()
     #: Whether micro-batches of different length may run in another order than the one given.
     reorder: bool = False
+    #: Of a spec whose GPUs may compute layers together: its model at every degree, and all placements that do.
+    together: tuple[Space, tuple[ShapeCandidate, ...]] | None = None
 
     @cached_property
     def coverage(self) -> Coverage:
@@ -227,7 +231,8 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
         # Stages cut at any operator may be faster than any whose layers are whole.
         least = min(least, decided_least_period(spec))
     return Case(spec.name, tuple(placements), count, tuple(refused), least, _spaces(spec, count) if chains else (),
-                open=_open_placements(spec, count) if chains else ())
+                open=_open_placements(spec, count) if chains else (),
+                together=None if found is None else (found[0], tuple(found[1])))
 
 
 def _listed(spec: Spec) -> tuple[list[Candidate], list[Candidate]]:

@@ -2,17 +2,17 @@
 
 Each way to decide what is open is a plan (:mod:`weft.models.transform.choices`), each plan a block problem
 (:mod:`weft.models.transform.blocks`); they share one budget as the placements of a spec do (:mod:`weft.app.solve`), so
-the bound is one over all of them. The best schedule becomes an order of the plan, and what comes out is checked anew:
-its communications are derived again, and its times held against what every part reads
-(:mod:`weft.models.transform.auditing`).
+the bound is one over all of them, and the answer no worse than any in its own order. The best schedule becomes an order
+of the plan, and what comes out is checked anew: its communications are derived again, and its times held against what
+every part reads (:mod:`weft.models.transform.auditing`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from weft.app.lib.case import Case, Placement
 from weft.app.lib.options import SearchOptions
@@ -28,8 +28,8 @@ from weft.models.transform.costs import GivenCosts, ModelledCosts, OperatorCosts
 from weft.models.transform.plan import Plan, Preserved
 from weft.models.transform.planned import Part, Planned
 from weft.models.transform.sequence import InSequence
+from weft.solver.judge.validate import violations
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
-from weft.solver.timing import time_orders
 from weft.text.units import time_text
 
 __all__ = ["Costs", "Machine", "SolvedPlan", "as_written", "solve_plan"]
@@ -81,9 +81,10 @@ class Machine:
 @dataclass(frozen=True)
 class SolvedPlan:
     """The best plan found. ``plan``: with the order that the search decided; ``done``: put together. ``schedule``: the
-    order of its blocks, judged; of as many micro-batches as the plan has where they are alike, else of one. ``options``: what was decided of what was open. ``considered``: how many ways to
-    decide it were searched, ``refused``: those that are no plans, and why; ``complete``: whether there are no others.
-    ``written``: seconds of the same plan in the order in which its operators are listed."""
+    order of its blocks, judged; of as many micro-batches as the plan has where they are alike, else of one.
+    ``options``: what was decided of what was open. ``considered``: how many ways to decide it were searched,
+    ``refused``: those that are no plans, and why; ``complete``: whether there are no others. ``written``: seconds of
+    the same plan in the order in which its operators are listed."""
 
     plan: Plan
     done: Preserved
@@ -94,7 +95,6 @@ class SolvedPlan:
     written: float
     refused: tuple[Refused, ...] = ()
     complete: bool = True
-    details: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def makespan(self) -> float:
@@ -114,10 +114,12 @@ class SolvedPlan:
 
     @property
     def period(self) -> tuple[float, float] | None:
-        """Seconds of a micro-batch where the plan goes on and on, and what none is below; ``None`` where its
-        micro-batches are not alike."""
-        period, bound = (self.schedule.solver.get(name) for name in ("repetend_period", "repetend_period_bound"))
-        return None if self.blocks.turns is None or period is None else (period, bound)
+        """Seconds of a micro-batch in a steady state that begins one a period, and what none such is below; ``None``
+        where the plan's micro-batches are not alike, or no steady state was searched."""
+        entries = self.schedule.solver
+        if self.blocks.turns is None or "repetend_period" not in entries:
+            return None
+        return entries["repetend_period"], entries["repetend_period_bound"]
 
     @cached_property
     def times(self) -> dict[Part, tuple[float, float]]:
@@ -152,7 +154,7 @@ def solve_plan(plan: Plan, machine: Machine, options: SearchOptions) -> SolvedPl
     if len(counts) > 1:  # the placements of a case run equal numbers of micro-batches
         made = {title: (variant, replace(blocks, turns=None)) for title, (variant, blocks) in made.items()}
         counts = {1}
-    placed = tuple(Placement(title if len(made) > 1 else "", blocks.folded, {"placement": title})
+    placed = tuple(Placement(title if len(made) > 1 else "", blocks.folded, {"placement": title}, start=_start(blocks))
                    for title, (_, blocks) in made.items())
     schedule = solve_case(Case(plan.program.name, placed, counts.pop()), options)
     variant, blocks = made[str(schedule.solver["placement"])]
@@ -161,12 +163,12 @@ def solve_plan(plan: Plan, machine: Machine, options: SearchOptions) -> SolvedPl
 
 def as_written(plan: Plan, machine: Machine) -> float:
     """Seconds of a step in the plan's own order: no search. Choices take their first option."""
-    blocks = plan_blocks(plan.preserve(machine.joined), machine.pricing)
-    return _written(blocks)
+    return plan_blocks(plan.preserve(machine.joined), machine.pricing).written.makespan
 
 
-def _written(blocks: PlanBlocks) -> float:
-    return max(operation.end for operation in time_orders(blocks.problem, 1, blocks.orders()))
+def _start(blocks: PlanBlocks) -> Schedule | None:
+    """The plan's own order, where it fits."""
+    return None if violations(blocks.written) else blocks.written
 
 
 def _variants(plan: Plan, machine: Machine) -> tuple[list[Variant], list[Refused], bool]:
@@ -205,8 +207,8 @@ def _answer(variant: Variant, blocks: PlanBlocks, schedule: Schedule, machine: M
     planned: Planned = replace(variant.planned, orders=(*variant.planned.orders, InSequence(parts)))
     plan = Plan.of(planned)
     done = plan.preserve(machine.joined)
-    found = SolvedPlan(plan, done, schedule, blocks, variant.options, considered, _written(blocks), tuple(refused),
-                       complete)
+    found = SolvedPlan(plan, done, schedule, blocks, variant.options, considered, blocks.written.makespan,
+                       tuple(refused), complete)
     faults = breaches(planned, found.times)
     if faults:
         raise AssertionError(f"the search gave a plan that is none: {faults[0]}")

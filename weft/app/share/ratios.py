@@ -8,10 +8,12 @@ from math import gcd
 
 from weft.models.share.job import SharingError
 
-__all__ = ["ratio_given", "small_ratios", "slowdowns_given"]
+__all__ = ["filling_ratios", "ratio_given", "small_ratios", "slowdowns_given"]
 
 #: A round of more steps of one job than this is no ratio that two jobs ever meet at.
 _MOST = 64
+#: So many short steps beside a long one at most are tried unasked: a round of more takes long to search.
+_MOST_FILLING = 16
 #: Ratios that are tried where none is given: up to so many steps of a job, by how many jobs there are.
 _TRIED = {2: 3, 3: 2}
 
@@ -63,6 +65,21 @@ def small_ratios(count: int) -> list[tuple[int, ...]]:
     most = _TRIED.get(count, 1)
     found = [steps for steps in product(range(1, most + 1), repeat=count) if gcd(*steps) == 1]
     return sorted(found, key=lambda steps: (max(steps), sum(steps), steps))
+
+
+def filling_ratios(periods: Sequence[float], work: Sequence[Sequence[float]]) -> list[tuple[int, ...]]:
+    """Of two jobs whose steps differ much in length, the ratio at which the short steps fill what a long one leaves
+    idle: as many as fit on every device that they use. None where that is a small ratio.
+
+    ``periods``: the time of a step of each alone. ``work``: per job, what a step works on each device.
+    """
+    found: list[tuple[int, ...]] = []
+    for long, short in ((0, 1), (1, 0)) if len(periods) == 2 else ():
+        idle = [(periods[long] - busy) / own for busy, own in zip(work[long], work[short], strict=True) if own > 0]
+        steps = min(_MOST_FILLING, int(min(idle, default=0.0) + 1e-9))
+        if steps > _TRIED[2]:
+            found.append((1, steps) if long == 0 else (steps, 1))
+    return found
 
 
 def slowdowns_given(limit: float | Mapping[str, float] | None, jobs: Sequence[str]) -> dict[str, float]:

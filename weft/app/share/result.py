@@ -45,7 +45,8 @@ class JobShare:
 
     ``own``: the time of a step where it has the GPUs for itself. ``bare``: the same where its communication never runs
     beside its computation. ``in_turn``: the time per step where the jobs run one after another, each as in ``own``;
-    ``in_turn_bare``: each as in ``bare``.
+    ``in_turn_bare``: each as in ``bare``. ``micro_batches``: how many of its own a step of data parallel
+    training has on each GPU.
     """
 
     name: str
@@ -56,6 +57,7 @@ class JobShare:
     shared: float
     in_turn: float
     in_turn_bare: float
+    micro_batches: int = 1
 
     @property
     def slowdown(self) -> float:
@@ -69,7 +71,8 @@ class JobShare:
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in ``weft.share/1``."""
-        return {"name": self.name, "kind": self.kind, "steps": self.steps, "period_shared": self.shared,
+        return {"name": self.name, "kind": self.kind, "steps": self.steps,
+                "micro_batches": self.micro_batches, "period_shared": self.shared,
                 "period_alone": self.own.period, "period_alone_bound": self.own.bound,
                 "period_alone_without_overlap": self.bare.period,
                 "period_alone_without_overlap_bound": self.bare.bound, "period_in_turn": self.in_turn,

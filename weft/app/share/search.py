@@ -10,7 +10,7 @@ from weft.app.lib.options import SearchOptions, require_count
 from weft.app.lib.sources import Source
 from weft.app.share.fits import require_fit
 from weft.app.share.jobs import jobs_of
-from weft.app.share.ratios import ratio_given, slowdowns_given, small_ratios
+from weft.app.share.ratios import filling_ratios, ratio_given, slowdowns_given, small_ratios
 from weft.app.share.result import PROOF_TOLERANCE, JobShare, Sharing, Timed, Tried
 from weft.models.share.compose import composed, require_same_gpus
 from weft.models.share.job import Job, SharingError, one_at_a_time
@@ -87,7 +87,10 @@ class _Search:
 
     def result(self) -> Sharing:
         """The ratio of those looked at with the largest speed-up among those at which no job gets too slow."""
-        self._alone((1,) * len(self.jobs))  # who has no steady state at all is told first
+        single, _ = self._alone((1,) * len(self.jobs))  # who has no steady state at all is told first
+        if self.question.ratio is None and not self.together.choices:
+            work = [self._work(job.name) for job in self.jobs]
+            self.ratios = [*self.ratios, *filling_ratios([timed.period for timed in single], work)]
         tried: list[Tried] = []
         best: Sharing | None = None
         for number, ratio in enumerate(self.ratios):
@@ -189,13 +192,19 @@ class _Search:
         least = max(steps * timed.bound for steps, timed in zip(ratio, own, strict=True))
         if self.together.choices:
             return least
+        steps = dict(zip(self.together.jobs, ratio, strict=True))
+        each = [[steps[job] * amount for amount in self._work(job)] for job in self.together.jobs]
+        return max(least, *map(sum, zip(*each, strict=True)))
+
+    def _work(self, job: str) -> list[float]:
+        """What a step of ``job``, which has no choices, works on each device."""
         work = [0.0] * len(self.together.devices)
-        count = dict(zip(self.together.jobs, ratio, strict=True))
         for block in self.together.blocks:
-            assert not isinstance(block.duration, Mapping) and block.job is not None
-            for device in block.devices:
-                work[device] += count[block.job] * block.duration
-        return max(least, *work)
+            if block.job == job:
+                assert not isinstance(block.duration, Mapping)
+                for device in block.devices:
+                    work[device] += block.duration
+        return work
 
     def _too_slow(self, ratio: Sequence[int], period: float, own: Sequence[Timed]) -> str | None:
         """Which job takes longer than it may where a round takes ``period``; ``None`` where none does."""
@@ -213,7 +222,7 @@ class _Search:
         turn = sum(steps * timed.period for steps, timed in zip(ratio, own, strict=True))
         turn_bare = sum(steps * timed.period for steps, timed in zip(ratio, bare, strict=True))
         jobs = tuple(JobShare(job.name, job.kind, steps, alone, without, found.period / steps, turn / steps,
-                              turn_bare / steps)
+                              turn_bare / steps, job.micro_batches)
                      for job, steps, alone, without in zip(self.jobs, ratio, own, bare, strict=True))
         made = Sharing(self.together.name, self.together.time_unit, found, jobs, schedule, notes=self.notes,
                        seed=self.options.seed)
@@ -268,7 +277,11 @@ def _notes(jobs: Sequence[Job]) -> tuple[str, ...]:
              for gpu, own in on.items() if len(own) == 1]
     for job in jobs:
         notes += [f"{job.name}: {note}" for note in job.notes]
-        if not any(device.lane_of is not None for device in job.problem.devices) and any(
+        no_lanes = all(device.lane_of is None for device in job.problem.devices)
+        if no_lanes and any(len(block.devices) > 1 for block in job.problem.blocks):
+            notes.append(f"{job.name}: GPUs that compute a stage together exchange inside its blocks, where no other "
+                         "job computes meanwhile")
+        if no_lanes and any(
                 wait.lag for block in job.problem.blocks for wait in block.after):
             notes.append(f"{job.name}: its transfers are taken to be in nobody's way, whatever the network carries")
     return tuple(dict.fromkeys(notes))

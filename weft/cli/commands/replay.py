@@ -155,9 +155,14 @@ COMMAND = Command(
         "for its planned duration; with --stages it runs modules of yours: a function that returns this "
         "rank's stages. A rank that dies or hangs stops all of them within --timeout seconds and says what it "
         "waited for.",
-        "A plan with jobs (weft share) trains them in one set of processes, on CPUs over gloo, a group of ranks for "
-        "each job: --stages JOB=MODULE:FUNCTION once for each. Their losses are those they have alone; a job that ends "
-        "or fails leaves the others running. Jobs are data parallel there, each block on all ranks.",
+        "A plan with jobs (weft share) runs them beside each other, on CPUs over gloo, a group of ranks for each job: "
+        "--stages JOB=MODULE:FUNCTION once for each. Jobs are data parallel, or stages of pipelines that train or "
+        "infer, whose micro-batches in the plan are one batch. Their losses are those they have alone; a job that ends "
+        "or fails leaves the others running.",
+        "With --processes job each job has processes of its own, which are started here, without torchrun: one that is "
+        "killed ends that job alone, and with --checkpoint FOLDER, where each job has a folder of its name, the same "
+        "call with --resume goes on from the last ones. The exit status is 1 where a job did not come to its end. On "
+        "several machines start each job with a torchrun of its own: --job JOB --turns FOLDER.",
         "With --rank-alone one rank, or all in turn, run in this process on one device, without torchrun: real "
         "stages and real memory, with what neighbours would send made here. Told are each rank's times and peak "
         "memory against the plan, and the step that they would make together.",
@@ -165,6 +170,7 @@ COMMAND = Command(
     example=(
         "torchrun --nproc-per-node 4 -m weft replay plan.json --emulate\n"
         "torchrun --nproc-per-node 2 -m weft replay shared.json --stages a=my.gpt:make --stages b=my.bert:make\n"
+        "weft replay shared.json --stages a=my.gpt:make --stages b=my.bert:make --processes job\n"
         "weft replay plan.json --stages my.module:training --rank-alone all"
     ),
     arguments=_arguments,

@@ -9,6 +9,7 @@ from weft.models.communication.builder import Builder
 from weft.models.communication.interpreter import random_values, run, steps
 from weft.models.communication.optimizers import data_parallel
 from weft.models.communication.passes.as_slice import as_slice
+from weft.models.communication.passes.overlap import overlap
 from weft.models.communication.passes.reorder import reorder
 from weft.models.communication.passes.split import split
 from weft.models.communication.program import CommunicationError, Program
@@ -48,6 +49,9 @@ def test_what_is_needed_whole_is_refused() -> None:
         as_slice(made, "gradient")
     with pytest.raises(CommunicationError, match="is no replicated input"):
         as_slice(as_slice(made, "weight.mean"), "weight.mean")
+    chunked = overlap(made, ["weight.mean.next", "gather(weight.mean.next)"], 2)
+    with pytest.raises(CommunicationError, match="runs in chunks already: as_slice before it is overlapped"):
+        as_slice(chunked, "weight.mean")
 
 
 @pytest.mark.parametrize(("axes", "why"), [((), "read by no stage"), ((0, 1), "cut in different ways")])

@@ -24,7 +24,7 @@ def test_what_follows_an_all_reduce_runs_on_slices() -> None:
 
 def test_what_is_broadcast_along_the_cut_is_sliced_too() -> None:
     program = tensor_parallel()
-    made = reorder(split(program, "total", 1), ["biased"], "gather(total)")
+    made = reorder(split(program, "total", 1), "biased", "gather(total)")  # one name is one stage
     assert made.tensors["bias.slice"].axis == 0
     assert error(program, made) < 1e-12
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.communication_programs import CHUNKS
 from tests.support.communication_ranks import RULES, STEPS
 from tests.support.ranks import launch_forked
 
@@ -33,14 +34,21 @@ def worst(rows: Mapping[str, Any], key: str) -> float:
 
 def test_every_program_computes_what_the_interpreter_does(found: list[Any]) -> None:
     for one in found:
-        assert len(one["chunks"]) == 2 * 5 + 14 and worst(one["chunks"], "worst") < TOLERANCE
+        assert len(one["chunks"]) >= 2 * len(CHUNKS) + 14 and worst(one["chunks"], "worst") < TOLERANCE
+
+
+def test_what_the_search_chose_runs_in_the_order_of_its_schedule(found: list[Any]) -> None:
+    for one in found:
+        assert len(one["searched"]) == (2 if len(found) == 2 else 1) and worst(one["searched"], "worst") < TOLERANCE
+        assert any(row["chunks"] > 1 for row in one["searched"].values())
 
 
 def test_two_ranks_are_equal_bit_for_bit_in_any_chunks_and_programs(found: list[Any]) -> None:
     """But where the matmul is in chunks: then its rows may be summed in another order. Three add in another order."""
     for one in found:
         rows = {name: row for name, row in one["chunks"].items() if not name.startswith("product in")}
-        assert len(rows) == 5 + 14 and (len(found) > 2 or all(row["same"] for row in rows.values()))
+        assert len(rows) == len(one["chunks"]) - len(CHUNKS)
+        assert len(found) > 2 or all(row["same"] for row in rows.values())
 
 
 def test_sliced_states_give_the_same_weights(found: list[Any]) -> None:
@@ -52,7 +60,7 @@ def test_sliced_states_give_the_same_weights(found: list[Any]) -> None:
 
 def test_what_a_group_sends_the_next_one_has(found: list[Any]) -> None:
     if len(found) == 2:
-        assert len(found[0]["pipelines"]) == 12 + 2
+        assert len(found[0]["pipelines"]) >= 12 + 2
         for one, held in zip(found, ([], ["out"]), strict=True):
             assert worst(one["pipelines"], "worst") < TOLERANCE
             assert all(row.get("held", held) == held for row in one["pipelines"].values())
@@ -88,8 +96,14 @@ def test_what_cannot_be_is_one_sentence_on_every_rank(found: list[Any]) -> None:
     assert all(wrong in sentence and "make it anew" in sentence for sentence in said["after"])
 
 
+def test_a_rank_that_fails_in_its_training_ends_the_others_step(found: list[Any]) -> None:
+    for rank, one in enumerate(found):
+        kind = "ValueError: " if rank == 1 else "RankError: rank 1 failed in the backward: "
+        assert one["mistakes"]["twice"].startswith(f"{kind}the gradient of 'last.bias' came a second time before")
+
+
 def test_a_rank_that_is_late_or_gone_leaves_no_other_waiting(found: list[Any]) -> None:
     others = [one["mistakes"] for rank, one in enumerate(found) if rank != 1]
     for said in others:
-        assert "waited 1 s for the other ranks in sum" in said["late"] and said["late"].startswith("RankError: ")
+        assert "waited 3 s for the other ranks in sum" in said["late"] and said["late"].startswith("RankError: ")
         assert "was left alone in sum: another rank's process has ended" in said["gone"]

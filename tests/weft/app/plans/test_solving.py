@@ -3,13 +3,15 @@ numbers as one device."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 
 from experiments.lib.published_plans import PLANS
 from experiments.lib.published_plans import numbers as given
-from tests.support.programs import mlp, numbers, transformer
+from tests.support.programs import attention, mlp, numbers, random_plan, transformer
 from weft import plans
 from weft.app.lib.options import SearchOptions
 from weft.app.plans.lowering import lower
@@ -19,6 +21,7 @@ from weft.models.transform.annotation import PlanError
 from weft.models.transform.auditing import breaches
 from weft.models.transform.plan import Plan
 from weft.models.transform.planned import Part
+from weft.models.transform.program import Program
 from weft.solver.judge.validate import violations
 from weft.solver.step.search import Infeasible
 
@@ -69,6 +72,16 @@ def test_an_open_order_is_searched_and_given_back_as_one_more_rule() -> None:
     assert len(lower(found.done, 2)) == 2
     again = solved(Plan.of(found.plan.planned))
     assert again.makespan <= found.makespan  # nothing is open any more; parts that are ordered are blocks of their own
+
+
+@pytest.mark.parametrize(("model", "count"), [(mlp, 4), (attention, 1)])
+def test_random_plans_keep_their_numbers_in_the_order_that_is_found(model: Callable[[], Program], count: int) -> None:
+    draw = random.Random(f"searched {model.__name__}")
+    for _ in range(count):
+        plan = random_plan(model(), draw)
+        found = solved(plan, Machine({"*": 1.0}, uniform(0.25, 1e12), grain=draw.choice((None, 1, 3))), 0.05)
+        assert found.makespan <= found.written * (1 + 1e-9)
+        assert found.done.error(numbers(plan.planned.program)) < 1e-10
 
 
 def test_choices_are_as_good_as_each_way_on_its_own() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from weft.app.share.ratios import ratio_given, slowdowns_given, small_ratios
+from weft.app.share.ratios import filling_ratios, ratio_given, slowdowns_given, small_ratios
 from weft.models.share.job import SharingError
 
 
@@ -40,3 +40,11 @@ def test_slowdowns_are_of_all_jobs_or_of_some() -> None:
 def test_slowdowns_that_mean_nothing(limit: Any, message: str) -> None:
     with pytest.raises(SharingError, match=message):
         slowdowns_given(limit, ["a", "b"])
+
+
+def test_short_steps_fill_what_a_long_one_leaves_idle() -> None:
+    assert filling_ratios([100, 6], [[60, 40], [4, 2]]) == [(1, 10)]  # 40 / 4 on the GPU, 60 / 2 on the network
+    assert filling_ratios([6, 100], [[4, 0], [60, 100]]) == [(10, 1)]
+    assert filling_ratios([100, 1], [[0, 0], [1, 0]]) == [(1, 16)]
+    assert filling_ratios([100, 20], [[60, 40], [18, 2]]) == []  # two: a small ratio
+    assert filling_ratios([9, 9, 9], [[0], [0], [0]]) == []

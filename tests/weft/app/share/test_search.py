@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 import weft
+from experiments.step.shared_periods import compared
 from tests.support.sharing import one_gpu, random_jobs
 from weft.app.lib.options import SearchOptions
 from weft.app.share.result import Sharing
@@ -43,6 +45,13 @@ def test_periods_that_are_known(pairs: list[tuple[float, float]], turn: float, p
     assert found.speedup == found.speedup_bare == pytest.approx(turn / period)
     assert [job.slowdown for job in found.jobs] == pytest.approx([period / sum(pair) for pair in pairs])
     assert [job.in_turn for job in found.jobs] == [turn, turn]
+
+
+def test_periods_of_random_jobs_are_those_of_trying_every_start() -> None:
+    counts: Counter[str] = Counter()
+    assert not [fault for number in range(9) for fault in compared(number, 2.0, counts)]
+    assert counts["compared"] > 4 and counts["do not fit"] and counts["limits refused"] == counts["compared"]
+    assert counts["with memory"] > 1
 
 
 def test_the_best_small_ratio_is_taken() -> None:
