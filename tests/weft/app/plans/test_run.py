@@ -19,7 +19,7 @@ from weft.api.plans import tensor_parallel
 from weft.app.plans.run import PlanOnRank
 from weft.models.transform.backward import with_backward, with_update
 from weft.models.transform.plan import Plan, Preserved
-from weft.models.transform.program import Program
+from weft.models.transform.program import Program, ProgramBuilder
 from weft.runtime.by_hand.executor import RankFailure
 
 RANKS, STEPS, RATE, DECAY = 4, 3, 0.01, 0.1
@@ -80,6 +80,13 @@ def test_captured_models_on_ranks_are_those_of_torch(tmp_path: Path) -> None:
     check_training(of_ranks)
     assert "a target is not one of 0 to 7" in of_ranks[1]["failed"]
     assert "did not end within 8 s: another rank failed or is late" in of_ranks[0]["failed"]
+
+
+def test_what_torch_has_no_kernel_for_is_refused_before_anything_is_sent() -> None:
+    b = ProgramBuilder("alone")
+    program = b.build(b.add("lost", "aten.cumprod", "n^ -> n^", [b.input("x", (4,))]))
+    with pytest.raises(ValueError, match="operator 'lost': torch has no kernel 'aten.cumprod' here; write it with"):
+        PlanOnRank(Plan(program).assign("*", 0).preserve())
 
 
 def check_training(of_ranks: list[dict[str, object]]) -> None:
