@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import random
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from torch import distributed as dist
 from torch import nn
 
 from tests.support.planned_models import CAPTURED, made
+from tests.support.programs import random_plan
 from tests.support.ranks import launch_forked
 from weft.api.plans import program as program_of
 from weft.api.plans import tensor_parallel
@@ -48,7 +50,8 @@ def plans(program: Program, name: str) -> dict[str, Preserved]:
     if name == "vision":
         found |= {f"{name} on {groups}": in_groups(program, groups) for groups in (
             [[0, 1], [2]], [[0], [1, 2]], [[0, 1, 2, 3], [2, 3]])}
-    return found
+    draw = random.Random(name)  # indices and truths travel too
+    return found | {f"{name} random {i}": random_plan(program, draw, RANKS).preserve() for i in range(3)}
 
 
 def trained(program: Program) -> Preserved:
