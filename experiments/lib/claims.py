@@ -269,8 +269,8 @@ CLAIMS = (
         len({row["shape"] for row in d["rows"]}), {row["ranks"] for row in d["rows"]},
         max(row["replicas"] for row in d["rows"])) == (9, {2, 4}, 2)),
     Claim("transports", "Between two ranks of one host a message of 4 KiB to 64 MiB takes {} to {} of the time of "
-          "torch's RPC over gloo, which is shared memory there, and {} to {} through `shared`; over sockets {} to {} of RPC's "
-          "time over TCP", lambda d: (*against_rpc(d, "gloo"), *against_rpc(d, "shared"),
+          "torch's RPC over gloo, which is shared memory there, and {} to {} through `shared`; over sockets {} to {} "
+          "of RPC's time over TCP", lambda d: (*against_rpc(d, "gloo"), *against_rpc(d, "shared"),
                                       *against_rpc(d, "gloo:sockets", "over_rpc_tcp"))),
     Claim("any_model", "{} foreign models, captured and cut between operators, have the plain model's gradients within "
           "{}, and with experts that multiply by groups in fp32 {}", lambda d: (captured(d)[0], *captured(d)[2:])),
