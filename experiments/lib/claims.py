@@ -293,8 +293,8 @@ CLAIMS = (
     Claim("layouts", "{} random plans, with their gradients, differ from dense by at most {}", lambda d: (
         str(sum(row["plans"] for row in d["plans"])), small(max(row["largest_error"] for row in d["plans"])))),
     Claim("overlap_modelled", "a step takes {} to {} % less time than without overlap on the same placement where "
-          "every GPU has the whole model, {} and {} % less where all of them share every layer, all proven, and {} and "
-          "{} % less in groups, where bounds leave {} and {} %", overlapped),
+          "every GPU has the whole model, {} and {} % less where all of them share every layer, proven over these "
+          "options, and {} and {} % less in groups, where bounds leave {} and {} %", overlapped),
     Claim("overlap", "({} ms each, 4 ms a launch), a step takes {} ms in place of {}, in the {} chunks that the search "
           "chose, which are the best of those tried", lambda d: in_chunks(d["chunks"][0])),
     Claim("overlap", "a real product of matrices on two cores takes {} of its time at best",
