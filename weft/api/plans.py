@@ -8,11 +8,18 @@
     plan = plans.Plan(program).split("linear_4*", "n", 4).split("linear_6.product", "k", 4).assign("*", range(4))
     print(plan.preserve())
 
+    plan = plans.tensor_parallel(plans.Plan(program), range(4))  # cuts by the cheapest conversions, as Megatron's
+    training = plans.PlanOnRank(plan.preserve())                 # on each rank of torch.distributed
+    training.load(module.state_dict())
+    training.step({"x": batch})                                  # of a program with plans.with_update
+    training.state_dict()
+
 :class:`Plan` has ``split``, ``replicate``, ``co_shard``, ``recompute``, ``pipeline``, ``assign``, ``order``, ``apply``
 (a transformation of one's own: a function of what is planned) and ``preserve``. What it leaves open (the order of a
 ``pipeline`` with ``schedule="open"``, devices that are :func:`one_of` several or not said at all, splits to ``choose``
 from) :func:`solve` searches for. :func:`program` reads a captured model,
-:class:`ProgramBuilder` writes one, :func:`operator` registers an operator of one's own with its annotation;
+:class:`ProgramBuilder` writes one, :func:`operator` registers an operator of one's own with its annotation and
+:func:`in_torch` what ranks run for it;
 :func:`convert` finds the cheapest way between two layouts; :class:`PlanOnRank` runs a preserved plan on the ranks of
 ``torch.distributed``. All errors are :class:`PlanError` or :class:`LayoutError`,
 both ``ValueError``. The names are loaded on first use.
@@ -35,18 +42,19 @@ if TYPE_CHECKING:
     from weft.models.layouts.layout import Layout, LayoutError, Placed
     from weft.models.layouts.prices import DevicePrices, Prices, RingPrices, uniform
     from weft.models.transform.annotation import Annotation, PlanError, annotation
+    from weft.models.transform.as_blocks.costs import GivenCosts, ModelledCosts
     from weft.models.transform.backward import with_backward, with_update
     from weft.models.transform.choices import one_of
-    from weft.models.transform.costs import GivenCosts, ModelledCosts
     from weft.models.transform.kernels import operator
     from weft.models.transform.plan import Plan, Preserved
     from weft.models.transform.planned import Cut, Part, Planned
     from weft.models.transform.program import Operation, Program, ProgramBuilder
+    from weft.runtime.by_hand.kernels import in_torch
 
 __all__ = ["Annotation", "Conversion", "Cut", "DevicePrices", "GivenCosts", "Layout", "LayoutError", "Machine",
            "ModelledCosts", "Operation", "Part", "Placed", "Plan", "PlanError", "PlanOnRank", "Planned", "Preserved",
-           "Program", "ProgramBuilder", "RingPrices", "SolvedPlan", "annotation", "convert", "one_of", "operator",
-           "program", "seconds", "solve", "tensor_parallel", "uniform", "with_backward", "with_update"]
+           "Program", "ProgramBuilder", "RingPrices", "SolvedPlan", "annotation", "convert", "in_torch", "one_of",
+           "operator", "program", "seconds", "solve", "tensor_parallel", "uniform", "with_backward", "with_update"]
 
 #: The module of each name, in :mod:`weft.models` but for one.
 _HOME = {
@@ -55,8 +63,10 @@ _HOME = {
     "LayoutError": "layouts.layout", "Placed": "layouts.layout", "DevicePrices": "layouts.prices",
     "RingPrices": "layouts.prices", "uniform": "layouts.prices", "with_backward": "transform.backward",
     "with_update": "transform.backward", "operator": "transform.kernels", "Plan": "transform.plan",
-    "PlanOnRank": "weft.app.plans.run", "Machine": "weft.app.plans.solving", "SolvedPlan": "weft.app.plans.solving",
-    "GivenCosts": "transform.costs", "ModelledCosts": "transform.costs", "one_of": "transform.choices",
+    "PlanOnRank": "weft.app.plans.run", "in_torch": "weft.runtime.by_hand.kernels",
+    "Machine": "weft.app.plans.solving", "SolvedPlan": "weft.app.plans.solving",
+    "GivenCosts": "transform.as_blocks.costs", "ModelledCosts": "transform.as_blocks.costs",
+    "one_of": "transform.choices",
     "Preserved": "transform.plan", "Cut": "transform.planned", "Part": "transform.planned",
     "Planned": "transform.planned", "Operation": "transform.program", "Program": "transform.program",
     "ProgramBuilder": "transform.program",

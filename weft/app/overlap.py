@@ -11,24 +11,18 @@ those with overlap as much again.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from weft.app.lib.case import Case, case_of, read_source
 from weft.app.lib.coverage import cut_of_details
 from weft.app.lib.options import SearchOptions
-from weft.app.lib.verdicts import Searched, choice, shape_placement_details
+from weft.app.lib.overlap_listing import IN_PAIRS, Listing, OpenOverlap
+from weft.app.lib.verdicts import Searched, choice
 from weft.app.solve import solve_case
-from weft.models.overlap.data_parallel import data_parallel, why_not_data_parallel
-from weft.models.overlap.placement import OverlapPlacement
-from weft.models.overlap.together import overlap_of
-from weft.models.overlap.ways import Ways
 from weft.models.spec.sections import Spec
-from weft.solver.bounds.load import load_bound as plain_bound
-from weft.solver.choices.relaxed.loads import load_bound
 from weft.solver.choices.solve import solve_wide
-from weft.solver.control.clock import OutOfTime, checkpoint
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.judge.choice_rules import violations_of_choice
 from weft.solver.judge.validate import InvalidSchedule, violations
@@ -36,25 +30,18 @@ from weft.solver.problem import Problem
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Progress
 from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Run
 
 if TYPE_CHECKING:
     from weft.app.lib.sources import MicroBatches, Source
 
 __all__ = ["solve_overlapped"]
 
-#: What the titles of placements end by whose micro-batches pass in pairs.
-_IN_PAIRS = ", in pairs"
 #: The share of the time for placements without overlap, and of what a placement gets for its answer without.
 _PLAIN, _BARE = 0.4, 0.3
-#: Steps of a schedule whose micro-batches are whole steps, where their rate is searched.
-_STEPS = 8
 #: With less than this share of the time left no other placement is begun.
 _TOO_LITTLE = 0.1
 #: So many placements with options are searched; of the others their bound is told.
 _MOST = 4
-#: How far above its bound a schedule is likely to be, where nothing is known of the placement.
-_ABOVE = 1.1
 
 
 def solve_overlapped(source: Source, micro_batches: MicroBatches | None, options: SearchOptions,
@@ -90,28 +77,6 @@ def _spec(source: Source, options: SearchOptions) -> Spec:
     return spec
 
 
-@dataclass(frozen=True)
-class _Open:
-    """A placement with options, the run of it, and what no schedule of it is below by its devices' work.
-
-    ``work``: the same without options, its micro-batches one by one. ``single``: the makespan that was found so, or its
-    bound where it is longer than that of others.
-    """
-
-    placement: OverlapPlacement
-    title: str
-    details: Mapping[str, Any]
-    run: Run
-    least: float
-    work: float
-    single: float | None = None
-
-    @property
-    def rank(self) -> float:
-        """About what it will come to: as much above its bound as without overlap."""
-        return self.least * (_ABOVE if self.single is None else max(1.0, self.single / self.work))
-
-
 class _Search:
     """Placements looked at one after another, and what is known of each so far."""
 
@@ -123,15 +88,14 @@ class _Search:
         self.plain: Schedule | None = None
         self.refusals: list[Infeasible] = []
         self.rows: list[Searched] = []
-        self.reason = ""
+        self.listing = Listing(spec, case, count, options.objective)
         self.interrupted = False
-        self.late = False
 
     def result(self) -> Schedule:
         """The best schedule, with what overlap brings."""
         left = self.options.left
         with replace(self.options.restarted(), time_limit=left).preparing():
-            queue = list(self._open())
+            queue = list(self.listing.entries())
         self._look_at_plain()
         self._know_singles(queue)
         searched = 0
@@ -163,73 +127,17 @@ class _Search:
         self.plain = self.best = found
         self.interrupted = bool(found.solver.get("interrupted"))
 
-    def _know_singles(self, queue: list[_Open]) -> None:
+    def _know_singles(self, queue: list[OpenOverlap]) -> None:
         """Put what the placements without options came to beside those with, and the likely best first."""
         known = {(row.placement, row.cut): row.makespan or row.bound for row in self._plain_rows()}
         for place, entry in enumerate(queue):
-            title = entry.title.removesuffix(_IN_PAIRS)
+            title = entry.title.removesuffix(IN_PAIRS)
             queue[place] = replace(entry, single=known.get((title, cut_of_details(dict(entry.details)))))
         queue.sort(key=lambda entry: entry.rank)
 
     # -- with options
 
-    def _open(self) -> Iterator[_Open]:
-        """The placements with options."""
-        shapes, is_rate = self.spec.placement.shapes, self.options.objective == "rate"
-        given = {"shapes", "cut"} & self.spec.placement.model_fields_set
-        if is_rate and set(shapes) != {"data"}:
-            self.reason = "steps of the whole model on every GPU have a rate of their own: ask for shapes: [data]"
-        elif "data" in shapes or not given:
-            why = why_not_data_parallel(self.spec, self.count)
-            if why is None:
-                placement = data_parallel(self.spec, self.count)
-                yield self._entry(placement, placement.title, {"placement": placement.title}, 0.0)
-            else:
-                self.reason = f"the whole model cannot be on every GPU ({why})"
-        yield from self._together()
-
-    def _together(self) -> Iterator[_Open]:
-        """Groups of GPUs, as far as there is time to list them."""
-        try:
-            yield from self._of_groups()
-        except OutOfTime:
-            self.late = True
-
-    def _of_groups(self) -> Iterator[_Open]:
-        if self.case is None or self.case.together is None:
-            return
-        space, candidates = self.case.together
-        ways: dict[tuple[str, bool], Ways] = {}
-        # Also whole backwards, which split ones rule out without overlap: weight gradients run beside collectives.
-        for candidate in sorted(candidates, key=lambda one: plain_bound(one.problem, self.count)):
-            for pairs in (False, True):
-                if candidate.replicas > 1 or (pairs and (self.count % 2 or self.options.objective == "rate")):
-                    continue
-                key = candidate.backward, pairs
-                if key not in ways:
-                    ways[key] = Ways(space, candidate.backward, pairs=pairs, like=next(iter(ways.values()), None))
-                known = ways[key]
-                checkpoint()
-                placement = overlap_of(known, candidate)
-                if placement is not None:
-                    title, details = shape_placement_details(candidate, space)
-                    title += _IN_PAIRS if pairs else ""
-                    yield self._entry(placement, title, {**details, "placement": title},
-                                      plain_bound(candidate.problem, self.count))
-
-    def _entry(self, placement: OverlapPlacement, title: str, details: Mapping[str, Any], work: float) -> _Open:
-        count = self.count // placement.micro_batches
-        is_step = placement.micro_batches == self.count and self.options.objective == "rate"
-        run = Run.of(placement.problem, _STEPS if is_step else count)
-        notes = [*placement.notes, *details.get("notes", ())]
-        if placement.micro_batches > 1:
-            notes.append(f"{placement.micro_batches} micro-batches of the spec are one of this schedule"
-                         + (", in pairs" if placement.micro_batches < self.count else ": the step of all GPUs"))
-        return _Open(placement, title, {**placement.details, **details, **({"notes": list(dict.fromkeys(notes))}
-                                                                          if notes else {})},
-                     run, load_bound(placement.problem, run, self.options.objective), work)
-
-    def _look_at(self, entry: _Open, share: float) -> None:
+    def _look_at(self, entry: OpenOverlap, share: float) -> None:
         """A placement with all its options and, where that is better than the best, without overlap too, for ``share``
         of what is left."""
         limits = self._limited(share)
@@ -246,7 +154,7 @@ class _Search:
         best = found if bare is None or found.value <= bare.value else bare
         self._take(entry, best, bare, min(bound, best.value))
 
-    def _bare(self, entry: _Open, limits: SearchOptions) -> Schedule | None:
+    def _bare(self, entry: OpenOverlap, limits: SearchOptions) -> Schedule | None:
         """The best schedule without overlap, of the placement or of the one that its pairs are of."""
         best = None
         for options in entry.placement.bare:
@@ -255,7 +163,7 @@ class _Search:
                 best = replace(found, choices={**options, **found.choices})
         return best
 
-    def _solved(self, entry: _Open, problem: WideProblem, limits: SearchOptions, share: float
+    def _solved(self, entry: OpenOverlap, problem: WideProblem, limits: SearchOptions, share: float
                 ) -> Schedule | Infeasible:
         """The best schedule of ``problem``, the placement's or one with fewer options, or why there is none."""
         own = limits.shortened(share)
@@ -272,14 +180,14 @@ class _Search:
         self.interrupted |= bool(found.solver.get("interrupted"))
         return found
 
-    def _tell(self, entry: _Open, bound: float, makespan: float | None, refusal: str = "", *, is_best: bool = False
-              ) -> None:
+    def _tell(self, entry: OpenOverlap, bound: float, makespan: float | None, refusal: str = "", *,
+              is_best: bool = False) -> None:
         """What is known of a placement, for the list of all."""
         if is_best:
             self.rows = [replace(row, chosen=False) for row in self.rows]
         self.rows.append(Searched(entry.title, bound, makespan, is_best, refusal, cut_of_details(dict(entry.details))))
 
-    def _take(self, entry: _Open, found: Schedule, bare: Schedule | None, bound: float) -> None:
+    def _take(self, entry: OpenOverlap, found: Schedule, bare: Schedule | None, bound: float) -> None:
         """``found``, judged, which is better than the best; and what overlap brings there."""
         faults = [*violations(found), *violations_of_choice(found, entry.placement.problem)]
         if faults:
@@ -292,23 +200,23 @@ class _Search:
             **_by_device(entry.details, problem), overlap={
                 "taken": True, "without": min(without, default=None), "with": found.value, "bound": bound})
 
-    def _found_plain(self, entry: _Open) -> float | None:
+    def _found_plain(self, entry: OpenOverlap) -> float | None:
         """What the placement came to among those without options."""
         return next((row.makespan for row in self._plain_rows() if row.makespan is not None and (
-            row.placement, row.cut) == (entry.title.removesuffix(_IN_PAIRS), cut_of_details(dict(entry.details)))),
+            row.placement, row.cut) == (entry.title.removesuffix(IN_PAIRS), cut_of_details(dict(entry.details)))),
             None)
 
     # -- what is said
 
     def _told(self, has_open: bool) -> Schedule:
         if self.best is None and not self.refusals:
-            raise Infeasible(f"{self.spec.name}: {self.reason or 'there was no time to list placements'}")
+            raise Infeasible(f"{self.spec.name}: {self.listing.reason or 'there was no time to list placements'}")
         if self.best is None:
             raise next((refusal for refusal in self.refusals if isinstance(refusal, NoneFound)), self.refusals[0])
-        if not has_open and self.late:
+        if not has_open and self.listing.late:
             return self.best.with_solver(overlap={"nothing": "there was no time to list what could; give more time"})
         if not has_open:
-            why = f", and {self.reason}" if self.reason else ""
+            why = f", and {self.listing.reason}" if self.listing.reason else ""
             return self.best.with_solver(overlap={"nothing": (
                 "what stages of one GPU each send runs beside their computation already" + why)})
         rows = [*self._plain_rows(), *self.rows]
@@ -346,7 +254,7 @@ class _Search:
             return self.options.shortened(share)
         return replace(self.options, effort=self.options.effort * share)
 
-    def _heard(self, entry: _Open) -> Callable[[Progress], None]:
+    def _heard(self, entry: OpenOverlap) -> Callable[[Progress], None]:
         """A listener that hears of nothing worse than the best so far."""
         def heard(progress: Progress) -> None:
             if progress.best.value < self.value:

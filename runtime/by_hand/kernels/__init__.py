@@ -16,6 +16,6 @@ from weft.runtime.by_hand.kernels import (  # noqa: F401
     tables,
     updates,
 )
-from weft.runtime.by_hand.kernels.registry import KERNELS, run_kernel
+from weft.runtime.by_hand.kernels.registry import KERNELS, in_torch, run_kernel
 
-__all__ = ["KERNELS", "run_kernel"]
+__all__ = ["KERNELS", "in_torch", "run_kernel"]

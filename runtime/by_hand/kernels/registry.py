@@ -11,11 +11,13 @@ from torch import Tensor
 
 from weft.runtime.by_hand.instructions import KernelCall
 
-__all__ = ["KERNELS", "Run", "axis_of", "back", "back_of", "flattened", "of", "run_kernel", "shape_of"]
+__all__ = ["KERNELS", "Run", "axis_of", "back", "back_of", "flattened", "in_torch", "of", "run_kernel", "shape_of"]
 
 #: Computes the outputs of a part from its inputs.
 Run: TypeAlias = Callable[[Sequence[Tensor], KernelCall], tuple[Tensor, ...]]
 KERNELS: dict[str, Run] = {}
+#: Inputs of a user's operator that may have a gradient, at most.
+_INPUTS = 8
 
 
 def run_kernel(call: KernelCall, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -24,6 +26,22 @@ def run_kernel(call: KernelCall, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]
         raise ValueError(f"the kernel {call.kind!r} cannot be run with torch: there is no function for it")
     with torch.no_grad():
         return KERNELS[call.kind](inputs, call)
+
+
+def in_torch(kind: str) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+    """Register a function of tensors as what ranks run for a user's operator of that name
+    (:func:`weft.models.transform.kernels.operator`). Its gradients are autograd's, of the inputs that the operator
+    gives one for. Raises ``ValueError`` for a name that has a kernel already."""
+    def registered(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        if kind in KERNELS:
+            raise ValueError(f"there is a kernel {kind!r} for torch already")
+        KERNELS[kind] = lambda inputs, call: (function(*inputs, **call.attributes),)
+        for place in range(_INPUTS):
+            KERNELS[f"{kind}_grad{place}"] = back_of(
+                lambda call: lambda *inputs: function(*inputs, **call.attributes), place)
+        return function
+
+    return registered
 
 
 def shape_of(call: KernelCall, tensor: Sequence[Sequence[str]]) -> list[int]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from weft.runtime.by_hand.instructions import KernelCall
-from weft.runtime.by_hand.kernels import run_kernel
+from weft.runtime.by_hand.kernels import KERNELS, in_torch, run_kernel
 
 
 def test_a_product_of_integers_and_numbers() -> None:
@@ -27,3 +27,22 @@ def test_a_row_of_padding_has_no_gradient() -> None:
                       {"n": 0, "v": 2, "m": 0}, {"padding": 3})
     made, = run_kernel(call, [torch.ones(3, 1), torch.tensor([2, 3, 2])])
     assert made.tolist() == [[2.0], [0.0]]
+
+
+def test_a_function_of_ones_own_has_the_gradients_of_autograd() -> None:
+    @in_torch("cubed")
+    def cubed(x: torch.Tensor, *, times: float) -> torch.Tensor:
+        return times * x**3
+
+    try:
+        axes = (("n",),)
+        call = KernelCall("cubed", (axes,), (axes,), {"n": 2}, {"n": 0}, {"times": 2.0})
+        made, = run_kernel(call, [torch.tensor([1.0, 2.0])])
+        back = KernelCall("cubed_grad0", (axes, axes), (axes,), {"n": 2}, {"n": 0}, {"times": 2.0})
+        gradient, = run_kernel(back, [torch.ones(2), torch.tensor([1.0, 2.0])])
+        assert made.tolist() == [2.0, 16.0] and gradient.tolist() == [6.0, 24.0]
+        with pytest.raises(ValueError, match="there is a kernel 'cubed' for torch already"):
+            in_torch("cubed")(cubed)
+    finally:
+        for kind in [name for name in KERNELS if name.startswith("cubed")]:
+            del KERNELS[kind]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import random
 import sys
 from pathlib import Path
 
@@ -13,13 +14,14 @@ from torch import distributed as dist
 from torch import nn
 
 from tests.support.planned_models import CAPTURED, made
+from tests.support.programs import random_plan
 from tests.support.ranks import launch_forked
 from weft.api.plans import program as program_of
 from weft.api.plans import tensor_parallel
 from weft.app.plans.run import PlanOnRank
 from weft.models.transform.backward import with_backward, with_update
 from weft.models.transform.plan import Plan, Preserved
-from weft.models.transform.program import Program
+from weft.models.transform.program import Program, ProgramBuilder
 from weft.runtime.by_hand.executor import RankFailure
 
 RANKS, STEPS, RATE, DECAY = 4, 3, 0.01, 0.1
@@ -48,7 +50,8 @@ def plans(program: Program, name: str) -> dict[str, Preserved]:
     if name == "vision":
         found |= {f"{name} on {groups}": in_groups(program, groups) for groups in (
             [[0, 1], [2]], [[0], [1, 2]], [[0, 1, 2, 3], [2, 3]])}
-    return found
+    draw = random.Random(name)  # indices and truths travel too
+    return found | {f"{name} random {i}": random_plan(program, draw, RANKS).preserve() for i in range(3)}
 
 
 def trained(program: Program) -> Preserved:
@@ -80,6 +83,13 @@ def test_captured_models_on_ranks_are_those_of_torch(tmp_path: Path) -> None:
     check_training(of_ranks)
     assert "a target is not one of 0 to 7" in of_ranks[1]["failed"]
     assert "did not end within 8 s: another rank failed or is late" in of_ranks[0]["failed"]
+
+
+def test_what_torch_has_no_kernel_for_is_refused_before_anything_is_sent() -> None:
+    b = ProgramBuilder("alone")
+    program = b.build(b.add("lost", "aten.cumprod", "n^ -> n^", [b.input("x", (4,))]))
+    with pytest.raises(ValueError, match=r"operator 'lost': torch has no kernel 'aten\.cumprod' here; write it with"):
+        PlanOnRank(Plan(program).assign("*", 0).preserve())
 
 
 def check_training(of_ranks: list[dict[str, object]]) -> None:

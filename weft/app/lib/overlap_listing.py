@@ -1,0 +1,115 @@
+"""The placements of a spec whose collectives have options, as far as there is time to list them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from weft.app.lib.case import Case
+from weft.app.lib.verdicts import shape_placement_details
+from weft.models.overlap.data_parallel import data_parallel, why_not_data_parallel
+from weft.models.overlap.placement import OverlapPlacement
+from weft.models.overlap.together import overlap_of
+from weft.models.overlap.ways import Ways
+from weft.models.spec.sections import Spec
+from weft.solver.bounds.load import load_bound as plain_bound
+from weft.solver.choices.relaxed.loads import load_bound
+from weft.solver.control.clock import OutOfTime, checkpoint
+from weft.solver.wide.run import Run
+
+__all__ = ["IN_PAIRS", "Listing", "OpenOverlap"]
+
+#: What the titles of placements end by whose micro-batches pass in pairs.
+IN_PAIRS = ", in pairs"
+#: Steps of a schedule whose micro-batches are whole steps, where their rate is searched.
+_STEPS = 8
+#: How far above its bound a schedule is likely to be, where nothing is known of the placement.
+_ABOVE = 1.1
+
+
+@dataclass(frozen=True)
+class OpenOverlap:
+    """A placement with options, the run of it, and what no schedule of it is below by its devices' work.
+
+    ``work``: the same without options, its micro-batches one by one. ``single``: the makespan that was found so, or its
+    bound where it is longer than that of others.
+    """
+
+    placement: OverlapPlacement
+    title: str
+    details: Mapping[str, Any]
+    run: Run
+    least: float
+    work: float
+    single: float | None = None
+
+    @property
+    def rank(self) -> float:
+        """About what it will come to: as much above its bound as without overlap."""
+        return self.least * (_ABOVE if self.single is None else max(1.0, self.single / self.work))
+
+
+class Listing:
+    """The placements of ``spec`` with ``count`` micro-batches. ``case``: those without options, ``None`` where only the
+    whole model on every GPU is asked for.
+
+    ``reason``: why the whole model is not on every GPU, if it is not. ``late``: whether time ended the list.
+    """
+
+    def __init__(self, spec: Spec, case: Case | None, count: int, objective: str) -> None:
+        self.spec, self.case, self.count, self.objective = spec, case, count, objective
+        self.reason = ""
+        self.late = False
+
+    def entries(self) -> Iterator[OpenOverlap]:
+        """The whole model on every GPU first, where nothing rules it out, then groups of GPUs."""
+        shapes, is_rate = self.spec.placement.shapes, self.objective == "rate"
+        given = {"shapes", "cut"} & self.spec.placement.model_fields_set
+        if is_rate and set(shapes) != {"data"}:
+            self.reason = "steps of the whole model on every GPU have a rate of their own: ask for shapes: [data]"
+        elif "data" in shapes or not given:
+            why = why_not_data_parallel(self.spec, self.count)
+            if why is None:
+                yield self._whole_model()
+            else:
+                self.reason = f"the whole model cannot be on every GPU ({why})"
+        try:
+            yield from self._of_groups()
+        except OutOfTime:
+            self.late = True
+
+    def _whole_model(self) -> OpenOverlap:
+        placement = data_parallel(self.spec, self.count)
+        note = f"{self.count} micro-batches of the spec are one of this schedule: the step of all GPUs"
+        run = Run.of(placement.problem, _STEPS if self.objective == "rate" else 1)
+        return self._entry(placement, run, {"placement": placement.title, "notes": [*placement.notes, note]}, 0.0)
+
+    def _of_groups(self) -> Iterator[OpenOverlap]:
+        if self.case is None or self.case.together is None:
+            return
+        space, candidates = self.case.together
+        ways: dict[tuple[str, bool], Ways] = {}
+        # Also whole backwards, which split ones rule out without overlap: weight gradients run beside collectives.
+        for candidate in sorted(candidates, key=lambda one: plain_bound(one.problem, self.count)):
+            for pairs in (False, True):
+                if candidate.replicas > 1 or (pairs and (self.count % 2 or self.objective == "rate")):
+                    continue
+                key = candidate.backward, pairs
+                if key not in ways:
+                    ways[key] = Ways(space, candidate.backward, pairs=pairs, like=next(iter(ways.values()), None))
+                checkpoint()
+                placement = overlap_of(ways[key], candidate)
+                if placement is None:
+                    continue
+                title, details = shape_placement_details(candidate, space)
+                details["placement"] = title + (IN_PAIRS if pairs else "")
+                if pairs:
+                    details["notes"] = [*details.get("notes", ()), "2 micro-batches of the spec are one of this "
+                                        "schedule, in pairs"]
+                yield self._entry(placement, Run.of(placement.problem, self.count // placement.micro_batches), details,
+                                  plain_bound(candidate.problem, self.count))
+
+    def _entry(self, placement: OverlapPlacement, run: Run, details: Mapping[str, Any], work: float) -> OpenOverlap:
+        return OpenOverlap(placement, details["placement"], {**placement.details, **details}, run,
+                           load_bound(placement.problem, run, self.objective), work)
