@@ -25,6 +25,7 @@ from weft.runtime.transports.shared_memory import can_share, share
 
 __all__ = ["NearAndFar", "by_host", "host", "memory_of", "split"]
 
+
 class NearAndFar:
     """``near`` carries the messages of ``near_table``, ``far`` all others."""
 
@@ -55,7 +56,8 @@ def by_host(session: Session, tables: Sequence[BufferTable], backend: str) -> Tr
     hosts = session.exchange(host(), "comparing hosts")
     halves = [split(rank, table, hosts) for rank, table in enumerate(tables)]
     near, far = [half[0] for half in halves], [half[1] for half in halves]
-    if session.device.type == "cpu" and any(table.sends for table in near):
+    # Where one host shares no memory its ranks cannot take part in making any.
+    if session.device.type == "cpu" and None not in hosts and any(table.sends for table in near):
         try:
             shared = share(session, near)
         except TransportError:  # on all ranks
