@@ -33,6 +33,11 @@ class NearAndFar:
         self.near, self.far = near, far
         self._near = {*near_table.receives, *near_table.sends}
 
+    @property
+    def staging(self) -> list[Tensor]:
+        """The buffers that messages to other hosts have been copied to, as far as there are any."""
+        return self.far.staging
+
     def slot(self, landing: Landing) -> Parcel:
         return self._way(landing).slot(landing)
 
