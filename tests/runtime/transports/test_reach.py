@@ -56,7 +56,7 @@ def test_memory_that_cannot_be_read_any_more_is_said_in_a_sentence() -> None:
 
 
 @pytest.mark.parametrize("readable", [True, False])
-@pytest.mark.parametrize("sent", [torch.tensor([1 + 2j, 3 - 1j]).conj(), torch.tensor([1.0, -2.0])._neg_view()])
+@pytest.mark.parametrize("sent", [torch.tensor([1 + 2j, 3 - 1j]).conj(), torch.tensor([1 + 2j]).conj().imag])
 def test_views_that_torch_changes_where_it_reads_them_come_as_their_numbers(readable: bool, sent: Tensor) -> None:
     assert sent.is_contiguous() and not can_go_as_it_lies(sent)
     reach = OwnHost({1: os.getpid()}, {1} if readable else ())
