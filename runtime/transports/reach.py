@@ -75,10 +75,11 @@ class _File:
             size = max(size, 2 * len(self.memory), mmap.PAGESIZE)
             try:
                 os.posix_fallocate(self.number, 0, size)
+                mapped = mmap.mmap(self.number, size)
             except OSError as error:
                 raise TransportError(f"--transport shared: cannot have {size} bytes of shared memory for a message of "
                                      f"unknown shape: {error.strerror}") from None
-            self.memory = torch.frombuffer(mmap.mmap(self.number, size), dtype=torch.uint8)
+            self.memory = torch.frombuffer(mapped, dtype=torch.uint8)
         return self.memory
 
 

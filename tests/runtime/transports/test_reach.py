@@ -50,6 +50,19 @@ def test_a_process_that_has_ended_cannot_be_read() -> None:
             reach.read(1, file, 4096, torch.empty(4))
 
 
+@pytest.mark.parametrize("refuses", ["weft.runtime.transports.reach.os.posix_fallocate",
+                                     "weft.runtime.transports.reach.mmap.mmap"])
+def test_a_file_that_cannot_grow_is_said_in_a_sentence(refuses: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise OSError(12, "no room")
+
+    monkeypatch.setattr(refuses, refuse)
+    reach = OwnHost({1: os.getpid()}, ())
+    with pytest.raises(TransportError, match=r"cannot have 4096 bytes of shared memory for a message .*: no room"):
+        reach.offer(MESSAGE, [torch.ones(3)])
+    reach.close()
+
+
 def test_memory_that_cannot_be_read_any_more_is_said_in_a_sentence() -> None:
     with pytest.raises(TransportError, match="rank 1's memory cannot be read"):
         OwnHost({1: os.getpid()}, {1}).read(1, -1, 1, torch.empty(4))
