@@ -21,8 +21,8 @@ def whole(size: int) -> int:
 
 
 def can_go_as_it_lies(tensor: Tensor) -> bool:
-    """Whether the bytes of ``tensor`` in memory are its numbers, in order: it is in one piece, and not a view that torch
-    conjugates or negates where it is read."""
+    """Whether the bytes of ``tensor`` are its numbers in order: it is in one piece, and not a view that torch has to
+    conjugate or to negate where it reads it."""
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
