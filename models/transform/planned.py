@@ -171,7 +171,7 @@ class Planned:
         for axis in dimensions:
             low, high, inner = 0, 1, math.prod(sizes[name] for name in axis)
             for name in axis:
-                inner //= sizes[name]
+                inner //= sizes[name] or 1
                 if spans[name] != (0, sizes[name]):
                     low, high = spans[name][0] * inner, spans[name][1] * inner
                     break
