@@ -170,8 +170,9 @@ class _Reader:
 
     def _argument(self, argument: Any, scope: Mapping[str, Any]) -> Any:
         (form, value), = argument.items()
-        if form in ("as_int", "as_float", "as_bool", "as_string", "as_ints", "as_floats", "as_bools", "as_strings",
-                    "as_int_lists", "as_float_lists"):
+        if form in ("as_float", "as_floats", "as_float_lists"):
+            return _floats(value)
+        if form in ("as_int", "as_bool", "as_string", "as_ints", "as_bools", "as_strings", "as_int_lists"):
             return value
         if form == "as_none":
             return None
@@ -250,6 +251,17 @@ def _number(value: Any) -> Any:
     if not isinstance(found, int | float):
         raise ExportError(f"{found!r:.60} stands where a number must stand")
     return found
+
+
+def _floats(value: Any) -> Any:
+    """Numbers of the file, in lists as they are: what JSON has no number for stands there as a text."""
+    if isinstance(value, list):
+        return [_floats(item) for item in value]
+    if not isinstance(value, str):
+        return value
+    if value not in ("Infinity", "-Infinity", "NaN"):
+        raise ExportError(f"{value!r:.60} stands where a number must stand")
+    return float(value)
 
 
 def _module(stack: str) -> tuple[str, str]:

@@ -42,6 +42,9 @@ def with_backward(program: Program, outputs: Sequence[str] | None = None) -> Pro
     if outputs is None:
         outputs = [name for name in program.outputs if program.tensors[name].gradient]
     for output in outputs:
+        if output not in program.tensors:
+            raise PlanError(f"there is no tensor {output!r} for gradients to begin at; the outputs are "
+                            f"{', '.join(program.outputs)}")
         seed = f"{gradient_name(output)} given"
         tensors[seed] = replace(tensors[output], name=seed, source="input", gradient=False)
         terms[output] = [seed]
@@ -81,6 +84,7 @@ def with_update(program: Program, kind: str = "sgd", **attributes: Any) -> Progr
     Names of its dimensions are those of the parameter in the first operator that reads it, which it follows. What it
     makes is the parameter (and the state) of the next step.
     """
+    kernel(kind)
     tensors, operations, carried = dict(program.tensors), list(program.operations), dict(program.carried)
     outputs = list(program.outputs)
     counted = kind == "adam" and attributes.get("step", 1) is None
@@ -106,6 +110,8 @@ def with_update(program: Program, kind: str = "sgd", **attributes: Any) -> Progr
         carried |= dict(zip(results, (name, *states), strict=True))
         outputs += results
         outputs.remove(gradient)
+    if len(operations) == len(program.operations):
+        raise PlanError("no parameter has a gradient that is not used yet: call with_backward first, with_update once")
     return replace(program, operations=tuple(operations), tensors=tensors, outputs=tuple(outputs), carried=carried)
 
 

@@ -60,8 +60,17 @@ def largest_difference(planned: Planned, joined: Sequence[Communication], order:
                        given: Mapping[str, Array]) -> float:
     """The largest error of any output, relative to the largest of its elements on one device (at least 1)."""
     dense, found = run_dense(planned.program, given), run_planned(planned, joined, order, given)
-    return max(float(np.abs(found[name] - dense[name]).max(initial=0)) / max(1.0, float(np.abs(dense[name]).max(
-        initial=0))) for name in planned.program.outputs)
+    return max(_error(found[name], dense[name]) for name in planned.program.outputs)
+
+
+def _error(found: Array, dense: Array) -> float:
+    """What is not finite must be the same in both, or the error is infinite."""
+    same = (found == dense) | (np.isnan(found) & np.isnan(dense))
+    if not (np.isfinite(found) & np.isfinite(dense))[~same].all():
+        return math.inf
+    largest = float(np.abs(dense, where=np.isfinite(dense), out=np.zeros(dense.shape)).max(initial=0))
+    return float(np.abs(np.subtract(found, dense, where=~same, out=np.zeros(dense.shape))).max(initial=0)) / max(
+        1.0, largest)
 
 
 def _require_given(program: Program, given: Mapping[str, Array]) -> None:
@@ -218,7 +227,7 @@ class _Run:
 
     @staticmethod
     def require_same(name: str, one: Array, other: Array) -> None:
-        if not np.allclose(one, other, rtol=1e-9, atol=1e-9):
+        if not np.allclose(one, other, rtol=1e-9, atol=1e-9, equal_nan=True):
             raise PlanError(f"{name}: devices that should hold the same hold different numbers")
 
 

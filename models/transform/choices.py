@@ -35,7 +35,12 @@ def one_of(*options: int | Iterable[int]) -> OneOf:
 
     Raises :class:`~weft.models.transform.annotation.PlanError` for less than two.
     """
+    for option in options:
+        if not isinstance(option, int) and not (isinstance(option, Iterable) and not isinstance(option, str)):
+            raise PlanError(f"one_of: {option!r} is no device; give whole numbers, or groups of them")
     found = tuple(dict.fromkeys((option,) if isinstance(option, int) else tuple(option) for option in options))
+    if () in found:
+        raise PlanError("one_of: a group has no devices")
     if len(found) < 2:
         raise PlanError("one_of: a search chooses between two devices or groups at least")
     return OneOf(found)
@@ -120,7 +125,11 @@ def choice_of_splits(operators: str, options: Sequence[SplitOption]) -> Choice:
             return "whole", lambda planned: planned
         if callable(option):
             return getattr(option, "__name__", "own"), option
-        cuts = cast("list[tuple[str, int]]", [option] if isinstance(option[0], str) else list(option))
+        several = option if isinstance(option, Sequence) and not isinstance(option, str) else ()
+        cuts = cast("list[tuple[str, int]]", [option] if several and isinstance(several[0], str) else list(several))
+        if not cuts or any(not isinstance(cut, Sequence) or isinstance(cut, str) or len(cut) != 2 for cut in cuts):
+            raise PlanError(f"{operators}: the option {option!r} is no split; give (name, parts), a list of such, a "
+                            "function, or None")
 
         def split(planned: Planned) -> Planned:
             for along, parts in cuts:

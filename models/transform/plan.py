@@ -142,7 +142,10 @@ class Plan:
 
     def apply(self, transformation: Callable[[Planned], Planned]) -> Plan:
         """A transformation of one's own: a function of what is planned."""
-        self.planned = transformation(self.planned)
+        made = transformation(self.planned)
+        if not isinstance(made, Planned):
+            raise PlanError(f"a transformation gives what is planned, this one gave {type(made).__name__}")
+        self.planned = made
         self.calls.append(transformation)
         return self
 
@@ -157,6 +160,7 @@ class Plan:
     def choose(self, operators: str, options: Sequence[SplitOption]) -> Plan:
         """Leave open how operators are split: each of ``options`` is a split ``(along, parts)``, a list of several, a
         transformation of one's own, or ``None`` for none."""
+        self.program.named(operators)
         return self.leave_open(choice_of_splits(operators, options))
 
     def split(self, operators: str, along: str, parts: int, *, role: Role | None = None, in_turn: bool = False) -> Plan:

@@ -171,7 +171,7 @@ class Planned:
         for axis in dimensions:
             low, high, inner = 0, 1, math.prod(sizes[name] for name in axis)
             for name in axis:
-                inner //= sizes[name]
+                inner //= sizes[name] or 1
                 if spans[name] != (0, sizes[name]):
                     low, high = spans[name][0] * inner, spans[name][1] * inner
                     break
@@ -280,8 +280,8 @@ def split(planned: Planned, operators: str, along: str, parts: int, *, role: Rol
 
 def replicate(planned: Planned, operators: str, copies: int) -> Planned:
     """Have so many devices compute the same. Raises :class:`PlanError` for less than one."""
-    if copies < 1:
-        raise PlanError(f"{operators}: {copies} copies, there must be at least 1")
+    if type(copies) is not int or copies < 1:
+        raise PlanError(f"{operators}: {copies} copies, there must be a whole number of at least 1")
     cuts = dict(planned.cuts)
     for name in planned.program.named(operators):
         cuts[name] = (*cuts.get(name, ()), Cut(None, copies))
@@ -363,6 +363,8 @@ def pipeline(planned: Planned, stages: Sequence[str], devices: Sequence[int | Se
         raise PlanError(f"there are {len(stages)} stages, but devices for {len(devices)}")
     if schedule not in ("1f1b", "gpipe", "open"):
         raise PlanError(f"schedule is {schedule!r}, it must be 1f1b, gpipe or open")
+    if type(micro_batches) is not int or micro_batches < 1:
+        raise PlanError(f"there are {micro_batches} micro-batches, it must be a whole number of at least 1")
     members = [planned.program.named(stage) for stage in stages]
     first: dict[str, int] = {}
     for stage, names in enumerate(members):
@@ -376,6 +378,10 @@ def pipeline(planned: Planned, stages: Sequence[str], devices: Sequence[int | Se
                 planned = split(planned, name, own or "", micro_batches, in_turn=True)
             if name not in planned.devices:
                 planned = assign(planned, name, where)
+    every = [planned.cuts_of(name) for names in members for name in names]
+    if micro_batches > 1 and not any(cut.in_turn for cuts in every for cut in cuts):
+        raise PlanError(f"no operator of the stages has {along!r}, so that there are no micro-batches; give the name "
+                        "of the batch in their annotations")
     if schedule == "open":
         return planned
     return replace(planned, orders=(*planned.orders, _Staged(tuple(members), micro_batches, schedule)))
@@ -411,6 +417,8 @@ def _require_cut(planned: Planned, operation: Operation, along: str, parts: int,
 def _parts(planned: Planned, which: Which) -> tuple[Part, ...]:
     if isinstance(which, str):
         return tuple(part for name in planned.program.named(which, followers=True) for part in planned.parts(name))
+    if not isinstance(which, tuple) or len(which) != 2:
+        raise PlanError(f"{which!r} is no part: write an operator's name, or a name and the number of a part")
     part = Part(*which)
     if part.operation not in planned.program.by_name or part not in planned.parts(part.operation):
         raise PlanError(f"there is no part {part}")

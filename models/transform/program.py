@@ -127,6 +127,8 @@ class Program:
             if not alike:
                 raise PlanError(f"there is no operator {one!r}; there are {', '.join(list(self.by_name)[:12])} ...")
             found.update(dict.fromkeys(alike))
+        if not found:
+            raise PlanError(f"{pattern!r} names no operator; write a name, or a pattern such as '*'")
         return tuple(found)
 
 

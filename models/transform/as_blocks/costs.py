@@ -102,8 +102,9 @@ class GivenCosts:
 
     def __post_init__(self) -> None:
         for pattern, seconds in {**self.given, "other": self.other}.items():
-            if not (math.isfinite(seconds) and seconds >= 0):
-                raise PlanError(f"costs: {pattern!r} takes {seconds} seconds, it must be a finite number of 0 or more")
+            if not (isinstance(seconds, int | float) and math.isfinite(seconds) and seconds >= 0):
+                raise PlanError(f"costs: {pattern!r} takes {seconds!r} seconds, it must be a finite number of 0 or "
+                                "more")
         object.__setattr__(self, "exact", {name: seconds for name, seconds in self.given.items()
                                            if not set(name) & set("*?[")})
 

@@ -7,6 +7,7 @@ devices compute, or hold the devices themselves as a run without threads does.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -30,6 +31,8 @@ _KIND = {"forward": BlockKind.FORWARD, "recomputed": BlockKind.RECOMPUTE, "backw
          "weights": BlockKind.WEIGHT_GRAD, "update": BlockKind.OTHER}
 #: A block that takes no time counts as this share of the longest.
 _LEAST = 1e-6
+#: No operator takes as many seconds.
+_MOST = 1e9
 
 
 @dataclass(frozen=True)
@@ -219,4 +222,7 @@ def part_seconds(done: Preserved, part: Part, costs: OperatorCosts) -> float:
     """What a part takes."""
     operation = done.planned.program.by_name[part.operation]
     sizes = {name: high - low for name, (low, high) in done.planned.spans(part).items()}
-    return costs.seconds(done.planned.program, operation, sizes)
+    found = costs.seconds(done.planned.program, operation, sizes)
+    if not (math.isfinite(found) and 0 <= found <= _MOST):
+        raise PlanError(f"costs: {part} takes {found} seconds, it must be a number from 0 to {_MOST:g}")
+    return found

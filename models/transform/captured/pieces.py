@@ -18,8 +18,8 @@ def _slice(w: Writer, step: Step) -> None:
     axis = call.at(1, "dim", 0) % len(w.shape(x))
     size, stop = w.shape(x)[axis], call.at(3, "end")
     start = call.at(2, "start") or 0
-    span = slice(start, stop, call.at(4, "step", 1)).indices(size)
-    taken(w, step, x, axis, span, step.outputs[0], drop=False)
+    low, high, stride = slice(start, stop, call.at(4, "step", 1)).indices(size)
+    taken(w, step, x, axis, (low, max(low, high), stride), step.outputs[0], drop=False)
 
 
 @rule("select")

@@ -22,9 +22,11 @@ def unary(kind: str) -> Rule:
     return rule
 
 
-def _sum_of_two(sign: float) -> Rule:
+def _sum_of_two(sign: float, *, turned: bool = False) -> Rule:
     def rule(w: Writer, step: Step) -> None:
-        one, other = (_number(w, step, i) for i in (0, 1))
+        if step.outputs[0] is not None and w.exported.metas[step.outputs[0]].dtype == "bool":
+            raise UnknownError  # true and true are true, not two
+        one, other = (_number(w, step, i) for i in ((1, 0) if turned else (0, 1)))
         scale = sign * float(step.keywords.get("alpha", 1))
         if isinstance(one, str) and isinstance(other, str):
             a, b = one, other
@@ -135,3 +137,4 @@ for _kind in ("relu", "gelu", "silu", "sigmoid", "tanh", "exp", "square", "sqrt"
     rule(_kind)(unary(_kind))
 rule("add")(_sum_of_two(1.0))
 rule("sub")(_sum_of_two(-1.0))
+rule("rsub")(_sum_of_two(-1.0, turned=True))

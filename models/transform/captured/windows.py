@@ -167,7 +167,8 @@ def _adaptive(w: Writer, step: Step, i: int, size: int, count: int) -> _Weights:
 
 def _scale(step: Step, place: int, i: int, size: int, count: int) -> float:
     """Elements that come in for each that comes out: as given, or as the sizes are."""
-    given = step.arguments[place] if len(step.arguments) > place else None
+    at = place if step.target.endswith(".vec") else place + i  # one list, or an argument for each
+    given = step.arguments[at] if len(step.arguments) > at else None
     if isinstance(given, list | tuple):
         given = given[i]
     return 1 / given if isinstance(given, int | float) and given else size / count

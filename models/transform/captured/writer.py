@@ -19,7 +19,7 @@ from weft.models.transform.program import Operation, Program, ProgramBuilder, Pr
 __all__ = ["RULES", "TRUTHS", "Arguments", "Rule", "UnknownError", "Writer", "refs", "rule"]
 
 _BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
-          "uint8": 1, "bool": 1}
+          "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16}
 #: Operators that compute nothing.
 _NOTHING = {"_assert_tensor_metadata", "_assert_async", "_assert_scalar", "sym_constrain_range_for_size"}
 #: Kinds that make truths.
@@ -28,7 +28,8 @@ TRUTHS = {"lt", "le", "gt", "ge", "eq", "ne", "and", "or", "xor", "not", "isnan"
 _VIEWS = {"view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "permute", "transpose", "t", "expand",
           "slice", "select", "split", "chunk", "split_with_sizes", "unbind", "narrow", "as_strided", "detach", "alias",
           "contiguous", "to", "dropout", "numpy_T", "mT", "swapaxes", "broadcast_tensors", "diagonal", "movedim",
-          "unfold", "view_as", "reshape_as", "expand_as"}
+          "unfold", "view_as", "reshape_as", "expand_as", "swapdims", "broadcast_to", "positive", "feature_dropout",
+          "type_as", "mH", "adjoint"}
 
 
 class UnknownError(Exception):
@@ -75,9 +76,10 @@ class Writer:
         reads = list(refs((step.arguments, step.keywords)))
         if kind in _NOTHING:
             return
-        if kind in _VIEWS and reads:
-            alike = self.shared.setdefault(reads[0], {reads[0]})
-            alike |= {name for name in step.outputs if name is not None}
+        if reads and not in_place and (kind in _VIEWS or self.may_be_view(space, kind)):
+            alike = {name for name in step.outputs if name is not None}
+            for name in reads:
+                alike |= self.shared.get(name, {name})
             self.shared.update(dict.fromkeys(alike, alike))
         if in_place and reads and len(self.shared.get(reads[0], ())) > 1:
             raise PlanError(f"{self.exported.name}: {step.name} ({kind}) writes into {reads[0]!r}, which shares its "
@@ -87,7 +89,7 @@ class Writer:
                             "outside; write it without writing in place")
         self.used = set()
         known = len(self.builder.operations), dict(self.builder.tensors), dict(self.names)
-        rule = RULES.get(kind.removesuffix("_") if in_place else kind)
+        rule = None if self.is_complex(step) else RULES.get(kind.removesuffix("_") if in_place else kind)
         try:
             own = own_annotation(kind.rpartition(".")[2])
             if own is not None:
@@ -98,7 +100,7 @@ class Writer:
                 rule(self, step)
             if not step.grad:
                 self.without_gradient(step, known[1])
-        except (UnknownError, PlanError, LookupError, TypeError, ValueError):
+        except (UnknownError, PlanError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError):
             del self.builder.operations[known[0]:]
             self.builder.tensors, self.names = known[1], known[2]
             self.whole(step, kind)
@@ -109,6 +111,17 @@ class Writer:
             if self.role(reads[0]) == "buffer":
                 self.keeps(reads[0], self.names[step.outputs[0]])
             self.names[reads[0]] = self.names[step.outputs[0]]
+
+    @staticmethod
+    def may_be_view(space: str, kind: str) -> bool:
+        """Whether an operator without a rule may give a view; operators of other libraries must not."""
+        return space == "aten" and kind not in RULES and not kind.startswith("new_") and not kind.endswith("_like")
+
+    def is_complex(self, step: Step) -> bool:
+        """Whether complex numbers come in or out: their sums of squares and their gradients are not those of real
+        ones, so that no rule is of them."""
+        names = (*refs((step.arguments, step.keywords)), *(name for name in step.outputs if name is not None))
+        return any("complex" in self.exported.metas[name].dtype for name in names if name in self.exported.metas)
 
     def role(self, name: str) -> str | None:
         """What a name of the export starts as, if it is no operator's."""
@@ -132,7 +145,7 @@ class Writer:
                     makers[name], metas[0].dtype)
                 self.builder.tensors[name] = replace(
                     tensor, itemsize=_BYTES.get(dtype, tensor.itemsize), dtype="" if dtype == self.main else dtype,
-                    gradient=tensor.gradient and "float" in dtype)
+                    gradient=tensor.gradient and ("float" in dtype or "complex" in dtype))
 
     def dtype_of(self, operation: Operation, given: str) -> str:
         """The type of what an operator makes that the export has no name for; ``given``: of what its step gives."""

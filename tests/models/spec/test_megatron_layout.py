@@ -32,6 +32,7 @@ def test_texts_and_their_numbers(text: str, counts: tuple[int, ...]) -> None:
     ("(t|", "a parenthesis is not closed"), ("t)", "closed that was not opened"), ("t*|t", "is not understood"),
     ("t-t", "'-t' is not understood"), ("t|mL", "'m' is multi-token prediction"), ("q", "'q' is no layer"),
     ("tE|t", "E, the embedding, may only be the first"), ("tL|t", "the head, only the last"),
+    ("t*" + "9" * 5000, "is not understood"),
     ("(*2t)", "repeats nothing"), ("((((t*99999)*99)*99)*99)*99", "more than 100000 layers"), ("", "has no layer"),
 ])
 def test_what_is_no_layout_is_refused_in_a_sentence(text: str, said: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 from tests.support.programs import attention, convolutions, experts, mlp, numbers, random_plan, transformer
 from weft.models.layouts.prices import uniform
 from weft.models.transform.annotation import PlanError
+from weft.models.transform.backward import with_backward, with_update
 from weft.models.transform.checking import run_dense, run_planned
 from weft.models.transform.plan import Plan
 from weft.models.transform.planned import Cut, Part, Planned
@@ -237,6 +238,16 @@ def test_orders_that_fit_are_kept() -> None:
     (lambda plan: plan.co_shard("up", "z", 2), "no operator has 'z'"),
     (lambda plan: plan.pipeline(["up"], [0, 1], "b", 2), "there are 1 stages, but devices for 2"),
     (lambda plan: plan.recompute("d(w1) by up.1"), "only forwards are recomputed"),
+    (lambda plan: plan.assign("", 0), "'' names no operator"),
+    (lambda plan: plan.pipeline(["up", " "], [0, 1], "b", 2), "' ' names no operator"),
+    (lambda plan: plan.pipeline(["up"], [0], "z", 0), "there are 0 micro-batches"),
+    (lambda plan: plan.pipeline(["up"], [0], "z", 2), "no operator of the stages has 'z'"),
+    (lambda plan: plan.order(("up",), "down"), "is no part"), (lambda plan: plan.order(3, "down"), "3 is no part"),
+    (lambda plan: plan.replicate("up", 1.5), "1.5 copies"),
+    (lambda plan: plan.apply(lambda planned: None), "this one gave NoneType"),
+    (lambda plan: with_update(with_update(mlp())), "no parameter has a gradient"),
+    (lambda plan: with_update(mlp(), "lion"), "there is no kernel 'lion'"),
+    (lambda plan: with_backward(mlp(), ["y"]), "there is no tensor 'y' for gradients to begin at"),
 ])
 def test_what_cannot_be_is_refused_in_a_sentence(wrong: Callable[[Plan], object], said: str) -> None:
     with pytest.raises(PlanError, match=said):

@@ -18,7 +18,6 @@ from weft.app.lib.case import Case, Placement
 from weft.app.lib.options import SearchOptions
 from weft.app.plans.placing import placements, put
 from weft.app.solve import solve_case
-from weft.models.hardware.devices import DEVICES
 from weft.models.layouts.prices import DevicePrices, Prices, uniform
 from weft.models.transform.annotation import PlanError
 from weft.models.transform.as_blocks.costs import GivenCosts, ModelledCosts, OperatorCosts
@@ -58,6 +57,20 @@ class Machine:
     split_backward: bool = True
     grain: int | None = None
 
+    def __post_init__(self) -> None:
+        whole = {"devices": self.devices, "grain": self.grain}
+        for name, number in whole.items():
+            if number is not None and (type(number) is not int or number < 1):
+                raise PlanError(f"{name} is {number!r}, it must be a whole number of at least 1")
+        amounts = self.memory if isinstance(self.memory, tuple | list) else (self.memory,)
+        if any(amount is not None and (type(amount) is not int or amount < 0) for amount in amounts):
+            raise PlanError(f"memory is {self.memory!r}, it must be bytes of a device, or of each: whole numbers")
+        if not isinstance(self.costs, str | Mapping) and not hasattr(self.costs, "seconds"):
+            raise PlanError(f"costs is {self.costs!r}, it must be the name of a device, seconds by pattern of "
+                            "operators, or a model of costs")
+        if self.prices is not None and not hasattr(self.prices, "messages"):
+            raise PlanError(f"prices is {self.prices!r}, it must be prices such as plans.uniform() gives")
+
     @cached_property
     def pricing(self) -> Pricing:
         """Of its blocks. Raises :class:`~weft.models.transform.annotation.PlanError` for costs that mean nothing."""
@@ -75,7 +88,7 @@ class Machine:
         """The prices of its communications."""
         if self.prices is not None:
             return self.prices
-        return DevicePrices(DEVICES[self.costs], 1 << 30) if isinstance(self.costs, str) else uniform()
+        return DevicePrices(ModelledCosts(self.costs).type, 1 << 30) if isinstance(self.costs, str) else uniform()
 
 
 @dataclass(frozen=True)
@@ -139,6 +152,10 @@ class SolvedPlan:
 
 def solve_plan(plan: Plan, machine: Machine, options: SearchOptions) -> SolvedPlan:
     """See :func:`weft.api.plans.solve`."""
+    if not isinstance(plan, Plan):
+        raise PlanError(f"a plan is to be solved, not a {type(plan).__name__}: write plans.Plan(...)")
+    if not plan.program.operations:
+        raise PlanError(f"the program {plan.program.name!r} has no operators")
     found, refused, complete = _variants(plan, machine)
     made: dict[str, tuple[Variant, PlanBlocks]] = {}
     for variant in found:
@@ -186,6 +203,12 @@ def _variants(plan: Plan, machine: Machine) -> tuple[list[Variant], list[Refused
             refused.append(one)
             continue
         names = unassigned(one.planned)
+        outside = {device for some in one.planned.devices.values() for device in some
+                   if machine.devices is not None and device >= machine.devices}
+        if outside:
+            refused.append(Refused(one.options, f"device {min(outside)} is assigned, but there are {machine.devices}, "
+                                   "numbered from 0"))
+            continue
         if not names:
             found.append(one)
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -132,7 +133,13 @@ def _partly(table: nn.Embedding, weight: torch.Tensor, x: torch.Tensor) -> torch
     (Case(lambda table, weight, x: torch.log_softmax(1000 * x * weight, -1)), torch.randn(2, 4, 6)),
     (Case(lambda table, weight, x: (table(x * 2) * x[..., None]) @ weight), torch.tensor([[1, 3, 3], [3, 0, 2]])),
     (Case(_partly), torch.randn(2, 4, 6)),
-], ids=["a row of padding", "a log-softmax of large numbers", "integers", "without gradient"])
+    (Case(lambda table, weight, x: torch.softmax((x * weight).masked_fill(x > 1, -math.inf), -1) * (1 - x)
+          + torch.rsub(weight, x, alpha=2)), torch.randn(2, 4, 6)),
+    (Case(lambda table, weight, x: x * weight + weight[3:1].sum()), torch.randn(2, 4, 6)),
+    (Case(lambda table, weight, x: torch.ops.aten.upsample_nearest2d.default(weight[None, None] * x, [7, 4], 1.25,
+                                                                             0.75)), torch.randn(1, 1, 4, 6)),
+], ids=["a row of padding", "a log-softmax of large numbers", "integers", "without gradient", "infinite masks",
+        "nothing taken", "scales one by one"])
 def test_what_a_short_module_computes_and_its_gradients(module: nn.Module, x: torch.Tensor, tmp_path: Path) -> None:
     module, inputs = as_double(module, (x,))
     program = captured(module, inputs, tmp_path)
@@ -152,7 +159,11 @@ def test_what_a_short_module_computes_and_its_gradients(module: nn.Module, x: to
     (Case(lambda table, weight, x: table(x) @ weight, scale_grad_by_freq=True), torch.tensor([1, 1, 2]), "embedding"),
     (Case(lambda table, weight, x: nn.functional.cross_entropy(table(x) @ weight, x, label_smoothing=0.1)),
      torch.tensor([1, 5, 2]), "cross_entropy_loss"),
-], ids=["addmm with alpha", "a mean that casts", "gradients by frequency", "smoothed targets"])
+    (Case(lambda table, weight, x: ((x > 0) + (x < 1)) * weight), torch.randn(4, 6), "add"),
+    (Case(lambda table, weight, x: torch.view_as_complex(x * weight[:, :2]).var(0)), torch.randn(4, 2), "var"),
+    (Case(lambda table, weight, x: x[:0].mean() + weight), torch.randn(4, 6), "mean"),
+], ids=["addmm with alpha", "a mean that casts", "gradients by frequency", "smoothed targets", "truths added",
+        "complex numbers", "a mean of nothing"])
 def test_what_would_be_another_number_is_not_known(module: nn.Module, x: torch.Tensor, kind: str,
                                                    tmp_path: Path) -> None:
     program = captured(*as_double(module, (x,)), tmp_path)
@@ -253,6 +264,27 @@ def test_an_operator_of_a_library_splits_as_it_is_registered(tmp_path: Path) -> 
         assert done.error({"x": example[0].numpy()}) == 0.0
     finally:
         forget("doubled")
+
+
+def test_gradients_through_complex_numbers_are_refused_not_left_out(tmp_path: Path) -> None:
+    turned = Case(lambda table, weight, x: torch.view_as_real(torch.view_as_complex(x * weight[:, :2]) * 2))
+    program = captured(*as_double(turned, (torch.randn(4, 2),)), tmp_path)
+    with pytest.raises(PlanError, match="view_as_real"):
+        with_backward(program)
+
+
+@pytest.mark.parametrize("view", [lambda x: x.swapdims(0, 1), lambda x: x.broadcast_to(2, 4, 6), lambda x: x.ravel(),
+                                  lambda x: x.tensor_split(2)[1]])
+def test_writing_into_what_a_view_reads_is_refused(view: Callable[[torch.Tensor], torch.Tensor],
+                                                   tmp_path: Path) -> None:
+    def written(table: nn.Embedding, weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        made = x * weight
+        seen = view(made)
+        made.add_(1)
+        return seen * 1
+
+    with pytest.raises(PlanError, match="shares its memory with views"):
+        captured(*as_double(Case(written), (torch.randn(4, 6),)), tmp_path)
 
 
 @pytest.mark.parametrize("name", ["written in place", "written by copy"])

@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -142,6 +143,24 @@ def test_what_cannot_be_searched_is_said() -> None:
         plan.assign(name, plans.one_of(0, 1, 2))
     with pytest.raises(PlanError, match="decided in 729 ways, at most 256"):
         solved(plan)
+
+
+@pytest.mark.parametrize(("wrong", "said"), [
+    ({"costs": "z100"}, "there is no device 'z100'"), ({"costs": None}, "costs is None"),
+    ({"costs": 3.0}, "costs is 3"),
+    ({"costs": {"*": "1"}}, "takes '1' seconds"), ({"costs": {"*": 1e300}}, "a number from 0 to 1e"),
+    ({"devices": 0}, "devices is 0"), ({"devices": "2"}, "devices is '2'"), ({"devices": 1}, "device 1 is assigned"),
+    ({"grain": 0}, "grain is 0"), ({"memory": 1e9}, "memory is 1000000000.0"), ({"memory": "1G"}, "memory is '1G'"),
+    ({"prices": "nvlink"}, "prices is 'nvlink'"),
+])
+def test_a_machine_that_is_none_is_refused_in_a_sentence(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(PlanError, match=said):
+        solved(Plan(mlp()).assign("*", 1), Machine(**{"costs": COSTS, **wrong}))
+
+
+def test_only_plans_are_solved() -> None:
+    with pytest.raises(PlanError, match="a plan is to be solved, not a Program"):
+        solved(mlp())  # type: ignore[arg-type]
 
 
 def test_the_public_functions() -> None:
