@@ -62,22 +62,38 @@ class Listing:
         self.reason = ""
         self.late = False
 
+    @property
+    def may_find(self) -> bool:
+        """Whether there may be any; ``True`` as well where there is no time to tell."""
+        groups = () if self.case is None or self.case.together is None else self.case.together[1]
+        try:
+            return (any(part.degree > 1 for candidate in groups for part in candidate.parts)
+                    or self._why_not_whole_model() == "")
+        except OutOfTime:
+            return True
+
     def entries(self) -> Iterator[OpenOverlap]:
         """The whole model on every GPU first, where nothing rules it out, then groups of GPUs."""
-        shapes, is_rate = self.spec.placement.shapes, self.objective == "rate"
-        given = {"shapes", "cut"} & self.spec.placement.model_fields_set
-        if is_rate and set(shapes) != {"data"}:
-            self.reason = "steps of the whole model on every GPU have a rate of their own: ask for shapes: [data]"
-        elif "data" in shapes or not given:
-            why = why_not_data_parallel(self.spec, self.count)
-            if why is None:
-                yield self._whole_model()
-            else:
-                self.reason = f"the whole model cannot be on every GPU ({why})"
         try:
+            why = self._why_not_whole_model()
+            if why == "":
+                yield self._whole_model()
             yield from self._of_groups()
         except OutOfTime:
             self.late = True
+
+    def _why_not_whole_model(self) -> str | None:
+        """Why the whole model is not on every GPU, also as ``reason``; "" where it may be, ``None`` where nobody asks.
+        """
+        shapes = self.spec.placement.shapes
+        if self.objective == "rate" and set(shapes) != {"data"}:
+            self.reason = "steps of the whole model on every GPU have a rate of their own: ask for shapes: [data]"
+        elif "data" in shapes or not {"shapes", "cut"} & self.spec.placement.model_fields_set:
+            why = why_not_data_parallel(self.spec, self.count)
+            if why is None:
+                return ""
+            self.reason = f"the whole model cannot be on every GPU ({why})"
+        return self.reason or None
 
     def _whole_model(self) -> OpenOverlap:
         placement = data_parallel(self.spec, self.count)

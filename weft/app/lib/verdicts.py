@@ -140,6 +140,8 @@ def overlap_lines(schedule: Schedule) -> list[str]:
     told = schedule.solver.get("overlap")
     if not isinstance(told, Mapping):
         return []
+    if "not_searched" in told:
+        return [f"overlap   not searched: {told['not_searched']}"]
     if "nothing" in told:
         return [f"overlap   nothing to overlap: {told['nothing']}"]
 
@@ -150,7 +152,8 @@ def overlap_lines(schedule: Schedule) -> list[str]:
     if not told["taken"]:
         return [f"overlap   no placement with overlap is better than {shown(schedule.value)} without; {bound}"]
     if told["without"] is None:
-        line = f"without overlap nothing fits, with overlap {shown(told['with'])}"
+        none = "nothing fits" if told.get("nothing_fits") else "none was found"
+        line = f"without overlap {none}, with overlap {shown(told['with'])}"
     else:
         line = (f"without overlap {shown(told['without'])}, with overlap {shown(told['with'])} "
                 f"(−{max(0.0, 1 - told['with'] / told['without']):.1%})")
