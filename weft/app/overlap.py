@@ -131,7 +131,7 @@ class _Search:
                 continue
             searched += 1
             self._look_at(entry, 1 / min(_MOST, len(queue) - place))
-        return self._told(bool(queue))
+        return self._told(queue)
 
     @property
     def value(self) -> float:
@@ -244,8 +244,9 @@ class _Search:
         without = [value for value in (None if bare is None else bare.value, self._found_plain(entry))
                    if value is not None]
         problem = entry.placement.on_every_gpu(found.problem)
+        unit = {} if entry.unit is None else {"unit": entry.unit}
         self.best = replace(found.with_value_bound(bound), problem=problem).with_solver(
-            **_by_device(entry.details, problem), overlap={
+            **_by_device(entry.details, problem), **unit, overlap={
                 "taken": True, "without": min(without, default=None), "with": found.value, "bound": bound,
                 **({"nothing_fits": nothing_fits} if not without else {})})
 
@@ -262,20 +263,20 @@ class _Search:
 
     # -- what is said
 
-    def _told(self, has_open: bool) -> Schedule:
+    def _told(self, queue: Sequence[OpenOverlap]) -> Schedule:
         if self.best is None and not self.refusals:
             if self.listing.late:
                 raise NoneFound(f"{self.spec.name}: the time limit is too short to list its placements with overlap")
             raise Infeasible(f"{self.spec.name}: {self.listing.reason}")
         if self.best is None:
             raise next((refusal for refusal in self.refusals if isinstance(refusal, NoneFound)), self.refusals[0])
-        if not has_open and self.interrupted:
+        if not queue and self.interrupted:
             return self.best.with_solver(interrupted=True, overlap={
                 "not_searched": "the search was stopped before what may overlap was listed"})
-        if not has_open and self.listing.late:
+        if not queue and self.listing.late:
             return self.best.with_solver(overlap={
                 "not_searched": "there was no time to list what may overlap; give more time"})
-        if not has_open:
+        if not queue:
             why = f", and {self.listing.reason}" if self.listing.reason else ""
             return self.best.with_solver(overlap={"nothing": (
                 "what stages of one GPU each send runs beside their computation already" + why)})
@@ -283,9 +284,11 @@ class _Search:
         plain = None if self.plain is None else self.plain.value
         bound = min([self.best.value, *(row.bound for row in self.rows if not row.refusal), self._plain_bound()])
         value = self.best.value
+        update = max(entry.placement.update for entry in queue)
         told = {"taken": False, "without": value, "with": value, "bound": self.best.value_bound,
                 **(self.best.solver.get("overlap") or {}), "best_without_options": plain,
-                "bound_over_placements": bound}
+                "bound_over_placements": bound,
+                **({"update": update} if update else {})}
         solver = {key: value for key, value in self.best.solver.items() if key != "bound_over_any_placement"}
         return replace(self.best, solver=solver).with_solver(
             placements=len(rows), bound_over_placements=bound, overlap=told, seconds=round(self.elapsed, 3),

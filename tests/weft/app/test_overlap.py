@@ -90,6 +90,9 @@ def test_a_step_of_all_gpus_is_never_worse_in_buckets() -> None:
     assert found.micro_batches == 1 and told["with"] <= told["without"]
     assert any("2 micro-batches of the spec are one" in note for note in found.solver["notes"])
     assert any("optimizer's update" in note for note in found.solver["notes"])
+    text = summary(found)
+    assert text.startswith("small (data parallel): 1 step on 2 devices") and "per micro-batch" not in text
+    assert told["update"] > 0 and "only steps of the whole model on every GPU count the optimizer's update" in text
     twice = solved(DATA, micro_batches=4, effort=1.0)
     assert twice.makespan > found.makespan
 

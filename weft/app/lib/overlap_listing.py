@@ -33,7 +33,8 @@ class OpenOverlap:
     """A placement with options, the run of it, and what no schedule of it is below by its devices' work.
 
     ``work``: the same without options, its micro-batches one by one. ``single``: the makespan that was found so, or its
-    bound where it is longer than that of others.
+    bound where it is longer than that of others. ``unit``: what a micro-batch of its schedules is, "step" or "pair",
+    where it is none of the spec's.
     """
 
     placement: OverlapPlacement
@@ -43,6 +44,7 @@ class OpenOverlap:
     least: float
     work: float
     single: float | None = None
+    unit: str | None = None
 
     @property
     def rank(self) -> float:
@@ -99,7 +101,8 @@ class Listing:
         placement = data_parallel(self.spec, self.count)
         note = f"{self.count} micro-batches of the spec are one of this schedule: the step of all GPUs"
         run = Run.of(placement.problem, _STEPS if self.objective == "rate" else 1)
-        return self._entry(placement, run, {"placement": placement.title, "notes": [*placement.notes, note]}, 0.0)
+        return self._entry(placement, run, {"placement": placement.title, "notes": [*placement.notes, note]}, 0.0,
+                           "step")
 
     def _of_groups(self) -> Iterator[OpenOverlap]:
         if self.case is None or self.case.together is None:
@@ -124,8 +127,9 @@ class Listing:
                     details["notes"] = [*details.get("notes", ()), "2 micro-batches of the spec are one of this "
                                         "schedule, in pairs"]
                 yield self._entry(placement, Run.of(placement.problem, self.count // placement.micro_batches), details,
-                                  plain_bound(candidate.problem, self.count))
+                                  plain_bound(candidate.problem, self.count), "pair" if pairs else None)
 
-    def _entry(self, placement: OverlapPlacement, run: Run, details: Mapping[str, Any], work: float) -> OpenOverlap:
+    def _entry(self, placement: OverlapPlacement, run: Run, details: Mapping[str, Any], work: float,
+               unit: str | None) -> OpenOverlap:
         return OpenOverlap(placement, details["placement"], {**placement.details, **details}, run,
-                           load_bound(placement.problem, run, self.objective), work)
+                           load_bound(placement.problem, run, self.objective), work, unit=unit)

@@ -149,8 +149,11 @@ def overlap_lines(schedule: Schedule) -> list[str]:
         return " ".join(time_text(value, schedule.problem.time_unit))
 
     bound = f"bound {shown(told['bound_over_placements'])} over all placements and options listed"
+    update = [] if not told.get("update") else [
+        f"          of these only steps of the whole model on every GPU count the optimizer's update, here "
+        f"{shown(told['update'])} for all parameters"]
     if not told["taken"]:
-        return [f"overlap   no placement with overlap is better than {shown(schedule.value)} without; {bound}"]
+        return [f"overlap   no placement with overlap is better than {shown(schedule.value)} without; {bound}", *update]
     if told["without"] is None:
         none = "nothing fits" if told.get("nothing_fits") else "none was found"
         line = f"without overlap {none}, with overlap {shown(told['with'])}"
@@ -160,7 +163,7 @@ def overlap_lines(schedule: Schedule) -> list[str]:
     best = told.get("best_without_options")
     return [f"overlap   {line} on this placement, bound {shown(told['bound'])}",
             *([f"          the best placement without overlap takes {shown(best)}; {bound}"] if best is not None else
-              [f"          {bound}"])]
+              [f"          {bound}"]), *update]
 
 
 def choice_lines(schedule: Schedule) -> list[str]:
