@@ -131,15 +131,43 @@ def sizes_run(memory: Any) -> tuple[str, ...]:
     return (str(most), *(str(model["whole layers"]) for model in three), str(both))
 
 
-def transfer(transports: Any, method: str, size: int) -> str:
-    ratio = next(row["ratio"] for row in transports["results"] if (row["method"], row["size"]) == (method, size))
-    return f"{ratio:.2g}"
+def overlapped(modelled: Any) -> tuple[str, ...]:
+    """What overlap brings, in percent: where every GPU has the whole model, from least to most; where all share every
+    layer; in groups, and how far their bounds are. Raises ``ValueError`` where one of the others is not proven."""
+    rows: dict[str, list[Any]] = {shape: [row for row in modelled["rows"] if row["shape"] == shape]
+                                  for shape in ("data", "tensor", "groups")}
+    if any(row["bound"] < row["with"] * (1 - 1e-6) for shape in ("data", "tensor") for row in rows[shape]):
+        raise ValueError("a placement is not proven")
+    saved = {shape: [1 - row["with"] / row["without"] for row in found] for shape, found in rows.items()}
+    return (*span([100 * share for share in saved["data"]], 1), *(percent(share, 1) for share in saved["tensor"]),
+            *(percent(share, 1) for share in saved["groups"]),
+            *(percent(1 - row["bound"] / row["with"], 1) for row in rows["groups"]))
 
 
-def beaten(transports: Any) -> list[int]:
-    """Sizes at which torch RPC is faster than planned transfers over gloo."""
-    ratio = {(row["method"], row["size"]): row["ratio"] for row in transports["results"]}
-    return [size for method, size in ratio if method == "rpc" and ratio["rpc", size] < ratio["gloo", size]]
+def in_chunks(row: Any) -> tuple[str, ...]:
+    """Milliseconds of its computation, of a step at the number of chunks that was chosen and in one, and that number;
+    nothing where another number was faster."""
+    times, chosen = row["milliseconds"], str(row["chosen"])
+    if min(times, key=times.get) != chosen or row["setting"]["compute"] != row["setting"]["collective"]:
+        return ("", "", "", "")
+    return f"{row['setting']['compute']:.0f}", f"{times[chosen]:.0f}", f"{times['1']:.0f}", chosen
+
+
+def searched_plans(plans: Any) -> tuple[str, ...]:
+    """An interlaced pipeline over a plain one, both searched; the Evoformer's step, over how many placements it is
+    proven, and 3F1B's own. Raises ``ValueError`` where it is not proven."""
+    step = {row["plan"]: row["seconds"] for row in plans["at_size"]}
+    found = plans["evoformer"]
+    if found["bound_over_placements"] < found["seconds"] * (1 - 1e-6):
+        raise ValueError("the Evoformer's step is not proven")
+    return (f"{step['interlaced'] / step['plain']:.2f}", f"{1e3 * found['seconds']:.1f}", str(found["placements"]),
+            f"{1e3 * found['rivals']['3f1b']['seconds']:.1f}")
+
+
+def against_rpc(transports: Any, method: str, over: str = "over_rpc") -> tuple[str, ...]:
+    """The least and the most of RPC's time that a method takes, over all sizes."""
+    ratios = [row[over] for row in transports["results"] if row["method"] == method]
+    return f"{min(ratios):.2g}", f"{max(ratios):.2g}"
 
 
 def runtime(overhead: Any, method: str) -> str:

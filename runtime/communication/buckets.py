@@ -65,7 +65,7 @@ class Bucket:
     def __post_init__(self) -> None:
         first = self.members[0].parameter
         self.elements = sum(member.parameter.numel() for member in self.members)
-        self.width = -(-self.elements // self.ranks)
+        self.width = max(1, -(-self.elements // self.ranks))  # 1 where all parameters are empty
         self.flat = torch.zeros(self.ranks * self.width, dtype=first.dtype, device=first.device)
         for member in self.members:
             place = self.flat[member.begin:member.end]
@@ -87,7 +87,10 @@ class Bucket:
                 yield Segment(number, begin - low, end - low, begin - member.begin)
 
     def take(self, number: int, gradient: Tensor) -> None:
-        """Put the gradient of a member where it lies."""
+        """Put the gradient of a member where it lies. Raises ``ValueError`` for a sparse one."""
+        if gradient.layout != torch.strided:
+            raise ValueError(f"the gradient of {self.members[number].name!r} is sparse, and slices are dense: make the "
+                             "module with sparse=False")
         if self.gradient is None:
             self.gradient = self.flat.new_zeros(self.ranks, self.width + 1)
         member, row = self.members[number], gradient.detach().reshape(-1)
@@ -122,7 +125,7 @@ class Bucket:
     def require_in_place(self) -> None:
         """Raise ``ValueError`` where a parameter's data lie elsewhere now."""
         for member in self.members:
-            if member.parameter.data_ptr() != self.flat[member.begin:].data_ptr():
+            if member.begin < member.end and member.parameter.data_ptr() != self.flat[member.begin:].data_ptr():
                 raise ValueError(f"the data of the parameter {member.name!r} have been replaced since the optimizer "
                                  "was made: move or cast the module before, and load weights into it in place")
 

@@ -130,6 +130,7 @@ class Channel:
         self.told = Told(self._common_name()) if told is None else told
         self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._lane = _Lane()
+        self._failed: str | None = None
         self._end = weakref.finalize(self, _ended, self._lane, self._started())
 
     def _started(self) -> threading.Thread | None:
@@ -144,7 +145,12 @@ class Channel:
         """Start a collective behind those that were started before; ``begin`` calls it, with ``async_op=True``.
 
         It takes ``seconds`` at least, as an emulated one does (on a CPU). ``tensors``: what it reads and writes.
+        Raises ``ValueError`` when the channel is closed, and :class:`RankError` when this rank has told of a failure.
         """
+        if self._failed is not None:
+            raise RankError(f"{self._failed}; what uses these collectives has to be made anew, on all ranks")
+        if not self._end.alive:
+            raise ValueError(f"{name} cannot start, its collectives are closed: make the optimizer or the program anew")
         pending = Pending(self, name, begin, seconds)
         if self._stream is not None:
             pending.run_on(self._stream, tensors)
@@ -173,7 +179,8 @@ class Channel:
             raise  # all of them have it
         except Exception as error:
             first = (str(error) or type(error).__name__).splitlines()[0]
-            self.told.write(f"rank {self.rank} failed in {where}: {first:.300}")
+            self._failed = self._failed or f"rank {self.rank} failed in {where}: {first:.300}"
+            self.told.write(self._failed)
             raise
 
     def close(self) -> None:

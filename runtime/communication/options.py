@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Real
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from weft.runtime.communication.rules import STATES
 
-__all__ = ["groups_of", "require_fitting", "require_options"]
+__all__ = ["groups_of", "options_in", "require_fitting", "require_options"]
 
+_NUMBER: Any = (Real, Tensor)  # as torch's optimizers have it
 Named = Sequence[tuple[str, nn.Parameter]]
 
 
@@ -28,8 +30,8 @@ def groups_of(named: Named, defaults: Mapping[str, Any],
             if key not in defaults:
                 raise ValueError(f"options_of gives {name!r} {key!r}: it may give {', '.join(defaults)}")
         options = {**defaults, **own}
-        options["betas"] = tuple(options["betas"])
         _require_values(name, options)
+        options["betas"] = tuple(options["betas"])
         entry = next((entry for entry in found if all(entry[key] == options[key] for key in options)), None)
         if entry is None:
             entry = {"params": [], "names": [], **options}
@@ -41,11 +43,12 @@ def groups_of(named: Named, defaults: Mapping[str, Any],
 
 def _require_values(name: str, options: Mapping[str, Any]) -> None:
     for key in ("lr", "eps", "weight_decay"):
-        if not 0 <= options[key] < math.inf:
-            raise ValueError(f"{key} of {name!r} is {options[key]}, it must be at least 0")
-    if len(options["betas"]) != 2 or not all(0 <= beta < 1 for beta in options["betas"]):
-        raise ValueError(f"betas of {name!r} are {options['betas']}, they must be two numbers of at least 0 and less "
-                         "than 1")
+        if not isinstance(options[key], _NUMBER) or not 0 <= options[key] < math.inf:
+            raise ValueError(f"{key} of {name!r} is {options[key]!r}, it must be a number of at least 0")
+    betas = options["betas"]
+    if not isinstance(betas, tuple | list) or len(betas) != 2 or not all(
+            isinstance(beta, _NUMBER) and 0 <= beta < 1 for beta in betas):
+        raise ValueError(f"betas of {name!r} are {betas!r}, they must be two numbers of at least 0 and less than 1")
 
 
 def require_options(named: Named, clip_norm: float | None, bucket_bytes: int) -> None:
@@ -71,6 +74,9 @@ def require_fitting(saved: Mapping[str, Any], rule: str, parameters: Mapping[str
     for part in ("state", "param_groups"):
         if part not in saved:
             raise ValueError(f"these states have no {part!r}: give what state_dict() gave")
+    for number, entry in enumerate(saved["param_groups"]):
+        if "params" not in entry:
+            raise ValueError(f"group {number} of these states has no 'params': give what state_dict() gave")
     grouped = {name for entry in saved["param_groups"] for name in entry["params"]}
     for name, parameter in parameters.items():
         if name not in saved["state"] or name not in grouped:
@@ -87,3 +93,21 @@ def require_fitting(saved: Mapping[str, Any], rule: str, parameters: Mapping[str
     for name in saved["state"]:
         if name not in parameters:
             raise ValueError(f"these states are also of {name!r}, which the model does not train")
+
+
+def options_in(saved: Mapping[str, Any], groups: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+    """The options that states have for each of ``groups`` of parameters by name, whose options are one.
+
+    Raises ``ValueError`` where parameters of one group had different ones.
+    """
+    options = {name: {key: value for key, value in entry.items() if key != "params"}
+               for entry in saved["param_groups"] for name in entry["params"]}
+    for group in groups:
+        for name in group:
+            if options[name] != options[group[0]]:
+                key = next(key for key in {**options[name], **options[group[0]]}
+                           if options[name].get(key) != options[group[0]].get(key))
+                raise ValueError(f"these states have {key} {options[group[0]].get(key)} for {group[0]!r} and "
+                                 f"{options[name].get(key)} for {name!r}, which have one group of options here: give "
+                                 "options_of as it was when they were saved")
+    return [options[group[0]] for group in groups]

@@ -2,7 +2,9 @@
 
 A module's forward is taken to read what it owns. Some forwards read what a child owns and never call the child (an
 attention reads its output projection's weight): who is called is seen in the first forward, which waits for everything,
-and what belongs to modules that were not called is waited for where the nearest module around them is called.
+and what belongs to modules that were not called is waited for where the nearest module around them is called. In
+evaluation forwards may take other ways, so that modules wait for everything. What cannot be seen is a forward that
+reads what a child owns and calls that child only afterwards.
 """
 
 from __future__ import annotations
@@ -13,7 +15,33 @@ from typing import Any
 
 from torch import nn
 
-__all__ = ["Readers"]
+__all__ = ["Readers", "require_unread"]
+
+
+class _Hook:
+    """Calls ``hook``. Its copy, in a module that is copied or saved, does nothing: that one has no optimizer."""
+
+    def __init__(self, hook: Callable[..., None] | None = None) -> None:
+        self._hook = hook
+
+    @property
+    def is_inert(self) -> bool:
+        """Whether it is a copy."""
+        return self._hook is None
+
+    def __call__(self, *given: Any) -> None:
+        if self._hook is not None:
+            self._hook(*given)
+
+    def __reduce__(self) -> tuple[type[_Hook], tuple[()]]:
+        return _Hook, ()
+
+
+def require_unread(root: nn.Module) -> None:
+    """Raise ``ValueError`` where modules of ``root`` wait for the parameters of an optimizer already."""
+    for module in root.modules():
+        if any(isinstance(hook, _Hook) and not hook.is_inert for hook in module._forward_pre_hooks.values()):
+            raise ValueError("the module is trained by a ShardedOptimizer already: close() that one first")
 
 
 class Readers:
@@ -24,10 +52,11 @@ class Readers:
         self._all = tuple(root.parameters())
         self._called: set[nn.Module] = set()
         self._reads: dict[nn.Module, tuple[nn.Parameter, ...]] | None = None  # by module; None: not known yet
-        self._hooks: list[Any] = [module.register_forward_pre_hook(self._before) for module in root.modules()]
+        self._hooks: list[Any] = [module.register_forward_pre_hook(_Hook(self._before)) for module in root.modules()]
         for module in root.modules():
-            self._hooks += [module.register_state_dict_pre_hook(self._saved),  # type: ignore[no-untyped-call]
-                            module.register_load_state_dict_pre_hook(self._saved)]  # type: ignore[no-untyped-call]
+            saved = _Hook(self._saved)
+            self._hooks += [module.register_state_dict_pre_hook(saved),  # type: ignore[no-untyped-call]
+                            module.register_load_state_dict_pre_hook(saved)]  # type: ignore[no-untyped-call]
 
     def learn(self) -> None:
         """A forward is over: from now on each module waits for what it reads."""
@@ -44,6 +73,8 @@ class Readers:
             self._called.add(module)
             self._wait(self._all)
             self._reads = None if self._reads is None else _reads(self._root, self._called)
+        elif not module.training:
+            self._wait(self._all)
         else:
             self._wait(self._reads[module])
 

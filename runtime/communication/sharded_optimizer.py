@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from weft.runtime.communication.buckets import Bucket, Summing, buckets_of
 from weft.runtime.communication.channel import Channel, Pending, meeting
 from weft.runtime.communication.collectives import all_gather, all_reduce, reduce_scatter
-from weft.runtime.communication.options import groups_of, require_fitting, require_options
-from weft.runtime.communication.reads import Readers
+from weft.runtime.communication.options import groups_of, options_in, require_fitting, require_options
+from weft.runtime.communication.reads import Readers, require_unread
 from weft.runtime.communication.rules import RULES
 from weft.runtime.communication.slices import Slice
 
@@ -54,10 +54,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     Gradients are handed over: ``.grad`` is ``None`` after the backward. Of several backwards a step, all but the last
     run within :meth:`accumulating`. Between :meth:`step` and the next forward, call :meth:`wait` before reading
-    parameters yourself; saving and loading the module's state dict do.
+    parameters yourself; saving and loading the module's state dict do. So must a forward that reads what a child
+    module owns before it calls that child. Copies of the module have no optimizer.
 
-    Raises ``ValueError`` for options that cannot be, a module without parameters to train, ranks with other parameters
-    or options, and where no process group is initialised.
+    Raises ``ValueError`` for options that cannot be, a module without parameters to train or with such an optimizer
+    already, ranks with other parameters or options, and where no process group is initialised.
     """
 
     def __init__(self, module: nn.Module, rule: str = "adam", *, lr: float = 1e-3,
@@ -67,8 +68,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
                  group: dist.ProcessGroup | None = None, bucket_bytes: int = BUCKET, timeout: float = 60.0) -> None:
         if rule not in RULES:
             raise ValueError(f"there is no rule {rule!r}: take one of {', '.join(RULES)}")
+        if not isinstance(module, nn.Module):
+            raise ValueError(f"ShardedOptimizer trains a module, not {type(module).__name__}: give the module itself")
+        require_unread(module)
         self.rule, self.clip_norm = rule, clip_norm
-        defaults = {"lr": lr, "betas": tuple(betas), "eps": RULES[rule].eps if eps is None else eps,
+        defaults = {"lr": lr, "betas": betas, "eps": RULES[rule].eps if eps is None else eps,
                     "weight_decay": RULES[rule].weight_decay if weight_decay is None else weight_decay}
         named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
         require_options(named, clip_norm, bucket_bytes)
@@ -121,7 +125,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update the slices and start gathering the parameters. All ranks call it together.
 
-        Raises :class:`~weft.runtime.communication.channel.RankError` where another rank has failed.
+        Raises :class:`~weft.runtime.communication.channel.RankError` where another rank has failed. After any error,
+        here or in a hook of the backward, the optimizer has to be made anew on all ranks.
         """
         if closure is not None:
             raise ValueError("ShardedOptimizer takes no closure: its gradients are summed during the backward")
@@ -160,39 +165,52 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 state[member.name] = {"step": torch.tensor(float(step)), **{
                     name: tensor[member.begin:member.end].view(member.parameter.shape).clone()
                     for name, tensor in whole.items()}}
-        names = {member.parameter: member.name for own in self._slices for member in own.bucket.members}
         return {"rule": self.rule, "state": state, "param_groups": [
-            {key: [names[p] for p in value] if key == "params" else value for key, value in entry.items()}
-            for entry in self.param_groups]}
+            {**entry, "params": names} for entry, names in zip(self.param_groups, self._names(), strict=True)]}
+
+    def _names(self) -> list[list[str]]:
+        """Of each group of options, its parameters by name."""
+        names = {member.parameter: member.name for own in self._slices for member in own.bucket.members}
+        return [[names[parameter] for parameter in entry["params"]] for entry in self.param_groups]
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take this rank's slices of whole states, as :meth:`state_dict` gives them, and the options of parameters.
 
-        Raises ``ValueError``, before anything is changed, for another rule, and names or shapes that do not fit.
+        Raises ``ValueError``, before anything is changed, for another rule, names or shapes that do not fit, and where
+        parameters of one group of options had different ones.
         """
         require_fitting(state_dict, self.rule, {
             member.name: member.parameter for own in self._slices for member in own.bucket.members})
-        options = {name: entry for entry in state_dict["param_groups"] for name in entry["params"]}
-        saved = state_dict["state"]
+        options = options_in(state_dict, self._names())
         for own in self._slices:
-            names = [member.name for member in own.bucket.members]
-            own.steps = [int(saved[name]["step"]) for name in names]
-            for segment in own.bucket.segments:
-                last = segment.offset + segment.end - segment.begin
-                for state, tensor in own.states.items():
-                    tensor[segment.begin:segment.end].copy_(
-                        saved[names[segment.member]][state].reshape(-1)[segment.offset:last])
-            self.param_groups[own.bucket.options].update(
-                {key: value for key, value in options[names[0]].items() if key != "params"})
+            own.load(state_dict["state"])
+        for entry, found in zip(self.param_groups, options, strict=True):
+            entry.update(found)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Raises ``ValueError``: parameters lie in buckets from the beginning."""
+        if hasattr(self, "buckets"):
+            raise ValueError("ShardedOptimizer takes no more parameters: close it and make it anew of the whole module")
+        super().add_param_group(param_group)
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise TypeError("a ShardedOptimizer cannot be copied or pickled, it has a thread and hooks: take its "
+                        "state_dict()")
 
     def close(self) -> None:
-        """Take the hooks from the module and end the channel, when the parameters are there."""
-        self.wait()
-        self._readers.remove()
-        for hook in self._hooks:
-            hook.remove()
-        self._channel.close()
+        """Take the hooks from the module and end the channel, when the parameters are there.
+
+        Raises :class:`~weft.runtime.communication.channel.RankError` where they never will be; the hooks are gone then
+        too.
+        """
+        try:
+            self.wait()
+        finally:
+            self._readers.remove()
+            for hook in self._hooks:
+                hook.remove()
+            self._channel.close()
 
     # -- gradients -----------------------------------------------------------------------------------------------------
 

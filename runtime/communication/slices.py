@@ -66,11 +66,12 @@ class Slice:
 
     def squares(self) -> Tensor:
         """For each member, the sum of squares of its weights here, and in the second row of its directions."""
-        found = self.bucket.flat.new_zeros(2, len(self.bucket.members))
+        wide = torch.promote_types(self.bucket.flat.dtype, torch.float32)  # squares of halves overflow, and are rounded
+        found = self.bucket.flat.new_zeros(2, len(self.bucket.members), dtype=wide)
         for run in self._runs:
             for member, begin, end in self._members(run):
-                found[0, member] += self.bucket.slice[begin:end].square().sum()
-                found[1, member] += run.goes[begin - run.begin:end - run.begin].square().sum()
+                found[0, member] += self.bucket.slice[begin:end].to(wide).square().sum()
+                found[1, member] += run.goes[begin - run.begin:end - run.begin].to(wide).square().sum()
         return found
 
     def apply(self, options: Mapping[str, Any], squares: Tensor | None = None) -> None:
@@ -82,6 +83,16 @@ class Slice:
                     run.goes[begin - run.begin:end - run.begin].mul_(ratios[member])
             self.bucket.slice[run.begin:run.end].sub_(run.goes, alpha=options["lr"])
         self._runs = []
+
+    def load(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take the slice of whole states, by the names of parameters."""
+        names = [member.name for member in self.bucket.members]
+        self.steps = [int(saved[name]["step"]) for name in names]
+        for segment in self.bucket.segments:
+            last = segment.offset + segment.end - segment.begin
+            for state, tensor in self.states.items():
+                tensor[segment.begin:segment.end].copy_(
+                    saved[names[segment.member]][state].reshape(-1)[segment.offset:last])
 
     def _members(self, run: _Run) -> Iterator[tuple[int, int, int]]:
         for segment in self.bucket.segments:

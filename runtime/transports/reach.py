@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from weft.runtime.plan.buffers import Staging
-from weft.runtime.transports.buffer_tensors import whole
+from weft.runtime.transports.buffer_tensors import can_go_as_it_lies, whole
 from weft.runtime.transports.description import Growing
 from weft.runtime.transports.interface import TransportError
 from weft.runtime.transports.one_sided_reads import Offer
@@ -99,7 +99,7 @@ class OwnHost:
             file = self._files[message.slot]
             memory = file.room(size)
             return Offer(_copied(tensors, memory), file.number, memory.data_ptr())
-        if all(tensor.is_contiguous() for tensor in tensors):
+        if all(map(can_go_as_it_lies, tensors)):
             return Offer(tensors)
         staging = self._staging.setdefault(message.slot, Growing(torch.device("cpu")))
         return Offer(_copied(tensors, staging.room(size)))

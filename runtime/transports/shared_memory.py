@@ -20,6 +20,7 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
+from torch import Tensor
 
 from weft.runtime.plan.buffers import BufferTable, Landing, Staging
 from weft.runtime.ranks.session import Session
@@ -200,8 +201,8 @@ class _Memories:
         """Where ``landing`` lands in the memory of rank ``owner``."""
         if self._gpu_slots is not None:
             return view(self._gpu_slots.at(owner, landing.slot), landing.layout)
-        return view(torch.frombuffer(self._memories[owner], dtype=torch.uint8, count=landing.layout.size,
-                                     offset=self._shape(owner).slots[landing.slot]), landing.layout)
+        return view(_bytes(self._memories[owner], self._shape(owner).slots[landing.slot], landing.layout.size),
+                    landing.layout)
 
     def note(self, owner: int, landing: Landing) -> _Note:
         """What is said of ``landing``, in the memory of rank ``owner``."""
@@ -218,6 +219,12 @@ class _Memories:
 
     def _shape(self, owner: int) -> _Shape:
         return _Shape(self._tables[owner], self._world, self._gpu_slots is not None)
+
+
+def _bytes(memory: memoryview, start: int, size: int) -> Tensor:
+    """So many bytes of ``memory``: none too, for messages that are empty."""
+    return torch.frombuffer(memory, dtype=torch.uint8, count=size, offset=start) if size else torch.empty(
+        0, dtype=torch.uint8)
 
 
 def _require_none(troubles: Iterable[str]) -> None:

@@ -14,7 +14,7 @@ from weft.models.transform.program import Operation, Program
 from weft.runtime.by_hand.instructions import KernelCall
 from weft.runtime.by_hand.kernels import run_kernel
 
-__all__ = ["differences"]
+__all__ = ["differences", "wrong_types"]
 
 _Run = Callable[[Operation, Sequence[Array], Call], Sequence[Array]]
 
@@ -48,6 +48,26 @@ def differences(program: Program, values: Mapping[str, Array],
             for library, run in (("numpy", _in_numpy), ("torch", _with_torch)):
                 apart = _apart(planned, operation, values, whole, run)
                 yield f"{operation.name} ({operation.annotation}) along {along}", library, apart
+
+
+def wrong_types(program: Program, given: Mapping[str, Array]) -> list[str]:
+    """Tensors that torch makes of another type than the program says, all operators run whole."""
+    values = {name: torch.tensor(array) for name, array in given.items()}
+
+    def value(name: str) -> torch.Tensor:
+        terms = [values[term] for term in program.terms(name)]
+        return sum(terms[1:], terms[0])
+
+    wrong = []
+    for operation in program.operations:
+        how = operation.annotation
+        call = KernelCall(operation.kind, how.inputs, how.outputs, operation.sizes, {}, operation.attributes)
+        made = run_kernel(call, [value(name) for name in operation.inputs])
+        for name, tensor in zip(operation.outputs, made, strict=True):
+            values[name] = tensor
+            if str(tensor.dtype).removeprefix("torch.") != (program.tensors[name].dtype or "float64"):
+                wrong.append(f"{name} of {operation.kind}: {tensor.dtype}")
+    return wrong
 
 
 def _apart(planned: Planned, operation: Operation, values: Mapping[str, Array], whole: Mapping[str, Array],

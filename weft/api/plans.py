@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from weft.models.layouts.layout import Layout, LayoutError, Placed
     from weft.models.layouts.prices import DevicePrices, Prices, RingPrices, uniform
     from weft.models.transform.annotation import Annotation, PlanError, annotation
+    from weft.models.transform.as_blocks.costs import GivenCosts, ModelledCosts
     from weft.models.transform.backward import with_backward, with_update
     from weft.models.transform.choices import one_of
-    from weft.models.transform.costs import GivenCosts, ModelledCosts
     from weft.models.transform.kernels import operator
     from weft.models.transform.plan import Plan, Preserved
     from weft.models.transform.planned import Cut, Part, Planned
@@ -65,7 +65,8 @@ _HOME = {
     "with_update": "transform.backward", "operator": "transform.kernels", "Plan": "transform.plan",
     "PlanOnRank": "weft.app.plans.run", "in_torch": "weft.runtime.by_hand.kernels",
     "Machine": "weft.app.plans.solving", "SolvedPlan": "weft.app.plans.solving",
-    "GivenCosts": "transform.costs", "ModelledCosts": "transform.costs", "one_of": "transform.choices",
+    "GivenCosts": "transform.as_blocks.costs", "ModelledCosts": "transform.as_blocks.costs",
+    "one_of": "transform.choices",
     "Preserved": "transform.plan", "Cut": "transform.planned", "Part": "transform.planned",
     "Planned": "transform.planned", "Operation": "transform.program", "Program": "transform.program",
     "ProgramBuilder": "transform.program",

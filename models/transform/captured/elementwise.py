@@ -8,7 +8,7 @@ from typing import Any
 
 from weft.models.capture.exported import Named, Ref, Step
 from weft.models.transform.captured.products import broadcast_all
-from weft.models.transform.captured.writer import Arguments, Rule, UnknownError, Writer, rule
+from weft.models.transform.captured.writer import TRUTHS, Arguments, Rule, UnknownError, Writer, rule
 
 __all__ = ["elementwise"]
 
@@ -26,7 +26,7 @@ def elementwise(w: Writer, step: Step, kind: str, operands: Sequence[Any], *, na
     constants = tuple(None if isinstance(one, Ref | str) else one for one in operands)
     extra: dict[str, Any] = {"constants": constants} if numbers else {}
     return w.add(step, kind, list(zip(tensors, sides, strict=True)), output, name=name, last=last,
-                 dtype=w.exported.metas[given].dtype, **extra)
+                 dtype="bool" if kind in TRUTHS else w.exported.metas[given].dtype, **extra)
 
 
 def _of(kind: str, count: int, *defaults: float) -> Rule:

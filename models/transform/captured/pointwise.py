@@ -39,21 +39,25 @@ def _sum_of_two(sign: float) -> Rule:
 
 
 def _number(w: Writer, step: Step, place: int) -> Any:
-    """An operand: a tensor by name, a number. Truths, and numbers of fewer digits, become of the output's type."""
-    operand, given = step.arguments[place], step.outputs[0]
-    if not isinstance(operand, Ref):
-        return operand
+    """An operand: a tensor by name, a number."""
+    operand = step.arguments[place]
+    return _typed(w, step, operand, f"{step.name}.{place}") if isinstance(operand, Ref) else operand
+
+
+def _typed(w: Writer, step: Step, operand: Ref, name: str) -> str:
+    """An operand of the output's type: truths, whole numbers beside others, and numbers of fewer digits are cast."""
+    given = step.outputs[0]
     assert given is not None
-    of, to, name = w.exported.metas[operand.name].dtype, w.exported.metas[given].dtype, w.tensor(operand)
-    if of == "bool" or ("float" in of and of != to):
-        axes = w.axes(w.shape(name))
-        w.used = set()
-        return w.add(step, "cast", [(name, axes)], axes, name=f"{step.name}.{place}", last=False, dtype=to, source=of)
-    return name
+    of, to, found = w.exported.metas[operand.name].dtype, w.exported.metas[given].dtype, w.tensor(operand)
+    if of == to or not (of == "bool" or "float" in to):
+        return found
+    axes = w.axes(w.shape(found))
+    w.used = set()
+    return w.add(step, "cast", [(found, axes)], axes, name=name, last=False, dtype=to, source=of)
 
 
 def scaled(w: Writer, step: Step, x: Any, scale: float, constant: float) -> None:
-    name = x if isinstance(x, str) else w.tensor(x)
+    name = x if isinstance(x, str) else _typed(w, step, x, f"{step.name}.number")
     axes = w.axes(w.shape(name))
     w.add(step, "add", [(name, axes)], axes, signs=(scale,), constant=constant)
 

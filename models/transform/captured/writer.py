@@ -16,14 +16,14 @@ from weft.models.transform.annotation import Annotation, Axis, PlanError
 from weft.models.transform.kernels import own_annotation
 from weft.models.transform.program import Operation, Program, ProgramBuilder, ProgramTensor
 
-__all__ = ["RULES", "Arguments", "Rule", "UnknownError", "Writer", "refs", "rule"]
+__all__ = ["RULES", "TRUTHS", "Arguments", "Rule", "UnknownError", "Writer", "refs", "rule"]
 
 _BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
           "uint8": 1, "bool": 1}
 #: Operators that compute nothing.
 _NOTHING = {"_assert_tensor_metadata", "_assert_async", "_assert_scalar", "sym_constrain_range_for_size"}
 #: Kinds that make truths.
-_TRUTHS = {"lt", "le", "gt", "ge", "eq", "ne", "and", "or", "xor", "not", "isnan"}
+TRUTHS = {"lt", "le", "gt", "ge", "eq", "ne", "and", "or", "xor", "not", "isnan"}
 #: Operators that may give a view of what they read.
 _VIEWS = {"view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "permute", "transpose", "t", "expand",
           "slice", "select", "split", "chunk", "split_with_sizes", "unbind", "narrow", "as_strided", "detach", "alias",
@@ -136,7 +136,7 @@ class Writer:
 
     def dtype_of(self, operation: Operation, given: str) -> str:
         """The type of what an operator makes that the export has no name for; ``given``: of what its step gives."""
-        if operation.kind in _TRUTHS:
+        if operation.kind in TRUTHS:
             return "bool"
         if operation.kind == "places":
             return "int64"

@@ -85,6 +85,18 @@ def test_errors_inside_are_told_but_those_that_all_have(alone: None) -> None:
     channel.close()
 
 
+def test_after_a_failure_and_when_it_is_closed_nothing_starts(alone: None) -> None:
+    channel = Channel()
+    with pytest.raises(ZeroDivisionError), channel.telling("a division"):
+        _ = 1 / 0
+    with pytest.raises(RankError, match=r"rank 0 failed in a division: .* has to be made anew, on all ranks"):
+        channel.start("a sum", lambda: None)
+    closed = Channel()
+    closed.close()
+    with pytest.raises(ValueError, match="a sum cannot start, its collectives are closed"):
+        closed.start("a sum", lambda: None)
+
+
 def test_a_rank_that_does_not_come_is_one_sentence(alone: None) -> None:
     sentence = r"^rank 0 did not meet the other ranks within 3 s .* \(no answer\)$"
     with pytest.raises(RankError, match=sentence), meeting(3):

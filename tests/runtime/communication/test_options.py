@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from weft.runtime.communication.options import groups_of, require_fitting, require_options
+from weft.runtime.communication.options import groups_of, options_in, require_fitting, require_options
 
 DEFAULTS = {"lr": 0.1, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.0}
 
@@ -26,6 +26,8 @@ def test_parameters_of_equal_options_are_together() -> None:
 @pytest.mark.parametrize(("options", "sentence"), [
     ({"momentum": 0.9}, "options_of gives '0.weight' 'momentum': it may give lr, betas"),
     ({"lr": -1.0}, "lr of '0.weight' is -1.0"), ({"betas": (0.9, 1.0)}, "betas of '0.weight' are"),
+    ({"lr": "fast"}, "lr of '0.weight' is 'fast', it must be a number"),
+    ({"betas": 0.9}, "betas of '0.weight' are 0.9"),
     ({"eps": float("nan")}, "eps of '0.weight' is nan"), ({"betas": (0.9,)}, "betas of '0.weight' are")])
 def test_options_that_cannot_be_are_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
@@ -62,9 +64,21 @@ def test_states_of_this_model_fit() -> None:
     (lambda found: found["state"]["1.bias"].pop("exp_avg"), "no 'exp_avg' of the parameter '1.bias'"),
     (lambda found: found["state"]["1.bias"].update(exp_avg=torch.zeros(2)), r"shape \(2,\), but"),
     (lambda found: found["state"].update(more={}), "also of 'more'"),
+    (lambda found: found["param_groups"].append({}), "group 1 of these states has no 'params'"),
     (lambda found: found["param_groups"][0]["params"].pop(), "nothing of the parameter '1.bias'")])
 def test_states_that_do_not_fit_are_refused(change: Any, sentence: str) -> None:
     found = states()
     change(found)
     with pytest.raises(ValueError, match=sentence):
         require_fitting(found, "adam", dict(named()))
+
+
+def test_options_are_those_of_each_group_and_never_of_a_part_of_it() -> None:
+    found = states()
+    names = found["param_groups"][0]["params"]
+    assert [entry["lr"] for entry in options_in(found, [names[:1], names[1:]])] == [0.1, 0.1]
+    found["param_groups"] = [{**found["param_groups"][0], "params": names[:1], "weight_decay": 0.5},
+                             {**found["param_groups"][0], "params": names[1:]}]
+    assert [entry["weight_decay"] for entry in options_in(found, [names[:1], names[1:]])] == [0.5, 0.0]
+    with pytest.raises(ValueError, match=r"weight_decay 0.5 for '0.weight' and 0.0 for '0.bias', which have one group"):
+        options_in(found, [names])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection
+from pathlib import Path
 
+import pytest
 import torch
 from torch import Tensor, nn
 
-from weft.runtime.communication.reads import Readers
+from weft.runtime.communication.reads import Readers, require_unread
 
 
 class Tied(nn.Module):
@@ -71,3 +74,30 @@ def test_saving_and_loading_wait_for_all_and_hooks_can_be_taken_away() -> None:
     module(torch.zeros(2, 4))
     module.load_state_dict(module.state_dict())
     assert not waits
+
+
+def test_in_evaluation_modules_wait_for_all() -> None:
+    module, waits = Tied(), list[Collection[nn.Parameter]]()
+    readers = Readers(module, waits.append)
+    module(torch.zeros(2, 4))
+    readers.learn()
+    module.eval()
+    waits.clear()
+    module(torch.zeros(2, 4))
+    assert waits and all(len(wait) == len(list(module.parameters())) for wait in waits)
+
+
+def test_copies_of_a_module_wait_for_nothing(tmp_path: Path) -> None:
+    module, waits = Tied(), list[Collection[nn.Parameter]]()
+    readers = Readers(module, waits.append)
+    torch.save(module, tmp_path / "module")
+    for copied in (copy.deepcopy(module), torch.load(tmp_path / "module", weights_only=False)):
+        waits.clear()
+        assert torch.equal(copied(torch.ones(2, 4)), copied(torch.ones(2, 4)))
+        copied.load_state_dict(copied.state_dict())
+        assert not waits
+        require_unread(copied)
+    with pytest.raises(ValueError, match=r"by a ShardedOptimizer already: close\(\) that one first"):
+        require_unread(module)
+    readers.remove()
+    require_unread(module)

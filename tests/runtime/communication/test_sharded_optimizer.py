@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.support.one_rank import one_rank
-from weft.runtime.communication.channel import Pending
+from weft.runtime.communication.channel import Pending, RankError
 from weft.runtime.communication.sharded_optimizer import ShardedOptimizer
 
 
@@ -155,10 +155,25 @@ def test_what_cannot_be_is_refused_with_a_sentence() -> None:
     optimizer = ShardedOptimizer(module)
     with pytest.raises(ValueError, match="takes no closure"):
         optimizer.step(lambda: 0.0)
+    with pytest.raises(ValueError, match="takes no more parameters"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
+    with pytest.raises(TypeError, match=r"cannot be copied or pickled, .* take its state_dict\(\)"):
+        copy.deepcopy(optimizer)
+    with pytest.raises(ValueError, match="trains a module, not generator"):
+        ShardedOptimizer(module.parameters())  # type: ignore[arg-type]
     backward(loss(module))
     with pytest.raises(ValueError, match="came a second time before step"):
         backward(loss(module))
+    optimizer.zero_grad()
+    with pytest.raises(RankError, match=r"came a second time .* has to be made anew, on all ranks"):
+        optimizer.step()
+    optimizer.close()
+    ShardedOptimizer(module).close()
     optimizer = ShardedOptimizer(module := model())
     module.float()
     with pytest.raises(ValueError, match="have been replaced since the optimizer was made"):
+        optimizer.step()
+    optimizer = ShardedOptimizer(model())
+    optimizer.close()
+    with pytest.raises(ValueError, match="its collectives are closed: make the optimizer or the program anew"):
         optimizer.step()

@@ -56,5 +56,16 @@ def test_slices_of_all_ranks_are_what_one_process_has(rule: str, ranks: int) -> 
     assert not bool(whole[sum(SIZES):].any())  # what fills up stays zero
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_norms_of_halves_are_summed_in_single_precision(dtype: torch.dtype) -> None:
+    parameter = nn.Parameter(torch.full((1003,), 20.0, dtype=dtype))  # 401,200 is beyond the largest float16
+    own = Slice(Bucket(0, [Member("p", parameter, 0)], 1, 0, 0), "lamb")
+    own.advance(torch.ones(1003, dtype=dtype), [True], {**OPTIONS, "eps": 1e-3, "weight_decay": 0.0})
+    squares = own.squares()
+    assert squares.dtype == torch.float32 and squares[0, 0] == 401_200
+    own.apply(OPTIONS, squares)
+    torch.testing.assert_close(parameter.detach(), torch.full((1003,), 19.6, dtype=dtype), rtol=0.01, atol=0)
+
+
 def test_a_norm_of_zero_gives_a_ratio_of_one() -> None:
     assert trust_ratios(torch.tensor([[4.0, 0.0, 9.0], [1.0, 1.0, 0.0]])).tolist() == [2.0, 1.0, 1.0]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from weft.models.layouts.prices import Prices
 from weft.models.transform import planned as transformations
 from weft.models.transform.annotation import PlanError
-from weft.models.transform.costs import OperatorCosts
+from weft.models.transform.as_blocks.costs import OperatorCosts
 from weft.models.transform.planned import Planned
 from weft.models.transform.program import Operation
 from weft.solver.placement.chain.place import place

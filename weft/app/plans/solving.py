@@ -1,10 +1,10 @@
 """A plan's order, and what else it leaves open, searched by weft's engine, and given back as a plan.
 
 Each way to decide what is open is a plan (:mod:`weft.models.transform.choices`), each plan a block problem
-(:mod:`weft.models.transform.blocks`); they share one budget as the placements of a spec do (:mod:`weft.app.solve`), so
-the bound is one over all of them, and the answer no worse than any in its own order. The best schedule becomes an order
-of the plan, and what comes out is checked anew: its communications are derived again, and its times held against what
-every part reads (:mod:`weft.models.transform.auditing`).
+(:mod:`weft.models.transform.as_blocks.problem`); they share one budget as the placements of a spec do
+(:mod:`weft.app.solve`), so the bound is one over all of them, and the answer no worse than any in its own order. The
+best schedule becomes an order of the plan, and what comes out is checked anew: its communications are derived again,
+and its times held against what every part reads (:mod:`weft.models.transform.auditing`).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from weft.app.solve import solve_case
 from weft.models.hardware.devices import DEVICES
 from weft.models.layouts.prices import DevicePrices, Prices, uniform
 from weft.models.transform.annotation import PlanError
+from weft.models.transform.as_blocks.costs import GivenCosts, ModelledCosts, OperatorCosts
+from weft.models.transform.as_blocks.problem import PlanBlocks, Pricing, plan_blocks
 from weft.models.transform.auditing import breaches
-from weft.models.transform.blocks import PlanBlocks, Pricing, plan_blocks
 from weft.models.transform.choices import Choice, Refused, Variant, unassigned, variants
-from weft.models.transform.costs import GivenCosts, ModelledCosts, OperatorCosts
 from weft.models.transform.plan import Plan, Preserved
 from weft.models.transform.planned import Part, Planned
 from weft.models.transform.sequence import InSequence
@@ -48,7 +48,7 @@ class Machine:
     """What a plan runs on. ``costs``: seconds of operators. ``prices``: of communications, by default those of the
     device that ``costs`` names, all in one machine, and devices joined alike otherwise. ``devices``: how many there
     are, for operators that nobody has placed. ``memory``, ``overlap``, ``split_backward`` and ``grain``: as of
-    :class:`~weft.models.transform.blocks.Pricing`."""
+    :class:`~weft.models.transform.as_blocks.problem.Pricing`."""
 
     costs: Costs
     prices: Prices | None = None

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.every_operator import CASES, Every, inputs
-from tests.support.operator_parts import differences
+from tests.support.operator_parts import differences, wrong_types
 from weft.models.capture.capture import save_exported
 from weft.models.transform.backward import with_backward
 from weft.models.transform.captured import read_program
@@ -64,6 +64,7 @@ def test_every_operator_in_parts_is_the_whole(folder: Path, sizes: tuple[int, in
     apart = [(what, library) for what, library, difference in differences(program, values, values)
              if not difference < 1e-12]
     assert not apart
+    assert not wrong_types(program, given)
 
 
 def test_every_kernel_has_a_function_of_torch() -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.programs import mlp
 from weft.models.layouts.prices import uniform
-from weft.models.transform.blocks import PlanBlocks, Pricing, plan_blocks
-from weft.models.transform.costs import GivenCosts
+from weft.models.transform.as_blocks.costs import GivenCosts
+from weft.models.transform.as_blocks.problem import PlanBlocks, Pricing, plan_blocks
 from weft.models.transform.plan import Plan
 
 

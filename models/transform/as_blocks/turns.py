@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
-from weft.models.transform.grouping import Grouped
+from weft.models.transform.as_blocks.grouping import Grouped
 from weft.models.transform.plan import Preserved
 
 __all__ = ["Turns", "folded", "twins"]

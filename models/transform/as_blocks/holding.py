@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from weft.models.layouts.steps import Box
-from weft.models.transform.grouping import Grouped
+from weft.models.transform.as_blocks.grouping import Grouped
 from weft.models.transform.plan import Preserved
 from weft.models.transform.planned import Part
 from weft.models.transform.preserving import intersection

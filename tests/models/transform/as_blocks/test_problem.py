@@ -12,10 +12,10 @@ from experiments.lib.published_plans import PLANS
 from tests.support.programs import attention, experts, mlp, random_plan, transformer
 from weft.models.layouts.prices import uniform
 from weft.models.transform.annotation import PlanError
+from weft.models.transform.as_blocks.costs import GivenCosts
+from weft.models.transform.as_blocks.problem import PlanBlocks, Pricing, plan_blocks
 from weft.models.transform.auditing import breaches
 from weft.models.transform.backward import with_update
-from weft.models.transform.blocks import PlanBlocks, Pricing, plan_blocks
-from weft.models.transform.costs import GivenCosts
 from weft.models.transform.plan import Plan, Preserved
 from weft.models.transform.planned import Part
 from weft.models.transform.program import Program

@@ -14,12 +14,12 @@ from functools import cached_property
 import networkx as nx
 
 from weft.models.transform.annotation import PlanError
-from weft.models.transform.costs import OperatorCosts
-from weft.models.transform.grouping import Grouped, grouped
-from weft.models.transform.holding import holdings, resident
+from weft.models.transform.as_blocks.costs import OperatorCosts
+from weft.models.transform.as_blocks.grouping import Grouped, grouped
+from weft.models.transform.as_blocks.holding import holdings, resident
+from weft.models.transform.as_blocks.turns import Turns, folded, twins
 from weft.models.transform.plan import Preserved
 from weft.models.transform.planned import Part
-from weft.models.transform.turns import Turns, folded, twins
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.timing import time_orders
@@ -36,7 +36,7 @@ _LEAST = 1e-6
 class Pricing:
     """How a plan's blocks are made. ``costs``: seconds of operators. ``memory``: bytes of a device, or of each, without
     limit where none. ``overlap``: whether communications run beside what devices compute. ``split_backward`` and
-    ``grain`` as of :func:`~weft.models.transform.grouping.grouped`."""
+    ``grain`` as of :func:`~weft.models.transform.as_blocks.grouping.grouped`."""
 
     costs: OperatorCosts
     memory: int | Sequence[int] | None = None
@@ -110,7 +110,8 @@ def plan_blocks(done: Preserved, pricing: Pricing) -> PlanBlocks:
     """The block problem of a plan that is put together.
 
     Raises :class:`~weft.models.transform.annotation.PlanError` for a plan that is no blocks
-    (:func:`~weft.models.transform.grouping.grouped`), and for parameters that a device's memory does not hold.
+    (:func:`~weft.models.transform.as_blocks.grouping.grouped`), and for parameters that a device's memory does not
+    hold.
     """
     groups = grouped(done, split_backward=pricing.split_backward, grain=pricing.grain)
     devices, places = _devices(done, groups, pricing)

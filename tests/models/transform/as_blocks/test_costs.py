@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.programs import attention, convolutions, transformer
 from weft.models.transform.annotation import PlanError
-from weft.models.transform.costs import GivenCosts, ModelledCosts, part_work
+from weft.models.transform.as_blocks.costs import GivenCosts, ModelledCosts, part_work
 from weft.models.transform.program import Program
 
 
