@@ -140,7 +140,7 @@ class FileBoard:
                 told = time.monotonic()
                 whose = " and ".join(self.jobs[job] for job in sorted(blockers()))
                 self._say(f"has waited for {self.told_after:g} s for the turn of job {whose}: its process is at "
-                          "something long, or stopped")
+                          "something long, stopped, or not there yet")
 
     def changed(self) -> None:
         """Others look by themselves."""

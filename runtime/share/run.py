@@ -66,8 +66,8 @@ def run_shared(plan: Plan, session: Session, factories: Mapping[str, Factory], *
             runners.append(made)
     begun = session.common_start()
     _train(runners, session)
-    ended = session.now()
-    found = session.gather(({runner.job.name: _part(runner) for runner in runners}, ended - begun, _sums(runners)))
+    spent = max(0.0, session.now() - begun)  # all may be over before the common start
+    found = session.gather(({runner.job.name: _part(runner) for runner in runners}, spent, _sums(runners)))
     if found is None:
         return None
     parts = {job.name: [found[rank][0][job.name] for rank in job.ranks] for job in chosen}
@@ -85,7 +85,7 @@ def run_job(plan: Plan, name: str, session: Session, factory: Factory, turns: Tu
     runner = _runner(session, job, factory, turns, _of_job(options or RunOptions(), stop_folder, job))
     begun = session.common_start()
     _train([runner], session)
-    found = session.gather((_part(runner), session.now() - begun, _sums([runner])))
+    found = session.gather((_part(runner), max(0.0, session.now() - begun), _sums([runner])))
     if found is None:
         return None
     told = _told(job, [part for part, _, _ in found], range(len(found)), begun)
@@ -158,4 +158,4 @@ def _told(job: JobPlan, parts: Sequence[_Part], ranks: Sequence[int], begun: flo
     first, steps = parts[0].first, parts[0].steps
     fault = faults[0][1] if faults else None if first + complete >= steps else "its turns were taken from it"
     return JobRun(job.name, losses if parts[0].has_losses else (), fault, steps=complete, first=first,
-                  seconds=max(part.ended_at for part in parts) - begun)
+                  seconds=max(0.0, *(part.ended_at - begun for part in parts)))

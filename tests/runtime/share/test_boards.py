@@ -68,7 +68,7 @@ def test_who_waits_for_a_turn_that_does_not_move_says_for_whom(tmp_path: Path, c
         assert board.wait(blockers) == ()
     board.close()
     assert capsys.readouterr().err.startswith("weft: rank0: job b has waited for 0.02 s for the turn of job a: its "
-                                              "process is at something long, or stopped\n")
+                                              "process is at something long, stopped, or not there yet\n")
 
 
 def test_a_board_that_a_stopped_process_holds_is_not_waited_for_in_silence(

@@ -12,6 +12,7 @@ import pytest
 
 from tests.runtime.share.test_job_plans import plan
 from tests.support.shared_ranks import data_parallel
+from weft.cli.commands.replay import _jobs
 from weft.cli.main import main
 from weft.runtime.plan.plan import save_plan
 from weft.runtime.replay.options import ReplayError
@@ -164,3 +165,12 @@ def test_it_starts_its_processes_itself(path: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(ReplayError, match="call it without torchrun"):
         replay_in_processes(path, SharedOptions(BOTH))
+
+
+def test_a_folder_of_stages_may_have_the_sign_that_parts_a_job_from_them(tmp_path: Path) -> None:
+    file = tmp_path / "lr=1" / "make.py"
+    file.parent.mkdir()
+    file.touch()
+    assert _jobs([f"a={file}:make", "b=c=my.gpt:make"]) == {"a": f"{file}:make", "b=c": "my.gpt:make"}
+    with pytest.raises(ValueError, match="once for each job"):
+        _jobs(["a=m:f", "a=m:g"])

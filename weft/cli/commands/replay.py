@@ -92,14 +92,24 @@ def _jobs(stages: Sequence[str]) -> dict[str, str]:
     """By job, where its stages come from; nothing where they are of one training. Raises ``ValueError`` for both."""
     if len(stages) == 1 and Path(stages[0].rpartition(":")[0]).exists():
         return {}  # one training, in a file that has the sign in its name
-    parts = [entry.rpartition("=") for entry in stages]
-    jobs = {job: own for job, equals, own in parts if equals}
+    parts = [_job(entry) for entry in stages]
+    jobs = {job: own for job, own in parts if own}
     if jobs and len(jobs) < len(parts):
         raise ValueError("--stages: give JOB=MODULE:FUNCTION once for each job of the plan")
     if len(stages) > 1 and not jobs:
         raise ValueError("--stages is given twice: of a plan with jobs say whose stages each are, as "
                          "JOB=MODULE:FUNCTION")
     return jobs
+
+
+def _job(entry: str) -> tuple[str, str]:
+    """The job and its stages that ``entry`` says, nothing for one where it is of no job: the last sign parts them whose
+    right side is a file, else the last one, as names of jobs and folders may have it too."""
+    signs = [place for place, letter in enumerate(entry) if letter == "="]
+    for place in reversed(signs):
+        if Path(entry[place + 1:].rpartition(":")[0]).is_file():
+            return entry[:place], entry[place + 1:]
+    return (entry[:signs[-1]], entry[signs[-1] + 1:]) if signs else (entry, "")
 
 
 #: What of replay's options is for one training, or none, alone.
