@@ -164,15 +164,10 @@ def searched_plans(plans: Any) -> tuple[str, ...]:
             f"{1e3 * found['rivals']['3f1b']['seconds']:.1f}")
 
 
-def transfer(transports: Any, method: str, size: int) -> str:
-    ratio = next(row["ratio"] for row in transports["results"] if (row["method"], row["size"]) == (method, size))
-    return f"{ratio:.2g}"
-
-
-def beaten(transports: Any) -> list[int]:
-    """Sizes at which torch RPC is faster than planned transfers over gloo."""
-    ratio = {(row["method"], row["size"]): row["ratio"] for row in transports["results"]}
-    return [size for method, size in ratio if method == "rpc" and ratio["rpc", size] < ratio["gloo", size]]
+def against_rpc(transports: Any, method: str, over: str = "over_rpc") -> tuple[str, ...]:
+    """The least and the most of RPC's time that a method takes, over all sizes."""
+    ratios = [row[over] for row in transports["results"] if row["method"] == method]
+    return f"{min(ratios):.2g}", f"{max(ratios):.2g}"
 
 
 def runtime(overhead: Any, method: str) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, get_args
 
 from weft.models.communication.inference import in_a_row, made_by, require_slices
 from weft.models.communication.program import CommunicationError, Kind, Layout, Program, Source, Stage, Tensor
@@ -19,8 +20,10 @@ class Builder:
     """
 
     def __init__(self, name: str, ranks: int, *, itemsize: int = 4) -> None:
-        if ranks < 1:
-            raise CommunicationError(f"ranks is {ranks}, a program runs on at least one")
+        if not isinstance(ranks, int) or ranks < 1:
+            raise CommunicationError(f"ranks is {ranks!r}, a program runs on a number of at least one")
+        if itemsize not in (1, 2, 4, 8):
+            raise CommunicationError(f"itemsize is {itemsize!r}: elements have 1, 2, 4 or 8 bytes")
         self.name, self.ranks, self.itemsize = name, ranks, itemsize
         self.stages: list[Stage] = []
         self.tensors: dict[str, Tensor] = {}
@@ -45,6 +48,10 @@ class Builder:
 
     def _source(self, name: str, shape: Sequence[int], source: Source, layout: Layout, axis: int | None, group: int
                 ) -> str:
+        if layout not in get_args(Layout):
+            raise CommunicationError(f"{name!r} has the layout {layout!r}: take one of {', '.join(get_args(Layout))}")
+        if not isinstance(group, int) or group < 0:
+            raise CommunicationError(f"{name!r} is of the group {group!r}: groups are 0 and on")
         if axis is not None and layout != "sliced":
             raise CommunicationError(f"{name!r} is {layout} and has an axis: only slices are cut along one")
         if any(not isinstance(size, int) or size < 1 for size in shape):
@@ -135,5 +142,18 @@ class Builder:
     def build(self, *outputs: str, carried: Mapping[str, str] | None = None) -> Program:
         """The program that gives ``outputs`` and what is updated; ``carried``: further tensors that are a parameter or
         state in the next step."""
-        return Program(self.name, self.ranks, tuple(self.stages), dict(self.tensors), outputs,
-                       {**self.carried, **(carried or {})})
+        program = Program(self.name, self.ranks, tuple(self.stages), dict(self.tensors), outputs,
+                          {**self.carried, **(carried or {})})
+        for made, old in (carried or {}).items():
+            self._require_carried(made, old, list(program.carried.values()))
+        return program
+
+    def _require_carried(self, made: str, old: str, every: Sequence[str]) -> None:
+        if old not in self.tensors or self.tensors[old].source not in ("parameter", "state") or every.count(old) > 1:
+            how = "has two new values" if every.count(old) > 1 else "is neither a parameter nor a state"
+            raise CommunicationError(f"{made!r} is to be carried to {old!r}, which {how}")
+        there, new = self.tensors[old], self.tensors[made]
+        if new.layout == "local" or replace(new, name=old, source=there.source) != there:
+            one, other = (f"{tensor.lies}, of shape {tensor.shape} and {tensor.itemsize} bytes an element in group "
+                          f"{tensor.group}" for tensor in (new, there))
+            raise CommunicationError(f"{made!r} is to be carried to {old!r}, but is {one}, not {other}")

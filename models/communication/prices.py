@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias
 
 from weft.models.communication.program import COLLECTIVES, CommunicationError, Program, Stage
 
-__all__ = ["Engine", "Prices", "Work", "work_of"]
+__all__ = ["Engine", "Prices", "Work", "require_named", "work_of"]
 
 #: What of a pipeline group a stage holds: what computes, what collectives go over, what sends to the next group.
 Engine: TypeAlias = tuple[Literal["compute", "network", "link"], int]
@@ -88,6 +88,24 @@ def work_of(program: Program, stage: Stage, prices: Prices, written: Program | N
     return (*_lasting(Work((compute,), seconds, prices.kernel)), *_lasting(Work((("network", group),), 0.0, sums)))
 
 
+def require_named(written: Program, prices: Prices) -> None:
+    """Raise :class:`~weft.models.communication.program.CommunicationError` unless ``prices.compute`` has seconds of
+    computing stages of ``written`` alone, fused ones' parts among them: others would be passed over."""
+    leaves = {leaf.name: leaf for stage in written.stages for leaf in stage.leaves()}
+    computing = [name for name, leaf in leaves.items() if leaf.kind not in (*COLLECTIVES, *_FREE)]
+    for name in prices.compute:
+        if name not in computing:
+            why = f"it is of kind {leaves[name].kind}" if name in leaves else "there is no such stage"
+            raise CommunicationError(f"prices: compute has seconds of {name!r}, but {why}: name stages that compute, "
+                                     f"of {', '.join(computing) or 'which there are none'}")
+
+
+def _leaf(written: Program, name: str) -> Stage:
+    """A stage by name, or a fused one's part."""
+    return next((leaf for stage in written.stages for leaf in stage.leaves() if leaf.name == name), None
+                ) or written.stage(name)
+
+
 def _lasting(work: Work) -> tuple[Work, ...]:
     return (work,) if work.seconds + work.launch > 0 else ()
 
@@ -115,7 +133,7 @@ def _computed(program: Program, stage: Stage, leaves: Iterable[Stage], prices: P
     made = {leaf.outputs[0]: passes[leaf.name] for leaf in stage.leaves() if leaf.kind not in _FREE}
     for leaf in leaves:
         if leaf.name in prices.compute:
-            seconds += prices.compute[leaf.name] * _amount(program, leaf) / _amount(written, written.stage(leaf.name))
+            seconds += prices.compute[leaf.name] * _amount(program, leaf) / _amount(written, _leaf(written, leaf.name))
         elif leaf.kind == "matmul":
             if prices.flops is None:
                 raise CommunicationError(f"prices: the matmul {leaf.name!r} has no price: give flops, or its seconds "

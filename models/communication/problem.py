@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from weft.models.communication.blocks import UNIT, blocks_of, engines_of
 from weft.models.communication.chains import Chain, chain_sets, in_chunks
 from weft.models.communication.estimates import least, listed
-from weft.models.communication.prices import Engine, Prices, work_of
+from weft.models.communication.prices import Engine, Prices, require_named, work_of
 from weft.models.communication.program import CommunicationError, Program
 from weft.models.communication.schedules import Schedule, schedules
 from weft.models.communication.titles import titles
@@ -67,11 +67,14 @@ def choices_of(program: Program, prices: Prices, counts: Sequence[int] = (1, 2, 
     variants and numbers go that cannot be better than what is left.
 
     Raises :class:`~weft.models.communication.program.CommunicationError` for counts that are none, below 1 or there
-    twice, for a matmul without a price, where every variant holds more than ``held``, and where none takes any time.
+    twice, for a matmul without a price, for seconds of a stage that computes nothing or is not there, where every
+    variant holds more than ``held``, and where none takes any time.
     """
-    if not counts or min(counts) < 1 or len(set(counts)) < len(counts):
+    if not counts or len(set(counts)) < len(counts) or not all(
+            isinstance(count, int) and count >= 1 for count in counts):
         raise CommunicationError(f"chunks: {', '.join(map(str, counts)) or 'nothing'} must be numbers of at least 1, "
                                  "each once")
+    require_named(program, prices)
     complete = True
     if variants is None:
         reached = schedules(program, limit)

@@ -60,6 +60,8 @@ def schedules(program: Program, limit: int = 1024) -> Reached:
     number of passes; where there are more than ``limit``, those that are found by following one way to its end before
     the next.
     """
+    if limit < 1:
+        raise CommunicationError(f"schedules: limit is {limit}, at least the program as it is written is one")
     seen = {_key(program)}
     found: list[Schedule] = []
     rest = [Schedule(program, ())]

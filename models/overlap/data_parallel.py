@@ -99,7 +99,7 @@ def data_parallel(spec: Spec, micro_batches: int | None = None) -> OverlapPlacem
         "data parallel", problem, tuple({GRADIENTS: way, **({BUCKETS: "1"} if BUCKETS in problem.choices else {})}
                                         for way in (ALL_REDUCE, SCATTERED)), count, (gpus,), memory,
         {"static_memory": [static] * len(available), "gpu_memory": list(available)},
-        (*costs.notes, *step.notes))
+        (*costs.notes, *step.notes), step.update)
 
 
 def _groups(spec: Spec) -> list[StageCost]:
@@ -139,12 +139,16 @@ class _Step:
                                                                       - _held(spec, sliced=True))
 
     @property
+    def update(self) -> float:
+        """Seconds of the optimizer on all parameters of one GPU."""
+        return self._update(sum(stage.parameters for stage in self.stages))
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What a reader should know of its costs."""
         name = device_of(self.spec)
-        total = self._update(sum(stage.parameters for stage in self.stages))
         return (("a data parallel step counts the optimizer's update, which steps of other placements leave out: "
-                 f"{total * 1e3:.3g} ms for all parameters" if name is not None else
+                 f"{self.update * 1e3:.3g} ms for all parameters" if name is not None else
                  "the optimizer's update takes no time: the spec names no device whose memory it could pass through"),
                 "collectives take nothing from the computation beside them")
 

@@ -26,6 +26,7 @@ class OverlapPlacement:
     ``micro_batches``: how many of the spec's micro-batches one micro-batch of the problem is. ``gpus``: those that each
     device of the problem that is no lane stands for, in order; ``memory``: what each GPU has for blocks. ``details``:
     what its schedules say of it, lists with an entry for each GPU. ``notes``: what its costs assume.
+    ``update``: seconds of the optimizer's update on all parameters, where its blocks have it.
     """
 
     title: str
@@ -36,6 +37,7 @@ class OverlapPlacement:
     memory: tuple[int, ...]
     details: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    update: float = 0.0
 
     def on_every_gpu(self, problem: Problem) -> Problem:
         """``problem``, of one assignment, with every GPU and its lane written out."""

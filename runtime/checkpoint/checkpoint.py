@@ -101,11 +101,16 @@ class Checkpoints:
         session.barrier("to have read the checkpoint")
         return marker.step
 
+    def due(self, training: Training, step: int) -> bool:
+        """Whether ``training`` is to be saved after batch ``step``."""
+        done = step + 1
+        return bool(self.every) and (not done % self.every or done == training.steps)
+
     def save(self, plan: Plan, session: Session, training: Training, step: int) -> None:
         """Save ``training`` after batch ``step``, if one is due. All ranks must call it together."""
-        done = step + 1
-        if not self.every or (done % self.every and done != training.steps):
+        if not self.due(training, step):
             return
+        done = step + 1
         target = self.folder / f"step-{done:09d}"
         partial = self.folder / f".{target.name}.partial"
         theirs = session.exchange(dict(signatures(training)), f"saving {target}")

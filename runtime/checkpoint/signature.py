@@ -51,7 +51,7 @@ def signed(plan: Plan, factory: Callable[[Plan, int], Training], allowed: Allowe
         raise SignatureError("stages whose function takes a session can only be made when the plan runs, so a plan "
                              "cannot be signed for them: leave --stages out")
     from weft.runtime.ranks.session import SessionError
-    from weft.runtime.train.agreement import facts_of, require_allowed, wiring_of
+    from weft.runtime.train.agreement import Allowed, facts_of, require_allowed, wiring_of
     from weft.runtime.train.tied_parameters import shared_stages
 
     found: dict[str, str] = {}
@@ -62,7 +62,7 @@ def signed(plan: Plan, factory: Callable[[Plan, int], Training], allowed: Allowe
             wiring_of(plan, rank, training)
             found.update(signatures(training))
             facts.append(facts_of(plan, training))
-        require_allowed(plan, facts, allowed, tell)
+        require_allowed(plan, facts, allowed or Allowed(), tell)
     except SessionError as error:
         raise SignatureError(str(error)) from None
     return replace(plan.sharing(shared_stages(rank.holding for rank in facts)), signatures=found)

@@ -88,7 +88,9 @@ class Calls:
         every = mine.new_empty((self.ranks, *mine.shape))
         self.issue(call.stage, lambda: collectives.all_gather(every.view(-1), mine.view(-1), self.group))
         axis = call.axis or 0
-        return every.movedim(0, axis).flatten(axis, axis + 1)
+        found = every.movedim(0, axis).flatten(axis, axis + 1)
+        # Others of a fused stage read it in its shape; a chunk of a row stays one.
+        return found if call.chunk is not None else found.reshape(self.values[call.outputs[0]].shape)
 
     def _reduce(self, call: Call, tensor: Tensor, into: Tensor | None) -> Tensor:
         found, root = _copied(tensor, into), call.attributes["root"]

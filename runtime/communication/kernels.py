@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import TypeAlias
 
 import torch
@@ -42,14 +43,19 @@ def _shifted(bits: Tensor, by: int) -> Tensor:
 
 def _pointwise(call: Call, inputs: Sequence[Tensor]) -> Tensor:
     assert call.function is not None
-    found = call.function(torch, *inputs, **call.attributes)
+    widest = _widest(inputs)  # torch would not have a single number widen a tensor
+    found = call.function(torch, *(tensor.to(widest) for tensor in inputs), **call.attributes)
     assert isinstance(found, Tensor)
-    return found
+    return found.to(widest)
+
+
+def _widest(inputs: Sequence[Tensor]) -> torch.dtype:
+    return reduce(torch.promote_types, (tensor.dtype for tensor in inputs))
 
 
 def _matmul(call: Call, inputs: Sequence[Tensor]) -> Tensor:
     left, right = inputs
-    both = torch.promote_types(left.dtype, right.dtype)
+    both = _widest(inputs)
     return left.to(both) @ right.to(both)
 
 

@@ -13,6 +13,7 @@ from weft.runtime.communication.rules import STATES
 
 __all__ = ["groups_of", "options_in", "require_fitting", "require_options"]
 
+_NUMBER: Any = (Real, Tensor)  # as torch's optimizers have it
 Named = Sequence[tuple[str, nn.Parameter]]
 
 
@@ -42,11 +43,11 @@ def groups_of(named: Named, defaults: Mapping[str, Any],
 
 def _require_values(name: str, options: Mapping[str, Any]) -> None:
     for key in ("lr", "eps", "weight_decay"):
-        if not isinstance(options[key], Real | Tensor) or not 0 <= options[key] < math.inf:
+        if not isinstance(options[key], _NUMBER) or not 0 <= options[key] < math.inf:
             raise ValueError(f"{key} of {name!r} is {options[key]!r}, it must be a number of at least 0")
     betas = options["betas"]
     if not isinstance(betas, tuple | list) or len(betas) != 2 or not all(
-            isinstance(beta, Real | Tensor) and 0 <= beta < 1 for beta in betas):
+            isinstance(beta, _NUMBER) and 0 <= beta < 1 for beta in betas):
         raise ValueError(f"betas of {name!r} are {betas!r}, they must be two numbers of at least 0 and less than 1")
 
 

@@ -143,9 +143,16 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._next = 0
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget all gradients, those whose sums are under way too; these on all ranks alike."""
+        """Forget all gradients, those whose sums are under way too.
+
+        After a backward, or a part of one that failed, all ranks call it together, and each must have made some
+        gradients: those that are missing are taken to be 0, so that all ranks end the same sums.
+        """
         for parameter in self._bucket_of:
             parameter.grad = None
+        if any(any(bucket.came) for bucket in self.buckets):
+            for bucket in self.buckets[self._next:]:
+                self._start_sum(bucket)
         for bucket in self.buckets:
             if bucket.summing is not None:
                 bucket.summing.pending.wait()

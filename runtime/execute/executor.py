@@ -105,8 +105,15 @@ class Executor:
         ``together``: all ranks begin at one moment, as the first run must and a run whose times are held against the
         plan should. Otherwise a rank begins when it comes to it, and messages are all it waits for: that saves what
         meeting costs, some milliseconds. All ranks must say the same. Raises ``ConnectionError`` if another rank is
-        gone, and what the worker raises.
+        gone, what the worker raises, and :class:`~weft.runtime.ranks.session.SessionError` where a message cannot be
+        carried.
         """
+        try:
+            return self._run(together)
+        except TransportError as error:
+            raise SessionError(str(error)) from None
+
+    def _run(self, together: bool) -> list[Measured]:
         batch = Batch(stopwatch(self.session))
         if together:
             self.begun = self.session.common_start()

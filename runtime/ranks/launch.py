@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import subprocess
 import tempfile
@@ -65,8 +66,19 @@ def launch_local(ranks: int, command: Sequence[str], *, timeout: float, environm
         return ended
 
 
+#: Below the ports that systems give to connections, which would take one between its choice and its use.
+_PORTS = range(12_000, 32_000)
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port at which nobody listens now, and which no connection is given."""
+    draw = random.SystemRandom()  # not the one that a training has seeded: launchers beside each other would meet
+    for port in (*draw.sample(_PORTS, 50), 0):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            found: int = probe.getsockname()[1]
+            return found
+    raise OSError("no port of 127.0.0.1 is free")

@@ -58,7 +58,7 @@ class Trainer:
         except SignatureError as error:
             raise SessionError(str(error)) from None
         worker = Stages(plan, session, training)
-        require_agreement(plan, session, training, allowed or Allowed())
+        require_agreement(plan, session, training, allowed)
         return cls(worker, Reduction(plan, session, training, worker.folding))
 
     @property

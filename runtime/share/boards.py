@@ -2,12 +2,14 @@
 
 A board is a row of numbers and a lock. Several processes have it in a file that each maps into its memory; each holds
 a lock of the operating system on a file of its own, which comes free when it ends, however it ends: so the others learn
-of a process that was killed, and no number is left to guess whose it was.
+of a process that was killed, and no number is left to guess whose it was. A process that is stopped, and not ended,
+keeps its turn: who waits for it says so.
 """
 
 from __future__ import annotations
 
 import fcntl
+import math
 import mmap
 import os
 import sys
@@ -67,12 +69,16 @@ class LocalBoard:
 class FileBoard:
     """A board for the processes of several ``jobs`` on one rank, in the file ``path``; ``digest`` says of which plan.
 
-    A job of which no process has come within ``patience`` seconds counts as gone. Raises ``ValueError`` for a file that
-    is of another plan.
+    A job of which no process has come within ``patience`` seconds counts as gone. Where nothing changes for
+    ``told_after`` seconds, who waits says on standard error for whom, and again after as long. Whoever cannot hold the
+    board within ``within`` seconds, as a process is stopped that does, gets a ``TimeoutError``.
+
+    Raises ``ValueError`` for a file that is of another plan.
     """
 
-    def __init__(self, path: Path, count: int, digest: str, jobs: Sequence[str], patience: float) -> None:
-        self.path, self.jobs, self.patience = path, jobs, patience
+    def __init__(self, path: Path, count: int, digest: str, jobs: Sequence[str], patience: float, *,
+                 told_after: float = 60.0, within: float = math.inf) -> None:
+        self.path, self.jobs, self.patience, self.told_after, self.within = path, jobs, patience, told_after, within
         self._mark = digest.encode()[:_HEAD].ljust(_HEAD)
         self._thread = threading.RLock()  # the file's lock is the process's, not the thread's
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -81,7 +87,7 @@ class FileBoard:
         self._waiting_since: dict[int, float] = {}
         size = _HEAD + 8 * count
         with self._file_locked():
-            if not os.fstat(self._file).st_size:
+            if not any(os.pread(self._file, _HEAD, 0)):  # new, or of one that was killed before the next two lines
                 os.ftruncate(self._file, size)
                 os.pwrite(self._file, self._mark, 0)
             same = os.fstat(self._file).st_size == size and os.pread(self._file, _HEAD, 0) == self._mark
@@ -115,14 +121,14 @@ class FileBoard:
             yield
 
     def wait(self, blockers: Callable[[], Collection[int]]) -> Collection[int]:
-        pause, looked = _FIRST, time.monotonic()
+        pause, looked, told = _FIRST, time.monotonic(), time.monotonic()
         before = bytes(self.cells)
         while True:
             fcntl.flock(self._file, fcntl.LOCK_UN)
             self._thread.release()
             time.sleep(pause)
             self._thread.acquire()
-            fcntl.flock(self._file, fcntl.LOCK_EX)
+            self._take()
             if bytes(self.cells) != before:
                 return ()
             pause = min(2 * pause, _LONGEST)
@@ -130,9 +136,18 @@ class FileBoard:
                 looked = time.monotonic()
                 if gone := [job for job in blockers() if self._is_gone(job)]:
                     return gone
+            if time.monotonic() - told > self.told_after:
+                told = time.monotonic()
+                whose = " and ".join(self.jobs[job] for job in sorted(blockers()))
+                self._say(f"has waited for {self.told_after:g} s for the turn of job {whose}: its process is at "
+                          "something long, or stopped")
 
     def changed(self) -> None:
         """Others look by themselves."""
+
+    def _say(self, what: str) -> None:
+        own = "" if self._own is None else f"job {self.jobs[self._own]} "
+        sys.stderr.write(f"weft: {self.path.stem}: {own}{what}\n")
 
     def _is_gone(self, job: int) -> bool:
         state = self.cells[len(self.cells) - len(self.jobs) + job]
@@ -161,9 +176,29 @@ class FileBoard:
     def _alive_path(self, job: int) -> Path:
         return self.path.with_suffix(f".{job}.alive")
 
+    def _take(self) -> None:
+        """Lock the file. Nobody keeps it for longer than a look, unless stopped just then: so looks are enough."""
+        began, pause = time.monotonic(), _FIRST
+        told = began
+        while True:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                pass
+            now = time.monotonic()
+            if now - began > self.within:
+                raise TimeoutError(f"{self.path}: a process that holds it does not let go of it")
+            if now - told > self.told_after:
+                told = now
+                self._say(f"has waited for {self.told_after:g} s for a process to let go of {self.path}: one is "
+                          "stopped")
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST)
+
     @contextmanager
     def _file_locked(self) -> Iterator[None]:
-        fcntl.flock(self._file, fcntl.LOCK_EX)
+        self._take()
         try:
             yield
         finally:

@@ -54,7 +54,7 @@ class DataParallelRunner(JobRunner):
                 self.executor.run(together=False)
                 self._await([(entry.name, step - self.first) for entry in self.job.sums])
                 loss = self.trainer.worker.loss()
-                self.trainer.end(self.session, self.training, self.step)
+                self._finish()
                 self.add(loss)
                 self.save(step)
         except JobOver:
@@ -68,6 +68,24 @@ class DataParallelRunner(JobRunner):
             self.turns.end(self.job.name, self.computing)
             self.ended_at = self.session.now()
             self.session.watch.rest()
+
+    def _finish(self) -> None:
+        """End the batch. Where it is to be saved and a rank cannot end it, the job is over on all of them: then none is
+        left before a sum, or in the saving."""
+        error: Exception | None = None
+        try:
+            self.trainer.end(self.session, self.training, self.step)
+        except ConnectionError:
+            raise
+        except Exception as found:
+            error = found
+        well = self.may_save(error is None, self.step, self.session.counterparts())
+        if not well:
+            self._end()
+        if error is not None:
+            raise error
+        if not well:
+            raise JobOver(self.job.name)
 
     def _sum(self) -> None:
         lanes: set[int] = {device for entry in self.job.sums for device in self.held[entry.name]}
@@ -106,9 +124,11 @@ class DataParallelRunner(JobRunner):
         :class:`~weft.runtime.share.turns.JobOver` once the job is over on all ranks."""
         self.session.watch.rest()
         with self._changed:
-            while not (all(key in self._done for key in keys) or (or_fault and self.fault is not None)):
-                if self._over:
+            while True:
+                if self._over:  # before a fault: no rank comes to the next sum then
                     raise JobOver(self.job.name)
+                if all(key in self._done for key in keys) or (or_fault and self.fault is not None):
+                    return
                 self._changed.wait()
 
     def _fail(self, error: BaseException) -> None:

@@ -134,11 +134,22 @@ class JobRunner(ABC):
         stopped_by = self.options.stopped_by
         if self.fault is None and stopped_by is not None and stopped_by.exists():
             self.fail(f"stopped by {stopped_by}")
-        well = torch.tensor([self.fault is None], dtype=torch.int32)
+        return self.all_say(self.fault is None, what, group)
+
+    def all_say(self, well: bool, what: str, group: dist.ProcessGroup | None) -> bool:
+        """Whether all ranks of ``group`` say ``well``."""
+        said = torch.tensor([well], dtype=torch.int32)
         self.session.watch.doing(f"waiting for the other ranks before {what} of job {self.job.name}",
                                  self.job.ranks if self.session.members is not None else ())
-        dist.all_reduce(well, op=dist.ReduceOp.MIN, group=group)
-        return bool(well.item())
+        dist.all_reduce(said, op=dist.ReduceOp.MIN, group=group)
+        return bool(said.item())
+
+    def may_save(self, well: bool, step: int, group: dist.ProcessGroup | None) -> bool:
+        """Whether batch ``step`` ended ``well`` on all ranks of ``group``, where it is to be saved: one with a fault
+        does not come to what all do together there."""
+        checkpoints = self.options.checkpoints
+        return checkpoints is None or not checkpoints.due(self.training, step) or self.all_say(
+            well, f"saving batch {step}", group)
 
     def save(self, step: int) -> None:
         """Save the training after batch ``step``, if that is due. Where it cannot be, this process ends: its other

@@ -3,6 +3,8 @@
 A process a rank of each job, with a rendezvous, process groups and a watchdog of the job's own; on each rank the jobs'
 processes take turns over a board in shared memory (:mod:`weft.runtime.share.boards`). This process starts them, waits,
 and puts together what they came to.
+
+A process that is stopped and not ended (SIGSTOP) is ended after half of the timeout, as others wait for its turns.
 """
 
 from __future__ import annotations
@@ -14,11 +16,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 from weft.runtime.plan.plan import Plan
 from weft.runtime.ranks.launch import free_port
@@ -31,6 +36,10 @@ __all__ = ["Worker", "replay_in_processes"]
 
 #: Seconds between two looks at the processes.
 _LOOK = 0.02
+#: Seconds for which a board may be held by another process until this one looks after the others again.
+_WITHIN = 0.5
+#: Seconds that the processes of a job have to say what they were at, once one of them was killed.
+_REST = 3.0
 _ERRORS = 2  # standard error: what jobs print is not this process's output
 _SHARED_MEMORY = Path("/dev/shm")
 _PDEATHSIG = 1  # of prctl(2): the signal that a process gets when the one that started it ends
@@ -63,12 +72,12 @@ def replay_in_processes(plan_path: str | os.PathLike[str], options: SharedOption
         raise ReplayError("--job and --turns are for one job that is started by itself, not with --processes job")
     plan, jobs = checked_shared(name, options)
     where = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="weft-turns-", dir=where) as made:
+    with _stopped_by_signals(), tempfile.TemporaryDirectory(prefix="weft-turns-", dir=where) as made:
         folder = Path(made)
         with _workers(name, jobs, options, folder) as workers:
             if beside is not None:
                 beside(workers, folder)
-            ends = _wait(plan, jobs, workers, folder)
+            ends = _wait(plan, jobs, workers, folder, options.timeout)
         told = tuple(_told(job, folder, [(worker, ends[worker.job, worker.number]) for worker in workers
                                          if worker.job == job.name]) for job in jobs)
     scale = options.time_scale * (seconds_in_unit(plan) or 1.0) if options.stretched else 0.0
@@ -99,22 +108,87 @@ def _workers(name: str, jobs: Sequence[JobPlan], options: SharedOptions, folder:
             worker.process.wait()
 
 
-def _wait(plan: Plan, jobs: tuple[JobPlan, ...], workers: Sequence[Worker], folder: Path
+@contextmanager
+def _stopped_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP are taken for Ctrl-C: no process and no folder is left. In the main thread only."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)  # what is left to do takes no time
+        raise KeyboardInterrupt
+
+    before = {number: handler for number in (signal.SIGTERM, signal.SIGHUP)
+              if (handler := signal.getsignal(number)) is not signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _wait(plan: Plan, jobs: tuple[JobPlan, ...], workers: Sequence[Worker], folder: Path, timeout: float
           ) -> Mapping[tuple[str, int], tuple[float, int]]:
     """When each process ended, and with which code. Whatever turns it had come free: it may have ended before it could
-    say that it was there."""
+    say that it was there. One that is stopped for half of ``timeout`` is ended, before others that wait for its turns
+    give up."""
     ends: dict[tuple[str, int], tuple[float, int]] = {}
+    stopped: dict[Worker, float] = {}
     while len(ends) < len(workers):
         time.sleep(_LOOK)
+        for worker in workers:
+            _end_stopped(worker, stopped, timeout / 2)
+        _end_rest(workers, ends, timeout)
         for worker in workers:
             code = worker.process.poll()
             if code is None or (worker.job, worker.number) in ends:
                 continue
-            ends[worker.job, worker.number] = time.monotonic(), code
-            turns, board = turns_of(plan, jobs, worker.rank, folder, patience=0.0)
-            with closing(board):
-                turns.leave(worker.job)
+            ended = time.monotonic()
+            with suppress(TimeoutError):  # one is stopped that holds the board: until it has been ended
+                turns, board = turns_of(plan, jobs, worker.rank, folder, patience=0.0, within=_WITHIN)
+                with closing(board):
+                    turns.leave(worker.job)
+                ends[worker.job, worker.number] = ended, code
     return ends
+
+
+def _end_rest(workers: Sequence[Worker], ends: Mapping[tuple[str, int], tuple[float, int]], timeout: float) -> None:
+    """End what is left of jobs of which a process was killed, if it has not ended by itself: it would wait for the dead
+    one up to its own timeout, and other jobs for its turns as long."""
+    killed: dict[str, float] = {}
+    for (job, _), (when, code) in ends.items():
+        if code < 0:
+            killed[job] = min(when, killed.get(job, when))
+    for worker in workers:
+        if worker.job in killed and time.monotonic() - killed[worker.job] > min(_REST, timeout / 4) and (
+                worker.process.returncode is None):
+            worker.process.kill()
+
+
+def _end_stopped(worker: Worker, stopped: dict[Worker, float], patience: float) -> None:
+    """Say that ``worker`` is stopped (SIGSTOP), and end it where it has been for ``patience`` seconds. ``stopped``:
+    since when each is. Where the system does not tell, the others say for whom they wait."""
+    if sys.platform == "win32" or not hasattr(os, "waitid") or worker.process.returncode is not None:
+        return
+    try:
+        news = os.waitid(os.P_PID, worker.process.pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
+    except ChildProcessError:
+        return
+    who = f"weft: rank {worker.rank} of job {worker.job}"
+    if news is not None and news.si_code == os.CLD_CONTINUED:
+        stopped.pop(worker, None)
+    elif news is not None:
+        stopped[worker] = time.monotonic()
+        sys.stderr.write(f"{who} is stopped ({_signal(news.si_status)}): it is ended after {patience:g} s, as others "
+                         "wait for its turns\n")
+    if worker in stopped and time.monotonic() - stopped[worker] > patience:
+        del stopped[worker]
+        sys.stderr.write(f"{who} was stopped for {patience:g} s: it is ended\n")
+        worker.process.kill()
 
 
 def _told(job: JobPlan, folder: Path, ends: Sequence[tuple[Worker, tuple[float, int]]]) -> JobRun:

@@ -8,6 +8,7 @@ with other jobs' through a folder of the machine; so it may be killed, and is th
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import time
@@ -120,16 +121,21 @@ def replay_job(plan_path: str | os.PathLike[str], options: SharedOptions) -> Sha
                             stop_folder=_folder(options.stop_folder))
             turns.leave(job.name)
     if found is not None:
-        result_path(folder, job.name).write_text(json.dumps(asdict(found.jobs[0])))
+        result = result_path(folder, job.name)
+        partial = result.with_suffix(".partial")  # whoever is killed while it writes has written nothing
+        partial.write_text(json.dumps(asdict(found.jobs[0])))
+        partial.replace(result)
     return found
 
 
-def turns_of(plan: Plan, jobs: tuple[JobPlan, ...], rank: int, folder: Path, patience: float
-             ) -> tuple[Turns, FileBoard]:
-    """The turns of ``rank`` on the board in ``folder``. Raises ``ValueError`` where it is of another plan."""
+def turns_of(plan: Plan, jobs: tuple[JobPlan, ...], rank: int, folder: Path, patience: float, *,
+             told_after: float = math.inf, within: float = math.inf) -> tuple[Turns, FileBoard]:
+    """The turns of ``rank`` on the board in ``folder``, whose waits are those of
+    :class:`~weft.runtime.share.boards.FileBoard`. Raises ``ValueError`` where it is of another plan."""
     orders = orders_of(plan, rank)
     counts = {job.name: job.batches * job.size for job in jobs}
-    board = FileBoard(folder / f"rank{rank}.turns", cells_of(orders, list(counts)), plan.digest, list(counts), patience)
+    board = FileBoard(folder / f"rank{rank}.turns", cells_of(orders, list(counts)), plan.digest, list(counts), patience,
+                      told_after=told_after, within=within)
     return Turns(orders, counts, board), board
 
 
@@ -140,11 +146,11 @@ def _come(plan: Plan, job: JobPlan, rank: int, options: SharedOptions) -> tuple[
     folder = _folder(options.turns)
     assert folder is not None
     try:
-        turns, board = turns_of(plan, jobs, rank, folder, max(options.timeout, PATIENCE))
+        turns, board = turns_of(plan, jobs, rank, folder, max(options.timeout, PATIENCE), told_after=options.timeout)
         board.hold([other.name for other in jobs].index(job.name))
         if not turns.come(job.name):
-            raise ValueError(f"{folder}: the job {job.name} was there before, and its turns are over: give each run a "
-                             "folder of its own")
+            raise ValueError(f"{folder}: the job {job.name} was there before, or came so late that the others went on "
+                             "without it: its turns are over; give each run a folder of its own")
     except (OSError, ValueError) as error:
         raise SessionError(str(error)) from None
     return turns, board
@@ -239,6 +245,8 @@ def _require_saving(options: SharedOptions) -> None:
         raise ReplayError("--checkpoint-every and --resume need --checkpoint FOLDER")
     if options.checkpoint is not None and not (options.checkpoint_every or options.resume):
         raise ReplayError("--checkpoint needs --checkpoint-every N, or --resume")
+    if options.turns is not None and options.job is None:
+        raise ReplayError("--turns is for one job that is started by itself: it needs --job JOB")
     if options.job is not None and options.turns is None:
         raise ReplayError("--job needs --turns FOLDER, which the processes of all jobs on this machine share")
 

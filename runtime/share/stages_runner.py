@@ -93,7 +93,10 @@ class StagesRunner(JobRunner):
         for instruction in self.reduces:
             self.trainer.gradients.start(instruction)
         self.guard(self._finish)
-        self.add(loss)
+        if self.fault is None:  # a batch that no optimizer stepped after is not made
+            self.add(loss)
+        if not self.may_save(self.fault is None, self.step, self.session.members):
+            return False
         if self.fault is None:  # where this rank has one, all know before the next batch counts
             self.save(self.step)
         return True

@@ -89,7 +89,7 @@ def wiring_of(plan: Plan, rank: int, training: Training) -> Wiring:
     return wiring
 
 
-def require_agreement(plan: Plan, session: Session, training: Training, allowed: Allowed) -> None:
+def require_agreement(plan: Plan, session: Session, training: Training, allowed: Allowed | None) -> None:
     """Compare what the ranks will run with the plan. All ranks must call it together, on a training that
     :func:`wiring_of` has accepted.
 
@@ -106,11 +106,11 @@ def require_agreement(plan: Plan, session: Session, training: Training, allowed:
 
 def require_allowed(plan: Plan, found: Sequence[RankFacts], allowed: Allowed | None,
                     tell: Callable[[str], None]) -> None:
-    """Call ``tell`` with each of the :func:`differences` that is ``allowed``. Raises
+    """Call ``tell`` with each of the :func:`differences` that is ``allowed`` (``None``: nobody can allow any). Raises
     :class:`~weft.runtime.ranks.session.SessionError` for the first that is not."""
     for sentence, flag in differences(plan, found):
         if not getattr(allowed or Allowed(), flag):
-            raise SessionError(f"{sentence}, or go on with {_OPTIONS[flag]}")
+            raise SessionError(sentence if allowed is None else f"{sentence}, or go on with {_OPTIONS[flag]}")
         tell(sentence)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from weft.runtime.plan.buffers import Layout, Part
 
-__all__ = ["ALIGNED", "allocate", "layout_of", "view", "whole"]
+__all__ = ["ALIGNED", "allocate", "can_go_as_it_lies", "layout_of", "view", "whole"]
 
 ALIGNED = 64  # bytes: a cache line, and what vector instructions like
 
@@ -18,6 +18,12 @@ ALIGNED = 64  # bytes: a cache line, and what vector instructions like
 def whole(size: int) -> int:
     """``size`` in whole lines."""
     return -(-size // ALIGNED) * ALIGNED
+
+
+def can_go_as_it_lies(tensor: Tensor) -> bool:
+    """Whether the bytes of ``tensor`` are its numbers in order: it is in one piece, and not a view that torch has to
+    conjugate or to negate where it reads it."""
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def layout_of(tensors: Mapping[str, tuple[Sequence[int | None], torch.dtype]]) -> Layout:

@@ -1,20 +1,26 @@
 """Waiting for a counter in shared memory: the system wakes whoever sleeps on it (Linux ``futex``).
 
-A rank that waits for a message costs nothing so, and goes on when it is there, not when it looks next.
+A rank that waits for a message costs nothing so, and goes on when it is there, not when it looks next. Where the system
+has no such call, or a sandbox forbids it, a sleep is a short nap.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import platform
+import time
 from typing import Any
 
 __all__ = ["Sleeper"]
 
-#: The call's number on x86-64, the one machine whose processes share memory here.
-_NUMBER = 202 if platform.machine().lower() in ("x86_64", "amd64") else None
+#: The call's number on x86-64, the one machine whose processes share memory here. (Each kind of machine has its own.)
+_NUMBER = 202 if platform.machine().lower() in ("x86_64", "amd64") and ctypes.sizeof(ctypes.c_void_p) == 8 else None
 _WAIT, _WAKE = 0, 1
 _EVERYONE = 2**31 - 1
+#: What the call says of a sleep that was one, or was not necessary.
+_SLEPT = frozenset({0, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT})
+NAP = 200e-6  # seconds
 
 
 class _Span(ctypes.Structure):
@@ -24,6 +30,13 @@ class _Span(ctypes.Structure):
 
 
 _CALL: Any = getattr(ctypes.CDLL(None, use_errno=True), "syscall", None)
+
+
+def _call(*arguments: Any) -> int:
+    """What the call says: 0, or the number of an error."""
+    if _CALL is None or _NUMBER is None:
+        return errno.ENOSYS
+    return ctypes.get_errno() if _CALL(_NUMBER, *arguments) < 0 else 0
 
 
 class Sleeper:
@@ -36,8 +49,9 @@ class Sleeper:
     def sleep(self, count: int, seconds: float) -> None:
         """Sleep while the counter is ``count``, until somebody wakes this or for so many ``seconds``; perhaps less."""
         span = _Span(int(seconds), int(seconds % 1 * 1e9))
-        _CALL(_NUMBER, self._address, _WAIT, ctypes.c_uint32(count % 2**32), ctypes.byref(span), None, 0)
+        if _call(self._address, _WAIT, ctypes.c_uint32(count % 2**32), ctypes.byref(span), None, 0) not in _SLEPT:
+            time.sleep(min(seconds, NAP))
 
     def wake(self) -> None:
         """Wake all that sleep here: the counter has changed."""
-        _CALL(_NUMBER, self._address, _WAKE, _EVERYONE, None, None, 0)
+        _call(self._address, _WAKE, _EVERYONE, None, None, 0)

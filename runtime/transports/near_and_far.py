@@ -25,12 +25,18 @@ from weft.runtime.transports.shared_memory import can_share, share
 
 __all__ = ["NearAndFar", "by_host", "host", "memory_of", "split"]
 
+
 class NearAndFar:
     """``near`` carries the messages of ``near_table``, ``far`` all others."""
 
     def __init__(self, near: OneSided, near_table: BufferTable, far: ProcessGroupTransport) -> None:
         self.near, self.far = near, far
         self._near = {*near_table.receives, *near_table.sends}
+
+    @property
+    def staging(self) -> list[Tensor]:
+        """The buffers that messages to other hosts have been copied to, as far as there are any."""
+        return self.far.staging
 
     def slot(self, landing: Landing) -> Parcel:
         return self._way(landing).slot(landing)
@@ -55,7 +61,8 @@ def by_host(session: Session, tables: Sequence[BufferTable], backend: str) -> Tr
     hosts = session.exchange(host(), "comparing hosts")
     halves = [split(rank, table, hosts) for rank, table in enumerate(tables)]
     near, far = [half[0] for half in halves], [half[1] for half in halves]
-    if session.device.type == "cpu" and any(table.sends for table in near):
+    # Where one host shares no memory its ranks cannot take part in making any.
+    if session.device.type == "cpu" and None not in hosts and any(table.sends for table in near):
         try:
             shared = share(session, near)
         except TransportError:  # on all ranks

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from weft.runtime.plan.buffers import BufferTable, Landing, Staging
 from weft.runtime.ranks.session import Session
-from weft.runtime.transports.buffer_tensors import allocate, view
+from weft.runtime.transports.buffer_tensors import allocate, can_go_as_it_lies, view
 from weft.runtime.transports.interface import Parcel, Transfer, TransportError
 from weft.runtime.transports.two_messages import TwoMessages
 
@@ -107,7 +107,7 @@ class ProcessGroupTransport:
         begin, names = group.send, [part.name for part in message.layout.parts]
 
         def send(parcel: Parcel) -> Transfer:
-            if not all(tensor.is_contiguous() for tensor in parcel.values()):
+            if not all(map(can_go_as_it_lies, parcel.values())):
                 parcel = {name: place.copy_(parcel[name]) for name, place in self._staged(message).items()}
             try:
                 return _Begun(peer, [begin([_carried(parcel[name])], number, 0) for name in names], on_gpu, parcel)

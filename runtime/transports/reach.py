@@ -20,10 +20,11 @@ import torch
 from torch import Tensor
 
 from weft.runtime.plan.buffers import Staging
-from weft.runtime.transports.buffer_tensors import whole
+from weft.runtime.transports.buffer_tensors import can_go_as_it_lies, whole
 from weft.runtime.transports.description import Growing
 from weft.runtime.transports.interface import TransportError
 from weft.runtime.transports.one_sided_reads import Offer
+from weft.runtime.transports.peers import beginning
 
 __all__ = ["OwnHost", "can_read", "copy_from"]
 
@@ -74,10 +75,11 @@ class _File:
             size = max(size, 2 * len(self.memory), mmap.PAGESIZE)
             try:
                 os.posix_fallocate(self.number, 0, size)
+                mapped = mmap.mmap(self.number, size)
             except OSError as error:
                 raise TransportError(f"--transport shared: cannot have {size} bytes of shared memory for a message of "
                                      f"unknown shape: {error.strerror}") from None
-            self.memory = torch.frombuffer(mmap.mmap(self.number, size), dtype=torch.uint8)
+            self.memory = torch.frombuffer(mapped, dtype=torch.uint8)
         return self.memory
 
 
@@ -99,7 +101,7 @@ class OwnHost:
             file = self._files[message.slot]
             memory = file.room(size)
             return Offer(_copied(tensors, memory), file.number, memory.data_ptr())
-        if all(tensor.is_contiguous() for tensor in tensors):
+        if all(map(can_go_as_it_lies, tensors)):
             return Offer(tensors)
         staging = self._staging.setdefault(message.slot, Growing(torch.device("cpu")))
         return Offer(_copied(tensors, staging.room(size)))
@@ -111,8 +113,11 @@ class OwnHost:
                 flat.copy_(self._file(peer, file, address + into.nbytes)[address:address + into.nbytes])
             else:
                 copy_from(self._processes[peer], address, into.data_ptr(), into.nbytes)
-        except (ProcessLookupError, FileNotFoundError):
-            raise ConnectionError(f"lost rank {peer} (its process has ended)") from None
+        except OSError as error:
+            if beginning(self._processes[peer]) is None:
+                raise ConnectionError(f"lost rank {peer} (its process has ended)") from None
+            raise TransportError(f"rank {peer}'s memory cannot be read from here any more ({error.strerror}): its "
+                                 "process must not change its user, or whether others may trace it") from None
 
     def close(self) -> None:
         for file in self._files.values():

@@ -14,12 +14,12 @@ import mmap
 import os
 import platform
 import secrets
-import select
 import time
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
+from torch import Tensor
 
 from weft.runtime.plan.buffers import BufferTable, Landing, Staging
 from weft.runtime.ranks.session import Session
@@ -29,6 +29,7 @@ from weft.runtime.transports.gpu_slots import GpuSlots, IpcSlots
 from weft.runtime.transports.interface import Parcel, TransportError
 from weft.runtime.transports.one_sided import OneSided
 from weft.runtime.transports.one_sided_reads import Reads, note_words
+from weft.runtime.transports.peers import Processes
 from weft.runtime.transports.reach import OwnHost, can_read
 
 __all__ = ["can_share", "matching", "share"]
@@ -148,7 +149,7 @@ def share(session: Session, tables: Sequence[BufferTable], link: tuple[float, fl
                                    if not landing.layout.is_known},
                   {message: memories.note(message.peer, landing) for message, landing in targets.items()
                    if not landing.layout.is_known}, OwnHost(memories.pids, memories.readers))
-    processes = _Processes(memories.pids)
+    processes = Processes(memories.pids)
     return OneSided(slots, remote, {peer: memories.lane(rank, peer) for peer in memories.pids},
                     {peer: memories.lane(peer, rank) for peer in memories.pids}, processes.alive,
                     closed=processes.close, reads=reads)
@@ -178,6 +179,8 @@ class _Memories:
             trouble = str(error)
         address = torch.frombuffer(own, dtype=torch.uint8).data_ptr()
         found = session.exchange((trouble, os.getpid(), file, token, address), "sharing memory")
+        if any(said for said, *_ in found):
+            _close(file)  # the memory is gone with it
         _require_none(said for said, *_ in found)
         peers = {landing.peer for landing in table.receives} | {message.peer for message in table.sends}
         self.pids = {peer: found[peer][1] for peer in sorted(peers)}
@@ -192,7 +195,7 @@ class _Memories:
             if can_read(pid, its_address, its_token):
                 readable.add(peer)
         mapped = session.exchange((trouble, readable), "sharing memory")
-        os.close(file)  # all ranks have mapped what they need
+        _close(file)  # all ranks have mapped what they need
         _require_none(said for said, _ in mapped)
         self.readers = {peer for peer in self.pids if rank in mapped[peer][1]}
 
@@ -200,8 +203,8 @@ class _Memories:
         """Where ``landing`` lands in the memory of rank ``owner``."""
         if self._gpu_slots is not None:
             return view(self._gpu_slots.at(owner, landing.slot), landing.layout)
-        return view(torch.frombuffer(self._memories[owner], dtype=torch.uint8, count=landing.layout.size,
-                                     offset=self._shape(owner).slots[landing.slot]), landing.layout)
+        return view(_bytes(self._memories[owner], self._shape(owner).slots[landing.slot], landing.layout.size),
+                    landing.layout)
 
     def note(self, owner: int, landing: Landing) -> _Note:
         """What is said of ``landing``, in the memory of rank ``owner``."""
@@ -220,6 +223,12 @@ class _Memories:
         return _Shape(self._tables[owner], self._world, self._gpu_slots is not None)
 
 
+def _bytes(memory: memoryview, start: int, size: int) -> Tensor:
+    """So many bytes of ``memory``: none too, for messages that are empty."""
+    return torch.frombuffer(memory, dtype=torch.uint8, count=size, offset=start) if size else torch.empty(
+        0, dtype=torch.uint8)
+
+
 def _require_none(troubles: Iterable[str]) -> None:
     """Raise the first of all ranks' troubles, if there is one."""
     if (trouble := next(filter(None, troubles), None)) is not None:
@@ -228,16 +237,23 @@ def _require_none(troubles: Iterable[str]) -> None:
 
 def _own_memory(rank: int, size: int, token: bytes) -> tuple[int, mmap.mmap]:
     """A new file of ``size`` bytes in memory, and its mapping, which begins with ``token``."""
-    file = os.memfd_create("weft")
+    file = -1
     try:
+        file = os.memfd_create("weft")
         os.posix_fallocate(file, 0, size)
+        own = mmap.mmap(file, size)
     except OSError as error:
-        os.close(file)
+        _close(file)
         raise TransportError(f"--transport shared: rank {rank} cannot have {size} bytes of shared memory: "
                              f"{error.strerror}") from None
-    own = mmap.mmap(file, size)
     own[:len(token)] = token
     return file, own
+
+
+def _close(file: int) -> None:
+    """Close ``file``, if there is one (-1: none)."""
+    if file >= 0:
+        os.close(file)
 
 
 def matching(rank: int, tables: Sequence[BufferTable]) -> dict[Staging, Landing]:
@@ -258,23 +274,3 @@ def _map(peer: int, pid: int, file: int, token: bytes, shape: _Shape) -> mmap.mm
     if memory[:len(token)] != token:
         raise TransportError(trouble)
     return memory
-
-
-class _Processes:
-    """Those of the peers, by handles that do not mistake a later process for one of them."""
-
-    def __init__(self, pids: Mapping[int, int]) -> None:
-        self._handles = {peer: os.pidfd_open(pid) for peer, pid in pids.items()}
-        self._polls = {peer: select.poll() for peer in pids}
-        for peer, handle in self._handles.items():
-            self._polls[peer].register(handle, select.POLLIN)
-
-    def alive(self, peer: int) -> bool:
-        """Whether the process of ``peer`` still runs."""
-        return not self._polls[peer].poll(0)
-
-    def close(self) -> None:
-        """Give the handles back."""
-        for handle in self._handles.values():
-            os.close(handle)
-        self._handles.clear()

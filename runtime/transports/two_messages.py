@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from weft.runtime.plan.buffers import BufferTable, Landing, Staging
-from weft.runtime.transports.buffer_tensors import whole
+from weft.runtime.transports.buffer_tensors import can_go_as_it_lies, whole
 from weft.runtime.transports.description import Growing, describe, described, rest_of, words_of
 from weft.runtime.transports.interface import Parcel, Transfer
 
@@ -99,7 +99,7 @@ class _Taken:
 
 def contiguous(parcel: Parcel, staging: Growing) -> Parcel:
     """``parcel``, or where one of its tensors does not lie in one piece, a copy in ``staging``."""
-    if all(tensor.is_contiguous() for tensor in parcel.values()):
+    if all(map(can_go_as_it_lies, parcel.values())):
         return parcel
     memory, start, found = staging.room(sum(whole(tensor.nbytes) for tensor in parcel.values())), 0, {}
     for name, tensor in parcel.items():

@@ -199,13 +199,19 @@ def _memory_stage(devices: int) -> _Shape:
 
 def _overlap(value: Any, where: str) -> None:
     """Why there is nothing to overlap, or what it brings."""
-    if isinstance(value, dict) and "nothing" in value:
-        _text(value["nothing"], f"{where}: nothing")
-        return
+    for why in ("nothing", "not_searched"):
+        if isinstance(value, dict) and why in value:
+            _text(value[why], f"{where}: {why}")
+            return
     shapes: dict[str, _Shape] = {
         "taken": _flag, "with": _at_least_0, "without": _either(_null, _at_least_0), "bound": _at_least_0,
         "best_without_options": _either(_null, _at_least_0), "bound_over_placements": _at_least_0}
-    _object(None, **shapes)(value, where)
+    _object({"nothing_fits": _flag, "update": _at_least_0}, **shapes)(value, where)
+
+
+def _unit(value: Any, where: str) -> None:
+    if value not in UNITS:
+        raise FormatError(f"{where} is {show(value)}, it must be one of {', '.join(UNITS)}")
 
 
 def _calls(value: Any, where: str) -> None:
@@ -213,6 +219,8 @@ def _calls(value: Any, where: str) -> None:
     _at_least_0(value, where)
 
 
+#: What a micro-batch of a schedule may be, where it is none of the spec's: all of a step, or two side by side.
+UNITS = ("step", "pair")
 #: Lists with an entry for each stage of the placement.
 _PER_STAGE = ("layers_of_stage", "gpus_of_stage", "tensor_parallel", "co_shard")
 
@@ -223,7 +231,7 @@ _PLAIN: Mapping[str, _Shape] = {
     **dict.fromkeys(("steady_bound", "repetend_period", "repetend_period_bound", "bound_over_placements",
                      "bound_over_any_placement", "latency", "latency_bound", "latency_period", "span", "span_bound"),
                     _at_least_0),
-    "objective": _objective, "overlap": _overlap,
+    "objective": _objective, "overlap": _overlap, "unit": _unit,
     "techniques": _mapping(_object(calls=_calls, proofs=_calls, improvements=_calls, seconds=_at_least_0)),
     "options": _listing(_object(choice=_text, option=_text, taken=_flag, bound=_either(_null, _at_least_0),
                                 makespan=_either(_null, _at_least_0))),

@@ -123,7 +123,7 @@ class _Solver:
     def _overlap(self, value: float | None) -> None:
         """What is found with overlap is this schedule, no worse than without and no better than the bounds."""
         told = self.stated.get("overlap")
-        if not isinstance(told, dict) or "nothing" in told:
+        if not isinstance(told, dict) or "nothing" in told or "not_searched" in told:
             return
         found = told["with"]
         if value is None or not _equal(found, value):

@@ -11,9 +11,10 @@ those with overlap as much again.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weft.app.lib.case import Case, case_of, read_source
 from weft.app.lib.coverage import cut_of_details
@@ -21,8 +22,11 @@ from weft.app.lib.options import SearchOptions
 from weft.app.lib.overlap_listing import IN_PAIRS, Listing, OpenOverlap
 from weft.app.lib.verdicts import Searched, choice
 from weft.app.solve import solve_case
+from weft.models.overlap.data_parallel import why_not_data_parallel
 from weft.models.spec.sections import Spec
+from weft.models.spec.spec import SpecError
 from weft.solver.choices.solve import solve_wide
+from weft.solver.control.stopping import breakable
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.judge.choice_rules import violations_of_choice
 from weft.solver.judge.validate import InvalidSchedule, violations
@@ -35,6 +39,9 @@ if TYPE_CHECKING:
     from weft.app.lib.sources import MicroBatches, Source
 
 __all__ = ["solve_overlapped"]
+
+#: Shapes that are no placements, and why.
+_Refused: TypeAlias = Sequence[tuple[str, str]]
 
 #: The share of the time for placements without overlap, and of what a placement gets for its answer without.
 _PLAIN, _BARE = 0.4, 0.3
@@ -55,11 +62,11 @@ def solve_overlapped(source: Source, micro_batches: MicroBatches | None, options
     """
     spec = _spec(source, options)
     with options.preparing():
-        case = None if set(spec.placement.shapes) == {"data"} else case_of(spec, micro_batches, options)
+        case, refused = _case(spec, micro_batches, options)
     if not isinstance(micro_batches, int | None):
         raise ValueError("micro_batches names jobs or classes, and this problem has none: give a number")
     count = spec.micro_batches if micro_batches is None else micro_batches
-    return _Search(spec, case, count, options, on_progress).result()
+    return _Search(spec, case, refused, count, options, on_progress).result()
 
 
 def _spec(source: Source, options: SearchOptions) -> Spec:
@@ -77,11 +84,29 @@ def _spec(source: Source, options: SearchOptions) -> Spec:
     return spec
 
 
+def _case(spec: Spec, micro_batches: MicroBatches | None, options: SearchOptions) -> tuple[Case | None, _Refused]:
+    """The placements without options; where the model cannot be cut into stages, but be on every GPU, shapes and why
+    instead."""
+    if set(spec.placement.shapes) == {"data"}:
+        return None, ()
+    try:
+        case = case_of(spec, micro_batches, options)
+        return case, case.refused
+    except SpecError as error:
+        asked = "data" in spec.placement.shapes or {"shapes", "cut"}.isdisjoint(spec.placement.model_fields_set)
+        count = micro_batches if isinstance(micro_batches, int) else None
+        if not asked or options.objective == "rate" or why_not_data_parallel(spec, count) is not None:
+            raise
+        others = [shape for shape in spec.placement.shapes if shape != "data"]
+        return None, ((", ".join(others), str(error)),)
+
+
 class _Search:
     """Placements looked at one after another, and what is known of each so far."""
 
-    def __init__(self, spec: Spec, case: Case | None, count: int, options: SearchOptions,
+    def __init__(self, spec: Spec, case: Case | None, refused: _Refused, count: int, options: SearchOptions,
                  on_progress: Callable[[Progress], None]) -> None:
+        self.refused = refused
         self.spec, self.case, self.count, self.options = spec, case, count, options
         self.on_progress = on_progress
         self.best: Schedule | None = None
@@ -89,14 +114,14 @@ class _Search:
         self.refusals: list[Infeasible] = []
         self.rows: list[Searched] = []
         self.listing = Listing(spec, case, count, options.objective)
-        self.interrupted = False
+        self.interrupted = self.plain_is_open = False
 
     def result(self) -> Schedule:
         """The best schedule, with what overlap brings."""
-        left = self.options.left
-        with replace(self.options.restarted(), time_limit=left).preparing():
-            queue = list(self.listing.entries())
-        self._look_at_plain()
+        with self.options.preparing():
+            may_find = self.listing.may_find
+        self._look_at_plain(_PLAIN if may_find else 1.0)
+        queue = self._listed()
         self._know_singles(queue)
         searched = 0
         for place, entry in enumerate(queue):
@@ -106,33 +131,53 @@ class _Search:
                 continue
             searched += 1
             self._look_at(entry, 1 / min(_MOST, len(queue) - place))
-        return self._told(bool(queue))
+        return self._told(queue)
 
     @property
     def value(self) -> float:
         """What the best schedule so far comes to."""
         return math.inf if self.best is None else self.best.value
 
+    def _listed(self) -> list[OpenOverlap]:
+        """The placements with options, as far as there is time to list them; none after a stop."""
+        if self.interrupted:
+            return []
+        queue: list[OpenOverlap] = []
+        try:
+            with breakable(), replace(self.options.restarted(), time_limit=self.options.left).preparing():
+                queue.extend(self.listing.entries())
+        except KeyboardInterrupt:
+            if self.best is None:
+                raise
+            self.interrupted = True
+        return queue
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the command began: each search has a clock of its own, which begins later."""
+        return time.monotonic() - self.options.started
+
     # -- without options
 
-    def _look_at_plain(self) -> None:
+    def _look_at_plain(self, share: float) -> None:
+        """The placements without options, for ``share`` of the time."""
         if self.case is None:
             return
         try:
-            limits = self.options if self.options.effort is not None else self._limited(_PLAIN)
+            limits = self.options if self.options.effort is not None else self._limited(share)
             found = solve_case(self.case, limits, self.on_progress)
         except Infeasible as refusal:
             self.refusals.append(refusal)
+            self.plain_is_open = isinstance(refusal, NoneFound)
             return
         self.plain = self.best = found
         self.interrupted = bool(found.solver.get("interrupted"))
 
     def _know_singles(self, queue: list[OpenOverlap]) -> None:
         """Put what the placements without options came to beside those with, and the likely best first."""
-        known = {(row.placement, row.cut): row.makespan or row.bound for row in self._plain_rows()}
+        known = {_key(row): self._value_of(row) or row.bound for row in self._plain_rows()}
         for place, entry in enumerate(queue):
-            title = entry.title.removesuffix(IN_PAIRS)
-            queue[place] = replace(entry, single=known.get((title, cut_of_details(dict(entry.details)))))
+            queue[place] = replace(entry, single=known.get(_single_of(entry)))
         queue.sort(key=lambda entry: entry.rank)
 
     # -- with options
@@ -144,24 +189,26 @@ class _Search:
         found = self._solved(entry, entry.placement.problem, limits, 1 - _BARE)
         if isinstance(found, Infeasible):
             self.refusals.append(found)
-            self._tell(entry, entry.least, None, str(found))
+            self._tell(entry, entry.least, None, "" if isinstance(found, NoneFound) else str(found))
             return
         bound = max(entry.least, found.value_bound)
         if found.value >= self.value * (1 - RELATIVE_TOLERANCE):
             self._tell(entry, bound, found.makespan)
             return
-        bare = self._bare(entry, limits)
+        bare, nothing_fits = self._bare(entry, limits)
         best = found if bare is None or found.value <= bare.value else bare
-        self._take(entry, best, bare, min(bound, best.value))
+        self._take(entry, best, bare, min(bound, best.value), nothing_fits=nothing_fits)
 
-    def _bare(self, entry: OpenOverlap, limits: SearchOptions) -> Schedule | None:
-        """The best schedule without overlap, of the placement or of the one that its pairs are of."""
-        best = None
-        for options in entry.placement.bare:
+    def _bare(self, entry: OpenOverlap, limits: SearchOptions) -> tuple[Schedule | None, bool]:
+        """The best schedule of the placement without overlap, none after a stop, and whether it is proven that nothing
+        fits without."""
+        best, nothing_fits = None, not self.interrupted
+        for options in () if self.interrupted else entry.placement.bare:
             found = self._solved(entry, entry.placement.problem.under(options), limits, _BARE)
+            nothing_fits &= isinstance(found, Infeasible) and not isinstance(found, NoneFound)
             if not isinstance(found, Infeasible) and (best is None or found.value < best.value):
                 best = replace(found, choices={**options, **found.choices})
-        return best
+        return best, nothing_fits
 
     def _solved(self, entry: OpenOverlap, problem: WideProblem, limits: SearchOptions, share: float
                 ) -> Schedule | Infeasible:
@@ -187,7 +234,8 @@ class _Search:
             self.rows = [replace(row, chosen=False) for row in self.rows]
         self.rows.append(Searched(entry.title, bound, makespan, is_best, refusal, cut_of_details(dict(entry.details))))
 
-    def _take(self, entry: OpenOverlap, found: Schedule, bare: Schedule | None, bound: float) -> None:
+    def _take(self, entry: OpenOverlap, found: Schedule, bare: Schedule | None, bound: float, *,
+              nothing_fits: bool) -> None:
         """``found``, judged, which is better than the best; and what overlap brings there."""
         faults = [*violations(found), *violations_of_choice(found, entry.placement.problem)]
         if faults:
@@ -196,43 +244,62 @@ class _Search:
         without = [value for value in (None if bare is None else bare.value, self._found_plain(entry))
                    if value is not None]
         problem = entry.placement.on_every_gpu(found.problem)
+        unit = {} if entry.unit is None else {"unit": entry.unit}
         self.best = replace(found.with_value_bound(bound), problem=problem).with_solver(
-            **_by_device(entry.details, problem), overlap={
-                "taken": True, "without": min(without, default=None), "with": found.value, "bound": bound})
+            **_by_device(entry.details, problem), **unit, overlap={
+                "taken": True, "without": min(without, default=None), "with": found.value, "bound": bound,
+                **({"nothing_fits": nothing_fits} if not without else {})})
 
     def _found_plain(self, entry: OpenOverlap) -> float | None:
         """What the placement came to among those without options."""
-        return next((row.makespan for row in self._plain_rows() if row.makespan is not None and (
-            row.placement, row.cut) == (entry.title.removesuffix(IN_PAIRS), cut_of_details(dict(entry.details)))),
-            None)
+        return next((self._value_of(row) for row in self._plain_rows() if _key(row) == _single_of(entry)
+                     and self._value_of(row) is not None), None)
+
+    def _value_of(self, row: Searched) -> float | None:
+        """What a placement without options came to, of what is searched for: rows have makespans."""
+        if self.options.objective == "makespan" or self.plain is None:
+            return row.makespan
+        return self.plain.value if _key(row) == self._plain_chosen else None
 
     # -- what is said
 
-    def _told(self, has_open: bool) -> Schedule:
+    def _told(self, queue: Sequence[OpenOverlap]) -> Schedule:
         if self.best is None and not self.refusals:
-            raise Infeasible(f"{self.spec.name}: {self.listing.reason or 'there was no time to list placements'}")
+            if self.listing.late:
+                raise NoneFound(f"{self.spec.name}: the time limit is too short to list its placements with overlap")
+            raise Infeasible(f"{self.spec.name}: {self.listing.reason}")
         if self.best is None:
             raise next((refusal for refusal in self.refusals if isinstance(refusal, NoneFound)), self.refusals[0])
-        if not has_open and self.listing.late:
-            return self.best.with_solver(overlap={"nothing": "there was no time to list what could; give more time"})
-        if not has_open:
+        if not queue and self.interrupted:
+            return self.best.with_solver(interrupted=True, overlap={
+                "not_searched": "the search was stopped before what may overlap was listed"})
+        if not queue and self.listing.late:
+            return self.best.with_solver(overlap={
+                "not_searched": "there was no time to list what may overlap; give more time"})
+        if not queue:
             why = f", and {self.listing.reason}" if self.listing.reason else ""
             return self.best.with_solver(overlap={"nothing": (
                 "what stages of one GPU each send runs beside their computation already" + why)})
         rows = [*self._plain_rows(), *self.rows]
         plain = None if self.plain is None else self.plain.value
-        bound = min([self.best.value, *(row.bound for row in self.rows if not row.refusal),
-                     *([] if self.plain is None else [float(self.plain.solver.get(
-                         "bound_over_placements", self.plain.value_bound))])])
+        bound = min([self.best.value, *(row.bound for row in self.rows if not row.refusal), self._plain_bound()])
         value = self.best.value
+        update = max(entry.placement.update for entry in queue)
         told = {"taken": False, "without": value, "with": value, "bound": self.best.value_bound,
                 **(self.best.solver.get("overlap") or {}), "best_without_options": plain,
-                "bound_over_placements": bound}
+                "bound_over_placements": bound,
+                **({"update": update} if update else {})}
         solver = {key: value for key, value in self.best.solver.items() if key != "bound_over_any_placement"}
         return replace(self.best, solver=solver).with_solver(
-            placements=len(rows), bound_over_placements=bound, overlap=told,
-            **choice(rows, () if self.case is None else self.case.refused, self.best.value, None),
+            placements=len(rows), bound_over_placements=bound, overlap=told, seconds=round(self.elapsed, 3),
+            **choice(rows, self.refused, self.best.value, None),
             **({"interrupted": True} if self.interrupted else {}))
+
+    def _plain_bound(self) -> float:
+        """What no schedule without options is below: nothing is known where none was found and may be."""
+        if self.plain is not None:
+            return float(self.plain.solver.get("bound_over_placements", self.plain.value_bound))
+        return 0.0 if self.plain_is_open else math.inf
 
     def _plain_rows(self) -> list[Searched]:
         """What is told of the placements without options."""
@@ -248,6 +315,14 @@ class _Search:
         return [Searched(row["placement"], row["bound"], row["makespan"], chosen and row["verdict"] == "chosen",
                          row.get("reason", ""), tuple(row["cut"])) for row in told if row["verdict"] != "none"]
 
+    @property
+    def _plain_chosen(self) -> tuple[str, tuple[int, ...]] | None:
+        """The key of the best placement without options, where there are several."""
+        told = None if self.plain is None else self.plain.solver.get("alternatives")
+        if not isinstance(told, list):
+            return next(map(_key, self._plain_rows()), None)
+        return next(((row["placement"], tuple(row["cut"])) for row in told if row["verdict"] == "chosen"), None)
+
     def _limited(self, share: float) -> SearchOptions:
         """The options with ``share`` of what is left."""
         if self.options.effort is None:
@@ -258,9 +333,19 @@ class _Search:
         """A listener that hears of nothing worse than the best so far."""
         def heard(progress: Progress) -> None:
             if progress.best.value < self.value:
-                self.on_progress(replace(progress, best=progress.best.with_solver(placement=entry.title)))
+                self.on_progress(replace(progress, best=progress.best.with_solver(placement=entry.title),
+                                         elapsed=self.elapsed))
 
         return heard
+
+
+def _key(row: Searched) -> tuple[str, tuple[int, ...]]:
+    return row.placement, row.cut
+
+
+def _single_of(entry: OpenOverlap) -> tuple[str, tuple[int, ...]]:
+    """The key of the same placement without options, its micro-batches one by one."""
+    return entry.title.removesuffix(IN_PAIRS), cut_of_details(dict(entry.details))
 
 
 def _by_device(details: Mapping[str, Any], problem: Problem) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -160,8 +161,7 @@ def _pair(device: str, names: Sequence[str], sizes: Sequence[int]) -> list[Tried
                                  ",".join(names), ",".join(map(str, sizes))], timeout=_PATIENCE)
     faults: dict[str, str] = {}
     seconds: dict[int, dict[str, float]] = {}
-    for line in ended[0].output.splitlines():
-        said = json.loads(line)
+    for said in _said(ended[0].output):
         if "name" in said:
             faults[said["name"]] = said["wrong"] or said["refused"]
         else:
@@ -176,6 +176,16 @@ def _pair(device: str, names: Sequence[str], sizes: Sequence[int]) -> list[Tried
     return [Tried(name, device, faults.get(name, ""), "", {size: row[name] for size, row in seconds.items()
                                                            if name in row},
                   {size: row[f"{name}?"] for size, row in seconds.items() if f"{name}?" in row}) for name in names]
+
+
+def _said(output: str) -> Iterator[dict[str, Any]]:
+    """The lines of rank 0 that are its own: libraries write beside them, and who is killed ends in the middle of one.
+    """
+    for line in output.splitlines():
+        with suppress(ValueError):
+            found = json.loads(line)
+            if isinstance(found, dict):
+                yield found
 
 
 def _end(ended: Sequence[Ended]) -> str:

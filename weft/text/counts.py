@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from weft.text.options import assignment_title
@@ -14,11 +15,14 @@ if TYPE_CHECKING:
 
 __all__ = ["choices_text", "devices_text", "micro_batches_text", "run_text", "unit_text"]
 
+#: What a micro-batch of a schedule is, where it is none of the spec's.
+_UNITS: Mapping[object, str] = {"step": "step", "pair": "pair of micro-batches"}
+
 
 def micro_batches_text(schedule: Schedule) -> str:
     """``"8 micro-batches"``; of each job and class, where there are several."""
     if schedule.rounds is None:
-        return _counted(schedule.micro_batches, "micro-batch")
+        return _counted(schedule.micro_batches, unit_text(schedule))
     return run_text(schedule.rounds.run)
 
 
@@ -42,7 +46,9 @@ def choices_text(schedule: Schedule) -> str:
 
 def unit_text(schedule: Schedule) -> str:
     """What a period is the time of."""
-    return "micro-batch" if schedule.rounds is None else "round"
+    if schedule.rounds is not None:
+        return "round"
+    return _UNITS.get(schedule.solver.get("unit"), "micro-batch")
 
 
 def devices_text(problem: Problem) -> str:
@@ -54,4 +60,5 @@ def devices_text(problem: Problem) -> str:
 def _counted(number: int, what: str) -> str:
     if number == 1:
         return f"1 {what}"
-    return f"{number} {what}" + ("es" if what.endswith("ch") else "s")
+    first, of, rest = what.partition(" of ")
+    return f"{number} {first}" + ("es" if first.endswith("ch") else "s") + of + rest

@@ -23,6 +23,8 @@ def split(program: Program, stage: str, axis: int | None = None, *,
     (whole,) = require_free(program, [stage], "split")
     if whole.kind != "all_reduce":
         raise CommunicationError(f"split: the stage {stage!r} is of kind {whole.kind}, only an all_reduce is split")
+    if into not in ("reduce_scatter", "reduce"):
+        raise CommunicationError(f"split: there is no way into {into!r}: take reduce_scatter or reduce")
     (made,) = whole.outputs
     gone: set[str] = {stage}
     if into == "reduce_scatter":

@@ -118,3 +118,30 @@ def test_a_program_of_stages_that_come_from_nowhere_is_refused(step: Builder) ->
             ((), ("a",), "made by no stage")]:
         with pytest.raises(CommunicationError, match=why):
             Program("wrong", 4, stages, program.tensors, outputs)
+
+
+@pytest.mark.parametrize(("made", "old", "why"), [
+    ("sum", "nothing", "'nothing', which is neither a parameter nor a state"),
+    ("sum", "whole", "'whole', which is neither a parameter nor a state"),
+    ("sum", "next", "'next', which has two new values"),
+    ("sum", "short", r"is replicated, of shape \(8, 16\) .* not replicated, of shape \(16,\)"),
+    ("own", "other", "is local, of shape")])
+def test_what_is_carried_to_something_else_is_refused(step: Builder, made: str, old: str, why: str) -> None:
+    step.state("short", (16,))
+    step.state("next", (8, 16))
+    step.state("other", (8, 16))
+    step.update("updated", "next", step.all_reduce("sum", step.pointwise("own", "tanh", "local")))
+    with pytest.raises(CommunicationError, match=f"'{made}' is to be carried to .*{why}"):
+        step.build("sum", carried={made: old})
+    step.build("sum", carried={"sum": "other"})
+
+
+def test_layouts_groups_and_sizes_that_there_are_not_are_refused(step: Builder) -> None:
+    with pytest.raises(CommunicationError, match="layout 'slice': take one of local, replicated, sliced"):
+        step.input("new", (4,), "slice")  # type: ignore[arg-type]
+    with pytest.raises(CommunicationError, match="'new' is of the group -1"):
+        step.input("new", (4,), group=-1)
+    with pytest.raises(CommunicationError, match="itemsize is 3"):
+        Builder("step", 2, itemsize=3)
+    with pytest.raises(CommunicationError, match="ranks is '2'"):
+        Builder("step", "2")  # type: ignore[arg-type]

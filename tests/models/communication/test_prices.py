@@ -9,7 +9,7 @@ from weft.models.communication.optimizers import data_parallel
 from weft.models.communication.passes.fuse import fuse
 from weft.models.communication.passes.reorder import reorder
 from weft.models.communication.passes.split import split
-from weft.models.communication.prices import Prices, Work, work_of
+from weft.models.communication.prices import Prices, Work, require_named, work_of
 from weft.models.communication.program import CommunicationError, Program
 
 PRICES = Prices(bandwidth=100.0, memory=1000.0, launch=7.0, kernel=3.0, flops=10.0, link=50.0)
@@ -88,6 +88,18 @@ def test_matmuls_are_priced_by_operations_or_by_name() -> None:
     assert works(made, "out", named, program) == (Work((("compute", 0),), 2.0, 0.0),)
     with pytest.raises(CommunicationError, match="the matmul 'xw' has no price: give flops"):
         works(program, "xw", Prices(bandwidth=1.0, memory=1.0))
+
+
+def test_seconds_by_name_are_those_of_fused_parts_too_and_of_no_other_stages() -> None:
+    program = tensor_parallel()
+    named = Prices(bandwidth=1.0, memory=1e12, flops=1e12, compute={"out": 8.0})
+    fused = fuse(program, ["biased", "dropped", "out"], "rest")
+    (work,) = works(fused, "rest", named)
+    assert 8.0 <= work.seconds < 8.001
+    require_named(fused, named)
+    for name, why in (("total", "it is of kind all_reduce"), ("autput", "there is no such stage")):
+        with pytest.raises(CommunicationError, match=f"seconds of '{name}', but {why}: .* xw, biased, dropped, out"):
+            require_named(program, Prices(bandwidth=1.0, memory=1.0, compute={name: 1.0}))
 
 
 def test_one_rank_has_nothing_to_send() -> None:

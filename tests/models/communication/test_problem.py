@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -127,11 +128,15 @@ def test_states_that_do_not_fit_rule_variants_out() -> None:
         tune(program, prices, (1,), held=100)
 
 
-@pytest.mark.parametrize("counts", [[], [0, 1], [2, 2]])
+@pytest.mark.parametrize("counts", [[], [0, 1], [2, 2], [1.5], "12"])
 def test_numbers_that_mean_nothing_are_refused(counts: Sequence[int]) -> None:
     program, prices = chunked_collective(*KNOWN[0][0])
     with pytest.raises(CommunicationError, match="chunks: "):
         choices_of(program, prices, counts)
+    with pytest.raises(CommunicationError, match="limit is 0, at least the program as it is written is one"):
+        choices_of(program, prices, limit=0)
+    with pytest.raises(CommunicationError, match="seconds of 'sum', but it is of kind all_reduce"):
+        choices_of(program, replace(prices, compute={"sum": 1.0}))
 
 
 def test_a_program_that_takes_no_time_is_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from weft.app.communication.run import ProgramOnRank
 from weft.models.communication.builder import Builder
 from weft.models.communication.functions import FUNCTIONS, Function
 from weft.models.communication.interpreter import random_values, results, run
+from weft.models.communication.passes.fuse import fuse
 from weft.models.communication.program import Program
 from weft.models.communication.schedules import fused_parts
 from weft.runtime.communication.channel import RankError
@@ -28,7 +30,7 @@ def alone() -> Iterator[None]:
 
 
 def given(program: Program) -> dict[str, Tensor]:
-    return {name: torch.tensor(value) for name, value in random_values(program).items()}
+    return {name: torch.tensor(np.asarray(value)) for name, value in random_values(program).items()}
 
 
 def wanted(program: Program) -> Tensor:
@@ -46,6 +48,17 @@ def test_a_fused_stage_is_one_function_and_runs_as_it_is_where_torch_cannot_comp
         assert "fused stage 'biased + kept + out' runs without torch.compile, which said: " in note
     else:
         assert not on_rank.notes
+    on_rank.close()
+
+
+def test_what_is_gathered_flattened_has_its_shape_inside_a_fused_stage() -> None:
+    step = Builder("flat", 1, itemsize=8)
+    whole = step.all_gather("whole", step.reduce_scatter("sum", step.input("x", (4, 6), "local")))
+    program = step.build(step.matmul("out", whole, step.parameter("w", (6, 2))))
+    program = fuse(program, ["whole", "out"])
+    on_rank = ProgramOnRank(program)
+    numbers = {**given(program), "x": given(program)["x"][0]}
+    torch.testing.assert_close(on_rank.run(numbers)["out"], wanted(program), rtol=0, atol=1e-14)
     on_rank.close()
 
 

@@ -39,3 +39,10 @@ def test_the_same_elements_are_dropped_as_by_the_interpreter(rate: float, seed: 
 def test_a_matmul_of_two_types_has_the_wider_one() -> None:
     call = Call("s", "matmul", ("a", "b"), ("c",))
     assert KERNELS["matmul"](call, [torch.ones(2, 3), torch.ones(3, 2, dtype=torch.float64)]).dtype == torch.float64
+
+
+def test_a_pointwise_stage_has_the_widest_type_also_where_that_is_a_single_numbers() -> None:
+    call = Call("s", "pointwise", ("a", "b"), ("c",), {}, FUNCTIONS["add"].compute)
+    third = torch.tensor(1 / 3, dtype=torch.float64)
+    found = KERNELS["pointwise"](call, [torch.zeros(2), third])
+    assert found.dtype == torch.float64 and bool((found == third).all())

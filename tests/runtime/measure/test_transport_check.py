@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+from typing import cast
 
 import torch
 
 from tests.support.check_ranks import NAMES
 from tests.support.ranks import launch_forked
-from weft.runtime.measure.transport_check import CASES, STEPS, case_parcel
+from weft.runtime.measure.transport_check import CASES, STEPS, case_parcel, rpc_refuses
+from weft.runtime.ranks.session import Session
 
 CPU = torch.device("cpu")
 
@@ -33,8 +38,25 @@ def test_messages_are_of_known_shapes_and_of_unknown_ones_that_change() -> None:
         shapes = {tuple(tuple(tensor.shape) for tensor in parcel.values()) for parcel in parcels}
         assert len(shapes) == (1 if layout.is_known else STEPS)
         first, second = (next(iter(parcel.values())).flatten()[:8] for parcel in parcels[:2])
-        assert not torch.equal(first, second)
-    assert known == [True, True, False, False]
+        assert not torch.equal(first, second) or (case == 4 and not len(first))
+    assert known == [True, True, False, False, True]
     all_types, in_pieces = (case_parcel(case, 4096, 0, CPU)[1] for case in range(2))
     assert len({tensor.dtype for tensor in all_types.values()}) == len(all_types) == 8
-    assert not in_pieces[""].is_contiguous()
+    assert not in_pieces[""].is_contiguous() and in_pieces["conjugated"].is_conj() and in_pieces["negated"].is_neg()
+
+
+def test_rpc_that_cannot_be_had_leaves_the_transports() -> None:
+    """Also where it is another rank that cannot have it."""
+    def told(others: list[str]) -> Session:
+        return cast(Session, SimpleNamespace(exchange=lambda said, text: [said, *others]))
+
+    @contextmanager
+    def calls(fault: str = "") -> Iterator[None]:
+        if fault:
+            raise RuntimeError(fault)
+        yield
+
+    with ExitStack() as stack:
+        assert rpc_refuses(told([""]), stack, calls("no\nchannel")) == "no channel"
+        assert rpc_refuses(told(["none there"]), stack, calls()) == "none there"
+        assert rpc_refuses(told([""]), stack, calls()) == ""

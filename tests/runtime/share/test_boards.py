@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -48,3 +50,42 @@ def test_a_folder_is_of_one_plan_and_each_job_comes_once(tmp_path: Path) -> None
     board.close()
     with pytest.raises(ValueError, match="these turns are of another plan: give each run a folder of its own"):
         FileBoard(tmp_path / "rank0.turns", 8, "another", ["a"], 1.0)
+
+
+def test_who_waits_for_a_turn_that_does_not_move_says_for_whom(tmp_path: Path, capsys: pytest.CaptureFixture[str]
+                                                               ) -> None:
+    board = FileBoard(tmp_path / "rank0.turns", 8, "a plan", ["a", "b"], 1.0, told_after=0.02)
+    board.hold(1)
+    looks = []
+
+    def blockers() -> set[int]:
+        looks.append(0)
+        if len(looks) > 2:
+            board.cells[0] += 1  # at last
+        return {0}
+
+    with board.locked():
+        assert board.wait(blockers) == ()
+    board.close()
+    assert capsys.readouterr().err.startswith("weft: rank0: job b has waited for 0.02 s for the turn of job a: its "
+                                              "process is at something long, or stopped\n")
+
+
+def test_a_board_that_a_stopped_process_holds_is_not_waited_for_in_silence(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    board = FileBoard(tmp_path / "rank0.turns", 8, "a plan", ["a"], 1.0, told_after=0.02, within=0.1)
+    holder = os.open(board.path, os.O_RDWR)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    with pytest.raises(TimeoutError, match="does not let go of it"), board.locked():
+        pass
+    os.close(holder)
+    with board.locked():
+        board.cells[0] = 1
+    board.close()
+    assert "has waited for 0.02 s for a process to let go of" in capsys.readouterr().err
+
+
+def test_a_board_whose_maker_was_killed_before_it_was_whole_is_made_again(tmp_path: Path) -> None:
+    (tmp_path / "rank0.turns").write_bytes(bytes(32 + 8 * 8))
+    FileBoard(tmp_path / "rank0.turns", 8, "a plan", ["a"], 1.0).close()
+    assert (tmp_path / "rank0.turns").read_bytes().startswith(b"a plan")

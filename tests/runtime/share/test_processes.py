@@ -88,6 +88,47 @@ def test_no_process_is_left_where_something_goes_wrong(path: str, monkeypatch: p
     assert len(started) == 4 and all(worker.process.poll() == -9 for worker in started)
 
 
+def test_the_others_of_a_killed_one_s_job_are_ended_too(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends(monkeypatch, a="well", b="waits")
+    found = replay_in_processes(path, SharedOptions(BOTH, timeout=1.0), beside=lambda workers, folder:
+                                workers[3].process.send_signal(signal.SIGKILL))
+    assert [run.fault for run in found.jobs] == [None, "rank 1 was ended by SIGKILL"]
+
+
+def test_one_that_is_stopped_is_ended_and_its_turns_come_free(
+        path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    ends(monkeypatch, a="well", b="waits")
+
+    def stop(workers: Sequence[Worker], folder: Path) -> None:
+        for worker in workers[2:]:
+            worker.process.send_signal(signal.SIGSTOP)
+
+    found = replay_in_processes(path, SharedOptions(BOTH, timeout=0.2), beside=stop)
+    assert [run.fault for run in found.jobs] in ([None, f"rank {rank} was ended by SIGKILL"] for rank in (0, 1))
+    said = capsys.readouterr().err
+    assert "weft: rank 1 of job b is stopped (SIGSTOP): it is ended after 0.1 s" in said
+    assert "weft: rank 1 of job b was stopped for 0.1 s: it is ended" in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_one_that_starts_leaves_no_process_and_no_folder(
+        number: signal.Signals, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends(monkeypatch, a="waits", b="waits")
+    found: list[Worker] = []
+    folders: list[Path] = []
+
+    def end(workers: Sequence[Worker], folder: Path) -> None:
+        found.extend(workers)
+        folders.append(folder)
+        signal.raise_signal(number)
+
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt):
+        replay_in_processes(path, SharedOptions(BOTH), beside=end)
+    assert all(worker.process.poll() == -9 for worker in found) and not folders[0].exists()
+    assert signal.getsignal(number) == before
+
+
 def test_the_command_says_by_its_exit_status_whether_all_jobs_ended_well(
         path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["replay", path, "--stages", "a=m:f", "--stages", "b=m:g", "--processes", "job"]
@@ -109,6 +150,7 @@ def test_what_each_process_is_started_with() -> None:
 
 
 @pytest.mark.parametrize(("options", "message"), [
+    (SharedOptions(BOTH, turns="."), "--job and --turns are for one job that is started by itself"),
     (SharedOptions(BOTH, job="a"), "--job and --turns are for one job that is started by itself"),
     (SharedOptions(BOTH, resume=True), "need --checkpoint FOLDER"),
     (SharedOptions({"a": "m:f"}), "says nothing of 'b'"),

@@ -41,7 +41,7 @@ from weft.runtime.measure.stage_costs import (
 from weft.runtime.plan.plan import Plan, load_plan, plan_from_json, plan_of, plan_to_json, save_plan
 from weft.runtime.ranks.session import SessionError
 from weft.runtime.replay.replay import replay_single_rank
-from weft.runtime.train.agreement import Allowed, differences, facts_of
+from weft.runtime.train.agreement import Allowed, differences, facts_of, require_allowed
 from weft.solver.baselines import baseline
 from weft.solver.io.entries import FormatError
 from weft.solver.io.problem_files import problem_from_json, problem_to_json
@@ -59,6 +59,9 @@ def test_another_cut_than_the_plan_s_is_refused() -> None:
         sign(plan, layers(3), layers(2))
     told = sign(plan, layers(3), layers(2), allowed=Allowed(model=True))[1]
     assert len(told) == 4  # numbers and bytes of both stages
+    facts = [facts_of(plan, training_of([layers(3), layers(2)], [0, 1], rank)) for rank in (0, 1)]
+    with pytest.raises(SessionError, match=r"cut the model as the plan does[^-]*$"):  # where there are no flags
+        require_allowed(plan, facts, None, told.append)
 
 
 @settings(max_examples=int(os.environ.get("WEFT_CUTS", "60")))

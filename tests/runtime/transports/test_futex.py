@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import threading
 import time
 
+import pytest
+
+from weft.runtime.transports import futex
 from weft.runtime.transports.futex import Sleeper
 
 
@@ -38,3 +42,26 @@ def test_nobody_wakes_it_then_it_wakes_itself() -> None:
 
     threading.Thread(target=sleep, daemon=True).start()
     assert done.wait(10)
+
+
+@pytest.mark.parametrize("missing", ["_NUMBER", "_CALL"])
+def test_without_the_call_a_sleep_is_a_nap(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On another kind of machine that number is another call."""
+    monkeypatch.setattr(futex, missing, None)
+    naps: list[float] = []
+    monkeypatch.setattr(time, "sleep", naps.append)
+    sleeper = Sleeper(memoryview(bytearray(8)), 0)
+    sleeper.sleep(0, 20.0)
+    sleeper.wake()
+    assert naps == [futex.NAP]
+
+
+def test_a_call_that_is_forbidden_does_not_spin(monkeypatch: pytest.MonkeyPatch) -> None:
+    naps: list[float] = []
+    monkeypatch.setattr(time, "sleep", naps.append)
+    sleeper = Sleeper(memoryview(bytearray(8)), 0)
+    sleeper.sleep(1, 20.0)  # the counter is another one: no sleep is needed
+    assert not naps
+    monkeypatch.setattr(futex, "_call", lambda *arguments: errno.EPERM)
+    sleeper.sleep(0, 20.0)
+    assert naps == [futex.NAP]

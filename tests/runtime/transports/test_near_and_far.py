@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 import torch
 
 from weft.runtime.plan.buffers import BufferTable, Landing, Layout, Staging
 from weft.runtime.plan.program import StageWork
+from weft.runtime.ranks.session import Session
 from weft.runtime.transports.buffer_tensors import allocate, layout_of, view
-from weft.runtime.transports.near_and_far import host, memory_of, split
+from weft.runtime.transports.near_and_far import by_host, host, memory_of, split
 
 KNOWN = layout_of({"": ((100,), torch.uint8)})
 UNKNOWN = layout_of({"": ((None,), torch.uint8)})
@@ -44,6 +48,15 @@ def test_where_no_memory_can_be_shared_nothing_is_near(monkeypatch: pytest.Monke
     assert host() == host()
     monkeypatch.setattr("weft.runtime.transports.near_and_far.can_share", lambda: False)
     assert host() is None
+
+
+def test_a_host_that_shares_no_memory_leaves_all_to_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its ranks cannot take part where all ranks must make theirs together."""
+    given = [table([(1, KNOWN, 0)]), table([(0, KNOWN, 0)]), BufferTable((), (), (), ())]
+    session = SimpleNamespace(rank=0, device=torch.device("cpu"), exchange=lambda value, text: ["a", "a", None])
+    monkeypatch.setattr("weft.runtime.transports.near_and_far.share", lambda *arguments: pytest.fail("is made"))
+    monkeypatch.setattr("weft.runtime.transports.near_and_far.ProcessGroupTransport", lambda *arguments: arguments[1:])
+    assert cast(object, by_host(cast(Session, session), given, "gloo")) == (given[0], "gloo")
 
 
 def test_memory_of_a_slot_is_all_of_it() -> None:

@@ -1,11 +1,20 @@
-"""Memory that processes share: counters and an emulated link's moments, the peers' processes."""
+"""Memory that processes share: counters and an emulated link's moments, memory that cannot be had."""
 
 from __future__ import annotations
 
 import os
-import subprocess
+from types import SimpleNamespace
+from typing import cast
 
-from weft.runtime.transports.shared_memory import LANE, _Counters, _Processes
+import pytest
+import torch
+
+from weft.runtime.plan.buffers import BufferTable
+from weft.runtime.ranks.session import Session
+from weft.runtime.transports.interface import TransportError
+from weft.runtime.transports.shared_memory import LANE, _bytes, _Counters, _own_memory, share
+
+CPU = torch.device("cpu")
 
 
 def test_messages_over_an_emulated_link_follow_each_other() -> None:
@@ -22,13 +31,25 @@ def test_messages_over_an_emulated_link_follow_each_other() -> None:
     assert (lane.posted, lane.written) == (7, 5)
 
 
-def test_a_peers_process_is_asked_for_by_a_handle_that_is_given_back() -> None:
+def test_where_memory_cannot_be_had_all_that_was_taken_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever refuses it says so in a sentence, on all ranks; no file is left, and with it no memory."""
     before = set(os.listdir("/proc/self/fd"))
-    child = subprocess.Popen(["sleep", "60"])
-    processes = _Processes({3: child.pid, 4: os.getpid()})
-    assert processes.alive(3) and processes.alive(4)
-    child.kill()
-    child.wait()
-    assert not processes.alive(3) and processes.alive(4)
-    processes.close()
+    for name in ("memfd_create", "posix_fallocate"):
+        with monkeypatch.context() as patched:
+            patched.setattr(os, name, refuse)
+            with pytest.raises(TransportError, match="rank 2 cannot have 128 bytes of shared memory: no room"):
+                _own_memory(2, 128, b"token")
+    other = ("rank 1 cannot have 128 bytes", 1, -1, b"", 0)
+    session = SimpleNamespace(rank=0, world=2, device=CPU, exchange=lambda value, text: [value, other])
+    with pytest.raises(TransportError, match="rank 1 cannot have 128 bytes"):
+        share(cast(Session, session), [BufferTable((64,), (), (), ()), BufferTable((), (), (), ())])
     assert set(os.listdir("/proc/self/fd")) <= before
+
+
+def test_a_message_may_have_no_bytes() -> None:
+    memory = memoryview(bytearray(64))
+    assert _bytes(memory, 64, 0).nbytes == 0 and _bytes(memory, 0, 64).nbytes == 64
+
+
+def refuse(*arguments: object) -> None:
+    raise OSError(28, "no room")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import weft
+from weft.app.lib.overlap_listing import Listing, OpenOverlap
 from weft.cli.lib.summary import summary
 from weft.cli.main import main
 from weft.models.spec.spec import Spec, parse_spec
 from weft.solver import Infeasible
+from weft.solver.feasibility.infeasible import NoneFound
 from weft.solver.io.problem_files import save_problem
 from weft.solver.io.schedule_files import load_schedule
 from weft.solver.problem import Block, BlockKind, Device, Problem
@@ -86,6 +90,9 @@ def test_a_step_of_all_gpus_is_never_worse_in_buckets() -> None:
     assert found.micro_batches == 1 and told["with"] <= told["without"]
     assert any("2 micro-batches of the spec are one" in note for note in found.solver["notes"])
     assert any("optimizer's update" in note for note in found.solver["notes"])
+    text = summary(found)
+    assert text.startswith("small (data parallel): 1 step on 2 devices") and "per micro-batch" not in text
+    assert told["update"] > 0 and "only steps of the whole model on every GPU count the optimizer's update" in text
     twice = solved(DATA, micro_batches=4, effort=1.0)
     assert twice.makespan > found.makespan
 
@@ -148,3 +155,44 @@ def test_without_overlap_a_model_on_every_gpu_is_no_placement() -> None:
     spec: Spec = parse_spec(DATA)
     with pytest.raises(ValueError, match="which `weft solve --overlap auto` searches"):
         weft.solve(spec, effort=0.5)
+
+
+def test_progress_has_one_clock() -> None:
+    seen: list[tuple[float, str]] = []
+    began = time.monotonic()
+    weft.solve(parse_spec(TENSOR), overlap="auto", effort=0.2, time_limit=120, on_progress=lambda progress: seen.append(
+        (progress.elapsed, str(progress.best.solver.get("placement")))))
+    times = [elapsed for elapsed, _ in seen]
+    assert times == sorted(times) and 0 < times[-1] <= time.monotonic() - began
+
+
+def test_a_stop_while_placements_are_listed_keeps_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(listing: Listing) -> Iterator[OpenOverlap]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Listing, "entries", stopped)
+    found = solved(TENSOR, effort=0.3)
+    assert found.solver["interrupted"] and not weft.check(found)
+    assert "overlap   not searched: the search was stopped" in summary(found)
+    with pytest.raises(KeyboardInterrupt):
+        solved(DATA, effort=0.3)
+
+
+def test_a_placement_without_a_schedule_yet_keeps_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_found(*_: object, **__: object) -> Schedule:
+        raise NoneFound("time was over")
+
+    monkeypatch.setattr("weft.app.overlap.solve_wide", none_found)
+    told = solved(TENSOR, effort=0.3).solver
+    assert told["bound_over_placements"] < told["overlap"]["with"]
+    assert "unknown" in {row["verdict"] for row in told["alternatives"]}
+
+
+def test_a_model_with_too_few_layers_for_stages_may_be_on_every_gpu() -> None:
+    few = DATA.replace("gpus: 2", "gpus: 4").replace("micro_batches: 2", "micro_batches: 4")
+    found = solved(few.replace("[data]", "[chain, data]"), effort=0.3)
+    assert found.value == pytest.approx(solved(few, effort=0.3).value)
+    assert any(row["verdict"] == "none" and "too few for cluster.gpus: 4" in row["reason"]
+               for row in found.solver["alternatives"])
+    with pytest.raises(ValueError, match="too few for"):
+        solved(few.replace("[data]", "[chain]"), effort=0.3)

@@ -55,6 +55,11 @@ def test_without_gpus_it_says_what_was_not_checked(monkeypatch: pytest.MonkeyPat
     assert "gloo (unknown shapes)" in out and "0.1 ms" in out and "0.04 GB/s" in out
 
 
+def test_what_libraries_print_beside_the_ranks_is_passed_over() -> None:
+    output = '[Gloo] Rank 0 is connected to 1 peer ranks.\n{"name": "gloo"}\n3\n\n{"size": 4096, "seco'
+    assert list(transports._said(output)) == [{"name": "gloo"}]
+
+
 def test_on_gpus_each_transport_has_ranks_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch, gpus=2)
     found = weft.transports(sizes=[4096])

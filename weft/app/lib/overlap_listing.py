@@ -33,7 +33,8 @@ class OpenOverlap:
     """A placement with options, the run of it, and what no schedule of it is below by its devices' work.
 
     ``work``: the same without options, its micro-batches one by one. ``single``: the makespan that was found so, or its
-    bound where it is longer than that of others.
+    bound where it is longer than that of others. ``unit``: what a micro-batch of its schedules is, "step" or "pair",
+    where it is none of the spec's.
     """
 
     placement: OverlapPlacement
@@ -43,6 +44,7 @@ class OpenOverlap:
     least: float
     work: float
     single: float | None = None
+    unit: str | None = None
 
     @property
     def rank(self) -> float:
@@ -62,28 +64,45 @@ class Listing:
         self.reason = ""
         self.late = False
 
+    @property
+    def may_find(self) -> bool:
+        """Whether there may be any; ``True`` as well where there is no time to tell."""
+        groups = () if self.case is None or self.case.together is None else self.case.together[1]
+        try:
+            return (any(part.degree > 1 for candidate in groups for part in candidate.parts)
+                    or self._why_not_whole_model() == "")
+        except OutOfTime:
+            return True
+
     def entries(self) -> Iterator[OpenOverlap]:
         """The whole model on every GPU first, where nothing rules it out, then groups of GPUs."""
-        shapes, is_rate = self.spec.placement.shapes, self.objective == "rate"
-        given = {"shapes", "cut"} & self.spec.placement.model_fields_set
-        if is_rate and set(shapes) != {"data"}:
-            self.reason = "steps of the whole model on every GPU have a rate of their own: ask for shapes: [data]"
-        elif "data" in shapes or not given:
-            why = why_not_data_parallel(self.spec, self.count)
-            if why is None:
-                yield self._whole_model()
-            else:
-                self.reason = f"the whole model cannot be on every GPU ({why})"
         try:
+            why = self._why_not_whole_model()
+            if why == "":
+                yield self._whole_model()
             yield from self._of_groups()
         except OutOfTime:
             self.late = True
+
+    def _why_not_whole_model(self) -> str | None:
+        """Why the whole model is not on every GPU, also as ``reason``; "" where it may be, ``None`` where nobody asks.
+        """
+        shapes = self.spec.placement.shapes
+        if self.objective == "rate" and set(shapes) != {"data"}:
+            self.reason = "steps of the whole model on every GPU have a rate of their own: ask for shapes: [data]"
+        elif "data" in shapes or not {"shapes", "cut"} & self.spec.placement.model_fields_set:
+            why = why_not_data_parallel(self.spec, self.count)
+            if why is None:
+                return ""
+            self.reason = f"the whole model cannot be on every GPU ({why})"
+        return self.reason or None
 
     def _whole_model(self) -> OpenOverlap:
         placement = data_parallel(self.spec, self.count)
         note = f"{self.count} micro-batches of the spec are one of this schedule: the step of all GPUs"
         run = Run.of(placement.problem, _STEPS if self.objective == "rate" else 1)
-        return self._entry(placement, run, {"placement": placement.title, "notes": [*placement.notes, note]}, 0.0)
+        return self._entry(placement, run, {"placement": placement.title, "notes": [*placement.notes, note]}, 0.0,
+                           "step")
 
     def _of_groups(self) -> Iterator[OpenOverlap]:
         if self.case is None or self.case.together is None:
@@ -108,8 +127,9 @@ class Listing:
                     details["notes"] = [*details.get("notes", ()), "2 micro-batches of the spec are one of this "
                                         "schedule, in pairs"]
                 yield self._entry(placement, Run.of(placement.problem, self.count // placement.micro_batches), details,
-                                  plain_bound(candidate.problem, self.count))
+                                  plain_bound(candidate.problem, self.count), "pair" if pairs else None)
 
-    def _entry(self, placement: OverlapPlacement, run: Run, details: Mapping[str, Any], work: float) -> OpenOverlap:
+    def _entry(self, placement: OverlapPlacement, run: Run, details: Mapping[str, Any], work: float,
+               unit: str | None) -> OpenOverlap:
         return OpenOverlap(placement, details["placement"], {**placement.details, **details}, run,
-                           load_bound(placement.problem, run, self.objective), work)
+                           load_bound(placement.problem, run, self.objective), work, unit=unit)

@@ -140,6 +140,8 @@ def overlap_lines(schedule: Schedule) -> list[str]:
     told = schedule.solver.get("overlap")
     if not isinstance(told, Mapping):
         return []
+    if "not_searched" in told:
+        return [f"overlap   not searched: {told['not_searched']}"]
     if "nothing" in told:
         return [f"overlap   nothing to overlap: {told['nothing']}"]
 
@@ -147,17 +149,21 @@ def overlap_lines(schedule: Schedule) -> list[str]:
         return " ".join(time_text(value, schedule.problem.time_unit))
 
     bound = f"bound {shown(told['bound_over_placements'])} over all placements and options listed"
+    update = [] if not told.get("update") else [
+        f"          of these only steps of the whole model on every GPU count the optimizer's update, here "
+        f"{shown(told['update'])} for all parameters"]
     if not told["taken"]:
-        return [f"overlap   no placement with overlap is better than {shown(schedule.value)} without; {bound}"]
+        return [f"overlap   no placement with overlap is better than {shown(schedule.value)} without; {bound}", *update]
     if told["without"] is None:
-        line = f"without overlap nothing fits, with overlap {shown(told['with'])}"
+        none = "nothing fits" if told.get("nothing_fits") else "none was found"
+        line = f"without overlap {none}, with overlap {shown(told['with'])}"
     else:
         line = (f"without overlap {shown(told['without'])}, with overlap {shown(told['with'])} "
                 f"(−{max(0.0, 1 - told['with'] / told['without']):.1%})")
     best = told.get("best_without_options")
     return [f"overlap   {line} on this placement, bound {shown(told['bound'])}",
             *([f"          the best placement without overlap takes {shown(best)}; {bound}"] if best is not None else
-              [f"          {bound}"])]
+              [f"          {bound}"]), *update]
 
 
 def choice_lines(schedule: Schedule) -> list[str]:

@@ -230,12 +230,10 @@ class _Search:
 
     def _refusal(self, tried: Sequence[Tried]) -> Infeasible:
         """Why there is no answer: of what is proven too slow, and of what was not found."""
-        found = [entry for entry in tried if entry.found is not None]
-        if not found:
-            kind = Infeasible if all("times as long" in entry.reason for entry in tried) else NoneFound
-        else:
-            kind = Infeasible if all(self._too_slow(entry.ratio, entry.found.bound, self._alone(entry.ratio)[0])
-                                     is not None for entry in found if entry.found is not None) else NoneFound
+        proven = all("times as long" in entry.reason if entry.found is None else
+                     self._too_slow(entry.ratio, entry.found.bound, self._alone(entry.ratio)[0]) is not None
+                     for entry in tried)
+        kind = Infeasible if proven else NoneFound
         told = "; ".join(f"{':'.join(map(str, entry.ratio))}: {entry.reason}"
                          + ("" if entry.found is None or entry.found.proven else " in the best that was found")
                          for entry in tried)

@@ -68,9 +68,12 @@ def summary(schedule: Schedule) -> str:
 
 def _objective_line(schedule: Schedule, shown: Callable[[float], str]) -> list[str]:
     """What was searched for, where that is not the makespan."""
+    from weft.text.counts import unit_text
+
     if schedule.objective == "makespan":
         return []
-    meaning = {"span": "the next step can begin so much later", "rate": "per micro-batch of any steady state",
+    meaning = {"span": "the next step can begin so much later",
+               "rate": f"per {unit_text(schedule)} of any steady state",
                "latency": "of one micro-batch at this floor"}[schedule.objective]
     gap = schedule.value_gap
     proof = "proven optimal" if gap == 0 else "no bound" if gap == float("inf") else f"gap at most {gap:.2%}"

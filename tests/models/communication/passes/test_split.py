@@ -42,6 +42,8 @@ def test_what_is_no_all_reduce_is_refused() -> None:
     program = tensor_parallel(4, 16, 8, 18)
     with pytest.raises(CommunicationError, match="the stage 'xw' is of kind matmul, only an all_reduce is split"):
         split(program, "xw")
+    with pytest.raises(CommunicationError, match="no way into 'scatter': take reduce_scatter or reduce"):
+        split(program, "total", into="scatter")  # type: ignore[arg-type]
     with pytest.raises(CommunicationError, match="there is no stage 'sum'"):
         split(program, "sum")
     with pytest.raises(CommunicationError, match="18 elements, which 4 ranks do not divide"):

@@ -79,6 +79,10 @@ def test_a_module_is_trained_to_the_weights_of_one_process(found: list[Any], rul
             assert row["steps"]["rare.weight"] == STEPS // 2 and row["steps"]["never.weight"] == 0
 
 
+def test_after_a_backward_that_failed_on_one_rank_all_go_on_from_no_gradients(found: list[Any]) -> None:
+    assert all(one["recovered"] == 0.0 for one in found)
+
+
 def test_what_cannot_be_is_one_sentence_on_every_rank(found: list[Any]) -> None:
     ranks = len(found)
     said = {name: [one["mistakes"].get(name) for one in found] for name in found[0]["mistakes"]}

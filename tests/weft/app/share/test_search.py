@@ -12,13 +12,13 @@ import weft
 from experiments.step.shared_periods import compared
 from tests.support.sharing import one_gpu, random_jobs
 from weft.app.lib.options import SearchOptions
-from weft.app.share.result import Sharing
-from weft.app.share.search import Question, share_jobs
+from weft.app.share.result import Sharing, Timed, Tried
+from weft.app.share.search import Question, _Search, share_jobs
 from weft.cli.main import main
 from weft.models.share.job import Job, SharingError, job_of
 from weft.runtime.plan.collectives import collective_rows
 from weft.runtime.plan.plan import plan_of
-from weft.solver.feasibility.infeasible import Infeasible
+from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.io.schedule_files import load_schedule
 from weft.solver.judge.collective_order import collective_order_faults
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
@@ -101,6 +101,16 @@ def test_no_job_gets_slower_than_allowed() -> None:
     assert found.jobs[1].slowdown <= 1.25
     with pytest.raises(Infeasible, match=r"1:1: a takes 1\.500 times as long as alone, more than 1\.4"):
         shared([(6, 4), (9, 3)], Question("1:1", max_slowdown=1.4))
+
+
+def test_a_refusal_is_proven_only_where_every_ratio_is() -> None:
+    asked = _Search([one_gpu("a", 6, 4), one_gpu("b", 9, 3)], Question(max_slowdown=1.1), options(), lambda _: None)
+    slow = Tried((1, 1), Timed(15, 15), 1.4, "a takes 1.500 times as long as alone, more than 1.1")
+    ruled_out = Tried((1, 2), None, None, "a takes 2.100 times as long as alone, more than 1.1")
+    left_open = Tried((2, 1), None, None, "no steady state was found in time")
+    assert type(asked._refusal([slow, ruled_out])) is Infeasible
+    assert type(asked._refusal([slow, left_open])) is NoneFound
+    assert type(asked._refusal([ruled_out, left_open])) is NoneFound
 
 
 def test_jobs_that_meet_on_no_gpu_share_nothing() -> None:

@@ -1,0 +1,53 @@
+"""Which of the peers' processes still run.
+
+A handle (``pidfd``) does not mistake a later process of the same number for one of them. Where the system has none
+(Linux before 5.3, some sandboxes) the moment tells them apart at which a process began, as ``/proc`` has it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+__all__ = ["Processes", "beginning"]
+
+
+class Processes:
+    """The processes of the peers, by the peers' ranks."""
+
+    def __init__(self, numbers: Mapping[int, int]) -> None:
+        self._handles: list[int] = []
+        self._runs = {peer: self._look(number) for peer, number in numbers.items()}
+
+    def alive(self, peer: int) -> bool:
+        """Whether the process of ``peer`` still runs."""
+        return self._runs[peer]()
+
+    def close(self) -> None:
+        """Give the handles back."""
+        for handle in self._handles:
+            os.close(handle)
+        self._handles.clear()
+
+    def _look(self, number: int) -> Callable[[], bool]:
+        """What says whether the process of this number still runs."""
+        try:
+            handle = os.pidfd_open(number)
+        except (AttributeError, OSError):  # also of one that has ended by now
+            begun = beginning(number)
+            return lambda: begun is not None and beginning(number) == begun
+        self._handles.append(handle)
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        return lambda: not poll.poll(0)
+
+
+def beginning(number: int) -> str | None:
+    """When the process of this number began, in the system's ticks; ``None`` if it has ended."""
+    try:
+        said = Path(f"/proc/{number}/stat").read_bytes().rpartition(b")")[2].split()  # the name may hold anything
+    except OSError:
+        return None
+    return None if said[0] in (b"Z", b"X") else said[19].decode()
