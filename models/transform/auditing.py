@@ -8,6 +8,7 @@ looked at. :mod:`weft.models.transform.checking` checks the values.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 
 from weft.models.layouts.steps import Box
@@ -28,6 +29,9 @@ def breaches(planned: Planned, times: Mapping[Part, tuple[float, float]], *, tol
     missing = [part for part in every if part not in times]
     if missing:
         return [f"{part} does not run" for part in missing]
+    for part, (start, end) in times.items():
+        if not (0 <= start <= end < math.inf):
+            return [f"{part} runs from {start} to {end}, which is no span of a step"]
     least = tolerance * max((end for _, end in times.values()), default=0.0)
     found = [f"{part} is no part of the plan" for part in times.keys() - set(every)]
     found += _overlaps(planned, times, least)
@@ -38,7 +42,8 @@ def breaches(planned: Planned, times: Mapping[Part, tuple[float, float]], *, tol
                     found += _late(planned, part, name, term, times, least)
     for order in planned.orders:
         for first, then in order.pairs(planned):
-            if times[then] != times[first] and times[then][0] < times[first][1] - least:
+            inside = times[then] == times[first] and planned.device(then) == planned.device(first)
+            if not inside and times[then][0] < times[first][1] - least:
                 found.append(f"{then} starts before {first} ends, which is ordered before it")
     return found
 
@@ -55,10 +60,12 @@ def _overlaps(planned: Planned, times: Mapping[Part, tuple[float, float]], least
 
 def _late(planned: Planned, part: Part, name: str, term: str, times: Mapping[Part, tuple[float, float]],
           least: float) -> Iterator[str]:
-    """Elements of a term that no part has made when ``part`` starts. Parts of one block run in turn inside it."""
+    """Elements of a term that no part has made when ``part`` starts. Parts of one block run in turn inside it; what
+    another device makes in the same time comes too late."""
     start = times[part]
     made = [view for view in planned.gives(planned.program.producer[term], term)
-            if times[view.part][1] <= start[0] + least or times[view.part] == start]
+            if times[view.part][1] <= start[0] + least
+            or (times[view.part] == start and view.device == planned.device(part))]
     for read in planned.reads(part.operation, name):
         if read.part == part:
             for value in sorted({view.value for view in planned.gives(planned.program.producer[term], term)}):

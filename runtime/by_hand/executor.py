@@ -69,13 +69,15 @@ class ShardedExecutor:
                        for key, (name, span) in self.program.given.items()}
         self.floating = next((one.dtype for one in (*self.values.values(), *given.values()) if one.is_floating_point()),
                              torch.get_default_dtype())
-        with torch.device(self.device):
-            for instruction, dying in zip(self.program.instructions, self.dying, strict=True):
-                self.do(instruction)
-                for key in dying:
-                    del self.values[key]
-        found, self.values = self.values, {}
-        return found
+        try:
+            with torch.device(self.device):
+                for instruction, dying in zip(self.program.instructions, self.dying, strict=True):
+                    self.do(instruction)
+                    for key in dying:
+                        del self.values[key]
+            return self.values
+        finally:
+            self.values = {}  # of a run that failed, too
 
     def do(self, instruction: Instruction) -> None:
         """One instruction."""

@@ -114,6 +114,10 @@ class _Grouping:
                     wait(i, self.row(view.part), False)
         for order in self.planned.orders:
             for first, then in order.pairs(self.planned):
+                if self.row(first) == self.row(then) and self.planned.device(first) != self.planned.device(then):
+                    raise PlanError(f"{first} is ordered before {then}: parts of an operator on several devices start "
+                                    "together where an order is searched; leave that order out, or put them on one "
+                                    "device")
                 wait(self.row(first), self.row(then), False)
         return graph
 

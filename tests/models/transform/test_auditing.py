@@ -54,3 +54,21 @@ def test_orders_are_held() -> None:
     one, other = (part for part in order if part.operation in ("d(w1) by up.1", "d(b1) by bias.1") and part.number == 0)
     plan.order(other, one)
     assert breaches(plan.planned, times) == [f"{one} starts before {other} ends, which is ordered before it"]
+
+
+def test_what_another_device_makes_at_the_same_time_comes_too_late() -> None:
+    plan = Plan(mlp()).assign("up bias act", 0).assign("down residual loss", 1)
+    times = in_a_row(plan)
+    made = times[Part("act", 0)]
+    found = breaches(plan.planned, {**times, Part("down", 0): made})
+    assert "down#0 reads act before all of it is made" in found
+    plan = Plan(mlp()).split("up bias act", "f", 2).assign("up bias act", (0, 1)).assign("down residual loss", 1)
+    plan.order(("up", 0), ("up", 1))
+    times = in_a_row(plan)
+    assert breaches(plan.planned, {**times, Part("up", 1): times[Part("up", 0)]})[0].endswith("ordered before it")
+
+
+@pytest.mark.parametrize("span", [(2.0, 1.0), (-3.0, -2.0), (float("nan"), float("nan")), (0.0, float("inf"))])
+def test_times_that_are_no_span_are_found(span: tuple[float, float]) -> None:
+    plan = planned()
+    assert "which is no span of a step" in breaches(plan.planned, {**in_a_row(plan), Part("loss", 0): span})[0]

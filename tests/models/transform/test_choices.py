@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.support.programs import mlp
@@ -51,13 +53,15 @@ def test_what_nobody_placed() -> None:
 
 def test_choices_that_are_none_are_refused() -> None:
     plan = Plan(mlp())
+    wrongly: list[Any] = [(0.5, 1), ["f", None], [("f", 2, 3), None]]
     for wrong, said in ((lambda: one_of(0), "chooses between two"), (lambda: one_of(1, (1,)), "chooses between two"),
                         (lambda: plan.choose("up", [None]), "between two different options"),
-                        (lambda: one_of((), 1), "a group has no devices"), (lambda: one_of(0.5, 1), "0.5 is no device"),
+                        (lambda: one_of((), 1), "a group has no devices"),
+                        (lambda: one_of(*wrongly[0]), "0.5 is no device"),
                         (lambda: plan.choose("q", [("f", 2), None]), "there is no operator 'q'"),
                         (lambda: plan.choose("up", [[], None]), r"the option \[\] is no split"),
-                        (lambda: plan.choose("up", ["f", None]), "the option 'f' is no split"),
-                        (lambda: plan.choose("up", [("f", 2, 3), None]), "is no split; give"),
+                        (lambda: plan.choose("up", wrongly[1]), "the option 'f' is no split"),
+                        (lambda: plan.choose("up", wrongly[2]), "is no split; give"),
                         (lambda: plan.choose("up", [("q", 2), ("f", 3)]), "3 parts do not divide")):
         with pytest.raises(PlanError, match=said):
             wrong()

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from weft.runtime.checkpoint.checkpoint import Checkpoints
-from weft.runtime.share import job_runner
 from weft.runtime.share.data_parallel_runner import DataParallelRunner
 from weft.runtime.share.job_runner import RunOptions
 from weft.runtime.share.turns import JobOver
@@ -41,7 +40,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     def all_reduce(value: torch.Tensor, op: object, group: object) -> None:
         found.append(int(value.item()))
         value.fill_(0)
-    monkeypatch.setattr(job_runner.dist, "all_reduce", all_reduce)
+    monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
     return found
 
 

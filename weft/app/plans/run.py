@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["LocalPiece", "PlanOnRank"]
 
+#: The number of steps in a state.
+_COUNT = "step"
+
 
 @dataclass(frozen=True)
 class LocalPiece:
@@ -46,6 +49,8 @@ class PlanOnRank:
         from weft.runtime.by_hand.executor import ShardedExecutor
         from weft.runtime.by_hand.kernels import KERNELS
 
+        if not isinstance(done, Preserved):
+            raise ValueError(f"a preserved plan is run, not a {type(done).__name__}: write PlanOnRank(plan.preserve())")
         unknown = {one.kind: one.name for one in done.planned.program.operations if one.kind not in KERNELS}
         for kind, name in unknown.items():
             raise ValueError(f"operator {name!r}: torch has no kernel {kind!r} here; write it with operators that have "
@@ -75,7 +80,8 @@ class PlanOnRank:
 
     def load(self, state: Mapping[str, torch.Tensor]) -> None:
         """Take this rank's pieces of parameters, buffers and states, given whole by name. States of an optimizer that
-        are not given begin as zeros. Raises ``ValueError`` for what is missing or of another shape."""
+        are not given begin as zeros, and so does the number of steps (``step``). Raises ``ValueError`` for what is
+        missing or of another shape."""
         import torch
 
         tensors = self._given()
@@ -88,7 +94,7 @@ class PlanOnRank:
             if tensors[name].source != "input":
                 cut = tuple(slice(low, high) for low, high in span)
                 self.held[key] = whole[name][cut].detach().to(self.executor.device, copy=True)
-        self.steps = 0
+        self.steps = int(state[_COUNT]) if _COUNT in state and self._counts() else 0
 
     def step(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, tuple[LocalPiece, ...]]:
         """One step of training on inputs, given whole: the pieces of the outputs, as of :meth:`run`; what the plan
@@ -118,8 +124,9 @@ class PlanOnRank:
         return self._pieces(values)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Parameters, buffers and states, whole, on the CPU, by the names of the model; on every rank. To be called by
-        all ranks together."""
+        """Parameters, buffers and states, whole, on the CPU, by the names of the model, and where something counts
+        steps or draws from their number how many there were (``step``); on every rank. To be called by all ranks
+        together."""
         import torch
         from torch import distributed as dist
 
@@ -132,9 +139,17 @@ class PlanOnRank:
         for name, span, piece in (entry for entries in every for entry in entries):
             whole = found.setdefault(name, torch.zeros(tensors[name].shape, dtype=piece.dtype))
             whole[tuple(slice(low, high) for low, high in span)] = piece
+        if self._counts():
+            found[_COUNT] = torch.tensor(self.steps)
         return found
 
     # -- within --------------------------------------------------------------------------------------------------------
+
+    def _counts(self) -> bool:
+        """Whether the number of the step is read, by an optimizer or to draw from, and no parameter has its name."""
+        tensors = self._given()
+        read = [name for name in (_COUNT, "seed") if name in tensors]
+        return bool(read) and all(tensors[name].source == "input" and tensors[name].shape == () for name in read)
 
     def _given(self) -> dict[str, ProgramTensor]:
         """What comes from outside and is read."""
@@ -143,8 +158,9 @@ class PlanOnRank:
 
     def _require(self, given: Mapping[str, torch.Tensor], names: set[str]) -> None:
         for name, tensor in self._given().items():
-            if name in names and (name not in given or tuple(given[name].shape) != tensor.shape):
-                what = "is missing" if name not in given else f"is of shape {tuple(given[name].shape)}"
+            if name in names and (name not in given or tuple(getattr(given[name], "shape", ())) != tensor.shape):
+                what = "is missing" if name not in given else f"is of shape {tuple(given[name].shape)}" if hasattr(
+                    given[name], "shape") else f"is given as {type(given[name]).__name__}, it must be a tensor"
                 raise ValueError(f"the {tensor.source} {name!r} of shape {tensor.shape} {what}")
 
     def _pieces(self, values: Mapping[str, torch.Tensor]) -> dict[str, tuple[LocalPiece, ...]]:

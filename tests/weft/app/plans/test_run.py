@@ -6,6 +6,7 @@ import os
 import pickle
 import random
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,53 @@ def test_what_torch_has_no_kernel_for_is_refused_before_anything_is_sent() -> No
     program = b.build(b.add("lost", "aten.cumprod", "n^ -> n^", [b.input("x", (4,))]))
     with pytest.raises(ValueError, match=r"operator 'lost': torch has no kernel 'aten\.cumprod' here; write it with"):
         PlanOnRank(Plan(program).assign("*", 0).preserve())
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[None]:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def counted() -> Preserved:
+    b = ProgramBuilder("counted")
+    made = b.add("up", "einsum", "m k+, k+ n -> m n", [b.input("x", (4, 3)), b.parameter("w", (3, 2))])
+    program = with_update(with_backward(b.build(made)), "adam", rate=0.1, step=None)
+    return Plan(program).assign("*", 0).preserve()
+
+
+def test_a_state_goes_on_at_its_step(alone: None) -> None:
+    first, then = PlanOnRank(counted()), PlanOnRank(counted())
+    first.load({"w": torch.ones(3, 2).double()})
+    batches = [{"x": torch.full((4, 3), i + 1.0).double(), "d(up) given": torch.full((4, 2), 2.0 - i).double()}
+               for i in range(4)]
+    for batch in batches[:3]:
+        first.step(batch)
+    state = first.state_dict()
+    assert int(state["step"]) == 3
+    then.load(state)
+    first.step(batches[3])
+    then.step(batches[3])
+    assert torch.equal(first.state_dict()["w"], then.state_dict()["w"])
+
+
+def test_a_run_that_fails_keeps_nothing_and_mistakes_are_sentences(alone: None,
+                                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(instruction: object) -> None:
+        raise RuntimeError("a kernel failed")
+
+    running = PlanOnRank(counted())
+    running.load({"w": torch.ones(3, 2).double()})
+    given = {"x": torch.ones(4, 3).double(), "d(up) given": torch.ones(4, 2).double()}
+    monkeypatch.setattr(running.executor, "compute", fails)
+    with pytest.raises(RuntimeError, match="a kernel failed"):
+        running.step(given)
+    assert not running.executor.values
+    with pytest.raises(ValueError, match="'x' of shape \\(4, 3\\) is given as list, it must be a tensor"):
+        running.step({**given, "x": [1.0]})  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match="a preserved plan is run, not a Plan"):
+        PlanOnRank(Plan(counted().planned.program))  # type: ignore[arg-type]
 
 
 def check_training(of_ranks: list[dict[str, object]]) -> None:

@@ -158,6 +158,13 @@ def test_a_machine_that_is_none_is_refused_in_a_sentence(wrong: dict[str, Any], 
         solved(Plan(mlp()).assign("*", 1), Machine(**{"costs": COSTS, **wrong}))
 
 
+def test_an_order_inside_an_operator_over_devices_is_refused_not_broken() -> None:
+    plan = Plan(mlp()).split("up bias act", "f", 2).assign("up bias act", (0, 1)).assign("down residual loss", 1)
+    assert plan.order(("up", 0), ("up", 1)).preserve().order
+    with pytest.raises(PlanError, match="up#0 is ordered before up#1: parts of an operator on several devices start"):
+        solved(plan)
+
+
 def test_only_plans_are_solved() -> None:
     with pytest.raises(PlanError, match="a plan is to be solved, not a Program"):
         solved(mlp())  # type: ignore[arg-type]
