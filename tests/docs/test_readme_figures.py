@@ -14,7 +14,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 NUMBER = re.compile(r"(?<![\w.,-])\d[\d.,]*(?:e-?\d+)?(?![\w.,-]*[A-Za-z_])")
 #: What the README states that no experiment measures, by where it comes from.
 STATED = {
-    "names": ("(NeurIPS 2024)", "for 12 models and numbers"),
+    "names": ("(NeurIPS 2024)", "Adam, AdamW or LAMB and 1/N of", "for 12 models and numbers"),
     "what an experiment asks": (
         "all-reduce of 1000 behind 1000 of computation and before 100",
         "chosen among 1, 2, 4, 8 and 16 that cost 20 each to launch",
@@ -29,7 +29,7 @@ STATED = {
         "130 stopped before there was an answer", "no period is searched above 2,048 blocks",
         "At most 65,536 micro-batches a spec and 2,000,000 operations a schedule"),
     "tests": (
-        "the measured one within 5 % (tested on two ranks)",
+        "the measured one within 5 % over sockets (tested on two ranks)",
         "pipelining runtime (2.13) on 2 and 3 ranks, with gradients equal to one process within 1e-13",
         "counts as proven within 1e-6 of its bound",
         "torch 2.13 on CPU is what is tested, 2.11 was tried by hand; what differs from 2.6 on"),

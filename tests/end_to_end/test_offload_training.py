@@ -122,7 +122,7 @@ def rank_of_the_plan(folder: Path) -> None:
     rank = int(os.environ["RANK"])
     plan = load_plan(folder / "plan.json")
     batch(CONFIG, 0, 0)  # the text is read and kept
-    with join(60) as session:
+    with join(60, transport="gloo:sockets") as session:  # through shared memory what is sent goes at once
         training = gpt(torch.float64, rank)
         # The plan is for weights half as wide.
         result = run_training(plan, session, training, allowed=Allowed(model=True))
