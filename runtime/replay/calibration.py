@@ -32,11 +32,13 @@ WORTH, FEWEST, MOST, LONG = 1.0, 2, 6, 5.0
 @dataclass(frozen=True)
 class Calibration:
     """The timed steps, and the most bytes that each rank held: weights, gradients, buffers, messages and what blocks
-    keep, without an optimizer's values. ``slots``: the bytes of room that each rank has for what it receives."""
+    keep, without an optimizer's values. ``slots``: the bytes of room that each rank has for what it receives.
+    ``sends_at_once``: whether no rank holds what it has sent, as it is written to its receiver at once."""
 
     timelines: tuple[Timeline, ...]
     peaks: tuple[int, ...]
     slots: tuple[int, ...]
+    sends_at_once: bool = False
 
     @property
     def makespan(self) -> float:
@@ -62,7 +64,7 @@ def calibrate(plan: Plan, session: Session, training: Training) -> Calibration |
             trainer.gradients.finish()
         return found
 
-    slots = sum(executor.table.slots)
+    slots, at_once = sum(executor.table.slots), getattr(executor.transport, "sends_at_once", False)
     try:
         first = step(0)
         took = max((lap.end for lap in first), default=0.0) - min((lap.start for lap in first), default=0.0)
@@ -77,14 +79,15 @@ def calibrate(plan: Plan, session: Session, training: Training) -> Calibration |
     finally:
         executor.close()
         trainer.worker.close()
-    everywhere = session.exchange((laps, held + computed.peak, slots), "gathering what was measured")
+    everywhere = session.exchange((laps, held + computed.peak, slots, at_once), "gathering what was measured")
     session.watch.joined()  # what follows is planning again, and may take longer than a wait
     if session.rank:
         return None
     unit = seconds_in_unit(plan) or 1.0
-    return Calibration(tuple(Timeline.of(plan, unit, [lap for own, _, _ in everywhere for lap in own[number]])
+    return Calibration(tuple(Timeline.of(plan, unit, [lap for own, *_ in everywhere for lap in own[number]])
                              for number in range(count)),
-                       tuple(peak for _, peak, _ in everywhere), tuple(size for _, _, size in everywhere))
+                       tuple(peak for _, peak, _, _ in everywhere), tuple(size for _, _, size, _ in everywhere),
+                       all(at_once for *_, at_once in everywhere))
 
 
 def held_bytes(executor: Executor, trainer: Trainer, training: Training) -> int:

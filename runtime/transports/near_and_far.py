@@ -32,6 +32,8 @@ class NearAndFar:
     def __init__(self, near: OneSided, near_table: BufferTable, far: ProcessGroupTransport) -> None:
         self.near, self.far = near, far
         self._near = {*near_table.receives, *near_table.sends}
+        #: Whether all that is sent is written to its receiver as it is sent, so that no result waits to be taken.
+        self.sends_at_once = not far.sends_any
 
     @property
     def staging(self) -> list[Tensor]:

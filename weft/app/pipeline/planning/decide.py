@@ -27,6 +27,7 @@ from weft.runtime.captured.loss import LOSS
 from weft.runtime.captured.materials import Materials
 from weft.runtime.captured.part import Goal
 from weft.runtime.captured.purity import Purity
+from weft.runtime.plan.buffers import OPEN_SENDS
 from weft.runtime.plan.plan import Plan, plan_of
 from weft.runtime.ranks.session import Session
 from weft.runtime.train.stage import deferred_parameters
@@ -130,7 +131,8 @@ def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: Run, looked: in
     options = ranks.options
     values, with_masters = copies_of_weights(options.dtype)
     schedule = run.settled()
-    held = held_bytes(tried.costs, machine.ranks, options.micro_batches, with_masters)
+    under_way = 0 if run.calibration.sends_at_once else OPEN_SENDS
+    held = held_bytes(tried.costs, machine.ranks, options.micro_batches, with_masters, under_way)
     schedule = schedule.with_solver(static_memory=held, peak_memory=peak_bytes(
                                         tried.costs, schedule, held, run.calibration.slots),
                                     stages_alone=run.schedule.makespan, medians=run.alone,

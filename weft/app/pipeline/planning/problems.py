@@ -26,9 +26,9 @@ OPTIMIZER_COPIES = 2
 
 
 def held_bytes(costs: Sequence[StageCosts], ranks: int, micro_batches: int,
-               copies: int = OPTIMIZER_COPIES) -> list[int]:
+               copies: int = OPTIMIZER_COPIES, under_way: int = OPEN_SENDS) -> list[int]:
     """Bytes that each rank holds all the time: weights, gradients, an optimizer's two values (``copies`` of a weight's
-    size, with masters and theirs), buffers, and messages to other ranks that may be under way."""
+    size, with masters and theirs), buffers, and up to ``under_way`` messages to other ranks."""
     held = [0] * ranks
     sent: list[list[int]] = [[] for _ in range(ranks)]
     for cost in costs:
@@ -39,7 +39,7 @@ def held_bytes(costs: Sequence[StageCosts], ranks: int, micro_batches: int,
             if other != rank:
                 sent[other].append(_passes(costs, giver, cost.stage))
                 sent[rank].append(_passes(costs, cost.stage, giver))
-    return [own + sum(sorted(messages * micro_batches, reverse=True)[:OPEN_SENDS])
+    return [own + sum(sorted(messages * micro_batches, reverse=True)[:under_way])
             for own, messages in zip(held, sent, strict=True)]
 
 

@@ -54,6 +54,7 @@ def test_a_rank_of_two_stages_holds_both() -> None:
     held = held_bytes(costs, 2, 4)
     assert held == [2 * 4008 + 4 * 200, 2 * 4008 + 4 * 200] and optimizer_bytes(costs, 2) == [4000, 4000]
     assert held_bytes(costs, 4, 10) == [4008 + 8 * 100] * 4  # no more than 8 messages are under way
+    assert held_bytes(costs, 4, 10, under_way=0) == [4008] * 4  # where they are written to their receiver at once
     problem = stage_problem(costs, (), machine(held[0] + 300, None), "full", 4)
     assert [device.memory for device in problem.devices] == [300, None]
     assert [block.devices for block in problem.blocks[:4]] == [(0,), (1,), (1,), (0,)]
