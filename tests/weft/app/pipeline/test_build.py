@@ -50,9 +50,9 @@ def test_two_steps_of_adamw_are_those_of_one_process(ranks: int, name: str, sche
         stages = 2 * ranks if schedule == "zb-v" else ranks
         report = each["report"]
         assert report["measured"] > 0 and len(report["ranks"]) == stages
-        if name == "gpt":  # messages are planned as if all were still under way: the others are a few messages large
-            # Within a host what is sent is let go as soon as it lies with its receiver, if that is early enough.
-            assert all(0.75 * planned <= held <= 1.05 * planned for planned, held in zip(
+        if name == "gpt":
+            # Within a host what is sent is planned to be let go at once; where its slot is not free yet, it waits.
+            assert all(0.85 * planned <= held <= 1.15 * planned for planned, held in zip(
                 report["peaks"], report["measured_peaks"], strict=True)), (report["peaks"], report["measured_peaks"])
         notes = "\n".join(report["notes"])
         assert ("transfers take what the spec says" if name == "skip" else "links were measured") in notes
