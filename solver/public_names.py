@@ -10,13 +10,16 @@ from typing import Any
 __all__ = ["loaded"]
 
 
-def loaded(package: str, homes: Mapping[str, str], name: str) -> Any:
-    """``name`` of ``package``, from the module of it that ``homes`` says; from then on the package has it itself.
+def loaded(package: str, homes: Mapping[str, str], name: str, within: str | None = None) -> Any:
+    """``name`` of ``package``, from the module that ``homes`` says; from then on the package has it itself.
+
+    Modules are those of ``within``, by default of the package; one that begins with ``weft.`` is its whole name.
 
     What a package's ``__getattr__`` returns. Raises ``AttributeError`` for a name that is not among ``homes``.
     """
     if name not in homes:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{package}.{homes[name]}"), name)
+    home = homes[name] if homes[name].startswith("weft.") else f"{within or package}.{homes[name]}"
+    value = getattr(import_module(home), name)
     setattr(sys.modules[package], name, value)
     return value

@@ -35,8 +35,9 @@ on first use.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from weft.solver.public_names import loaded
 
 if TYPE_CHECKING:
     from weft.app.communication.lowering import Emulated
@@ -79,8 +80,4 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = _HOME[name] if _HOME[name].startswith("weft.") else f"weft.models.communication.{_HOME[name]}"
-    value = globals()[name] = getattr(import_module(home), name)
-    return value
+    return loaded(__name__, _HOME, name, "weft.models.communication")

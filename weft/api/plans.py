@@ -29,8 +29,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Unpack
+
+from weft.solver.public_names import loaded
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -140,8 +141,4 @@ def seconds(plan: Plan, machine: Machine) -> float:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = _HOME[name] if _HOME[name].startswith("weft.") else f"weft.models.{_HOME[name]}"
-    value = globals()[name] = getattr(import_module(home), name)
-    return value
+    return loaded(__name__, _HOME, name, "weft.models")
