@@ -164,7 +164,7 @@ class _Search:
         if self.case is None:
             return
         try:
-            limits = self.options if self.options.effort is not None else self._limited(share)
+            limits = self.options if self.options.effort is not None else self.options.limited(share)
             found = solve_case(self.case, limits, self.on_progress)
         except Infeasible as refusal:
             self.refusals.append(refusal)
@@ -185,7 +185,7 @@ class _Search:
     def _look_at(self, entry: OpenOverlap, share: float) -> None:
         """A placement with all its options and, where that is better than the best, without overlap too, for ``share``
         of what is left."""
-        limits = self._limited(share)
+        limits = self.options.limited(share)
         found = self._solved(entry, entry.placement.problem, limits, 1 - _BARE)
         if isinstance(found, Infeasible):
             self.refusals.append(found)
@@ -213,11 +213,10 @@ class _Search:
     def _solved(self, entry: OpenOverlap, problem: WideProblem, limits: SearchOptions, share: float
                 ) -> Schedule | Infeasible:
         """The best schedule of ``problem``, the placement's or one with fewer options, or why there is none."""
-        own = limits.shortened(share)
-        effort = None if limits.effort is None else limits.effort * share
+        own = limits.limited(share)
         try:
             found = solve_wide(problem, entry.run, objective=self.options.objective, on_progress=self._heard(entry),
-                               time_limit=own.left, effort=effort, seed=own.seed, workers=own.workers)
+                               time_limit=own.left, effort=own.effort, seed=own.seed, workers=own.workers)
         except Infeasible as refusal:
             return refusal
         except ValueError as error:  # a steady state that does not appear in so few micro-batches
@@ -322,12 +321,6 @@ class _Search:
         if not isinstance(told, list):
             return next(map(_key, self._plain_rows()), None)
         return next(((row["placement"], tuple(row["cut"])) for row in told if row["verdict"] == "chosen"), None)
-
-    def _limited(self, share: float) -> SearchOptions:
-        """The options with ``share`` of what is left."""
-        if self.options.effort is None:
-            return self.options.shortened(share)
-        return replace(self.options, effort=self.options.effort * share)
 
     def _heard(self, entry: OpenOverlap) -> Callable[[Progress], None]:
         """A listener that hears of nothing worse than the best so far."""

@@ -100,7 +100,7 @@ class _Search:
     def look_at_alike(self, plain: Plain) -> None:
         """Placements whose stages are all alike."""
         try:
-            found = plain(replace(self.case, open=()), self._limited(_ALIKE), self._heard(None))
+            found = plain(replace(self.case, open=()), self.options.limited(_ALIKE), self._heard(None))
         except Infeasible as refusal:
             self.alike_refusal = refusal
             self.alike_bound = 0.0 if isinstance(refusal, NoneFound) else math.inf
@@ -113,7 +113,7 @@ class _Search:
         """A placement with alternatives, for ``share`` of what is left."""
         from weft.solver.choices.solve import solve_wide
 
-        placement, limits = self.case.open[number], self._limited(share)
+        placement, limits = self.case.open[number], self.options.limited(share)
         try:
             found = solve_wide(placement.problem, placement.run, objective=self.options.objective,
                                on_progress=self._heard(placement), time_limit=limits.left, effort=limits.effort,
@@ -167,12 +167,6 @@ class _Search:
             self.best = found
         self.interrupted |= bool(found.solver.get("interrupted"))
         self.history.record(self.clock.elapsed, self.value, self.bound)
-
-    def _limited(self, share: float) -> SearchOptions:
-        """The options with ``share`` of what is left."""
-        if self.options.effort is None:
-            return self.options.shortened(share)
-        return replace(self.options, effort=self.options.effort * share)
 
     def _heard(self, placement: OpenPlacement | None) -> Callable[[Progress], None]:
         """A listener that hears of nothing worse than the best so far, and of no bound that is not one on all."""

@@ -134,6 +134,10 @@ class SearchOptions:
             return self
         return replace(self, time_limit=self.time_limit - (1 - share) * self.left)
 
+    def limited(self, share: float) -> SearchOptions:
+        """The same with ``share`` of what is left of the time limit, or of the effort where one ends the search."""
+        return self.shortened(share) if self.effort is None else replace(self, effort=self.effort * share)
+
     def budget(self) -> Budget:
         """The budget of the search, some of whose time may be gone."""
         from weft.solver.cpsat.budget import Budget

@@ -55,3 +55,9 @@ def test_options_and_keywords_give_the_same_schedule() -> None:
     one, other = (weft.solve(problem, micro_batches=3, options=options),
                   weft.solve(problem, micro_batches=3, effort=0.05, seed=3))
     assert one.operations == other.operations and one.solver["seed"] == other.solver["seed"] == 3
+
+
+def test_a_share_is_one_of_the_effort_where_that_ends_the_search() -> None:
+    assert SearchOptions(time_limit=8.0, effort=4.0).limited(0.25).effort == 1.0
+    options = SearchOptions(time_limit=8.0)
+    assert options.limited(1.0) == options and options.limited(0.5).time_limit == pytest.approx(4.0, abs=0.5)
