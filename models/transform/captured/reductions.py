@@ -38,6 +38,17 @@ def _reduction(mean: bool) -> Rule:
     return known
 
 
+def _over(w: Writer, step: Step, place: int) -> tuple[str, list[Axis], set[int], list[Axis]]:
+    """The tensor of numbers that is read, its axes, the dimensions that the argument at ``place`` names, and the axes
+    of what comes out, by the argument behind it."""
+    w.require_numbers(step)
+    call = Arguments(step)
+    x = w.tensor(step.arguments[0])
+    axes = w.axes(w.shape(x))
+    gone = dimensions(call.at(place, "dim"), len(axes))
+    return x, axes, gone, _kept(axes, gone, keep=bool(call.at(place + 1, "keepdim", False)))
+
+
 def _kept(axes: Sequence[Axis], gone: set[int], *, keep: bool) -> list[Axis]:
     return [() if i in gone else axis for i, axis in enumerate(axes) if keep or i not in gone]
 
@@ -81,14 +92,10 @@ rule("std")(_variance(True))
 @rule("linalg_vector_norm", "norm")
 def _norm(w: Writer, step: Step) -> None:
     """The root of a sum of squares."""
-    w.require_numbers(step)
     call = Arguments(step)
     if call.at(1, "ord", call.at(1, "p", 2)) != 2:
         raise UnknownError
-    x = w.tensor(step.arguments[0])
-    axes = w.axes(w.shape(x))
-    gone = dimensions(call.at(2, "dim"), len(axes))
-    out = _kept(axes, gone, keep=bool(call.at(3, "keepdim", False)))
+    x, axes, gone, out = _over(w, step, 2)
     square = w.add(step, "einsum", [(x, axes), (x, axes)], out, reduced=[name for i in gone for name in axes[i]],
                    name=f"{step.name}.square", last=False)
     w.add(step, "sqrt", [(square, out)], out)
@@ -97,12 +104,7 @@ def _norm(w: Writer, step: Step) -> None:
 def _extreme(largest: bool) -> Rule:
     """The dimensions are frozen; equal ones share the gradient."""
     def known(w: Writer, step: Step) -> None:
-        w.require_numbers(step)
-        call = Arguments(step)
-        x = w.tensor(step.arguments[0])
-        axes = w.axes(w.shape(x))
-        gone = dimensions(call.at(1, "dim"), len(axes))
-        out = _kept(axes, gone, keep=bool(call.at(2, "keepdim", False)))
+        x, axes, gone, out = _over(w, step, 1)
         over = tuple(name for i in gone for name in axes[i])
         w.add(step, "extreme", [(x, axes)], out, frozen=over, over=over, largest=largest)
 

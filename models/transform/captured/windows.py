@@ -126,12 +126,17 @@ def _max_pool(rank: int) -> Rule:
     return known
 
 
+def _sizes(w: Writer, step: Step) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+    """The tensor that is read, and the shapes before and after."""
+    x, given = w.tensor(step.arguments[0]), step.outputs[0]
+    assert given is not None
+    return x, w.shape(x), w.exported.metas[given].shape
+
+
 def _mixed(rank: int, weights: Callable[[Writer, Step, int, int, int], _Weights]) -> Rule:
     """Each of the last ``rank`` dimensions on its own; ``weights`` of the i-th, from and to its sizes."""
     def known(w: Writer, step: Step) -> None:
-        x, given = w.tensor(step.arguments[0]), step.outputs[0]
-        assert given is not None
-        before, after = w.shape(x), w.exported.metas[given].shape
+        x, before, after = _sizes(w, step)
         first = len(before) - rank
         _several(w, step, x, [
             ("mix", first + i, after[first + i], {"weights": weights(w, step, i, before[first + i], after[first + i])})
@@ -189,9 +194,7 @@ def _linear(w: Writer, step: Step, i: int, size: int, count: int) -> _Weights:
 
 def _nearest(rank: int) -> Rule:
     def known(w: Writer, step: Step) -> None:
-        x, given = w.tensor(step.arguments[0]), step.outputs[0]
-        assert given is not None
-        before, after = w.shape(x), w.exported.metas[given].shape
+        _, before, after = _sizes(w, step)
         first = len(before) - rank
         found = []
         for i in range(rank):
