@@ -64,7 +64,7 @@ def calibrate(plan: Plan, session: Session, training: Training) -> Calibration |
             trainer.gradients.finish()
         return found
 
-    slots, at_once = sum(executor.table.slots), getattr(executor.transport, "sends_at_once", False)
+    slots, at_once = sum(executor.table.slots), executor.transport.sends_at_once
     try:
         first = step(0)
         took = max((lap.end for lap in first), default=0.0) - min((lap.start for lap in first), default=0.0)
@@ -95,7 +95,7 @@ def held_bytes(executor: Executor, trainer: Trainer, training: Training) -> int:
     room for messages."""
     found: list[Tensor] = [tensor for parcel in executor.slots.values() for tensor in parcel.values()]
     found += trainer.gradients.kept
-    found += getattr(executor.transport, "staging", ())  # transports of shared memory have theirs in the slots
+    found += executor.transport.staging
     if training.masters is not None:
         found += [tensor for master in training.masters.parameters() for tensor in (master, master.grad)
                   if tensor is not None]

@@ -116,6 +116,14 @@ class _Neighbours:
                 if tensor.is_floating_point():  # whole numbers stay 0, which is an index into anything
                     tensor.normal_(0.0, 0.02)
 
+    @property
+    def sends_at_once(self) -> bool:
+        return False
+
+    @property
+    def staging(self) -> Sequence[Tensor]:
+        return ()
+
     def slot(self, landing: Landing) -> Parcel:
         return self._slots[landing]
 

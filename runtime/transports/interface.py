@@ -49,6 +49,15 @@ class Transfer(Protocol):
 class Transport(Protocol):
     """One rank's side of all its messages. What it starts with one peer, it must start in the program's order."""
 
+    @property
+    def sends_at_once(self) -> bool:
+        """Whether all that this rank sends is written to its receiver as it is sent, if a slot is free: then no result
+        is held until it has been taken."""
+
+    @property
+    def staging(self) -> Sequence[Tensor]:
+        """The buffers beside the slots that messages have been copied to, as far as there are any."""
+
     def slot(self, landing: Landing) -> Parcel:
         """Where ``landing`` lands, in its shapes; the same tensors in every step.
 

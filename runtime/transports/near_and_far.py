@@ -32,12 +32,13 @@ class NearAndFar:
     def __init__(self, near: OneSided, near_table: BufferTable, far: ProcessGroupTransport) -> None:
         self.near, self.far = near, far
         self._near = {*near_table.receives, *near_table.sends}
-        #: Whether all that is sent is written to its receiver as it is sent, so that no result waits to be taken.
-        self.sends_at_once = not far.sends_any
 
     @property
-    def staging(self) -> list[Tensor]:
-        """The buffers that messages to other hosts have been copied to, as far as there are any."""
+    def sends_at_once(self) -> bool:
+        return self.near.sends_at_once and self.far.sends_at_once
+
+    @property
+    def staging(self) -> Sequence[Tensor]:
         return self.far.staging
 
     def slot(self, landing: Landing) -> Parcel:

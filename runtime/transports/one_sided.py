@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -73,6 +73,16 @@ class OneSided:
         self._thread: threading.Thread | None = None
         self._failure: Exception | None = None  # of the thread: the rank raises it where it waits
         self._stream: torch.cuda.Stream | None = None
+
+    @property
+    def sends_at_once(self) -> bool:
+        """See :class:`~weft.runtime.transports.interface.Transport`; on a GPU a message waits for kernels before it."""
+        on_gpu = any(tensor.is_cuda for parcel in self._remote.values() for tensor in parcel.values())
+        return not on_gpu and (self._reads is None or not self._reads.offers_any)
+
+    @property
+    def staging(self) -> Sequence[torch.Tensor]:
+        return ()
 
     def slot(self, landing: Landing) -> Parcel:
         return self._slots[landing] if landing.layout.is_known else self._unknown.parcels[landing]

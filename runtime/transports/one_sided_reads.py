@@ -90,6 +90,11 @@ class Reads:
         self.parcels: Mapping[Landing, dict[str, Tensor]] = {landing: {} for landing in notes_in}
         self._offered = {message: _Offered() for message in notes_out}
 
+    @property
+    def offers_any(self) -> bool:
+        """Whether this rank sends any: then it holds what has been sent until that has been read."""
+        return bool(self._out)
+
     def offer(self, message: Staging, parcel: Parcel) -> int:
         """Say that ``parcel`` can be read; returns its bytes. It must not change until it has been (:meth:`is_taken`).
         """

@@ -79,13 +79,11 @@ class ProcessGroupTransport:
                                                      *(message.peer for message in table.sends)})
 
     @property
-    def sends_any(self) -> bool:
-        """Whether this rank sends anything by it."""
-        return bool(self._table.sends)
+    def sends_at_once(self) -> bool:
+        return not self._table.sends
 
     @property
-    def staging(self) -> list[Tensor]:
-        """The buffers that messages have been copied to, as far as there are any."""
+    def staging(self) -> Sequence[Tensor]:
         return [memory for memory in self._staging_slots if memory is not None]
 
     def slot(self, landing: Landing) -> Parcel:

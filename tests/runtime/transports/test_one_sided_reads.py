@@ -91,3 +91,10 @@ def test_a_message_is_over_for_its_sender_when_it_has_been_read() -> None:
     assert pair.writes.is_taken(pair.messages[0])
     leaving.wait()
     pair.close()
+
+
+def test_what_others_read_is_held_until_they_have() -> None:
+    pair = Pair()
+    assert pair.receiver.sends_at_once and not pair.sender.sends_at_once
+    assert OneSided({}, {pair.messages[1]: {}}, {}, {}, lambda peer: True).sends_at_once
+    pair.close()
