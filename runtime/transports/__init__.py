@@ -9,14 +9,13 @@ buffer that is made when it is first needed.
 
 Where the plan does not know a shape, a description of fixed size comes first (:mod:`.description`), and buffers grow as
 they must: over process groups the tensors follow (:mod:`.two_messages`), in shared memory the receiver reads them where
-the sender has them (:mod:`.one_sided_reads`, :mod:`.reach`).
+the sender has them (:mod:`.one_host.one_sided_reads`).
 
 :mod:`~weft.runtime.transports.interface` has the roles, :mod:`~weft.runtime.transports.registry` the list. Sockets and
 ``nccl`` are built on :mod:`~weft.runtime.transports.process_groups`; ``shared``, ``symmetric`` and ``emulated`` on
-:mod:`~weft.runtime.transports.one_sided` and :mod:`~weft.runtime.transports.shared_memory`, whose slots on GPUs are
-opened by CUDA IPC (:mod:`.gpu_slots`) or lie in symmetric memory (:mod:`.symmetric_memory`); ``gloo`` takes shared
-memory within a host and sockets beyond it (:mod:`.near_and_far`). To add a transport, write a file with a
-:class:`~weft.runtime.transports.interface.TransportKind` and add a line to the registry.
+:mod:`~weft.runtime.transports.one_host`, where slots on GPUs are opened by CUDA IPC or lie in symmetric memory;
+``gloo`` takes shared memory within a host and sockets beyond it (:mod:`.near_and_far`). To add a transport, write a
+file with a :class:`~weft.runtime.transports.interface.TransportKind` and add a line to the registry.
 """
 
 from __future__ import annotations

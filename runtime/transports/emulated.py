@@ -39,6 +39,6 @@ class Emulated:
         return cls(latency, bandwidth) if 0 <= latency < float("inf") and bandwidth > 0 else None
 
     def open(self, session: Session, tables: Sequence[BufferTable]) -> Transport:
-        from weft.runtime.transports.shared_memory import share
+        from weft.runtime.transports.one_host.shared_memory import share
 
         return share(session, tables, (self.latency, self.bandwidth))

@@ -19,9 +19,9 @@ from torch import Tensor
 from weft.runtime.plan.buffers import BufferTable, Landing, Staging
 from weft.runtime.ranks.session import Session
 from weft.runtime.transports.interface import Parcel, Transfer, Transport, TransportError
-from weft.runtime.transports.one_sided import OneSided
+from weft.runtime.transports.one_host.one_sided import OneSided
+from weft.runtime.transports.one_host.shared_memory import can_share, share
 from weft.runtime.transports.process_groups import ProcessGroupTransport
-from weft.runtime.transports.shared_memory import can_share, share
 
 __all__ = ["NearAndFar", "by_host", "host", "memory_of", "split"]
 

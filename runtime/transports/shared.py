@@ -27,6 +27,6 @@ class Shared:
         return cls() if parameters is None else None
 
     def open(self, session: Session, tables: Sequence[BufferTable]) -> Transport:
-        from weft.runtime.transports.shared_memory import share
+        from weft.runtime.transports.one_host.shared_memory import share
 
         return share(session, tables, None)

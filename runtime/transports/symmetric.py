@@ -27,8 +27,8 @@ class Symmetric:
         return cls() if parameters is None else None
 
     def open(self, session: Session, tables: Sequence[BufferTable]) -> Transport:
-        from weft.runtime.transports.shared_memory import share
-        from weft.runtime.transports.symmetric_memory import SymmetricSlots, require_symmetric_memory
+        from weft.runtime.transports.one_host.shared_memory import share
+        from weft.runtime.transports.one_host.symmetric_memory import SymmetricSlots, require_symmetric_memory
 
         require_symmetric_memory(session)
         return share(session, tables, gpu_slots=SymmetricSlots)

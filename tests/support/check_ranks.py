@@ -13,7 +13,7 @@ import torch
 from weft.runtime.measure.transport_check import RPC, check_transport, time_methods
 from weft.runtime.ranks.session import Session, join
 from weft.runtime.transports.interface import TransportError
-from weft.runtime.transports.one_sided import OneSided
+from weft.runtime.transports.one_host.one_sided import OneSided
 
 NAMES, SIZES = ("gloo:sockets", "shared"), (3000,)
 

@@ -23,9 +23,9 @@ from weft.runtime.ranks.session import Session
 from weft.runtime.ranks.watch import Unwatched
 from weft.runtime.transports.buffer_tensors import allocate, view
 from weft.runtime.transports.interface import Transport
-from weft.runtime.transports.one_sided import OneSided
-from weft.runtime.transports.one_sided_reads import Offer, Reads, note_words
-from weft.runtime.transports.shared_memory import matching
+from weft.runtime.transports.one_host.one_sided import OneSided
+from weft.runtime.transports.one_host.one_sided_reads import Offer, Reads, note_words
+from weft.runtime.transports.one_host.shared_memory import matching
 
 __all__ = ["Lane", "Note", "OneMemory", "Tracer", "expected", "run_in_threads"]
 

@@ -151,7 +151,8 @@ def train_graph(session: Session) -> int:
 def train_unshared(plan: Plan, session: Session, wanted: list[dict[str, Tensor]]) -> int:
     """How many steps gave this rank's gradients over gloo where rank 0 cannot map what rank 1 shares: all then go over
     sockets, and shared memory is refused on both ranks."""
-    fault = mock.patch("weft.runtime.transports.shared_memory._map", side_effect=TransportError("it cannot be opened"))
+    fault = mock.patch("weft.runtime.transports.one_host.shared_memory._map",
+                       side_effect=TransportError("it cannot be opened"))
     with fault if session.rank == 0 else nullcontext():
         right = train(plan, replace(session, transport="gloo"), wanted)
         try:
@@ -167,7 +168,7 @@ def main() -> None:
         for transport in TRANSPORTS:
             right += train(plan, replace(session, transport=transport), wanted)
         # As where a process may not read another's memory.
-        with mock.patch("weft.runtime.transports.shared_memory.can_read", lambda *place: False):
+        with mock.patch("weft.runtime.transports.one_host.shared_memory.can_read", lambda *place: False):
             right += train(plan, replace(session, transport="shared"), wanted)
         right += train_unshared(plan, session, wanted)
         right += sum(train_graph(replace(session, transport=transport)) for transport in ("gloo:sockets", "shared"))

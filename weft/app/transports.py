@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.runtime.measure.transport_check import RPC
 from weft.runtime.ranks.launch import Ended, launch_local
-from weft.runtime.transports.shared_memory import can_share
+from weft.runtime.transports.one_host.shared_memory import can_share
 from weft.text.tables import table_text
 from weft.text.units import bytes_text, time_text
 

@@ -183,7 +183,7 @@ def test_a_lane_of_a_gpu_is_a_stream() -> None:
     from weft.runtime.execute.transfers import rank_table
     from weft.runtime.ranks.session import Session
     from weft.runtime.ranks.watch import Unwatched
-    from weft.runtime.transports.one_sided import OneSided
+    from weft.runtime.transports.one_host.one_sided import OneSided
 
     problem = Problem("streams", (Device("gpu"), Device("copies", lane_of="gpu")), (
         Block("a", BlockKind.OTHER, (0,), 1), Block("b", BlockKind.OTHER, (1,), 1, after=(Dependency("a"),)),

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from weft.runtime.transports.peers import Processes, beginning
+from weft.runtime.transports.one_host.peers import Processes, beginning
 
 
 @pytest.mark.parametrize("has_handles", [True, False])
@@ -33,5 +33,5 @@ def test_a_process_of_the_same_number_is_another(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delattr(os, "pidfd_open")
     processes = Processes({1: os.getpid()})
     assert processes.alive(1)
-    monkeypatch.setattr("weft.runtime.transports.peers.beginning", lambda number: "later")
+    monkeypatch.setattr("weft.runtime.transports.one_host.peers.beginning", lambda number: "later")
     assert not processes.alive(1)

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from weft.runtime.plan.buffers import BufferTable
-from weft.runtime.transports import symmetric_memory
 from weft.runtime.transports.interface import TransportError
-from weft.runtime.transports.symmetric_memory import SymmetricSlots, require_symmetric_memory
+from weft.runtime.transports.one_host import symmetric_memory
+from weft.runtime.transports.one_host.symmetric_memory import SymmetricSlots, require_symmetric_memory
 
 TABLES = [BufferTable((100, 0, 8), (), (), ()), BufferTable((), (), (), ()), BufferTable((300,), (), (), ())]
 

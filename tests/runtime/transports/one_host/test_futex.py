@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from weft.runtime.transports import futex
-from weft.runtime.transports.futex import Sleeper
+from weft.runtime.transports.one_host import futex
+from weft.runtime.transports.one_host.futex import Sleeper
 
 
 def test_who_sleeps_on_a_counter_is_woken_by_another_process() -> None:

@@ -24,13 +24,13 @@ from torch import Tensor
 from weft.runtime.plan.buffers import BufferTable, Landing, Staging
 from weft.runtime.ranks.session import Session
 from weft.runtime.transports.buffer_tensors import ALIGNED, view, whole
-from weft.runtime.transports.futex import Sleeper
-from weft.runtime.transports.gpu_slots import GpuSlots, IpcSlots
 from weft.runtime.transports.interface import Parcel, TransportError
-from weft.runtime.transports.one_sided import OneSided
-from weft.runtime.transports.one_sided_reads import Reads, note_words
-from weft.runtime.transports.peers import Processes
-from weft.runtime.transports.reach import OwnHost, can_read
+from weft.runtime.transports.one_host.futex import Sleeper
+from weft.runtime.transports.one_host.gpu_slots import GpuSlots, IpcSlots
+from weft.runtime.transports.one_host.one_sided import OneSided
+from weft.runtime.transports.one_host.one_sided_reads import Reads, note_words
+from weft.runtime.transports.one_host.peers import Processes
+from weft.runtime.transports.one_host.reach import OwnHost, can_read
 
 __all__ = ["can_share", "matching", "share"]
 
@@ -38,7 +38,7 @@ LANE = 2 * ALIGNED  # bytes: a line for what the receiver writes, and one for wh
 
 
 class _Counters:
-    """The :class:`~weft.runtime.transports.one_sided.Lane` at ``offset`` of a shared memory.
+    """The :class:`~weft.runtime.transports.one_host.one_sided.Lane` at ``offset`` of a shared memory.
 
     The receiver's line holds ``posted``; the sender's ``written``. With a ``link`` (latency, bandwidth), messages'
     arrival times lie in ``moments``, one for each of the last messages: more than are ever posted at once.
@@ -86,8 +86,8 @@ class _Counters:
 
 
 class _Note:
-    """The :class:`~weft.runtime.transports.one_sided_reads.Note` of ``count`` words at ``offset`` of a shared memory:
-    a line for what the receiver writes, then the sender's."""
+    """The :class:`~weft.runtime.transports.one_host.one_sided_reads.Note` of ``count`` words at ``offset`` of a shared
+    memory: a line for what the receiver writes, then the sender's."""
 
     def __init__(self, memory: memoryview, offset: int, count: int) -> None:
         self._taken = memory[offset:offset + 8].cast("q")

@@ -4,7 +4,7 @@ For each direction between two ranks, the receiver counts the receives it has *p
 has *written*; each counter has one writer. Message n may be written when more than n are posted, and read when more
 than n are written. As both ends start their messages in one order, and every step has the same ones, the counters say
 which is meant. Where the memory lies, and who is alive, is the business of others
-(:mod:`weft.runtime.transports.shared_memory`; tests use threads).
+(:mod:`weft.runtime.transports.one_host.shared_memory`; tests use threads).
 
 What cannot be done at once is left to a thread, so that a rank that computes holds up no other: a message whose slot is
 not free yet, and on a GPU whatever has to wait for the kernels before it.
@@ -24,7 +24,7 @@ import torch
 
 from weft.runtime.plan.buffers import Landing, Staging
 from weft.runtime.transports.interface import Parcel, Transfer
-from weft.runtime.transports.one_sided_reads import Reads
+from weft.runtime.transports.one_host.one_sided_reads import Reads
 
 __all__ = ["Lane", "OneSided"]
 

@@ -13,7 +13,7 @@ from weft.runtime.plan.buffers import Staging
 from weft.runtime.plan.program import StageWork
 from weft.runtime.transports.buffer_tensors import can_go_as_it_lies, layout_of
 from weft.runtime.transports.interface import TransportError
-from weft.runtime.transports.reach import OwnHost, can_read
+from weft.runtime.transports.one_host.reach import OwnHost, can_read
 
 MESSAGE = Staging(StageWork(0, "F", 0), 1, layout_of({"": ((None,), torch.int32)}), 0, 0, 0)
 
@@ -50,8 +50,8 @@ def test_a_process_that_has_ended_cannot_be_read() -> None:
             reach.read(1, file, 4096, torch.empty(4))
 
 
-@pytest.mark.parametrize("refuses", ["weft.runtime.transports.reach.os.posix_fallocate",
-                                     "weft.runtime.transports.reach.mmap.mmap"])
+@pytest.mark.parametrize("refuses", ["weft.runtime.transports.one_host.reach.os.posix_fallocate",
+                                     "weft.runtime.transports.one_host.reach.mmap.mmap"])
 def test_a_file_that_cannot_grow_is_said_in_a_sentence(refuses: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object) -> None:
         raise OSError(12, "no room")

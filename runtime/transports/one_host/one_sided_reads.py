@@ -3,8 +3,8 @@
 The sender writes only the description (:mod:`weft.runtime.transports.description`) into the receiver's memory, where
 each such RECV of the plan has a *note*. The receiver, when it needs the message, makes room in a buffer that grows,
 reads the tensors from where the sender has them, and counts that in the note: the transfer is over for the sender then.
-How a rank reads another's memory is the business of a :class:`Reach` (:mod:`weft.runtime.transports.reach`; tests use
-threads).
+How a rank reads another's memory is the business of a :class:`Reach`
+(:mod:`weft.runtime.transports.one_host.reach`; tests use threads).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from torch import Tensor
 from weft.runtime.plan.buffers import BufferTable, Landing
 from weft.runtime.plan.program import StageWork
 from weft.runtime.transports.buffer_tensors import allocate, layout_of
-from weft.runtime.transports.gpu_slots import PeersSlots, gpu_handles
+from weft.runtime.transports.one_host.gpu_slots import PeersSlots, gpu_handles
 
 
 def test_a_peers_gpu_slot_is_handed_to_each_that_writes_there_and_opened_once() -> None:

@@ -1,6 +1,6 @@
 """Slots in GPU memory that the other processes of the host write to: by CUDA IPC.
 
-Symmetric memory is another way to have them (:mod:`weft.runtime.transports.symmetric_memory`).
+Symmetric memory is another way to have them (:mod:`weft.runtime.transports.one_host.symmetric_memory`).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import torch
 from weft.runtime.plan.buffers import BufferTable
 from weft.runtime.ranks.session import Session
 from weft.runtime.transports.interface import TransportError
-from weft.runtime.transports.shared_memory import LANE, _bytes, _Counters, _own_memory, share
+from weft.runtime.transports.one_host.shared_memory import LANE, _bytes, _Counters, _own_memory, share
 
 CPU = torch.device("cpu")
 
