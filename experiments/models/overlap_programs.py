@@ -28,7 +28,7 @@ from experiments.lib.provenance import RESULTS, Record
 from tests.support.communication import chunked_collective, error, pipelined, tensor_parallel
 from weft import communication as comm
 from weft.models.communication.interpreter import random_values
-from weft.models.communication.titles import title
+from weft.models.communication.search.titles import title
 
 KNOWN = (((1000, 1000, 100, 20), 1297.5, 8), ((1000, 500, 50, 20), 1054.375, 16), ((500, 1000, 50, 20), 1217.5, 4))
 COUNTS = (1, 2, 4, 8, 16)

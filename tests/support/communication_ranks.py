@@ -27,8 +27,8 @@ from weft.models.communication import interpreter
 from weft.models.communication.optimizers import data_parallel
 from weft.models.communication.prices import Prices
 from weft.models.communication.program import Program
-from weft.models.communication.schedules import schedules
-from weft.models.communication.tuning import tune
+from weft.models.communication.search.schedules import schedules
+from weft.models.communication.search.tuning import tune
 from weft.runtime.communication.sharded_optimizer import ShardedOptimizer
 
 STEPS = 5

@@ -53,10 +53,10 @@ if TYPE_CHECKING:
     from weft.models.communication.passes.reorder import reorder
     from weft.models.communication.passes.split import split
     from weft.models.communication.prices import Prices
-    from weft.models.communication.problem import Choices, choices_of
     from weft.models.communication.program import CommunicationError, Overlap, Program, Stage, Tensor
-    from weft.models.communication.schedules import Reached, Schedule, schedules
-    from weft.models.communication.tuning import Tuned, tune
+    from weft.models.communication.search.problem import Choices, choices_of
+    from weft.models.communication.search.schedules import Reached, Schedule, schedules
+    from weft.models.communication.search.tuning import Tuned, tune
     from weft.runtime.communication.channel import RankError
     from weft.runtime.communication.sharded_optimizer import ShardedOptimizer
 
@@ -67,14 +67,15 @@ __all__ = ["Builder", "Choices", "CommunicationError", "Emulated", "Overlap", "P
 
 #: The module of each name, in :mod:`weft.models.communication` but for those with their whole name.
 _HOME = {
-    "Builder": "builder", "Choices": "problem", "CommunicationError": "program", "Overlap": "program",
-    "Prices": "prices", "Program": "program", "Reached": "schedules", "Schedule": "schedules", "Stage": "program",
-    "Tensor": "program", "Tuned": "tuning", "add_adam": "optimizers", "add_lamb": "optimizers",
-    "add_sgd": "optimizers", "as_slice": "passes.as_slice", "choices_of": "problem", "data_parallel": "optimizers",
-    "function": "functions", "fuse": "passes.fuse", "overlap": "passes.overlap", "prices_on": "on_device",
-    "random_values": "interpreter", "reorder": "passes.reorder", "results": "interpreter", "run": "interpreter",
-    "schedules": "schedules", "split": "passes.split", "tune": "tuning", "Emulated": "weft.app.communication.lowering",
-    "ProgramOnRank": "weft.app.communication.run", "RankError": "weft.runtime.communication.channel",
+    "Builder": "builder", "Choices": "search.problem", "CommunicationError": "program", "Overlap": "program",
+    "Prices": "prices", "Program": "program", "Reached": "search.schedules", "Schedule": "search.schedules",
+    "Stage": "program", "Tensor": "program", "Tuned": "search.tuning", "add_adam": "optimizers",
+    "add_lamb": "optimizers", "add_sgd": "optimizers", "as_slice": "passes.as_slice", "choices_of": "search.problem",
+    "data_parallel": "optimizers", "function": "functions", "fuse": "passes.fuse", "overlap": "passes.overlap",
+    "prices_on": "on_device", "random_values": "interpreter", "reorder": "passes.reorder", "results": "interpreter",
+    "run": "interpreter", "schedules": "search.schedules", "split": "passes.split", "tune": "search.tuning",
+    "Emulated": "weft.app.communication.lowering", "ProgramOnRank": "weft.app.communication.run",
+    "RankError": "weft.runtime.communication.channel",
     "ShardedOptimizer": "weft.runtime.communication.sharded_optimizer",
 }
 

@@ -19,7 +19,7 @@ from weft.models.communication.functions import FUNCTIONS, Function
 from weft.models.communication.interpreter import random_values, results, run
 from weft.models.communication.passes.fuse import fuse
 from weft.models.communication.program import Program
-from weft.models.communication.schedules import fused_parts
+from weft.models.communication.search.schedules import fused_parts
 from weft.runtime.communication.channel import RankError
 
 

@@ -6,8 +6,8 @@ chunks of the first come before those of the second: the network then has each c
 ends earlier. Of more, run r's chunk c comes beside run 0's chunk c + r, as in a pipeline: collectives behind a later
 run would else stand in the queue behind all of the first one's.
 
-With a schedule (:func:`weft.models.communication.tuning.tune` has one), each lane has its order, and what is started on
-a network lane is started as early as that order allows.
+With a schedule (:func:`weft.models.communication.search.tuning.tune` has one), each lane has its order, and what is
+started on a network lane is started as early as that order allows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def lane_of(stage: Stage) -> Lane:
 @dataclass(frozen=True)
 class Order:
     """Of the stages of ``program``: by ``schedule`` where there is one, whose blocks are named as those of
-    :func:`weft.models.communication.blocks.blocks_of`."""
+    :func:`weft.models.communication.search.blocks.blocks_of`."""
 
     program: Program
     schedule: Schedule | None = None

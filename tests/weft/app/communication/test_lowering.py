@@ -8,7 +8,7 @@ from tests.support.communication_programs import chunked, pipeline, tensor_paral
 from weft.app.communication.lowering import Emulated, lower
 from weft.models.communication.prices import Prices, work_of
 from weft.models.communication.program import CommunicationError, Program
-from weft.models.communication.schedules import schedules
+from weft.models.communication.search.schedules import schedules
 from weft.runtime.communication.instructions import RankProgram, Step, Wait
 
 

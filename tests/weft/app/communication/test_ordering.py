@@ -15,8 +15,8 @@ from weft.app.communication.ordering import Order, lane_of
 from weft.models.communication.passes.overlap import overlap
 from weft.models.communication.prices import Prices
 from weft.models.communication.program import CommunicationError, Program
-from weft.models.communication.schedules import schedules
-from weft.models.communication.tuning import Tuned, tune
+from weft.models.communication.search.schedules import schedules
+from weft.models.communication.search.tuning import Tuned, tune
 
 PRICES = Prices(bandwidth=1e6, memory=1e7, launch=1e-5, kernel=1e-6, flops=1e8)
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Unpack
 
 from weft.models.communication.prices import Prices
-from weft.models.communication.problem import Choices, choices_of
 from weft.models.communication.program import Program
-from weft.models.communication.schedules import Schedule
+from weft.models.communication.search.problem import Choices, choices_of
+from weft.models.communication.search.schedules import Schedule
 
 if TYPE_CHECKING:
     from weft.solver.schedule import Schedule as Found
@@ -65,7 +65,7 @@ def tune(program: Program, prices: Prices, counts: Sequence[int] = (1, 2, 4, 8, 
          every_chain: bool = True, leave_out: bool = True, **limits: Unpack[Limits]) -> Tuned:
     """The best of the programs that the passes reach from ``program``, in the best of ``counts`` of chunks.
 
-    The arguments are those of :func:`~weft.models.communication.problem.choices_of`; ``limits`` those of
+    The arguments are those of :func:`~weft.models.communication.search.problem.choices_of`; ``limits`` those of
     :func:`~weft.solver.choices.solve.solve_wide` (``time_limit``, ``effort``, ``seed`` ...). Raises what these do.
     """
     from weft.solver.choices.solve import solve_wide  # loads OR-Tools

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.support.communication import pipelined, tensor_parallel
 from weft.models.communication.passes.fuse import fuse
 from weft.models.communication.passes.split import split
-from weft.models.communication.titles import title, titles
+from weft.models.communication.search.titles import title, titles
 
 
 def test_titles_are_stages_in_order() -> None:

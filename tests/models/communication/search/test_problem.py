@@ -14,10 +14,10 @@ from weft.models.communication.interpreter import random_values
 from weft.models.communication.optimizers import data_parallel
 from weft.models.communication.passes.overlap import overlap
 from weft.models.communication.prices import Prices
-from weft.models.communication.problem import CHUNKS, VARIANT, choices_of
 from weft.models.communication.program import CommunicationError, Program
-from weft.models.communication.schedules import Schedule, schedules
-from weft.models.communication.tuning import tune
+from weft.models.communication.search.problem import CHUNKS, VARIANT, choices_of
+from weft.models.communication.search.schedules import Schedule, schedules
+from weft.models.communication.search.tuning import tune
 from weft.solver.choices.solve import solve_wide
 
 COUNTS = (1, 2, 4, 8, 16)

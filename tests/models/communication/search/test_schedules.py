@@ -9,8 +9,8 @@ from weft.models.communication.builder import Builder
 from weft.models.communication.interpreter import random_values
 from weft.models.communication.optimizers import add_adam, data_parallel
 from weft.models.communication.program import Program
-from weft.models.communication.schedules import fused_parts, schedules
-from weft.models.communication.titles import title
+from weft.models.communication.search.schedules import fused_parts, schedules
+from weft.models.communication.search.titles import title
 
 
 @pytest.mark.parametrize(("program", "count", "best"), [

@@ -7,7 +7,7 @@ from itertools import permutations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.models.communication.estimates import least, listed
+from weft.models.communication.search.estimates import least, listed
 from weft.solver.problem import BlockKind
 from weft.solver.wide.block import WideBlock, WideDependency
 

@@ -1,7 +1,7 @@
 """The autotuner's space: every program that the passes reach from one, each with its pointwise parts fused or not.
 
 After CoCoNet's autotuner, which applies what is legal until nothing new comes out. Chunks are not among it: their
-number is a choice of the problem (:mod:`weft.models.communication.problem`).
+number is a choice of the problem (:mod:`weft.models.communication.search.problem`).
 """
 
 from __future__ import annotations

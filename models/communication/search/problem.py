@@ -5,10 +5,11 @@ collectives, another for what they send to the next group. Every program that th
 choice ``variant``, once for each chain of its stages that may run in chunks: in as many as the choice ``chunks`` says,
 or whole where that number divides nothing. A stage in n chunks takes 1/n in each, and its launch besides.
 
-*What is left out.* :func:`~weft.models.communication.estimates.least` says what a variant in n chunks takes at least,
-:func:`~weft.models.communication.estimates.listed` what an order of it takes. Where the first is no less than the
-second of another, no schedule with it is better than the best of all: it is left out before the search, and the bound
-proven over what is left holds over all. A variant's load at one chunk is its least at any: more chunks launch more.
+*What is left out.* :func:`~weft.models.communication.search.estimates.least` says what a variant in n chunks takes at
+least, :func:`~weft.models.communication.search.estimates.listed` what an order of it takes. Where the first is no less
+than the second of another, no schedule with it is better than the best of all: it is left out before the search, and
+the bound proven over what is left holds over all. A variant's load at one chunk is its least at any: more chunks launch
+more.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from weft.models.communication.blocks import UNIT, blocks_of, engines_of
-from weft.models.communication.chains import Chain, chain_sets, in_chunks
-from weft.models.communication.estimates import least, listed
 from weft.models.communication.prices import Engine, Prices, require_named, work_of
 from weft.models.communication.program import CommunicationError, Program
-from weft.models.communication.schedules import Schedule, schedules
-from weft.models.communication.titles import titles
+from weft.models.communication.search.blocks import UNIT, blocks_of, engines_of
+from weft.models.communication.search.chains import Chain, chain_sets, in_chunks
+from weft.models.communication.search.estimates import least, listed
+from weft.models.communication.search.schedules import Schedule, schedules
+from weft.models.communication.search.titles import titles
 from weft.solver.problem import Device
 from weft.solver.wide.block import Options, WideBlock
 from weft.solver.wide.problem import WideProblem
