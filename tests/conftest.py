@@ -1,4 +1,6 @@
-"""Hypothesis explores anew on every run at a desk, and repeats itself in CI, where a failure must be the change's.
+"""Hypothesis tries a tenth of its examples by default, all with ``--hypothesis-profile all``, as ``.ci/run`` does.
+
+It explores anew on every run at a desk, and repeats itself in CI, where a failure must be the change's.
 
 No example has a deadline: a busy machine is no fault. A fault in a phase of the search is one: what the search would
 note and survive fails the test, but for those marked ``faults``, which inject it.
@@ -10,7 +12,7 @@ import os
 import signal
 
 import pytest
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
 
 from weft.solver.step.search import Search
 
@@ -19,9 +21,17 @@ for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHU
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, usual)
 
-settings.register_profile("desk", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True)
-settings.load_profile("ci" if os.environ.get("CI") else "desk")
+in_ci = bool(os.environ.get("CI"))
+settings.register_profile("few", max_examples=10, deadline=None, derandomize=in_ci)
+settings.register_profile("all", max_examples=100, deadline=None, derandomize=in_ci)
+settings.load_profile("few")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What Hypothesis draws for is ``random``: ``.ci/run`` runs it again, with all examples."""
+    for item in items:
+        if isinstance(item, pytest.Function) and is_hypothesis_test(item.obj):
+            item.add_marker("random")
 
 
 @pytest.fixture(autouse=True)

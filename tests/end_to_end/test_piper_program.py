@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from experiments.lib.piper_program import pairs_of_branches, piper
+from tests.support.examples import examples
 from tests.support.replicated_stages import problems
 from tests.support.stage_graphs import forks
 from weft.solver.cpsat.budget import Budget
@@ -17,7 +18,7 @@ from weft.solver.placement.groups import groups_of
 from weft.solver.placement.problem import PlacementProblem
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(problems())
 def test_it_finds_what_levels_in_a_row_find(problem: PlacementProblem) -> None:
     groups = groups_of(problem)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import weft.solver.bounds.makespan
 from tests.oracles.brute import least_makespan
+from tests.support.examples import examples
 from tests.support.strategies import Case, cases, pipelines, schedules
 from weft.solver.baselines import BASELINES, NotApplicable
 from weft.solver.bounds import makespan_bound, steady_bound
@@ -44,7 +45,7 @@ def spread_pipelines(draw: st.DrawFn, /, **sizes: int) -> Problem:
     return replace(problem, blocks=(into, *blocks, out))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=SLOW_DATA)
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=SLOW_DATA)
 @given(cases(max_devices=3, max_blocks=4, max_micro_batches=3))
 def test_bounds_never_exceed_the_optimum(case: Case) -> None:
     assume(len(case.problem.blocks) * case.micro_batches <= 8)
@@ -55,7 +56,7 @@ def test_bounds_never_exceed_the_optimum(case: Case) -> None:
     assert load_bound(case.problem, case.micro_batches) <= best
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=SLOW_DATA)
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=SLOW_DATA)
 @given(spread_pipelines(max_devices=2), st.integers(2, 4))
 def test_bounds_never_exceed_the_optimum_of_a_pipeline(problem: Problem, micro_batches: int) -> None:
     assume(len(problem.blocks) * micro_batches <= 16)
@@ -67,13 +68,13 @@ def test_bounds_never_exceed_the_optimum_of_a_pipeline(problem: Problem, micro_b
     assert load_bound(problem, micro_batches) <= best
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=SLOW_DATA)
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=SLOW_DATA)
 @given(schedules(max_micro_batches=7))
 def test_every_schedule_keeps_the_implied_order_heads_and_tails(schedule: Schedule) -> None:
     _check(schedule)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=SLOW_DATA)
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=SLOW_DATA)
 @given(spread_pipelines(), st.integers(2, 8))
 def test_known_schedules_under_tight_memory_keep_the_implied_order_heads_and_tails(problem: Problem, n: int) -> None:
     for entry in BASELINES.values():
@@ -111,7 +112,7 @@ def _check(schedule: Schedule) -> None:
             + makespan_bound(without_barriers(instance, common), n) <= makespan + slack
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=SLOW_DATA)
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=SLOW_DATA)
 @given(spread_pipelines(max_devices=3), st.integers(8, 30))
 def test_many_micro_batches_are_bounded_like_few(problem: Problem, n: int) -> None:
     """Not laid out one by one, a bound is no larger, and it grows as the steady state must."""
@@ -125,7 +126,7 @@ def test_many_micro_batches_are_bounded_like_few(problem: Problem, n: int) -> No
     assert many >= 900 * steady_bound(instance)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=SLOW_DATA)
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=SLOW_DATA)
 @given(cases(max_devices=3, max_blocks=4, max_micro_batches=3))
 def test_bounds_from_windows_never_exceed_the_optimum(case: Case) -> None:
     assume(len(case.problem.blocks) * case.micro_batches <= 8)
@@ -134,7 +135,7 @@ def test_bounds_from_windows_never_exceed_the_optimum(case: Case) -> None:
     _check_windows(case.problem, case.micro_batches, best)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=SLOW_DATA)
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=SLOW_DATA)
 @given(spread_pipelines(max_devices=2), st.integers(2, 4))
 def test_bounds_from_windows_never_exceed_the_optimum_of_a_pipeline(problem: Problem, micro_batches: int) -> None:
     assume(len(problem.blocks) * micro_batches <= 16)

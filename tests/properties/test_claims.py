@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import weft
+from tests.support.examples import examples
 from tests.support.strategies import cases, pipelines, schedules
 from weft.solver.feasibility.infeasible import Infeasible
 from weft.solver.io.entries import FormatError
@@ -27,8 +28,8 @@ from weft.solver.step.search import solve
 MANY = int(os.environ.get("WEFT_MANY", "0"))
 
 
-def suite(examples: int) -> settings:
-    return settings(max_examples=MANY or examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def suite(number: int) -> settings:
+    return settings(max_examples=MANY or examples(number), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @st.composite

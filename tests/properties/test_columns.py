@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.strategies import problems, schedules
 from weft.solver.judge import validate as judge
 from weft.solver.judge.case import Case, tolerance_of
@@ -65,7 +66,7 @@ def moved(draw: st.DrawFn, schedule: Schedule) -> Schedule:
 
 
 @given(st.data(), schedules(), st.booleans(), st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_rules_are_kept_in_columns_as_in_loops(data: Any, schedule: Schedule, capacities: bool, in_turn: bool) -> None:
     devices = [replace(device, memory=None if device.memory is None else data.draw(
         st.sampled_from([device.memory, peak, peak * 0.9, peak + 1]))) for device, peak
@@ -76,7 +77,7 @@ def test_rules_are_kept_in_columns_as_in_loops(data: Any, schedule: Schedule, ca
 
 
 @given(st.data(), problems(), st.integers(1, 4), st.booleans(), st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_any_order_is_judged_in_columns_as_in_loops(data: Any, problem: Problem, n: int, capacities: bool,
                                                    in_turn: bool) -> None:
     """Also orders that overtake, and that memory does not hold."""

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.oracles.brute import least_whole_period
+from tests.support.examples import examples
 from tests.support.strategies import cases
 from weft.solver.cpsat.budget import Budget
 from weft.solver.period.improvers.starts import one_at_a_time
@@ -39,7 +40,7 @@ def spanned(draw: st.DrawFn, *, lags: bool) -> Problem:
     return replace(problem, blocks=(*blocks, span))
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=SLOW_DATA)
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=SLOW_DATA)
 @given(spanned(lags=True))
 def test_the_contracted_bound_never_exceeds_the_optimum(problem: Problem) -> None:
     instance = TickProblem.of(problem)
@@ -66,7 +67,7 @@ def test_spans_at_one_moment_run_in_the_order_in_which_they_wait() -> None:
         assert (found.makespan, found.period) == (9 * n, 9)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=SLOW_DATA)
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=SLOW_DATA)
 @given(spanned(lags=False))
 def test_without_transfer_times_the_contracted_optimum_expands_to_the_optimum(problem: Problem) -> None:
     instance = TickProblem.of(problem)
@@ -78,7 +79,7 @@ def test_without_transfer_times_the_contracted_optimum_expands_to_the_optimum(pr
         problem, math.ceil(start.period * instance.tick))
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=SLOW_DATA)
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=SLOW_DATA)
 @given(spanned(lags=False))
 def test_contracting_and_expanding_keeps_the_order(problem: Problem) -> None:
     instance = TickProblem.of(problem)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.strategies import problems, schedules
 from weft.solver.io.entries import FormatError
 from weft.solver.io.problem_files import load_problem, problem_from_json, problem_to_json
@@ -27,14 +28,14 @@ JUNK: st.SearchStrategy[Any] = st.sampled_from([
 QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-@settings(QUICK, max_examples=200)
+@settings(QUICK, max_examples=examples(200))
 @given(problems(capacities=True))
 def test_problems_round_trip(problem: Problem) -> None:
     text = json.dumps(problem_to_json(problem), allow_nan=False)
     assert problem_from_json(json.loads(text)) == problem
 
 
-@settings(QUICK, max_examples=100)
+@settings(QUICK, max_examples=examples(100))
 @given(schedules())
 def test_schedules_round_trip(schedule: Schedule) -> None:
     text = json.dumps(schedule_to_json(schedule), allow_nan=False)
@@ -83,21 +84,21 @@ def assert_refused_or_understood(read: Any, write: Any, damaged: dict[str, Any],
         assert read(json.loads(json.dumps(write(understood), allow_nan=False))) == understood
 
 
-@settings(QUICK, max_examples=400)
+@settings(QUICK, max_examples=examples(400))
 @given(problems(capacities=True), st.data())
 def test_a_damaged_problem_is_refused_or_understood(tmp_path: Path, problem: Problem, data: st.DataObject) -> None:
     damaged = damage(data, problem_to_json(problem))
     assert_refused_or_understood(problem_from_json, problem_to_json, damaged, tmp_path / "file.json", load_problem)
 
 
-@settings(QUICK, max_examples=400)
+@settings(QUICK, max_examples=examples(400))
 @given(schedules(max_micro_batches=2), st.data())
 def test_a_damaged_schedule_is_refused_or_understood(tmp_path: Path, schedule: Schedule, data: st.DataObject) -> None:
     damaged = damage(data, schedule_to_json(schedule))
     assert_refused_or_understood(schedule_from_json, schedule_to_json, damaged, tmp_path / "file.json", load_schedule)
 
 
-@settings(QUICK, max_examples=200)
+@settings(QUICK, max_examples=examples(200))
 @given(problems(), st.data())
 def test_a_field_of_the_wrong_type_is_refused(problem: Problem, data: st.DataObject) -> None:
     """Every field of a problem that is neither free text nor optional, given an object or ``true``."""

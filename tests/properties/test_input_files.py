@@ -17,6 +17,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.exported_models import MODELS
 from weft.models.candidates.estimate import estimate_spec
 from weft.models.candidates.family_costs import family_costs
@@ -44,8 +45,8 @@ from weft.solver.placement.problem import PlacementError
 KNOWN = (SpecError, ConfigError, FormatError, ProfileError, ExportError, PlacementError, OperatorError, NoSplit,
          NoMemoryPlan)
 EXAMPLES = int(os.environ.get("WEFT_EXAMPLES", "10"))
-FEW = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture,
-                                                                           HealthCheck.too_slow])
+FEW = settings(max_examples=examples(EXAMPLES), deadline=None,
+               suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 Json: TypeAlias = Any
 
 _NASTY: st.SearchStrategy[Json] = st.one_of(

@@ -9,6 +9,7 @@ from fractions import Fraction
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.strategies import Case, cases, pipelines, schedules
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
 from weft.solver.judge.validate import violations
@@ -16,8 +17,8 @@ from weft.solver.problem import Problem
 from weft.solver.schedule import Operation, Schedule
 
 
-def suite(examples: int) -> settings:
-    return settings(max_examples=examples, deadline=None)
+def suite(number: int) -> settings:
+    return settings(max_examples=examples(number), deadline=None)
 
 
 # -- what keeps the rules passes ---------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.strategies import laned, schedules
 from weft.solver.io.schedule_files import schedule_from_json, schedule_to_json
 from weft.solver.judge import validate as judge
@@ -23,8 +24,8 @@ from weft.solver.problem import Number
 from weft.solver.schedule import Schedule
 
 
-def suite(examples: int) -> settings:
-    return settings(max_examples=examples, deadline=None)
+def suite(number: int) -> settings:
+    return settings(max_examples=examples(number), deadline=None)
 
 
 def exact(value: Number) -> Fraction:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.wide_mutations import MUTATIONS, Mutation
 from tests.support.wide_problems import drawn_run, wide_runs
 from tests.support.wide_schedules import Drawn, drawn_schedule, held
@@ -40,7 +41,7 @@ def faults(drawn: Drawn) -> list[str]:
     return [*violations(drawn.schedule), *violations_of_choice(drawn.schedule, drawn.whole)]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(SEEDS)
 def test_what_keeps_the_rules_passes(seed: int) -> None:
     drawn = drawn_schedule(seed)
@@ -69,7 +70,7 @@ def test_every_single_mutation_is_caught(mutation: Mutation) -> None:
     assert caught >= ENOUGH.get(mutation.__name__, 25)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(SEEDS)
 def test_files_are_read_as_they_were_written(seed: int) -> None:
     schedule = drawn_schedule(seed).schedule
@@ -81,7 +82,7 @@ def test_files_are_read_as_they_were_written(seed: int) -> None:
         assert sorted(stated) == sorted((names[i], *further) for i, *further in wide_operations(schedule))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(wide_runs(choices=False, classes=True, jobs=True))
 def test_searched_schedules_of_rounds_are_valid_and_their_files_true(drawn: tuple[WideProblem, Run]) -> None:
     wide, run = drawn
@@ -95,7 +96,7 @@ def test_searched_schedules_of_rounds_are_valid_and_their_files_true(drawn: tupl
     assert judge_claims(schedule_to_json(schedule), schedule).false == []
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(SEEDS, st.sampled_from(["makespan", "span"]))
 def test_what_the_search_gives_is_valid_and_its_file_true(seed: int, objective: str) -> None:
     whole = drawn_schedule(seed).whole

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.properties.test_programs import schedules
 from tests.properties.test_transfers import run_traced, tables_of
+from tests.support.examples import examples
 from tests.support.strategies import laned
 from tests.support.threads import Tracer, run_in_threads
 from tests.support.wide_problems import schedule_of_rounds, wide_runs
@@ -27,7 +28,7 @@ from weft.solver.schedule import Schedule
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Run
 
-RUNS = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+RUNS = settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @st.composite

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.placements import best_load, every_placement, problems
 from weft.solver.cpsat.budget import Budget
 from weft.solver.placement import judge
@@ -38,7 +39,7 @@ def sliced(problem: PlacementProblem, groups: Groups) -> Division:
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(problems())
 def test_the_answer_is_the_best_of_all_placements(problem: PlacementProblem) -> None:
     best = best_load(problem)
@@ -53,7 +54,7 @@ def test_the_answer_is_the_best_of_all_placements(problem: PlacementProblem) -> 
     assert not judge.breaches(problem, found.stages)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(problems(), st.sampled_from((
     Options(cutoff=False), Options(total=False), Options(windows=False), Options(presolve=True))))
 def test_no_part_of_the_encoding_is_needed_for_the_optimum(problem: PlacementProblem, options: Options) -> None:
@@ -68,13 +69,13 @@ def test_no_part_of_the_encoding_is_needed_for_the_optimum(problem: PlacementPro
         assert again.proven and again.bound == CLOSE(best)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(problems())
 def test_folding_keeps_an_optimum(problem: PlacementProblem) -> None:
     assert best_load(problem, fold(groups_of(problem))) == CLOSE(best_load(problem))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(problems())
 def test_what_a_cutoff_rules_out_is_not_needed_within_it(problem: PlacementProblem) -> None:
     groups = groups_of(problem)
@@ -84,13 +85,13 @@ def test_what_a_cutoff_rules_out_is_not_needed_within_it(problem: PlacementProbl
         assert best_load(problem, slimmer) == CLOSE(best)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(problems())
 def test_twins_may_stand_in_any_order(problem: PlacementProblem) -> None:
     assert best_load(problem, order_twins(groups_of(problem))) == CLOSE(best_load(problem))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(problems())
 def test_windows_hold_every_placement_within_the_cutoff(problem: PlacementProblem) -> None:
     groups = groups_of(problem)
@@ -106,7 +107,7 @@ def test_windows_hold_every_placement_within_the_cutoff(problem: PlacementProble
                 assert windows.first[group] <= at <= at + offset <= windows.last[group]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(problems())
 def test_bounds_and_slicings_lie_on_either_side(problem: PlacementProblem) -> None:
     groups = groups_of(problem)
@@ -123,7 +124,7 @@ def test_bounds_and_slicings_lie_on_either_side(problem: PlacementProblem) -> No
             assert found.value >= best * (1 - 1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(problems(tight=False))
 def test_refining_never_makes_worse_and_keeps_its_start_possible(problem: PlacementProblem) -> None:
     groups = groups_of(problem)
@@ -136,7 +137,7 @@ def test_refining_never_makes_worse_and_keeps_its_start_possible(problem: Placem
     assert best_load(problem) * (1 - 1e-9) <= refine(groups, start, Budget(), 0.0, each=1).value <= start.value
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(problems(tight=False))
 def test_latency_is_least_among_the_best(problem: PlacementProblem) -> None:
     found = place(problem, effort=5, latency=True)
@@ -148,7 +149,7 @@ def test_latency_is_least_among_the_best(problem: PlacementProblem) -> None:
     assert found.latency_bound is not None and found.latency_bound <= least * (1 + 1e-6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(problems(cpus=False, memory=(1, 5)))
 def test_the_memory_said_to_be_missing_is_what_is_missing(problem: PlacementProblem) -> None:
     groups = groups_of(problem)

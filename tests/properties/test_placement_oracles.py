@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import weft
 from tests.oracles.placements import best, every_graph, every_row
+from tests.support.examples import examples
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.placement.bracket import Step
 from weft.solver.placement.chain.place import place
@@ -26,7 +27,7 @@ from weft.solver.placement.placement import Placement, meets
 from weft.solver.placement.problem import Degree, DeviceKind, Node, PlacementError, PlacementProblem, Tensor
 
 EFFORT = 8.0
-many = settings(max_examples=int(os.environ.get("WEFT_EXAMPLES", "60")), deadline=None)
+many = settings(max_examples=examples(int(os.environ.get("WEFT_EXAMPLES", "60"))), deadline=None)
 
 #: What one kind of cost is drawn from.
 AMOUNTS = ((0.0, 1.0, 2.0, 3.0, 6.0), (0.0, 0.1, 0.2, 0.3, 1 / 3), (0.0, 1e-6, 1.0, 1e6), (1e-6, 2e-6, 1e6, 3e6),
@@ -173,7 +174,7 @@ def test_amounts_that_cannot_be_added_up_are_refused() -> None:
 # -- searches that are stopped ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(problems(kinds=2, most=2), st.booleans(), st.integers(1, 12))
 def test_a_stop_at_any_step_keeps_the_best_and_ends_the_search(problem: PlacementProblem, graph: bool, at: int) -> None:
     """Ctrl-C at the n-th step: what was found until then is returned, and few steps follow."""

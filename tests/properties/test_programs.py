@@ -17,6 +17,7 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from tests.support.builders import any_order
+from tests.support.examples import examples
 from tests.support.strategies import problems
 from weft.runtime.plan.check import check_program
 from weft.runtime.plan.plan import Plan, plan_from_json, plan_of, plan_to_json
@@ -57,7 +58,7 @@ def test_an_inserted_character_is_never_read_as_the_same_instruction(
         assert parse_instruction(changed) != instruction
 
 
-@settings(max_examples=int(os.environ.get("WEFT_PLANS", "150")))
+@settings(max_examples=examples(int(os.environ.get("WEFT_PLANS", "150"))))
 @given(problems(), st.integers(1, 3), st.integers(0, 2**32))
 def test_blocks_of_any_kind_have_a_plan_or_a_refusal_in_words(problem: Problem, micro_batches: int, seed: int) -> None:
     """Whatever gradients wait for, and on whatever devices they are."""
@@ -139,7 +140,7 @@ def test_every_schedule_lowers_to_a_program_that_is_proven(made: tuple[Schedule,
     assert plan.digest == plan.sharing(()).digest
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(plans(), st.data())
 def test_one_fault_is_refused_or_changes_nothing(made: tuple[Schedule, Plan], data: st.DataObject) -> None:
     """Dropped, doubled and redirected instructions are always refused, and so are reductions of other parameters. Two
@@ -182,7 +183,7 @@ def test_one_fault_is_refused_or_changes_nothing(made: tuple[Schedule, Plan], da
     assert _runs_asynchronously(faulty, plan)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.data(), st.integers(0, 2**32), st.integers(1, 3))
 def test_one_fault_among_the_reductions_is_refused_or_changes_nothing(
         data: st.DataObject, seed: int, micro_batches: int) -> None:

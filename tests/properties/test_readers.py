@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 import weft
 from tests.support.builders import chain, pipeline, v
+from tests.support.examples import examples
 from tests.support.paths import DATA
 from tests.support.wide_problems import keep_or_recompute
 from tests.support.wide_schedules import drawn_schedule
@@ -42,8 +43,8 @@ Read = TypeVar("Read")
 MANY = int(os.environ.get("WEFT_MANY", "0"))
 
 
-def suite(examples: int) -> settings:
-    return settings(max_examples=MANY or examples, deadline=None,
+def suite(number: int) -> settings:
+    return settings(max_examples=MANY or examples(number), deadline=None,
                     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from experiments.lib.stage_graphs import MODES, Case, graph_problem, varied
 from tests.support.builders import any_order
+from tests.support.examples import examples
 from tests.support.threads import run_in_threads
 from weft.runtime.interface.training import Boundary, Ports, Training
 from weft.runtime.plan.plan import plan_of
@@ -66,7 +67,7 @@ class Cell(nn.Module):
 
 
 @given(stage_graphs(shared=False), st.integers(1, 3), st.booleans(), st.integers(0, 2**32))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_trained_in_any_order_gradients_are_those_of_one_process(
         made: Case, micro_batches: int, apart: bool, seed: int) -> None:
     """``apart``: every reader gets a value of its own; else all get the same."""

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from weft.models.candidates.stage_split import NoSplit, StageSplit, split_at, split_layers
 from weft.models.candidates.stages import (
     Backward,
@@ -74,7 +75,7 @@ def needs(shape: Shape, rows: Rows, in_flight: list[int], backward: Backward) ->
             for gpu, row in enumerate(rows)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(cases())
 def test_split_is_the_best_of_all_that_fit(case: Case) -> None:
     shape, layers, memory, in_flight, backward, borders = case
@@ -109,7 +110,7 @@ def test_split_is_the_best_of_all_that_fit(case: Case) -> None:
     assert split == split_at(shape, layers, split.cuts, memory, in_flight, MemoryRule(backward, BYTES_PER_PARAMETER))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(cases())
 def test_the_least_memory_named_is_exactly_enough(case: Case) -> None:
     shape, layers, memory, in_flight, backward, borders = case

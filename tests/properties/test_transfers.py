@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
 from tests.properties.test_programs import plans, schedules
+from tests.support.examples import examples
 from tests.support.threads import Tracer, expected, run_in_threads
 from weft.runtime.execute.executor import Executor
 from weft.runtime.execute.transfers import rank_table
@@ -22,7 +23,7 @@ from weft.runtime.plan.plan import Plan, plan_of
 from weft.runtime.plan.program import BlockWork, Program, ProgramError, Recv, Reduce, Send, StageWork
 from weft.solver.schedule import Schedule
 
-RUNS = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+RUNS = settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def tables_of(plan: Plan, early: bool = True) -> list[BufferTable]:

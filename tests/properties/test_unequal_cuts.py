@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from weft.models.candidates.stages import MemoryRule
 from weft.models.cuts.enumeration import Ground, enumerated
 from weft.models.cuts.layout import Layout, layouts
@@ -32,7 +33,7 @@ def grounds(draw: st.DrawFn) -> Ground:
                   np.zeros((layout.stages - 1, count + 1), dtype=np.int64), ends_whole=True)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(grounds(), st.integers(1, 4), st.floats(0, 1))
 def test_no_cut_is_ruled_out_that_its_own_bound_does_not_rule_out(ground: Ground, micro_batches: int,
                                                                  share: float) -> None:
@@ -43,7 +44,7 @@ def test_no_cut_is_ruled_out_that_its_own_bound_does_not_rule_out(ground: Ground
     assert kept == wanted
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(grounds())
 def test_work_over_paces_is_no_more_than_the_busiest_gpu_does(ground: Ground) -> None:
     least = ground.rest[0] / sum(ground.paces)

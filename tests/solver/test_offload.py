@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.oracles.brute import least_makespan
 from tests.support.builders import chain, pipeline
+from tests.support.examples import examples
 from weft.solver.diagnose.sensitivity import changes
 from weft.solver.io.problem_files import problem_from_json, problem_to_json
 from weft.solver.judge.validate import validate
@@ -84,7 +85,7 @@ def test_what_must_be_on_the_device_at_once_is_not_offloaded_away() -> None:
         solve(train(2, 9, [0]), 1, effort=2.0)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.data())
 def test_tiny_problems_with_offloads_are_solved_to_the_optimum(data: st.DataObject) -> None:
     """One stage over two micro-batches, or two stages over one, against every order there is."""

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from weft.models.candidates.alternatives import (
     OpenCandidate,
     activations_choice,
@@ -105,7 +106,7 @@ def test_where_the_backward_is_open_too_names_alone_differ() -> None:
     assert compared >= 6
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.integers(2, 3), st.sampled_from([400, 4000]), st.data())
 def test_every_assignment_is_what_its_stages_make(gpus: int, held: int, data: st.DataObject) -> None:
     """Stages that keep and stages that recompute in one split, as :func:`candidate_of` puts them together."""
@@ -126,7 +127,7 @@ def test_every_assignment_is_what_its_stages_make(gpus: int, held: int, data: st
     assert unnamed(found.problem.under(options).plain()) == unnamed(mixed.problem)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.integers(0, 10**6))
 def test_all_memory_is_given_back(number: int) -> None:
     spec = with_choices("activations, backward", host="1 MB/s")

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from weft.models.candidates.collective_chunks import CHUNKS, chunked_collective
 from weft.solver.choices.solve import solve_wide
 from weft.solver.problem import ProblemError
@@ -33,7 +34,7 @@ def test_the_best_number_is_chosen_and_proven(times: tuple[int, int, int, int], 
     assert min(at(n, times) for n in counts) == pytest.approx(best)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.lists(st.sampled_from([1, 2, 3, 4]), min_size=1, max_size=3, unique=True),
        st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(0, 3), st.integers(0, 2)))
 def test_each_number_is_the_problem_of_that_many_parts(counts: Sequence[int], times: tuple[int, int, int, int]) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft
+from tests.support.examples import examples
 from weft.app.lib.case import case_of
 from weft.cli.main import main
 from weft.models.candidates.memory_candidates import decided_candidates, decided_least_period, spec_candidates
@@ -180,7 +181,7 @@ def test_the_bound_over_all_placements_is_the_least_of_both_families() -> None:
         assert least <= busiest * (1 + 1e-9)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(st.data())
 def test_no_schedule_of_a_decided_chain_is_below_the_family_s_bound(data: st.DataObject) -> None:
     """Whatever room a plan leaves, and however few micro-batches run."""

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from weft.models.communication.builder import Builder
 from weft.models.communication.passes.fuse import fuse
 from weft.models.communication.passes.overlap import overlap
@@ -33,7 +34,7 @@ def graphs(draw: st.DrawFn) -> tuple[Graph, set[int], set[int]]:
     return reads, draw(st.sets(stages, min_size=1)), draw(st.sets(stages, min_size=2))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(graphs())
 def test_a_set_is_fused_exactly_where_nothing_then_waits_for_itself(case: tuple[Graph, set[int], set[int]]) -> None:
     reads, outputs, chosen = case

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.communication import error, random_pass, random_program
+from tests.support.examples import examples
 from weft.models.communication.interpreter import random_values
 from weft.models.communication.program import CommunicationError
 
@@ -30,7 +31,7 @@ def changed(seed: int, passes: int = 10) -> Counter[str]:
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.integers(0, 2**32))
 def test_legal_passes_keep_the_values(seed: int) -> None:
     changed(seed)

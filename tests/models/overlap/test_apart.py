@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.models.overlap.test_flow import rows
+from tests.support.examples import examples
 from weft.models.overlap.apart import apart_blocks
 from weft.models.overlap.flow import Step, duration, pieces
 from weft.solver.problem import BlockKind, Device
@@ -22,7 +23,7 @@ def problem_of(steps: list[Step], count: int, memory: int = 0, workspace: int = 
     return WideProblem("pass", DEVICES, tuple(apart_blocks(whole, pieces(steps, count, "batch"), {0: 1})))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(rows(), st.sampled_from([1, 2, 4]))
 def test_alone_it_takes_as_long_as_the_flow(steps: list[Step], count: int) -> None:
     plain = problem_of(steps, count).plain()

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from weft.models.overlap.flow import Step, duration, pieces, serial
 
 COUNTS = (1, 2, 4, 8, 16)
@@ -69,7 +70,7 @@ def rows(draw: st.DrawFn) -> list[Step]:
     return steps
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(rows(), st.sampled_from([1, 2, 4]), st.booleans())
 def test_no_piece_begins_before_what_it_reads_and_all_work_is_done(steps: list[Step], count: int, wide: bool) -> None:
     found = pieces(steps, count, "batch", wide=wide)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import weft
 from tests.oracles.exchanges import co_shard_faults
+from tests.support.examples import examples
 from weft.app.lib.verdicts import choice_lines
 from weft.models.candidates.stages import Stages, static_bytes
 from weft.models.graph.operators import Operator, OperatorGraph, Work
@@ -166,7 +167,7 @@ def test_what_does_not_divide_stays_whole() -> None:
     assert parted(graph, {"attention": 4}) is None and parted(graph, {}) is None
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(1, 3), st.sampled_from([2, 4, 8]), st.sampled_from([16, 48]), st.sampled_from(["gelu", "swiglu"]),
        st.booleans(), st.booleans(), st.booleans())
 def test_any_layer_in_parts_passes_the_check_and_keeps_less(batch: int, heads: int, sequence: int, kind: str,

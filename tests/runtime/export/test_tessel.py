@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 from tests.support.builders import pipeline
+from tests.support.examples import examples
 from tests.support.strategies import Case, cases
 from weft.models.zoo.tessel_shapes import shape
 from weft.runtime.export.refusal import ExportError
@@ -72,7 +73,7 @@ def test_tessel_may_repeat_the_repetend(kind: str, memory: int | None) -> None:
     assert violations(Schedule(problem, 17, operations, 0.0)) == []
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(cases(max_devices=3, max_micro_batches=4, links=False))
 def test_a_tessel_schedule_comes_back_in_the_same_order(case: Case) -> None:
     kinds = {BlockKind.FORWARD: BlockKind.FORWARD}

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.builders import both_ways, chain, pipeline, v
+from tests.support.examples import examples
 from tests.support.strategies import in_order, pipelines
 from weft.models.zoo.tessel_shapes import shape
 from weft.runtime.export.refusal import ExportError
@@ -90,7 +91,7 @@ def test_outputs_that_would_meet_other_targets_are_refused() -> None:
         torch_csv(swapped)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(problem=pipelines(), micro_batches=st.integers(1, 5), data=st.data())
 def test_a_schedule_comes_back_as_it_was(problem: Problem, micro_batches: int, data: st.DataObject) -> None:
     schedule = data.draw(in_order(problem, micro_batches))
@@ -219,7 +220,7 @@ def test_actions_print_and_parse_back(action: Action) -> None:
     assert parse_cell("") == ()
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(data=st.data())
 def test_a_file_with_a_fault_is_refused_or_still_a_schedule(data: st.DataObject) -> None:
     """One cell lost, doubled, swapped with another, or of another word: a sentence, never a traceback; and what passes

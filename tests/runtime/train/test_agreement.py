@@ -23,6 +23,7 @@ from torch import nn
 import weft
 from tests.support.agreements import CPU, WIDTH, a_plan, layers, measured, sign, training_of
 from tests.support.builders import chain, pipeline
+from tests.support.examples import examples
 from tests.support.exported_models import MODELS, Tied
 from tests.support.ranks import launch_forked
 from weft.cli.main import main
@@ -64,7 +65,7 @@ def test_another_cut_than_the_plan_s_is_refused() -> None:
         require_allowed(plan, facts, None, told.append)
 
 
-@settings(max_examples=int(os.environ.get("WEFT_CUTS", "60")))
+@settings(max_examples=examples(int(os.environ.get("WEFT_CUTS", "60"))))
 @given(st.lists(st.integers(1, 3), min_size=2, max_size=7), st.data())
 def test_only_the_stages_that_were_planned_are_accepted(sizes: list[int], data: st.DataObject) -> None:
     """Layers of several widths, cut at random: nothing is said if and only if each stage has what it was planned with

@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.support.alternatives import drawn_alternatives, least_over
+from tests.support.examples import examples
 from tests.support.wide_problems import drawn_run, keep_or_recompute, wide_runs
 from weft.solver.choices.solve import solve_wide
 from weft.solver.judge.choice_rules import violations_of_choice
@@ -52,13 +53,13 @@ def _assert_options(found: Schedule, problem: WideProblem, run: Run) -> None:
         assert row["makespan"] is None or row["makespan"] >= best * (1 - 1e-9)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(wide_runs())
 def test_it_is_brute_force(drawn: tuple[WideProblem, Run]) -> None:
     _assert_best(*drawn)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(["plain", "classes", "jobs", "lanes"]))
 def test_it_is_brute_force_on_all_kinds_of_options(seed: int, kind: str) -> None:
     problem = drawn_alternatives(seed, classes=kind == "classes", jobs=kind == "jobs", lanes=kind == "lanes")

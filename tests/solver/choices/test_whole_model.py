@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.oracles.whole import TooLarge, least_makespan
 from tests.support.alternatives import drawn_alternatives, least_over
+from tests.support.examples import examples
 from tests.support.wide_problems import drawn_run, wide_runs
 from weft.solver.choices.whole_model import Whole, is_small, solve_whole
 from weft.solver.cpsat.budget import Budget
@@ -39,13 +40,13 @@ def _assert_best(found: Whole | None, best: float) -> None:
         validate(found.schedule)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(wide_runs())
 def test_it_is_brute_force(drawn: tuple[WideProblem, Run]) -> None:
     _assert_best(solve_whole(*drawn, Budget(60)), _by_brute_force(*drawn))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(["plain", "classes", "jobs"]))
 def test_it_is_brute_force_on_all_kinds_of_options(seed: int, kind: str) -> None:
     problem = drawn_alternatives(seed, classes=kind == "classes", jobs=kind == "jobs")
@@ -54,7 +55,7 @@ def test_it_is_brute_force_on_all_kinds_of_options(seed: int, kind: str) -> None
     _assert_best(solve_whole(problem, run, Budget(60)), _by_brute_force(problem, run))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(st.integers(0, 10**6))
 def test_lanes(seed: int) -> None:
     problem = drawn_alternatives(seed, lanes=True)

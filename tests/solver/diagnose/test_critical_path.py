@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 
 from tests.support.builders import chain, pipeline
+from tests.support.examples import examples
 from tests.support.strategies import Case, cases, schedules
 from weft.models.zoo.tessel_shapes import shape
 from weft.solver.cpsat.budget import Budget
@@ -28,8 +29,8 @@ from weft.solver.step.search import solve
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
 
-SOME = settings(max_examples=60, deadline=None)
-FEW = settings(max_examples=25, deadline=None)
+SOME = settings(max_examples=examples(60), deadline=None)
+FEW = settings(max_examples=examples(25), deadline=None)
 
 Rows = list[list[tuple[int, int]]]
 

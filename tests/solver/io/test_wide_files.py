@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
+from tests.support.examples import examples
 from tests.support.wide_problems import keep_or_recompute, wide_problems
 from weft.solver.io.entries import FormatError
 from weft.solver.io.wide_files import any_problem_from_json, any_problem_to_json, load_any_problem
@@ -18,7 +19,7 @@ from weft.solver.wide.problem import WideProblem
 
 
 @given(wide_problems(classes=True))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_what_is_written_is_read(problem: WideProblem) -> None:
     assert any_problem_from_json(json.loads(json.dumps(any_problem_to_json(problem)))) == problem
 

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.oracles.brute import least_latency_on_grid
 from tests.support.builders import chain, loop, pipeline, v
+from tests.support.examples import examples
 from tests.support.strategies import problems
 from weft.models.zoo.tessel_shapes import shape
 from weft.solver.cpsat.budget import Budget
@@ -147,7 +148,7 @@ def test_a_start_that_is_too_slow_is_refused() -> None:
         least_latency(instance, Fraction(2), Periodic(instance, Fraction(5), (Fraction(0), Fraction(1))), Budget())
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(problems(max_devices=2, max_blocks=4, whole=True, balanced=True, links=False, capacities=True))
 def test_no_schedule_on_a_grid_beats_the_bound(problem: Problem) -> None:
     instance = TickProblem.of(problem)
@@ -174,7 +175,7 @@ def test_no_schedule_on_a_grid_beats_the_bound(problem: Problem) -> None:
         assert not on_grid or found.best.latency == expected[1] / scale
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(problems(max_devices=3, max_blocks=6, balanced=True))
 def test_more_time_for_a_period_never_costs_latency(problem: Problem) -> None:
     instance = TickProblem.of(problem)

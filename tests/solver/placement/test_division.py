@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
+from tests.support.examples import examples
 from tests.support.placements import chain, every_placement, problems
 from weft.solver.placement.division import divided, heaviest, nodes_of, parts_of
 from weft.solver.placement.groups import contract, groups_of
 from weft.solver.placement.problem import PlacementProblem
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(problems())
 def test_loads_are_the_judges_and_nodes_come_back(problem: PlacementProblem) -> None:
     groups = groups_of(problem)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.placements import best_load, chain
 from tests.support.placements import problems as chain_problems
 from tests.support.replicated_stages import every_row, load
@@ -40,7 +41,7 @@ def test_techniques_are_called_in_their_order_and_left_out_by_name() -> None:
 
 
 @pytest.mark.parametrize("technique", CHAIN, ids=lambda technique: technique.name)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(problem=chain_problems(), started=st.booleans())
 def test_what_a_technique_finds_for_a_chain_stands_before_the_judge(
         technique: type[Technique[ChainBracket]], problem: PlacementProblem, started: bool) -> None:
@@ -60,7 +61,7 @@ def test_what_a_technique_finds_for_a_chain_stands_before_the_judge(
 
 
 @pytest.mark.parametrize("technique", WAYS, ids=lambda technique: technique.name)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(problem=graph_problems() | graph_problems(kinds=2) | replicated_problems())
 def test_what_a_technique_finds_for_a_graph_stands_before_the_judge(
         technique: type[Technique[GraphBracket]], problem: PlacementProblem) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
+from tests.support.examples import examples
 from tests.support.wide_problems import keep_or_recompute, wide_runs
 from weft.solver.baselines.greedy import orders
 from weft.solver.problem import BlockKind, Device, Link, ProblemError
@@ -58,7 +59,7 @@ def test_two_transfers_from_one_block_to_another_are_one_rounds_at_most() -> Non
 
 
 @given(wide_runs(choices=False, classes=True, jobs=True))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_every_micro_batch_of_every_job_stands_there_once(drawn: tuple[WideProblem, Run]) -> None:
     wide, run = drawn
     rounds = Rounds(wide, run)

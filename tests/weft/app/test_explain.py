@@ -13,6 +13,7 @@ from hypothesis import given, settings
 
 import weft
 from tests.support.builders import chain, pipeline, v
+from tests.support.examples import examples
 from tests.support.lane_problems import laned_schedule
 from tests.support.paths import DATA
 from tests.support.strategies import problems, schedules
@@ -32,7 +33,7 @@ from weft.solver.schedule import Schedule
 from weft.solver.step.search import solve
 from weft.solver.ticks import TickProblem
 
-SOME = settings(max_examples=60, deadline=None)
+SOME = settings(max_examples=examples(60), deadline=None)
 
 
 def refusal(problem: Problem, micro_batches: int) -> Infeasible:

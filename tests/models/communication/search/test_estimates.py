@@ -7,6 +7,7 @@ from itertools import permutations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from weft.models.communication.search.estimates import least, listed
 from weft.solver.problem import BlockKind
 from weft.solver.wide.block import WideBlock, WideDependency
@@ -41,7 +42,7 @@ def shortest(blocks: list[WideBlock]) -> float:
     return best
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(few_blocks())
 def test_the_best_lies_between(blocks: list[WideBlock]) -> None:
     assert least(blocks) <= shortest(blocks) <= listed(blocks)

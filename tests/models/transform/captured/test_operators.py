@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.every_operator import CASES, Every, inputs
+from tests.support.examples import examples
 from tests.support.operator_parts import differences, wrong_types
 from weft.models.capture.capture import save_exported
 from weft.models.transform.backward import with_backward
@@ -37,7 +38,7 @@ def numbers(program: Program, module: Every, whole: dict[str, torch.Tensor]) -> 
 
 
 @pytest.mark.slow
-@settings(max_examples=2, deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(2), deadline=None, derandomize=True, database=None)
 @example((2, 4, 6, 4), sorted(CASES))
 @given(st.tuples(st.integers(2, 3), st.integers(3, 5), st.integers(2, 6), st.integers(4, 6)),
        st.lists(st.sampled_from(sorted(CASES)), min_size=15, max_size=15, unique=True))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from tests.runtime.captured.test_cut import by_stages, furthest, plain
 from tests.support.captured_models import Case
+from tests.support.examples import examples
 from weft.runtime.captured.captured import Captured
 from weft.runtime.captured.cut import Cut
 from weft.runtime.captured.purity import Purity
@@ -177,7 +178,7 @@ def test_each_kind_of_operator_waits(name: str) -> None:
     assert waiting(case.model, captured, True) == {n for n in every if name not in IN_I or n.startswith("own.1")}
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.lists(st.sampled_from(sorted(STEPS.keys() - {"cast"})), min_size=2, max_size=5), st.floats(0, 0.99),
        st.booleans(), st.integers(0, 3))
 def test_rows_of_them_cut_anywhere_give_the_models_gradients(names: list[str], at: float, light: bool,

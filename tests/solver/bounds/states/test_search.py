@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.oracles.whole import TooLarge, least_makespan
 from tests.support.builders import pipeline, v
+from tests.support.examples import examples
 from tests.support.strategies import Case, cases
 from weft.solver.bounds import makespan_bound
 from weft.solver.bounds.states import Analysis, search, system_of
@@ -52,7 +53,7 @@ def rows(problem: Problem, sequence: Collection[int]) -> Orders:
     return orders
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(cases(max_micro_batches=4, max_devices=3, max_blocks=5, whole=True, links=False))
 def test_it_finds_the_least_makespan_of_all_orders(case: Case) -> None:
     best = least(case)
@@ -65,7 +66,7 @@ def test_it_finds_the_least_makespan_of_all_orders(case: Case) -> None:
     assert nothing_shorter.bound == best and nothing_shorter.sequence is None
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.data())
 def test_no_devices_alone_take_longer_than_all(data: st.DataObject) -> None:
     """With transfers on links, the blocks of some devices left out, and searches that stop early."""

@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.support.alternatives import drawn_alternatives, least_over
+from tests.support.examples import examples
 from tests.support.wide_problems import drawn_run, keep_or_recompute, wide_runs
 from weft.solver.choices.relaxed.bounds import bound_of
 from weft.solver.problem import BlockKind, Device
@@ -18,13 +19,13 @@ from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Run
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(wide_runs())
 def test_never_more_than_the_best_makespan(drawn: tuple[WideProblem, Run]) -> None:
     assert bound_of(*drawn, "makespan") <= least_over(*drawn) * (1 + 1e-9)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.integers(0, 10**6))
 def test_never_more_than_the_best_makespan_of_all_kinds_of_options(seed: int) -> None:
     problem = drawn_alternatives(seed, lanes=seed % 3 == 0, classes=seed % 3 == 1)

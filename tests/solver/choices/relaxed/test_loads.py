@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.alternatives import drawn_alternatives
+from tests.support.examples import examples
 from tests.support.wide_problems import drawn_run
 from weft.solver.choices.relaxed.loads import least_work, load_bound
 from weft.solver.problem import BlockKind, Device
@@ -17,7 +18,7 @@ from weft.solver.wide.rounds import Rounds
 from weft.solver.wide.run import Run
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 10**6), st.booleans())
 def test_no_assignment_works_less(seed: int, classes: bool) -> None:
     problem = drawn_alternatives(seed, classes=classes, jobs=not classes)

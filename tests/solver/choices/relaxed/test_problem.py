@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.alternatives import drawn_alternatives, mapped
+from tests.support.examples import examples
 from tests.support.wide_problems import drawn_run, wide_problems
 from weft.solver.choices.relaxed.problem import relaxed
 from weft.solver.cpsat.budget import Budget
@@ -39,13 +40,13 @@ def _assert_all_map(problem: WideProblem, run: Run, seed: int) -> None:
                 mapped(search.best, rounds, common)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(wide_problems(), st.integers(0, 10**6))
 def test_schedules_map_into_it(problem: WideProblem, seed: int) -> None:
     _assert_all_map(problem, drawn_run(problem, seed), seed)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(["plain", "classes", "jobs", "lanes"]))
 def test_schedules_of_all_kinds_of_options_map_into_it(seed: int, kind: str) -> None:
     problem = drawn_alternatives(seed, classes=kind == "classes", jobs=kind == "jobs", lanes=kind == "lanes")

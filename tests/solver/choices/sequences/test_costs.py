@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.oracles.whole import TooLarge, least_makespan
 from tests.support.class_runs import all_orders, drawn_pipeline, pipeline_of_lengths
+from tests.support.examples import examples
 from tests.support.wide_problems import drawn_wide
 from weft.solver.bounds.makespan import least_time
 from weft.solver.choices.sequences.costs import Costs
@@ -40,7 +41,7 @@ def best(wide: WideProblem, names: list[str], partial: Partial) -> float:
 
 
 @given(st.integers(0, 10**6))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_no_bound_exceeds_the_best_sequence_left(seed: int) -> None:
     wide, draw = drawn(seed), random.Random(seed)
     if not wide.classes:

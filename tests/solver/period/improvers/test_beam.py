@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.builders import chain, judged, pipeline, v
+from tests.support.examples import examples
 from tests.support.strategies import problems
 from weft.models.zoo.tessel_shapes import shape
 from weft.solver.cpsat.budget import Budget
@@ -53,7 +54,7 @@ def test_blocks_on_all_devices(kind: str) -> None:
     assert found and all(best <= one.period <= best * 1.25 for one in found)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(problems(balanced=True, capacities=True, links=False), st.integers(0, 3), st.integers(0, 9))
 def test_what_a_beam_builds_is_valid_when_repeated(problem: Problem, share: int, seed: int) -> None:
     instance = TickProblem.of(problem)

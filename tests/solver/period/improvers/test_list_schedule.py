@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.builders import chain, judged, pipeline, v
+from tests.support.examples import examples
 from tests.support.strategies import problems
 from weft.models.zoo.tessel_shapes import shape
 from weft.solver.period.improvers.list_schedule import list_periodic
@@ -47,7 +48,7 @@ def test_blocks_on_all_devices(kind: str) -> None:
     assert found is not None
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(problems(balanced=True, capacities=True, links=False), st.integers(0, 3))
 def test_what_is_listed_is_valid_when_repeated(problem: Problem, more: int) -> None:
     instance = TickProblem.of(problem)

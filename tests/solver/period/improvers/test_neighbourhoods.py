@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.builders import judged, loop, pipeline, v
+from tests.support.examples import examples
 from tests.support.strategies import Case, cases
 from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.solve import run
@@ -122,7 +123,7 @@ def test_the_critical_blocks_are_as_long_as_the_period() -> None:
 # -- blocks on several devices, and transfers on links -----------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(cases(balanced=True, whole=True))
 def test_neighbourhoods_of_any_problem_fit(case: Case) -> None:
     instance = TickProblem.of(case.problem)
@@ -134,7 +135,7 @@ def test_neighbourhoods_of_any_problem_fit(case: Case) -> None:
     judged(found)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(cases(balanced=True, whole=True), st.data())
 def test_what_some_devices_fix_leaves_room_for_every_schedule_with_their_order(case: Case, data: st.DataObject) -> None:
     """The schedule itself is one of them; its transfers from free devices may come in another order."""

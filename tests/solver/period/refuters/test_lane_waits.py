@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.oracles.brute import least_whole_period
 from tests.support.builders import chain, loop, pipeline, tight_v, uneven, v, waves
+from tests.support.examples import examples
 from weft.solver.cpsat.budget import Budget, Slice
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.improvers.starts import one_at_a_time
@@ -89,7 +90,7 @@ def test_the_longest_of_two_dependencies_counts() -> None:
     assert lanes.room(9) == 3 * 9 - (3 * 3 + 2)
 
 
-@settings(max_examples=16, deadline=None)
+@settings(max_examples=examples(16), deadline=None)
 @given(st.integers(0, 999), st.integers(1, 2), st.sampled_from([8, 13, 32]))
 def test_no_more_is_refuted_than_by_trying_everything(seed: int, memory: int, cells: int) -> None:
     problem = uneven(pipeline(chain(2), memory=memory), random.Random(seed), most=3, lags=1)
@@ -101,7 +102,7 @@ def test_no_more_is_refuted_than_by_trying_everything(seed: int, memory: int, ce
         assert LanePatterns(lanes, optimum, cells).share() <= 1
 
 
-@settings(max_examples=24, deadline=None)
+@settings(max_examples=examples(24), deadline=None)
 @given(st.sampled_from([chain(6), v(3), v(5), loop(3), loop(5)]), st.booleans(), st.integers(0, 999),
        st.sampled_from([1.0, 1.3, 2.0]), st.integers(0, 3), st.sampled_from([9, 32, 48]))
 def test_no_period_that_works_is_refuted(devices: list[int], split: bool, seed: int, cap: float, lags: int,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
+from tests.support.examples import examples
 from tests.support.placements import best_load, problems
 from tests.support.replicated_stages import every_row, load
 from tests.support.replicated_stages import problems as replicated
@@ -21,7 +22,7 @@ def test_every_bound_has_a_name_of_its_own() -> None:
 
 
 @each
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(problems())
 def test_no_placement_is_below_a_bound(bound: type[LowerBound], problem: PlacementProblem) -> None:
     groups = groups_of(problem)
@@ -29,7 +30,7 @@ def test_no_placement_is_below_a_bound(bound: type[LowerBound], problem: Placeme
 
 
 @each
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(replicated())
 def test_no_placement_with_replicated_stages_is_below_a_bound(bound: type[LowerBound], problem: PlacementProblem
                                                               ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import assume, given, settings
 
+from tests.support.examples import examples
 from tests.support.stage_graphs import EFFORT, best_graph, problems
 from weft.solver.cpsat.budget import Budget
 from weft.solver.placement.dag.depth_encoding import least_bottleneck_by_depth, least_depth, least_depths
@@ -13,7 +14,7 @@ from weft.solver.placement.problem import PlacementProblem
 from weft.solver.placement.reductions.interchangeable import order_branches, order_twins
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(problems())
 def test_the_encodings_parts_agree_with_all_graphs_of_stages(problem: PlacementProblem) -> None:
     best = best_graph(problem)

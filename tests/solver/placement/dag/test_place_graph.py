@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.stage_graphs import EFFORT, best_graph, forks, problems
 from weft.solver.cpsat.budget import Budget
 from weft.solver.placement.chain.place import place
@@ -75,7 +76,7 @@ def test_the_answer_says_depth_and_what_follows() -> None:
     assert [(stage["depth"], stage["after"]) for stage in answer["stages"]] == [(2, [2]), (2, [2]), (1, [])]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(problems(kinds=2), st.sampled_from([0.0, 0.3]))
 def test_the_encoding_finds_the_least_load_and_then_the_least_depth(problem: PlacementProblem, slack: float) -> None:
     """On devices of two kinds, which the levels are not for."""
@@ -105,7 +106,7 @@ def trained(draw: st.DrawFn) -> PlacementProblem:
     return PlacementProblem("trained", (devices,), tuple(nodes), tuple(tensors), draw(st.integers(1, 3)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(trained())
 def test_tensors_beside_the_forward_graph_count_where_they_cross(problem: PlacementProblem) -> None:
     """Two operators of which neither comes before the other may be cheap together and too much for a device apart."""

@@ -7,6 +7,7 @@ import math
 import pytest
 from hypothesis import given, settings
 
+from tests.support.examples import examples
 from tests.support.sized_stages import best_step, every_choice, every_cut, sized_problems
 from tests.support.stage_graphs import forks
 from weft.solver.cpsat.budget import Budget
@@ -17,7 +18,7 @@ from weft.solver.placement.joint.sized import SizedProblem, affine
 from weft.solver.placement.refusals import NoPlacement
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(sized_problems())
 def test_no_bound_is_above_what_trying_everything_finds(sized: SizedProblem) -> None:
     best = {cut: min(best_step(cut, sizes) for sizes in every_choice(cut)) for cut in every_cut(sized)}

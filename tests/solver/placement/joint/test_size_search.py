@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from hypothesis import given, settings
 
+from tests.support.examples import examples
 from tests.support.sized_stages import every_choice, every_cut, sized_problems
 from tests.support.stage_graphs import forks
 from weft.solver.placement.dag.front import FrontPoint
@@ -16,7 +17,7 @@ from weft.solver.placement.joint.sized import SizedProblem, affine
 from weft.solver.placement.joint.step_bound import stage_bounds
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(sized_problems(most=4, sizes=(1, 2, 4), batch=4))
 def test_every_choice_comes_out_by_rising_bound(sized: SizedProblem) -> None:
     cuts = sorted(every_cut(sized), key=lambda cut: cut.parts)[:4]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
+from tests.support.examples import examples
 from tests.support.replicated_stages import every_row, load, problems
 from weft.solver.cpsat.budget import Budget
 from weft.solver.placement import judge
@@ -15,7 +16,7 @@ from weft.solver.placement.orders.slice_replicated import slice_replicated
 from weft.solver.placement.problem import PlacementProblem
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(problems())
 def test_rows_of_replicated_stages_are_the_best_of_all_rows_and_of_an_order(problem: PlacementProblem) -> None:
     rows, in_order = [], []

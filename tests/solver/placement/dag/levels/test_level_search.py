@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.placements import best_load
 from tests.support.stage_graphs import EFFORT, best_graph, forks, problems
 from weft.solver.cpsat.budget import Budget
@@ -21,7 +22,7 @@ from weft.solver.placement.groups import groups_of
 from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(problems(), st.sampled_from([0.0, 0.3]))
 def test_levels_find_the_least_load_and_then_the_least_depth(problem: PlacementProblem, slack: float) -> None:
     best = best_graph(problem, slack)
@@ -40,7 +41,7 @@ def test_levels_find_the_least_load_and_then_the_least_depth(problem: PlacementP
     assert max(stage.load for stage in stages) <= best[0] * (1 + slack) * (1 + 1e-6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(problems())
 def test_levels_in_a_row_are_the_best_stages_in_a_row(problem: PlacementProblem) -> None:
     groups = groups_of(problem)
