@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.alternatives import least_over
 from tests.support.wide_problems import keep_or_recompute
+from weft.solver.choices.leaf import Leaf
 from weft.solver.choices.node import Node
 from weft.solver.choices.partial import Partial
 from weft.solver.choices.tree import Tree
@@ -48,3 +49,20 @@ def test_a_time_limit_of_nothing_still_gives_a_schedule() -> None:
     with tree.budget.limited():
         tree.run()
     assert tree.leader is not None and tree.bound <= tree.best
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_leaves_whose_search_ended_without_a_proof_stay_in_the_bound(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing but first schedules: no leaf is proven, and what each of them may still come to is not forgotten."""
+    def ends_at_once(leaf: Leaf, seconds: float) -> None:
+        leaf.turns, leaf.open = leaf.turns + 1, False
+
+    monkeypatch.setattr(Leaf, "run", ends_at_once)
+    problem = keep_or_recompute(seed)
+    run = Run.of(problem, 3)
+    tree = Tree(Partial(problem, run, "makespan"), Budget(60, deterministic=60.0), "makespan", lambda _: None)
+    tree.run()
+    least = least_over(problem, run)
+    assert tree.done and not tree._queue
+    assert tree.bound <= least * (1 + 1e-9) and tree.bound <= min(leaf.bound for leaf in tree.done)
+    assert min(bound for _, bound in tree.parts) <= least * (1 + 1e-9)

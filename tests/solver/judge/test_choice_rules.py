@@ -84,3 +84,34 @@ def test_jobs_and_classes_are_compared_too() -> None:
         "block 'a': duration is given for the classes 's', 'l', and a micro-batch is of none"]
     moved = replace(whole, blocks=tuple(replace(one, job="two") for one in whole.blocks))
     assert violations_of_choice(made, moved)[0] == "block 'a' is of the job 'one', in the whole problem of 'two'"
+
+
+@pytest.mark.parametrize(("label", "stated", "value"), [
+    ("workspace", "0", (3,)), ("memory", "1", (2,)), ("kind", "other", BlockKind.FORWARD), ("duration", "1", 5),
+    ("devices", "0", (1,))])
+def test_each_cost_of_a_block_is_that_of_the_whole_problem(label: str, stated: str, value: Any) -> None:
+    base = replace(WHOLE, devices=(Device("gpu"), Device("other")))
+    made = schedule(base, {"how": "slow"})
+    change: dict[str, Any] = {label: value}
+    other = replace(base, blocks=tuple(replace(one, **change) if one.name == "a" else one for one in base.blocks))
+    shown = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    assert violations_of_choice(made, base) == []
+    assert violations_of_choice(made, other) == [
+        f"block 'a': {label} is {stated}, and {shown} under the options taken"]
+
+
+@pytest.mark.parametrize(("how", "why", "exists"), [
+    ("slow", "x", True), ("slow", "y", False), ("fast", "x", False), ("fast", "y", False)])
+def test_a_block_exists_where_every_option_of_its_when_is_taken(how: str, why: str, exists: bool) -> None:
+    both = block("e", how="slow", why="x")
+    waits = block("f", 1, WideDependency("a", 2, when={"how": "slow", "why": "x"}), WideDependency("d"))
+    whole = replace(WHOLE, blocks=(*WHOLE.blocks, both, waits, block("g", why="y")),
+                    choices={"how": ("slow", "fast"), "why": ("x", "y")})
+    options = {"how": how, "why": why}
+    made = schedule(whole, options)
+    assert violations_of_choice(made, whole) == []
+    assert ("e" in made.problem.index) == exists
+    # Under other options the same schedule has a block too many, or too few.
+    for other in whole.assignments:
+        if other != options:
+            assert violations_of_choice(replace(made, choices=other), whole) != []

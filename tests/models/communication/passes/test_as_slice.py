@@ -83,3 +83,30 @@ def test_a_slice_that_is_an_output_keeps_its_name() -> None:
     program = step.build(step.slice("part", step.parameter("given", (4,))))
     with pytest.raises(CommunicationError, match="what the stage 'part' makes leaves the program"):
         as_slice(program, "given")
+
+
+@pytest.mark.parametrize(("axis", "part"), [(0, (2, 6)), (1, (4, 3))])
+def test_a_tensor_is_sliced_along_the_axis_that_its_readers_cut(axis: int, part: tuple[int, ...]) -> None:
+    step = Builder("columns", 2)
+    state = step.state("state", (4, 6))
+    grown = step.pointwise("grown", "add", step.slice("part", state, axis), step.slice("same", state, axis))
+    program = step.build(step.norm("norm", grown), carried={step.all_gather("next", grown): "state"})
+    made = as_slice(program, "state")
+    assert (made.tensors["state"].layout, made.tensors["state"].axis) == ("sliced", axis)
+    values = random_values(made)
+    assert [held.shape for held in run(made, values)["state"]] == [part, part]
+    assert made.carried == {"grown": "state"} and [stage.kind for stage in made.stages] == ["pointwise", "norm"]
+    assert error(program, made) < 1e-12
+    given = [random_values(program, seed) for seed in range(3)]
+    one, other = steps(program, given), steps(made, given)
+    assert all(abs(one[name] - other[name]).max() < 1e-12 for name in one)
+
+
+def test_a_new_value_that_is_gathered_along_another_axis_is_refused() -> None:
+    step = Builder("turned", 2)
+    state = step.state("state", (4, 6))
+    part = step.norm("norm", step.slice("part", state, 1))
+    rows = step.slice("rows", step.input("given", (4, 6)), 0)
+    program = step.build(part, carried={step.all_gather("next", rows): "state"})
+    with pytest.raises(CommunicationError, match="'next' is not gathered from slices that are cut alike"):
+        as_slice(program, "state")
