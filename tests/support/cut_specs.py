@@ -6,15 +6,17 @@ import contextlib
 import json
 import random
 from collections.abc import Iterator
+from fractions import Fraction
 from itertools import combinations
 from typing import Any, Literal
 
+from tests.oracles.whole import least_makespan
 from weft.models.cuts.space import CutSpace
 from weft.models.cuts.spaces import cut_spaces
 from weft.models.spec.spec import Spec, parse_spec
 from weft.solver.problem import Problem, ProblemError
 
-__all__ = ["MODES", "Mode", "all_cuts", "drawn_spec", "problems_of", "space_of", "spec_of"]
+__all__ = ["MODES", "Mode", "all_cuts", "best_of_all_cuts", "drawn_spec", "problems_of", "space_of", "spec_of"]
 
 Mode = Literal["full", "split", "none"]
 MODES: tuple[Mode, ...] = ("full", "split", "none")
@@ -86,3 +88,11 @@ def problems_of(space: CutSpace) -> dict[tuple[int, ...], Problem]:
         with contextlib.suppress(ProblemError):
             found[cut] = space.candidate(cut).problem
     return found
+
+
+def best_of_all_cuts(spec: Spec, most_labels: int = 4_000) -> Fraction | None:
+    """The least makespan over all cuts, by brute force."""
+    n = spec.run.micro_batches
+    found = [least_makespan(problem, n, most_labels) for space in cut_spaces(spec, n)
+             for problem in problems_of(space).values()]
+    return min((makespan for makespan in found if makespan is not None), default=None)

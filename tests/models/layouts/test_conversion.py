@@ -14,6 +14,7 @@ from weft.models.layers.cluster import AffineLink, Network
 from weft.models.layouts.conversion import Conversion, convert, step_bytes
 from weft.models.layouts.layout import Layout, LayoutError, Placed, layouts_over
 from weft.models.layouts.prices import RingPrices, uniform
+from weft.models.layouts.steps import moves
 from weft.models.layouts.values import applied, lay_out, put_together
 
 SHAPE = (16, 16)
@@ -110,3 +111,26 @@ def test_what_cannot_be_is_refused_in_a_sentence() -> None:
         Layout(1, 1, (2,)).require(SHAPE)
     with pytest.raises(LayoutError, match="a count below 1"):
         Layout(0, 1, (2,))
+
+
+def test_groups_are_taken_among_neighbours_and_across_them() -> None:
+    """Four replicas in pairs: neighbours, or each with the one two places on."""
+    shape = (8, 8)
+    whole, terms = Placed.of(Layout(4, 1, (1, 1)), range(4)), Placed.of(Layout(1, 4, (1, 1)), range(4))
+    pairs = {((0, 1), (2, 3)), ((0, 2), (1, 3))}
+    for before, kind in ((whole, "slice"), (whole, "term"), (terms, "all_reduce"), (terms, "reduce_scatter")):
+        found = {step.groups for step in moves(before, shape) if step.kind == kind and step.parts == 2}
+        assert found == pairs
+        assert {step.groups for step in moves(before, shape) if step.kind == kind and step.parts == 4} == {
+            ((0, 1, 2, 3),)}
+
+
+def test_terms_are_added_up_within_machines_before_they_cross() -> None:
+    """Scattered within a machine, a half crosses; added up across first, all of it would."""
+    slow = RingPrices(Network(AffineLink(1e-6, 1e12), AffineLink(1e-6, 1e8), 2))
+    shape, size = (64, 64), 64 * 64 * 8
+    found = convert(Placed.of(Layout(1, 4, (1, 1)), range(4)), Layout(4, 1, (1, 1)), shape, 8, slow)
+    assert found.kinds == ("reduce_scatter", "all_reduce", "all_gather")
+    assert [step.groups for step in found.steps] == [((0, 1), (2, 3)), ((0, 2), (1, 3)), ((0, 1), (2, 3))]
+    assert found.seconds == pytest.approx(3e-6 + size / 2 / 1e12 + size / 2 / 1e8 + size / 2 / 1e12, rel=1e-6)
+    assert error(found, shape) < 1e-12

@@ -52,7 +52,7 @@ def test_a_time_limit_of_nothing_still_gives_a_schedule() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_leaves_whose_search_ended_without_a_proof_stay_in_the_bound(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaves_that_ended_without_a_proof_stay_in_the_bound(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but first schedules: no leaf is proven, and what each of them may still come to is not forgotten."""
     def ends_at_once(leaf: Leaf, seconds: float) -> None:
         leaf.turns, leaf.open = leaf.turns + 1, False

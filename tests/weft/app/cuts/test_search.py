@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import pytest
 
 import weft
 from tests.oracles.whole import TooLarge, least_makespan
-from tests.support.cut_specs import MODES, Mode, drawn_spec, problems_of, spec_of
+from tests.support.cut_specs import MODES, Mode, best_of_all_cuts, drawn_spec, spec_of
 from weft.app.cuts.search import CutSearch, space_title
 from weft.app.lib.case import case_of
 from weft.models.cuts.spaces import cut_spaces
-from weft.models.spec.spec import Spec
 from weft.solver import Infeasible
 from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.validate import validate
 
 EXACT = 1 + 1e-9
-
-
-def best_of_all_cuts(spec: Spec, most_labels: int = 4_000) -> Fraction | None:
-    """The least makespan over all cuts, by brute force."""
-    n = spec.run.micro_batches
-    found = [least_makespan(problem, n, most_labels) for space in cut_spaces(spec, n)
-             for problem in problems_of(space).values()]
-    return min((makespan for makespan in found if makespan is not None), default=None)
 
 
 @pytest.mark.parametrize("mode", MODES)
