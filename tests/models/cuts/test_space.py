@@ -143,6 +143,9 @@ def test_cuts_that_there_was_no_room_for_bound_the_least() -> None:
     assert space.least is not None and space.least <= min(every.values())
     left_out = space.cuts.left_out if space.cuts else None
     assert left_out is not None
+    for cut in listed(space):
+        space.raise_bound(cut, left_out + 7)
+    assert space.least == max(left_out, space.floor)  # whatever is known of those that are listed
     for cut in list(listed(space)):
         space.take(cut)
     assert space.least == max(left_out, space.floor)  # of those that are not listed
