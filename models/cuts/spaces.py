@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from weft.models.candidates.build import Candidate, backward_modes, bytes_per_parameter, candidate_of
-from weft.models.candidates.gpu_costs import gpu_costs
+from weft.models.candidates.gpu_costs import GpuCosts, gpu_costs
 from weft.models.candidates.stage_split import split_at
-from weft.models.candidates.stages import Backward, MemoryRule
+from weft.models.candidates.stages import Backward, MemoryRule, Shape
 from weft.models.cuts.enumeration import Ground
 from weft.models.cuts.layout import Layout, layouts
 from weft.models.cuts.space import CutSpace
 from weft.models.cuts.tables import Tables
-from weft.models.layers.cluster import Network, model_cluster
+from weft.models.layers.cluster import ClusterModel, Network, model_cluster
 from weft.models.layers.costs import LayerCost
 from weft.models.spec.sections import Spec
 from weft.solver.variants.variants import Numbers
@@ -57,15 +57,27 @@ def cut_spaces(spec: Spec, micro_batches: int) -> list[CutSpace]:
     for layout in layouts(spec.placement.shapes, spec.cluster.gpus, spec.placement.chunks, len(layers)):
         lags = _lags(layout, layers, cluster.network)
         for mode, own in tables.items():
-            def candidate(borders: Sequence[int], layout: Layout = layout, mode: Backward = mode) -> Candidate:
-                rule = MemoryRule(mode, bytes_per_parameter(spec), cluster.reserve)
-                split = split_at(layout.shape, costs.layers, borders, cluster.memory, rule=rule)
-                return replace(candidate_of(spec, split, mode, "least", layers, cluster), notes=costs.notes)
-
             ends_whole = mode != "none" and not any(table.durations[2].any() for table in own)
             ground = Ground(layout, own, kind, cluster.available, lags, ends_whole, needed if mode == "full" else None)
-            found.append(CutSpace(ground, mode, micro_batches, candidate))
+            found.append(CutSpace(ground, mode, micro_batches, _CandidateAt(spec, costs, cluster, layout.shape, mode)))
     return found
+
+
+@dataclass(frozen=True)
+class _CandidateAt:
+    """The block problem of a cut. An object, and no function in a function: a case goes to other processes."""
+
+    spec: Spec
+    costs: GpuCosts
+    cluster: ClusterModel
+    shape: Shape
+    mode: Backward
+
+    def __call__(self, borders: Sequence[int]) -> Candidate:
+        rule = MemoryRule(self.mode, bytes_per_parameter(self.spec), self.cluster.reserve)
+        split = split_at(self.shape, self.costs.layers, borders, self.cluster.memory, rule=rule)
+        return replace(candidate_of(self.spec, split, self.mode, "least", self.costs.layers[0], self.cluster),
+                       notes=self.costs.notes)
 
 
 def _lags(layout: Layout, layers: Sequence[LayerCost], network: Network) -> Numbers:

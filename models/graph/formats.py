@@ -37,6 +37,10 @@ def load_profiled_graph(path: str | os.PathLike[str], *, recompute: bool = False
             return piper_problem(entry, recompute=recompute)
     except PlacementError as error:
         raise FormatError(f"{name}: {error}") from None
+    if isinstance(stated := entry.get("format", None), str) and stated.startswith("weft."):
+        raise FormatError(f"{name}: is a file of format {stated}; what is placed is an operator graph or a model spec"
+                          + ("; a block problem has its devices: weft solve schedules it"
+                             if stated.startswith("weft.problem/") else ""))
     raise FormatError(f"{name}: is no operator graph that is known: the dnn-partitioning format has a field "
                       "'maxFPGAs', the Piper format a field 'maxDevices'")
 

@@ -23,7 +23,7 @@ so that its optimum is a bound. Where p' = p the image is a schedule itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from itertools import combinations
 
@@ -37,6 +37,8 @@ __all__ = ["FreePeriodModel", "heads_and_tails", "lags_within"]
 
 #: Up to so many blocks of a device, three of them are related at once.
 _FEW_BLOCKS = 12
+#: CP-SAT's numbers have 63 bits; some are left for what it makes of a sum.
+_LARGEST_SUM = 2**58
 
 
 def lags_within(instance: TickProblem, limit: Fraction | int) -> Distances | None:
@@ -181,8 +183,16 @@ class FreePeriodModel:
                                <= capacity - take[j])
             # Little's law: over a period the device holds the sum of amount x lifetime / P on average. Takes are
             # rounded down where the period is a fraction.
-            held = sum((-amount * (self.start[i] + (self.durations[i] if amount < 0 else 0))
-                        for i, amount in moving.items()), cp_model.LinearExpr.sum([]))
             workspace = sum((take[i] - max(change[i], 0)) * self.durations[i] for i in take)
             taken = sum(amount for amount in moving.values() if amount > 0)
-            self.model.add(held + workspace <= capacity * self.ceiling + taken * self.fraction)
+            given = sum(-amount * self.durations[i] for i, amount in moving.items() if amount < 0)
+            self._add_average({**{self.start[i]: -amount for i, amount in moving.items()},
+                               self.period: -capacity, self.fraction: -capacity - taken}, -given - workspace)
+
+    def _add_average(self, terms: Mapping[cp_model.IntVar, int], most: int) -> None:
+        """The sum of the terms, none of whose variables is below 0, is at most ``most``: bytes times ticks, which may
+        be more than CP-SAT adds up. Then all is divided and rounded down, which every solution still keeps."""
+        reach = max(self.top, self.longest)
+        divisor = (sum(map(abs, terms.values())) * reach + abs(most)) // _LARGEST_SUM + 1
+        self.model.add(cp_model.LinearExpr.weighted_sum(
+            list(terms), [factor // divisor for factor in terms.values()]) <= most // divisor)

@@ -73,8 +73,8 @@ def solve(
     from weft.app.objectives import solve_for
     from weft.solver.objectives import OBJECTIVES
 
-    return solve_for(source, micro_batches, SearchOptions.given(options, search, objectives=OBJECTIVES), on_progress,
-                     throughput=throughput, period=period, overlap=overlap)
+    given = SearchOptions.given(options, search, objectives=OBJECTIVES, differing=True)
+    return solve_for(source, micro_batches, given, on_progress, throughput=throughput, period=period, overlap=overlap)
 
 
 def compare(
@@ -95,7 +95,8 @@ def compare(
     from weft.app.compare import compare_source
 
     return compare_source(source, micro_batches,
-                          SearchOptions.given(options, search, objectives=("makespan", "span")), on_progress)
+                          SearchOptions.given(options, search, objectives=("makespan", "span"), differing=True),
+                          on_progress)
 
 
 class SweepKeywords(TypedDict, total=False):
@@ -179,7 +180,7 @@ def latency(
     """
     from weft.app.latency.search import serve_source
 
-    return serve_source(source, micro_batches, SearchOptions.given(options, search), on_progress,
+    return serve_source(source, micro_batches, SearchOptions.given(options, search, differing=True), on_progress,
                         throughput=throughput, period=period, points=points)
 
 
@@ -251,7 +252,8 @@ def explain(
     """
     from weft.app.explain import explain_source
 
-    return explain_source(source, micro_batches, SearchOptions.given(options, search, time_limit=30.0), on_progress,
+    given = SearchOptions.given(options, search, time_limit=30.0, differing=True)
+    return explain_source(source, micro_batches, given, on_progress,
                           what_if_figures=what_if, in_flight_wanted=in_flight)
 
 

@@ -193,3 +193,12 @@ def test_more_time_for_a_period_never_costs_latency(problem: Problem) -> None:
         assert (longest_chain(instance, limit) or 0) <= found.bound <= found.best.latency
         assert found.bound <= last
         last = float(found.best.latency)
+
+
+def test_bytes_times_nanoseconds_fit_the_model() -> None:
+    """Of GPT-1.3B on V100s: their products are over 64 bits, and the model must not be refused."""
+    problem = pipeline(loop(2), forward=0.104102873, backward=None, split=(0.104102871, 0.074102879),
+                       activation=4_294_967_296, memory=27_514_634_241)
+    found = search(problem, Fraction(7, 10))
+    assert found.bound <= found.best.latency
+    judged(found.best)

@@ -20,6 +20,7 @@ from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.judge.validate import validate
 from weft.solver.latency.search import LatencySearch, least_latency, slowest_useful_period
+from weft.solver.latency.starts import listed_within
 from weft.solver.period.bracket import PROOF_TOLERANCE, Bracket
 from weft.solver.period.improvers.starts import periodic_seed
 from weft.solver.period.periodic import Periodic
@@ -39,6 +40,8 @@ __all__ = ["serve_source"]
 
 #: Deterministic seconds for the least period of one placement, and for one latency, at most.
 _PERIOD, _LATENCY = 20.0, 20.0
+#: What list schedules may take of the time left, at each probe of a placement.
+_LISTED = 0.02
 #: Two points whose periods, or latencies, are closer than this share are one.
 _APART = Fraction(1, 200)
 
@@ -212,14 +215,19 @@ class _FrontSearch:
 
     def _probe(self, period: Fraction, parts: int) -> None:
         """Search every placement for the least latency at a period of at most ``period``; ``parts`` probes are left."""
-        def rank(placed: PlacedRates) -> Fraction:
-            return placed.bound_within(period) or Fraction(0)
-
-        for number, placed in enumerate(sorted(self.placed, key=rank)):
-            start, bound = placed.best_within(period), placed.bound_within(period)
-            if start is None or bound is None:
+        starts: list[tuple[Fraction, int, Periodic]] = []
+        for number, placed in enumerate(self.placed):
+            with self.budget.limited(_LISTED):
+                placed.known.extend(listed_within(placed.instance, placed.least_period, placed.limit(period)))
+            start = placed.best_within(period)
+            if start is not None:
+                self._add(placed, start)
+                starts.append((start.latency * placed.instance.tick, number, start))
+        for turn, (_, number, start) in enumerate(sorted(starts, key=lambda entry: entry[:2])):
+            placed = self.placed[number]
+            bound = placed.bound_within(period)
+            if bound is None:
                 continue
-            self._add(placed, start)
             best = min(latency for at, latency in self.points if at <= period)
             if bound >= best:
                 continue
@@ -229,10 +237,11 @@ class _FrontSearch:
                 nonlocal found
                 found = search
 
-            with self.budget.limited():
+            share = 1 / (parts * (len(starts) - turn))
+            with self.budget.limited(share):
                 least_latency(placed.instance, placed.limit(period), start, self.budget,
                               least_period=placed.least_period, on_change=changed,
-                              deterministic=self.budget.share(1 / (parts * (len(self.placed) - number)), _LATENCY))
+                              deterministic=self.budget.share(share, _LATENCY))
             if found is None:
                 continue
             placed.bounds.append((placed.limit(period), found.bound))

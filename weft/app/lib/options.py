@@ -83,10 +83,10 @@ class SearchOptions:
 
     @classmethod
     def given(cls, options: SearchOptions | None, keywords: SearchKeywords, time_limit: float = 60.0,
-              objectives: Sequence[str] = ("makespan",)) -> SearchOptions:
+              objectives: Sequence[str] = ("makespan",), differing: bool = False) -> SearchOptions:
         """What a public function was given: ``options``, or the defaults with this ``time_limit``, and ``keywords`` in
         place of their fields. The time limit counts from now on, or since the command began. ``objectives`` are those
-        that it can search for.
+        that it can search for; ``differing`` says whether it takes the options of micro-batches that differ.
 
         Raises ``TypeError`` for a keyword that is no option, and ``ValueError`` for a value that means nothing.
         """
@@ -101,6 +101,9 @@ class SearchOptions:
         if found.objective not in objectives:
             raise ValueError(f"objective is {found.objective!r}, it must be " + (
                 objectives[0] if len(objectives) == 1 else f"one of {', '.join(objectives)}") + " here")
+        for name in () if differing else ("reorder", "any_class", "ratio"):
+            if getattr(found, name):
+                raise ValueError(f"{name} is for solve, compare, explain and latency: leave it out here")
         return found
 
     def require_meaning(self) -> None:

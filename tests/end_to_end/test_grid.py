@@ -1,0 +1,97 @@
+"""Every command on every kind of input: it runs, or refuses in one sentence; never a traceback, never a fault of weft.
+
+What is expected of each cell is in :mod:`tests.support.grid`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import pickle
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weft
+from tests.support.grid import ROWS, Row
+from tests.support.kinds_of_input import KINDS, MICRO_BATCHES, write_inputs
+from weft.app.lib.case import read_source
+from weft.cli.lib.command import BAD, GOOD, NO
+from weft.cli.main import main
+
+
+def ran(command: str) -> tuple[int, str]:
+    """Exit status of a command, and what it wrote to standard error."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            status = main(shlex.split(command))
+        except SystemExit as end:  # argparse
+            assert isinstance(end.code, int)
+            status = end.code
+    return status, err.getvalue()
+
+
+@pytest.fixture(scope="session")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with every kind of input, and of each ``KIND.schedule.json``, ``KIND.plan.json`` and ``KIND.csv`` where
+    there is one."""
+    folder = tmp_path_factory.mktemp("kinds")
+    write_inputs(folder)
+    return folder
+
+
+@pytest.fixture(params=KINDS)
+def names(request: pytest.FixtureRequest, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mapping[str, str]]:
+    """What stands for a row's placeholders, of one kind of input; the schedule is made when the first row asks."""
+    monkeypatch.chdir(inputs)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(inputs))
+    kind = request.param
+    found = {"kind": kind, "src": KINDS[kind], "n": f"-n {MICRO_BATCHES[kind]}" if kind in MICRO_BATCHES else "",
+             "schedule": f"{kind}.schedule.json", "plan": f"{kind}.plan.json", "order": f"{kind}.csv"}
+    if not Path(found["schedule"]).exists():
+        assert ran(f"solve {found['src']} {found['n']} --effort 0.02 --quiet -o {found['schedule']}") == (GOOD, "")
+        ran(f"plan {found['schedule']} -o {found['plan']}")
+        ran(f"export {found['schedule']} -o {found['order']}")
+    yield found
+
+
+def _rows() -> list[Any]:
+    return [pytest.param(row, id=row.command.replace("{", "").replace("}", ""),
+                         marks=[pytest.mark.slow] if row.slow else []) for row in ROWS]
+
+
+@pytest.mark.parametrize("row", _rows())
+def test_a_command_runs_or_refuses_in_a_sentence(row: Row, names: Mapping[str, str]) -> None:
+    status, said = ran(row.command.format(**names))
+    words = row.refused.get(names["kind"])
+    if words is None:
+        assert (status, said) == (GOOD, "")
+    else:
+        assert status in (NO, BAD) and words in said
+        assert said.startswith("weft") and said.count("\n") == 1
+
+
+class Elsewhere(Executor):
+    """What another process would do, in this one: everything is pickled on the way there and back."""
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        call, given, named = pickle.loads(pickle.dumps((function, args, kwargs)))
+        future: Future[Any] = Future()
+        future.set_result(pickle.loads(pickle.dumps(call(*given, **named))))
+        return future
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("jobs", "classes", "choices")])
+def test_points_of_a_sweep_can_go_to_other_processes(kind: str, inputs: Path) -> None:
+    counts = {"micro_batches": [int(MICRO_BATCHES[kind])]} if kind in MICRO_BATCHES else {}
+    source = read_source(inputs / KINDS[kind])
+    found = weft.sweep(source, memory=["1x", "1.5x"], executor=Elsewhere(), cache=None, refine=False, effort=0.02,
+                       **counts)  # type: ignore[arg-type]
+    here = weft.sweep(source, memory=["1x", "1.5x"], workers=1, cache=None, refine=False, effort=0.02,
+                      **counts)  # type: ignore[arg-type]
+    assert [row.makespan for row in found.rows] == [row.makespan for row in here.rows] and len(found.rows) == 2
