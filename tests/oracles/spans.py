@@ -87,7 +87,8 @@ def _every_sequence(problem: Problem, micro_batches: int) -> Iterator[list[_Even
             after[owner[device]] += min(amount, Fraction(0)) - space if ends else max(amount, Fraction(0)) + space
         takes = [d for d in range(len(after)) if after[d] > level[d]]
         room = {d: problem.devices[d].memory for d in takes}
-        return None if any(limit is not None and after[d] > Fraction(str(limit)) for d, limit in room.items()) else after
+        fits = all(limit is None or after[d] <= Fraction(str(limit)) for d, limit in room.items())
+        return after if fits else None
 
     def add(events: list[_Event], level: list[Fraction]) -> Iterator[list[_Event]]:
         if len(events) == 2 * len(blocks) * micro_batches:
