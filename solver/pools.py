@@ -27,8 +27,8 @@ from typing import TypeAlias, TypeVar
 
 from weft.solver.problem import Number, Problem
 
-__all__ = ["MixedPool", "Op", "PooledOrders", "Wait", "amounts_by_device", "holder", "memory_waits", "mixed_pools",
-           "one_after_another"]
+__all__ = ["MixedPool", "Op", "PooledOrders", "Wait", "amounts_by_device", "busy_as_one", "holder", "memory_waits",
+           "mixed_pools", "one_after_another"]
 
 #: (block, micro-batch)
 Op: TypeAlias = tuple[int, int]
@@ -84,6 +84,17 @@ def holder(problem: Problem, owner: int) -> int | None:
                  if all(engine in devices for devices in changing)), None)
 
 
+def busy_as_one(problem: Problem) -> tuple[int | None, ...]:
+    """Per device, the owner of its pool where what that holds hangs on times, else None: a device and its lanes then
+    begin the next step together, as blocks of it on one could take what this step's on another still hold."""
+    return tuple(owner if _hangs_on_times(problem, owner) else None for owner in problem.pool_of)
+
+
+def _hangs_on_times(problem: Problem, owner: int) -> bool:
+    memory = problem.devices[owner].memory
+    return memory is not None and bool(problem.lanes_of[owner]) and holder(problem, owner) is None
+
+
 def amounts_by_device(problem: Problem, scaled: Callable[[Number], int], room: Callable[[Number], int]) -> tuple[
         tuple[dict[int, int], ...], tuple[dict[int, int], ...], tuple[int | None, ...]]:
     """What every block takes and changes on each of its devices, and each device's capacity, None where unlimited.
@@ -122,7 +133,7 @@ def mixed_pools(problem: Problem, scaled: Callable[[Number], int],
     found = []
     for owner, places in enumerate(problem.pool_places):
         memory = problem.devices[owner].memory
-        if memory is None or not problem.lanes_of[owner] or holder(problem, owner) is not None:
+        if memory is None or not _hangs_on_times(problem, owner):
             continue
         take, change = {}, {}
         for i, here in places.items():

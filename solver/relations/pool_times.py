@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping
+from fractions import Fraction
 
 from weft.solver.control.clock import checkpoint
 from weft.solver.pools import MixedPool, Op, PooledOrders, memory_waits
@@ -15,13 +16,13 @@ from weft.solver.timing import DeadlockError, Orders
 __all__ = ["fits_pools", "paced", "with_waits"]
 
 
-def fits_pools(instance: TickProblem, start: Mapping[Op, int]) -> bool:
+def fits_pools(instance: TickProblem, start: Mapping[Op, int | Fraction]) -> bool:
     """Whether all mixed pools have room for what they hold if operations start so, in ticks."""
     return all(_peak(instance, pool, start) <= pool.capacity for pool in instance.mixed_pools)
 
 
-def _peak(instance: TickProblem, pool: MixedPool, start: Mapping[Op, int]) -> int:
-    changes = []
+def _peak(instance: TickProblem, pool: MixedPool, start: Mapping[Op, int | Fraction]) -> int:
+    changes: list[tuple[int | Fraction, int, int]] = []
     for op, at in start.items():
         if op[0] in pool.take:
             changes.append((at, 1, pool.take[op[0]]))

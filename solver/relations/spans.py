@@ -12,6 +12,11 @@ last(s), less k T. The least T is thus the largest mean of W over the cycles amo
 denominator is at most the number of machines. W[r, r] alone says that no machine's span is less than the longest way
 from its first operation to its last; two machines that wait for each other can need more than either.
 
+Where what a device and its lanes hold hangs on when their blocks run, they are busy from the first start on any to the
+last end (:func:`weft.solver.pools.busy_as_one`): arcs lead back from the last operation of each to the first of each
+other, and the rest of the argument holds. Waits for memory are arcs of the graph like any others, and all times that
+keep them fit (:mod:`weft.solver.pools`).
+
 When machines begin is then a longest path among them, by W - T and by what their first operations wait for; everything
 else starts as early as that allows, which is earliest of all schedules with this order and span.
 """
@@ -25,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.solver.control.clock import checkpoint
+from weft.solver.pools import busy_as_one
 from weft.solver.relations.difference_constraints import Constraint, longest_paths_or_cycle, ratio
 from weft.solver.relations.fixed_order import FixedOrder, Node
 from weft.solver.timing import Begins
@@ -51,17 +57,23 @@ class Span:
 class Machines:
     """The devices and links of a fixed order that do anything: ``first`` and ``last``, their operations or transfers.
 
-    Devices with the same first and the same last operation count once.
+    Devices with the same first and the same last operation count once. ``together``: for each machine, itself and those
+    that are busy as one with it.
     """
 
     def __init__(self, fixed: FixedOrder) -> None:
-        rows = [[row[0], row[-1]] for row in fixed.orders if row]
-        for link in range(len(fixed.instance.problem.links)):
+        problem = fixed.instance.problem
+        rows: list[tuple[Node, Node, int | None]] = [
+            (row[0], row[-1], pool) for row, pool in zip(fixed.orders, busy_as_one(problem), strict=True) if row]
+        for link in range(len(problem.links)):
             queue = fixed.queue(link)
-            rows += [[queue[0], queue[-1]]] if queue else []
-        ends = list(dict.fromkeys((first, last) for first, last in rows))
-        self.first = [first for first, _ in ends]
-        self.last = [last for _, last in ends]
+            rows += [(queue[0], queue[-1], None)] if queue else []
+        ends = list(dict.fromkeys(rows))
+        self.first = [first for first, _, _ in ends]
+        self.last = [last for _, last, _ in ends]
+        pools = [pool for *_, pool in ends]
+        self.together = [[s for s, other in enumerate(pools) if s == r or (pool is not None and pool == other)]
+                         for r, pool in enumerate(pools)]
 
     def paths(self, fixed: FixedOrder) -> tuple[_Ticks, _Ticks]:
         """Longest paths from the start of the first operation of machine r (row) to the start of the first of machine
@@ -101,13 +113,15 @@ class Spans:
         self.machines = Machines(fixed)
         to_first, self._to_last = self.machines.paths(fixed)
         found = np.argwhere(self._to_last > _SOME).tolist()
-        self._waits = [Constraint(r, s, int(self._to_last[r, s]), 1) for r, s in found]
+        self._waits = [Constraint(r, first, int(self._to_last[r, s]), 1)
+                       for r, s in found for first in self.machines.together[s]]
         self._waits += [Constraint(r, s, int(to_first[r, s]), 0)
                         for r, s in np.argwhere(to_first > _SOME).tolist() if r != s]
 
     def least(self) -> Fraction:
         """The least span."""
-        span = Fraction(int(self._to_last.diagonal().max(initial=0)))
+        span = Fraction(max((int(self._to_last[r, s]) for r, of in enumerate(self.machines.together) for s in of),
+                            default=0))
         while True:
             _, cycle = longest_paths_or_cycle(len(self.machines.first), self._waits, span)
             if cycle is None:
@@ -119,6 +133,13 @@ class Spans:
         than the least; whole ticks where ``span`` is whole."""
         begins, _ = longest_paths_or_cycle(len(self.machines.first), self._waits, span)
         return dict(zip(self.machines.first, begins, strict=True))
+
+    def times(self, span: Fraction) -> Begins:
+        """The begins of all devices and links, in the problem's time unit."""
+        at, fixed, instance = self.begins(span), self.fixed, self.fixed.instance
+        links = {link.name: instance.time(at[queue[0]]) for number, link in enumerate(instance.problem.links)
+                 if (queue := fixed.queue(number))}
+        return Begins([instance.time(at[row[0]]) if row else 0.0 for row in fixed.orders], links)
 
     def starts(self, span: Fraction) -> dict[Node, Fraction]:
         """The same of all operations and transfers."""
@@ -134,7 +155,4 @@ def least_span(fixed: FixedOrder) -> Span:
     """The least span that the device orders of ``fixed`` allow, exactly."""
     spans = Spans(fixed)
     span = spans.least()
-    at, instance = spans.begins(span), fixed.instance
-    links = {link.name: instance.time(at[queue[0]]) for number, link in enumerate(instance.problem.links)
-             if (queue := fixed.queue(number))}
-    return Span(span, Begins([instance.time(at[row[0]]) if row else 0.0 for row in fixed.orders], links))
+    return Span(span, spans.times(span))

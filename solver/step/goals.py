@@ -16,7 +16,8 @@ from weft.solver.judge.spans import span_of
 from weft.solver.objectives import OBJECTIVES
 from weft.solver.problem import Problem
 from weft.solver.relations.fixed_order import FixedOrder
-from weft.solver.relations.spans import least_span
+from weft.solver.relations.pool_times import fits_pools
+from weft.solver.relations.spans import Spans
 from weft.solver.schedule import Operation, Schedule
 from weft.solver.step.order_model import Improvement, reorder
 from weft.solver.step.span_model import reorder_for_span
@@ -51,7 +52,7 @@ class Goal:
 
 
 class Span(Goal):
-    """The least span. Where lanes share a memory, orders keep the times of the least makespan."""
+    """The least span. Where lanes share a memory that its times do not fit, orders keep those of the least makespan."""
 
     name = "span"
 
@@ -60,10 +61,11 @@ class Span(Goal):
         return reorder_for_span(*stretch, **limits)
 
     def timed(self, instance: TickProblem, micro_batches: int, orders: Orders) -> tuple[Operation, ...]:
-        if instance.mixed_pools:  # later begins may not fit them
+        spans = Spans(FixedOrder(instance, micro_batches, orders))
+        span = spans.least()
+        if instance.mixed_pools and not fits_pools(instance, spans.starts(span)):
             return super().timed(instance, micro_batches, orders)
-        fixed = FixedOrder(instance, micro_batches, orders)
-        return time_orders(instance.problem, micro_batches, orders, least_span(fixed).begins)
+        return time_orders(instance.problem, micro_batches, orders, spans.times(span))
 
     def value(self, problem: Problem, micro_batches: int, operations: Sequence[Operation],
               period: float | None) -> float:

@@ -42,10 +42,10 @@ from weft.solver.relations.pool_times import with_waits
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders
 
-__all__ = ["Improvement", "OrderModel", "Stretch", "reorder"]
+__all__ = ["MOST_POOLED", "Improvement", "OrderModel", "Stretch", "reorder"]
 
 #: Up to so many operations, all with starts where lanes share a memory, a stretch of them is ordered anew.
-_MOST_POOLED = 400
+MOST_POOLED = 400
 #: Per device, the first free position of its row and the first later one.
 Stretch: TypeAlias = Sequence[tuple[int, int]]
 
@@ -80,7 +80,7 @@ def reorder(
     Where lanes share a memory no stretch of too long a schedule is ordered anew.
     """
     count = micro_batches * len(instance.durations)
-    if instance.mixed_pools and count > _MOST_POOLED and any(
+    if instance.mixed_pools and count > MOST_POOLED and any(
             part != (0, len(row)) for row, part in zip(orders, stretch, strict=True)):
         return Improvement(None, FixedOrder(instance, micro_batches, orders).makespan, bound)
     lengths = {id(row): b - a for row, (a, b) in zip(orders, stretch, strict=True)}  # devices may share a row
@@ -344,7 +344,7 @@ class OrderModel:
         if (i, j) not in known:
             known[i, j] = literal = self.model.new_bool_var(f"started {i} {j}")
             self.model.add(self.start[i] >= self.start[j] + 1).only_enforce_if(~literal)
-            self.model.add_hint(literal, self.fixed.start[self.free[i]] <= self.fixed.start[self.free[j]])
+            self.model.add_hint(literal, self.hint(self.free[i]) <= self.hint(self.free[j]))
             if (j, i) in known:  # one of the two is no later
                 self.model.add_bool_or(literal, known[j, i])
         return known[i, j]
@@ -358,5 +358,5 @@ class OrderModel:
             duration = self.instance.durations[self.free[i][0]]
             known[i, j] = literal = self.model.new_bool_var(f"ended {i} {j}")
             self.model.add(self.start[j] >= self.start[i] + duration).only_enforce_if(literal)
-            self.model.add_hint(literal, self.fixed.start[self.free[i]] + duration <= self.fixed.start[self.free[j]])
+            self.model.add_hint(literal, self.hint(self.free[i]) + duration <= self.hint(self.free[j]))
         return known[i, j]

@@ -14,6 +14,10 @@ a known span a / b and the next smaller one lies at least 1 / (b M): if a / b - 
 That is asked first. What is found is timed for its order, often far below; then the middle to the bound is asked, and
 where nothing is said the next middle, which may raise the bound.
 
+*Mixed pools.* A device and its lanes whose memory hangs on times are busy as one. Orders with waits are difference
+constraints like all others, and all times that keep them fit (:mod:`weft.solver.pools`), so whole times decide T here
+too; where something may be given before it was taken that is not so, and nothing is proven.
+
 *Nothing is left out.* Every schedule of a span has one of the same order and span that ends within the length of all
 operations and transfers one after another: the earliest starts are longest paths, which meet each of them once at most.
 """
@@ -29,10 +33,12 @@ from ortools.sat.python import cp_model
 from weft.solver.cpsat.budget import Budget, Slice
 from weft.solver.cpsat.confirm import confirmed
 from weft.solver.cpsat.solve import Attempt, race
+from weft.solver.pools import busy_as_one
 from weft.solver.relations.fixed_order import FixedOrder, Op
 from weft.solver.relations.implied_order import Order
+from weft.solver.relations.min_dist import pools_take_first
 from weft.solver.relations.spans import Machines, Spans, least_span
-from weft.solver.step.order_model import Improvement, OrderModel, Stretch
+from weft.solver.step.order_model import MOST_POOLED, Improvement, OrderModel, Stretch
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders
 
@@ -58,15 +64,17 @@ def reorder_for_span(
     """Order the free operations anew for a smaller span; arguments are those of
     :func:`weft.solver.step.order_model.reorder`. What the answer calls its makespan is the span, and its bound is one
     on the spans that reordering this stretch can reach."""
-    if instance.mixed_pools:  # what they hold is not modelled here
-        return Improvement(None, FixedOrder(instance, micro_batches, orders).makespan, bound)
     lengths = {id(row): b - a for row, (a, b) in zip(orders, stretch, strict=True)}
     fixed = FixedOrder(instance, micro_batches, orders)
+    span = least_span(fixed).span
+    if instance.mixed_pools and len(fixed.start) > MOST_POOLED:
+        return Improvement(None, span, min(bound, span))
     search = _Search(instance, micro_batches, stretch, implied, len(Machines(fixed).first), orders,
-                     least_span(fixed).span, Fraction(bound))
+                     span, Fraction(bound))
     if budget.suffices(sum(length * (length - 1) // 2 for length in lengths.values()) + sum(map(len, orders))):
         search.close(budget.slice(deterministic))
-    return Improvement(None if search.orders is orders else search.orders, search.span, min(search.bound, search.span))
+    proven = search.bound if pools_take_first(instance) else bound
+    return Improvement(None if search.orders is orders else search.orders, search.span, min(proven, search.span))
 
 
 @dataclass
@@ -140,9 +148,10 @@ class _SpanModel(OrderModel):
     def _aim(self, bound: int) -> None:
         self._span = bound
         self._busy: dict[object, tuple[cp_model.IntVar, cp_model.IntVar]] = {}
+        self._pool = busy_as_one(self.instance.problem)
 
     def _busy_of(self, machine: tuple[str, int]) -> tuple[cp_model.IntVar, cp_model.IntVar]:
-        """When a device or link begins, and ends."""
+        """When a device, a device with its lanes, or a link begins, and ends."""
         if machine not in self._busy:
             begin = self.model.new_int_var(0, self.latest, f"begin {machine}")
             end = self.model.new_int_var(0, self.latest, f"end {machine}")
@@ -159,7 +168,8 @@ class _SpanModel(OrderModel):
     def _limit_start(self, n: int, start: cp_model.IntVar) -> None:
         op = self.free[n]
         for device in self.instance.problem.blocks[op[0]].devices:
-            begin, end = self._busy_of(("device", device))
+            pool = self._pool[device]
+            begin, end = self._busy_of(("device", device) if pool is None else ("pool", pool))
             if op in self._first[device]:
                 self.model.add(begin <= start)
             if op in self._last[device]:

@@ -34,7 +34,7 @@ class Rounds:
             raise ProblemError(f"the choice {next(iter(self.wide.choices))!r} is open")
         for block in self.wide.blocks:
             self._check_transfers(block)
-        object.__setattr__(self, "run", self._of_what_exists())
+        object.__setattr__(self, "run", self.run.within(self.wide))
 
     @cached_property
     def problem(self) -> Problem:
@@ -73,11 +73,6 @@ class Rounds:
         """The plain block and the round that the wide ``block`` runs ``micro_batch`` of its job in."""
         width = self._width(block)
         return self.index[block, micro_batch % width], micro_batch // width
-
-    def _of_what_exists(self) -> Run:
-        rows = {job: self.run.classes[job] for job in self.wide.jobs or (None,)}
-        classes = {job: row if self.wide.classes_of(job) else (None,) * len(row) for job, row in rows.items()}
-        return self.run if classes == self.run.classes else replace(self.run, classes=classes)
 
     def _check_transfers(self, block: WideBlock) -> None:
         """Several transfers from one producer to one consumer would run in another order for each copy."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 from typing import TypeAlias
 
@@ -43,6 +43,13 @@ class Run:
         """The classes of the micro-batches of ``job`` in a round."""
         row = self.classes[job]
         return row[:len(row) // self.rounds]
+
+    def within(self, problem: WideProblem) -> Run:
+        """The run of ``problem``, which is the run's own one where some options are taken: without the jobs and the
+        classes of which these have left nothing."""
+        rows = {job: self.classes[job] for job in problem.jobs or (None,)}
+        classes = {job: row if problem.classes_of(job) else (None,) * len(row) for job, row in rows.items()}
+        return self if classes == self.classes else replace(self, classes=classes)
 
     @property
     def micro_batches(self) -> int:

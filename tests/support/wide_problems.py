@@ -17,7 +17,7 @@ from weft.solver.wide.rounds import Rounds
 from weft.solver.wide.run import Run
 
 __all__ = ["drawn_run", "drawn_wide", "keep_or_recompute", "schedule_of_jobs", "schedule_of_rounds", "two_jobs",
-           "wide_problems", "wide_runs"]
+           "vanishing", "wide_problems", "wide_runs"]
 
 _CLASSES = ("short", "long")
 
@@ -99,6 +99,35 @@ def drawn_wide(seed: int, *, choices: bool = True, classes: bool = False, jobs: 
                 blocks.append(WideBlock(f"only-{choice}-{option}", BlockKind.OTHER, (0,), draw.randint(1, 2), (0,),
                                         when={choice: option}, job="one" if jobs else None))
     return WideProblem(f"drawn{seed}", devices, tuple(blocks), choices=taken)
+
+
+def vanishing(seed: int) -> WideProblem:
+    """One or two small jobs with classes, and one choice: under one of its options a job is gone, or what its classes
+    differ in, or a block of it."""
+    draw = random.Random(seed)
+    devices = tuple(Device(f"gpu{d}", draw.choice([None, None, 2, 3])) for d in range(draw.choice([1, 2])))
+    blocks: list[WideBlock] = []
+    for number, job in enumerate(["one", "two"] if draw.random() < 0.7 else [None]):
+        gone = draw.choice(["job", "classes", "block", "nothing"]) if number or job is None else "nothing"
+        if gone == "job" and job is None:
+            gone = "classes"
+        option = draw.choice("ab")
+        for i in range(draw.randint(1, 2)):
+            held = draw.choice([0, 0, 1])
+            before = WideBlock(f"{job or 'x'}{i}", BlockKind.OTHER, (draw.randrange(len(devices)),),
+                               {name: draw.randint(1, 4) for name in draw.sample(_CLASSES, 2)}, (0,), (held,),
+                               (WideDependency(f"{job or 'x'}{i - 1}"),) * (i > 0 and draw.random() < 0.7), job=job)
+            if gone == "job" or (gone == "block" and i == 1):
+                before = replace(before, when={"c": option})
+            elif gone == "classes":
+                blocks.append(replace(before, when={"c": "b" if option == "a" else "a"}, duration=draw.randint(1, 3)))
+                before = replace(before, when={"c": option})
+            blocks.append(before)
+    for option in "ab":  # an option that nobody names means nothing
+        if all(block.when.get("c") != option for block in blocks):
+            blocks.append(WideBlock(f"only-{option}", BlockKind.OTHER, (0,), draw.randint(1, 3), (0,),
+                                    when={"c": option}, job=blocks[0].job))
+    return WideProblem(f"vanishing{seed}", devices, tuple(blocks), choices={"c": ("a", "b")})
 
 
 def drawn_run(problem: WideProblem, seed: int) -> Run:

@@ -14,7 +14,7 @@ from weft.solver.problem import ProblemError
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Counted, Run
 
-__all__ = ["JobPart", "Partial", "Sequence", "any_sequences", "given_sequences"]
+__all__ = ["JobPart", "Partial", "Sequence", "any_sequences", "counts_of", "given_sequences"]
 
 #: The class of every micro-batch, for each job (``None`` where there are none, and where all are alike).
 Sequence: TypeAlias = Mapping[str | None, tuple[str | None, ...]]
@@ -117,14 +117,9 @@ def given_sequences(run: Run) -> Partial:
     return Partial(jobs)
 
 
-def any_sequences(problem: WideProblem, micro_batches: int | Mapping[str, int]) -> list[Partial]:
-    """All sequences of so many micro-batches (of each job) of any classes: a partial one for each way to divide them
-    among the classes, or one for all where there are too many ways.
-
-    Raises :class:`~weft.solver.problem.ProblemError` as a :class:`~weft.solver.wide.run.Run` does, and for anything but
-    numbers.
-    """
-    counts = _counts(problem, micro_batches)
+def any_sequences(problem: WideProblem, counts: Mapping[str | None, int]) -> list[Partial]:
+    """All sequences of so many micro-batches of each job of any classes: a partial one for each way to divide them
+    among the classes, or one for all where there are too many ways."""
     names: dict[str | None, tuple[str | None, ...]] = {job: problem.classes_of(job) or (None,) for job in counts}
     ways = prod(comb(count + len(names[job]) - 1, count) for job, count in counts.items())
     if ways > _MOST_COUNTS:
@@ -137,7 +132,9 @@ def any_sequences(problem: WideProblem, micro_batches: int | Mapping[str, int]) 
     return [Partial(dict(zip(counts, parts, strict=True))) for parts in product(*divided)]
 
 
-def _counts(problem: WideProblem, micro_batches: int | Mapping[str, int]) -> Mapping[str | None, int]:
+def counts_of(problem: WideProblem, micro_batches: int | Mapping[str, int]) -> Mapping[str | None, int]:
+    """So many ``micro_batches`` (of each job) by job. Raises :class:`~weft.solver.problem.ProblemError` as a
+    :class:`~weft.solver.wide.run.Run` does, and for anything but numbers."""
     listed: Mapping[str, Counted] | Counted = micro_batches
     values = listed.values() if isinstance(listed, Mapping) else [listed]
     if not all(isinstance(value, int) for value in values):

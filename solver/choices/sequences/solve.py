@@ -18,7 +18,7 @@ from weft.solver.choices.report import result_of
 from weft.solver.choices.sequences.improve import Found, cycles, improved, listed, retimed
 from weft.solver.choices.sequences.node import Roots, SequenceNode, SequenceProblem, rounds_of
 from weft.solver.choices.sequences.partial import Sequence as ClassSequence
-from weft.solver.choices.sequences.partial import any_sequences, given_sequences
+from weft.solver.choices.sequences.partial import any_sequences, counts_of, given_sequences
 from weft.solver.choices.sequences.rules import sequences_by_rule
 from weft.solver.choices.tree import Tree
 from weft.solver.control.clock import checkpoint, unwatched
@@ -80,7 +80,7 @@ def solve_sequence(
     tree: _SequenceTree | None = None
     try:
         with budget.limited(), breakable():
-            given = None if any_class else _run_of(problem, micro_batches).classes
+            given = None if any_class else _run_of(problem, micro_batches)
             with unwatched():
                 tree = _SequenceTree(roots, budget, objective, on_progress, given)
             if start is not None:
@@ -100,13 +100,14 @@ def _roots(problem: WideProblem, micro_batches: Run | Counted | Mapping[str, Cou
            ) -> list[SequenceNode]:
     """A root for each assignment, and for each division of the micro-batches among the classes."""
     roots = []
+    counts = counts_of(problem, _numbers(micro_batches)) if any_class else {}
     for options in problem.assignments:
         wide = problem.under(options)
         of = SequenceProblem(wide, options)
         if any_class:
-            partials = any_sequences(wide, _numbers(micro_batches))
+            partials = any_sequences(wide, {job: counts[job] for job in wide.jobs or (None,)})
         else:
-            partials = [given_sequences(_run_of(wide, micro_batches))]
+            partials = [given_sequences(_run_of(problem, micro_batches).within(wide))]
         roots += [SequenceNode(of, partial) for partial in partials]
     return roots
 
@@ -167,10 +168,10 @@ def first_orders(root: SequenceNode, best: Found | None = None, given: ClassSequ
 
 
 class _SequenceTree(Tree):
-    """The tree, with incumbents before it: from the sequence ``given``, if one is, and from rules."""
+    """The tree, with incumbents before it: from the order of the run ``given``, if one is, and from rules."""
 
     def __init__(self, roots: list[SequenceNode], budget: Budget, objective: str,
-                 on_progress: Callable[[Progress], None], given: ClassSequence | None = None) -> None:
+                 on_progress: Callable[[Progress], None], given: Run | None = None) -> None:
         self.roots = roots
         self.given = given
         self.found: tuple[SequenceNode, Found] | None = None
@@ -204,8 +205,8 @@ class _SequenceTree(Tree):
         """The sequence with the shortest known schedule, and the root above it: a quick one of each division first."""
         with unwatched():  # one there is in any case
             for root in self.roots[:1]:
-                sequence = self.given or next(sequence for _, sequence in sequences_by_rule(root.of.costs,
-                                                                                            root.partial))
+                sequence = self._given(root) or next(sequence for _, sequence in sequences_by_rule(root.of.costs,
+                                                                                                   root.partial))
                 self._keep(root, sequence, listed(rounds_of(root.of.wide, sequence), _QUICK))
         with self.budget.limited(_RULES):
             ranked = sorted(self.roots, key=lambda node: node.bound)[:_DIVISIONS]
@@ -213,9 +214,13 @@ class _SequenceTree(Tree):
                 for _, sequence in islice(sequences_by_rule(root.of.costs, root.partial), 2):
                     self._keep(root, sequence, listed(rounds_of(root.of.wide, sequence), _QUICK))
             for root in ranked:
-                for found in first_orders(root, None if self.found is None else self.found[1], self.given):
+                for found in first_orders(root, None if self.found is None else self.found[1], self._given(root)):
                     self.found = root, found
         return self.found
+
+    def _given(self, root: SequenceNode) -> ClassSequence | None:
+        """The order given, as far as the options of ``root`` leave its jobs and classes."""
+        return None if self.given is None else self.given.within(root.of.wide).classes
 
     def _keep(self, root: SequenceNode, sequence: ClassSequence, made: Schedule | None) -> None:
         """Remember a schedule that is shorter than the best known one."""

@@ -5,15 +5,18 @@ from __future__ import annotations
 import pytest
 
 from tests.oracles.generated import drawn
-from tests.oracles.spans import least_span
+from tests.oracles.lanes import drawn_with_lanes
+from tests.oracles.spans import least_span, least_span_with_lanes
 from tests.support.builders import chain, pipeline, v
 from weft.solver.baselines import BASELINES, baseline
 from weft.solver.cpsat.budget import Budget
 from weft.solver.io.schedule_files import schedule_to_json
 from weft.solver.judge.claims import judge_claims
+from weft.solver.judge.validate import validate
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.step.search import Infeasible, NoneFound, Search, solve
 from weft.solver.step.stretch import unroll
+from weft.solver.ticks import TickProblem
 
 
 @pytest.mark.parametrize("first", (0, 25))
@@ -35,6 +38,27 @@ def test_the_least_span_of_tiny_problems_is_found_and_proven(first: int) -> None
         assert found.value_bound == pytest.approx(least, rel=1e-6), number
         compared += 1
     assert compared > 10
+
+
+@pytest.mark.parametrize("first", range(0, 120, 30))
+def test_the_least_span_where_lanes_share_a_memory_is_found_and_proven(first: int) -> None:
+    compared = 0
+    for number in range(first, first + 30):
+        problem = drawn_with_lanes(number, most_blocks=4)
+        micro_batches = 2 if len(problem.blocks) == 2 else 1
+        try:
+            least = least_span_with_lanes(problem, micro_batches, most_orders=300)
+        except OverflowError:
+            continue
+        if least is None:
+            with pytest.raises(Infeasible):
+                solve(problem, micro_batches, objective="span", effort=2.0)
+            continue
+        found = solve(problem, micro_batches, objective="span", effort=2.0)
+        validate(found)
+        assert (found.value, found.value_bound) == pytest.approx((least, least), rel=1e-6), number
+        compared += bool(TickProblem.of(problem).mixed_pools)
+    assert compared > 3
 
 
 def test_two_devices_that_wait_for_each_other_need_a_fraction_of_a_tick() -> None:

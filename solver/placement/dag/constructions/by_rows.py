@@ -1,22 +1,27 @@
-"""Replicated stages without proof, where a graph is too wide for its levels: longer pieces of its paths, and chains."""
+"""Replicated stages without proof, where a graph is too wide for its levels: longer pieces of its paths, and chains;
+where none of these fits, any stages that do.
+"""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import ClassVar, Self
 
-from weft.solver.placement.dag.graph_bracket import GraphBracket
+from weft.solver.placement.dag.graph_bracket import IMPOSSIBLE, GraphBracket
 from weft.solver.placement.dag.levels.ideals import TooWide
-from weft.solver.placement.dag.levels.level_search import LevelGoal, first_chain, levels
+from weft.solver.placement.dag.levels.level_search import LevelGoal, first_chain, fitting, levels
 from weft.solver.placement.dag.levels.shorten_paths import shorten_paths
+from weft.solver.placement.division import Division
 from weft.solver.placement.problem import PlacementError
+from weft.solver.placement.refusals import NoPlacement
 
 __all__ = ["ByRows"]
 
 
 class ByRows:
     """The better of a coarser graph's stages and of the best chains of a few orders. Raises
-    :class:`~weft.solver.placement.problem.PlacementError` where devices are of several kinds or the graph is too large.
+    :class:`~weft.solver.placement.problem.PlacementError` where devices are of several kinds or the graph is too large,
+    and :class:`~weft.solver.placement.refusals.NoPlacement` where it is proven that nothing fits.
     """
 
     name: ClassVar[str] = "rows"
@@ -36,7 +41,23 @@ class ByRows:
                                  f"are made of {most} or fewer; keep layers whole, or do without replication")
         _in_pieces(bracket, share)
         bracket.offer(bracket.whole, first_chain(bracket.whole, bracket.budget, bracket.params))
+        if bracket.best is None:
+            _any(bracket)
         return True
+
+
+def _any(bracket: GraphBracket) -> None:
+    """Any stages that fit."""
+    bracket.say("levels of any load")
+
+    def offer(found: Division, _bound: float) -> None:
+        bracket.offer(bracket.whole, found)
+
+    try:
+        if not fitting(bracket.whole, bracket.budget, offer, bracket.params):
+            raise NoPlacement(IMPOSSIBLE)
+    except TooWide:
+        pass
 
 
 def _in_pieces(bracket: GraphBracket, share: float) -> None:

@@ -49,14 +49,16 @@ class Ideals:
     Levels are kept where no load need exceed ``limit`` and no more devices than ``devices`` be taken. With ``in_a_row``
     a level is one piece. Without ``twins`` every path is a family of its own. ``alike``: ideals of the same graph with
     other costs, made without a limit, whose cuts serve here too if the paths are the same. Raises :class:`TooWide` past
-    ``max_cuts``, and where pieces of a level may be cheaper together than one of them alone: a tensor may join them.
+    ``max_cuts``, and where pieces of a level may be cheaper together than one of them alone, as a tensor may join them;
+    not so with ``loose``, where what no stages keep to is refuted of memory alone, not of loads.
     """
 
     def __init__(self, groups: Groups, budget: Budget, *, limit: float, devices: int, in_a_row: bool,
-                 twins: bool = True, max_cuts: int = PARAMS.max_cuts, alike: Ideals | None = None) -> None:
+                 twins: bool = True, max_cuts: int = PARAMS.max_cuts, alike: Ideals | None = None,
+                 loose: bool = False) -> None:
         self.groups, self.budget, self.limit, self.devices = groups, budget, limit, devices
         self.in_a_row, self.max_cuts = in_a_row, max_cuts
-        if not in_a_row and _has_loose_net(groups):
+        if not (in_a_row or loose) and _has_loose_net(groups):
             raise TooWide("a tensor joins operators of which neither comes before the other")
         self.form = Paths.of(groups, twins=twins)
         self.paths, self.families, self.followers = self.form.paths, self.form.families, self.form.followers

@@ -26,7 +26,7 @@ from weft.solver.placement.orders.depth_first import depth_first_order
 from weft.solver.placement.orders.slice_replicated import slice_replicated
 from weft.solver.placement.params import PARAMS, PlacementParams
 
-__all__ = ["LevelGoal", "LevelSolved", "first_chain", "level_front", "levels"]
+__all__ = ["LevelGoal", "LevelSolved", "first_chain", "fitting", "level_front", "levels"]
 
 
 @dataclass(frozen=True)
@@ -131,6 +131,26 @@ def level_front(groups: Groups, budget: Budget, *, least: float, most: float, fi
         points.append(([best] if shallowest is None else [shallowest, best], depth))
         low = best.value
     return points, found.bound
+
+
+def fitting(groups: Groups, budget: Budget, on_found: Callable[[Division, float], None],
+            params: PlacementParams = PARAMS) -> bool:
+    """Whether any stages fit the devices, whatever their load, tensors that join operators of a level alone included;
+    no load is proven. ``on_found`` gets them, then ones with smaller loads as they are found. Errors as in
+    :func:`levels`.
+
+    *Argument.* Under a limit that no stage exceeds a level's pieces fit together or apart by their memory alone, which
+    adds up piece by piece whatever tensors join them. So the program covers all graphs of stages.
+    """
+    kind, = (k for k, kind in enumerate(groups.problem.kinds) if kind.count)
+    top = _largest_limit(groups, kind, None, LevelGoal(0.0))
+    ideals = Ideals(groups, budget, limit=top, devices=groups.problem.kinds[kind].count, in_a_row=False,
+                    max_cuts=params.max_cuts, loose=True)
+    program = Program(ideals, kind, heavy_times=params.heavy_times)
+    found = program.run(top)
+    if found is not None:
+        _bisected(program, found, 0.0, params.bisection_gap, on_found)
+    return found is not None
 
 
 def _largest_limit(groups: Groups, kind: int, start: Division | None, goal: LevelGoal) -> float:

@@ -36,7 +36,7 @@ def test_nothing_is_said_where_a_class_gives_what_it_has_not_taken() -> None:
 def test_a_class_that_does_not_fit_is_of_no_sequence() -> None:
     wide, run = pipeline_of_lengths(2, [1, 5], memory=4)
     assert Costs(wide).bound(given_sequences(run)) == math.inf
-    roots = any_sequences(wide, 3)
+    roots = any_sequences(wide, {None: 3})
     assert [MemoryNeeds(wide).excludes(root) for root in roots] == [False, True, True, True]
     with pytest.raises(Infeasible):
         solve_sequence(wide, run, effort=2.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.class_runs import pipeline_of_lengths
-from weft.solver.choices.sequences.partial import Partial, any_sequences, given_sequences
+from weft.solver.choices.sequences.partial import Partial, any_sequences, counts_of, given_sequences
 from weft.solver.problem import ProblemError
 
 
@@ -34,7 +34,7 @@ def test_both_ends_are_decided_first() -> None:
 
 def test_any_classes_are_divided_by_their_counts() -> None:
     wide, _ = pipeline_of_lengths(1, [1, 2, 3])
-    roots = any_sequences(wide, 4)
+    roots = any_sequences(wide, {None: 4})
     assert len(roots) == 15 and sum(len(below(root)) for root in roots) == 3**4
     with pytest.raises(ProblemError, match="must be at least 1"):
-        any_sequences(wide, 0)
+        counts_of(wide, 0)

@@ -14,7 +14,8 @@ from weft.solver.placement.dag.levels.ideals import TooWide
 from weft.solver.placement.dag.levels.level_search import LevelGoal, LevelSolved, first_chain, levels
 from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.groups import Groups, groups_of
-from weft.solver.placement.problem import DeviceKind, Node, PlacementError, PlacementProblem
+from weft.solver.placement.problem import Degree, DeviceKind, Node, PlacementError, PlacementProblem, Tensor
+from weft.solver.placement.refusals import NoPlacement
 
 
 def test_devices_of_several_kinds_are_refused() -> None:
@@ -56,3 +57,19 @@ def test_a_graph_that_is_too_large_is_refused() -> None:
     problem = PlacementProblem("huge", (DeviceKind("gpu", 2),), nodes, (), micro_batches=4)
     with pytest.raises(PlacementError, match="huge has 2001 operators to divide"):
         place_graph(shared(problem, 2))
+
+
+@pytest.mark.parametrize(("memory", "load"), [(1.0, 3.0), (0.9, None)])
+def test_where_no_row_fits_a_graph_is_found_or_proven_impossible(memory: float, load: float | None) -> None:
+    """Two branches of a forward and a backward, whose gradients meet: in a row the first stage holds two micro-batches,
+    beside each other both hold one."""
+    nodes = tuple(Node(way + name, (1.0,), 0.0, 1.0 if way == "f" else 0.0, name, way == "b")
+                  for way in "fb" for name in "xy")
+    problem = PlacementProblem("beside", (DeviceKind("gpu", 2, memory),), nodes, (Tensor(2, (3,), 1.0),), 2,
+                               degrees=(Degree(3, ((1.0,),) * 4),))
+    if load is None:
+        with pytest.raises(NoPlacement):
+            place_graph(problem, effort=1.0)
+        return
+    found = place_graph(problem, effort=1.0)
+    assert (found.objective, found.depth, found.solver["by"]) == (load, 1, "rows")
