@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from weft.solver.schedule import Schedule
 
@@ -99,8 +98,8 @@ class _Told:
                 yield "alternatives", (f"a list in which {name!r} takes {self._time(found)}, less than the "
                                        f"{self._time(self.makespan)} of the one chosen")
             elif entry["verdict"] == "bound" and bound < self.makespan * (1 - _PROVEN):
-                yield "alternatives", (f"a list in which {name!r} is ruled out by a bound of {self._time(bound)}, below "
-                                       f"the schedule's {self._time(self.makespan)}")
+                yield "alternatives", (f"a list in which {name!r} is ruled out by a bound of {self._time(bound)}, "
+                                       f"below the schedule's {self._time(self.makespan)}")
             elif (entry["verdict"], found is None) in (("worse", True), ("unknown", False)):
                 yield "alternatives", (f"a list in which {name!r} is {entry['verdict']!r} and "
                                        f"{'no schedule' if found is None else 'a schedule'} of it was found")
@@ -124,8 +123,8 @@ class _Told:
             least = min((number for number in (found, self.value if entry["taken"] else None) if number is not None),
                         default=None)
             if _above(bound, least):
-                yield "options", (f"a list with a bound of {self._time(bound)} for {name}, and a schedule with it takes "
-                                  f"{self._time(least)}")
+                yield "options", (f"a list with a bound of {self._time(bound)} for {name}, and a schedule with it "
+                                  f"takes {self._time(least)}")
             elif bound is None and (found is not None or entry["taken"]):
                 yield "options", f"a list in which nothing fits with {name}, and there is a schedule with it"
             elif entry["taken"] and self.value is not None and (found is None or not _equal(found, self.value)):
