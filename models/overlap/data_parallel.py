@@ -45,8 +45,10 @@ from weft.solver.problem import Block, BlockKind, Device
 from weft.solver.wide.block import Options, WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
 
-__all__ = ["BUCKETS", "GRADIENTS", "WAYS", "data_parallel", "why_not_data_parallel"]
+__all__ = ["BUCKETS", "GRADIENTS", "WAYS", "WHOLE_MODEL", "data_parallel", "why_not_data_parallel"]
 
+#: The title of the placement.
+WHOLE_MODEL = "data parallel"
 #: The names of the choices.
 GRADIENTS, BUCKETS = "gradients", "buckets"
 #: The options of how gradients are summed.
@@ -96,7 +98,7 @@ def data_parallel(spec: Spec, micro_batches: int | None = None) -> OverlapPlacem
     problem = WideProblem(f"{spec.name} (data parallel)", devices, tuple(step.blocks()), choices=step.choices)
     costs = gpu_costs(spec)
     return OverlapPlacement(
-        "data parallel", problem, tuple({GRADIENTS: way, **({BUCKETS: "1"} if BUCKETS in problem.choices else {})}
+        WHOLE_MODEL, problem, tuple({GRADIENTS: way, **({BUCKETS: "1"} if BUCKETS in problem.choices else {})}
                                         for way in (ALL_REDUCE, SCATTERED)), count, (gpus,), memory,
         {"static_memory": [static] * len(available), "gpu_memory": list(available)},
         (*costs.notes, *step.notes), step.update)

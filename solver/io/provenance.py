@@ -235,6 +235,7 @@ _PLAIN: Mapping[str, _Shape] = {
     "techniques": _mapping(_object(calls=_calls, proofs=_calls, improvements=_calls, seconds=_at_least_0)),
     "options": _listing(_object(choice=_text, option=_text, taken=_flag, bound=_either(_null, _at_least_0),
                                 makespan=_either(_null, _at_least_0))),
+    "assignments": _count, "searched": _calls, "sequence": _object(any_class=_flag, sequences=_either(_null, _count)),
     "placements": _count, "replicas": _count, "alternatives": _listing(_alternative),
     "bytes_per_parameter": _classes, "layers_of_stage": _listing(_listing(_text)),
     "gpus_of_stage": _listing(_both(_listing(_whole), lambda value, where: _count(len(value), f"{where}: its length"))),

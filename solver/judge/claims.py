@@ -2,8 +2,9 @@
 
 ``makespan``, ``peak_memory`` and ``status`` follow from the operations and the bounds; bounds, period and repetend are
 for :mod:`weft.solver.judge.statements`. Of the ``solver`` object what can be derived is (how long a micro-batch
-takes from its first start to its last end, how soon the next step can begin), and what stands there twice must agree;
-the rest says how the schedule came about, which nothing in the file can show: it is listed, with the reason.
+takes from its first start to its last end, how soon the next step can begin), and what stands there twice must agree
+(:mod:`weft.solver.judge.contradictions`); the rest says how the schedule came about, which nothing in the file can
+show: it is listed, with the reason.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from weft.solver.judge.contradictions import contradictions
 from weft.solver.judge.spans import least_span, span_of
 from weft.solver.judge.statements import Verdict
 from weft.solver.judge.validate import peaks, statements
@@ -102,60 +104,26 @@ class _Solver:
         value = {"makespan": self.makespan, "rate": self.schedule.period}.get(of, self.stated.get(of))
         for key in ("bound_over_placements", "bound_over_any_placement"):
             self._at_most(key, f"the {of}", value)
-        for key in ("steady_bound", "repetend_period_bound", "latency_bound"):
-            than = {"steady_bound": "period", "repetend_period_bound": "repetend_period"}.get(key, "latency")
-            self._at_most(key, than, self.schedule.period if than == "period" else self.stated.get(than))
+        self._at_most("steady_bound", "period", self.schedule.period)
+        for key, why in contradictions(self.schedule, value, self.schedule.value_bound):
+            self._refuse(key, why)
+        self._at_most("latency_bound", "latency", self.stated.get("latency"))
         self._at_most_own("period", self.schedule.period, "latency_period")
         self._loads()
-        self._proven()
         self._latency()
         self._span()
         self._memory()
-        self._placements()
-        self._options(value)
-        self._overlap(value)
+        if isinstance(self.stated.get("alternatives"), list) and not {"placements", "alternatives"} & self.false:
+            self.verified.add("placements")
         for key in self.stated:
             if key in self.verified:
                 self.verdict.verified.append(f"solver.{key}")
             elif key not in self.false:
                 self.verdict.open[f"solver.{key}"] = _OPEN.get(key, _HOW)
 
-    def _overlap(self, value: float | None) -> None:
-        """What is found with overlap is this schedule, no worse than without and no better than the bounds."""
-        told = self.stated.get("overlap")
-        if not isinstance(told, dict) or "nothing" in told or "not_searched" in told:
-            return
-        found = told["with"]
-        if value is None or not _equal(found, value):
-            self._refuse("overlap", f"said to lead to {self._time(found)}, but the schedule takes "
-                                    f"{'no time' if value is None else self._time(value)}")
-            return
-        for label, most, least in (("without", told["without"], found), ("best_without_options", told[
-                "best_without_options"], found), ("bound", found, told["bound"]),
-                ("bound_over_placements", found, told["bound_over_placements"])):
-            if most is not None and least > most * (1 + _TOLERANCE):
-                self._refuse("overlap", f"not possible: {label} is {self._time(told[label])} beside "
-                                        f"{self._time(found)} with overlap")
-
     def _refuse(self, key: str, why: str) -> None:
         self.false.add(key)
         self.verdict.false.append(f"solver: {key} is {why}")
-
-    def _options(self, value: float | None) -> None:
-        """Of each choice the option taken is that of ``choices``, and no bound is above what was found."""
-        entries = self.stated.get("options") or []
-        listed = dict.fromkeys(entry["choice"] for entry in entries)
-        for choice in {**listed, **self.schedule.choices} if entries else {}:
-            taken = [entry["option"] for entry in entries if entry["choice"] == choice and entry["taken"]]
-            if taken != [self.schedule.choices.get(choice)]:
-                self._refuse("options", f"a list that has {', '.join(map(repr, taken)) or 'none'} as the option taken "
-                                        f"of {choice!r}, and choices has {self.schedule.choices.get(choice)!r}")
-        for entry in entries:
-            found = [entry["makespan"], value if entry["taken"] else None]
-            least = min((number for number in found if number is not None), default=None)
-            if entry["bound"] is not None and least is not None and entry["bound"] > least * (1 + _PROVEN):
-                self._refuse("options", f"a list with a bound of {self._time(entry['bound'])} for {entry['choice']} = "
-                                        f"{entry['option']}, and a schedule with it takes {self._time(least)}")
 
     def _time(self, value: float) -> str:
         return f"{value:.12g} {self.schedule.problem.time_unit}"
@@ -179,12 +147,6 @@ class _Solver:
         if found is not None and found < work * (1 - _TOLERANCE):
             self._refuse("repetend_period", f"{self._time(found)}, and the busiest device works {self._time(work)} "
                                             f"for each {self.each}")
-
-    def _proven(self) -> None:
-        proven, found = self.stated.get("repetend_proven"), self.stated.get("repetend_period")
-        bound = self.stated.get("repetend_period_bound")
-        if proven and found is not None and bound is not None and bound < found * (1 - 10 * _PROVEN):
-            self._refuse("repetend_proven", "true, but repetend_period_bound is below repetend_period")
 
     def _latency(self) -> None:
         stated = self.stated.get("latency")
@@ -232,21 +194,3 @@ class _Solver:
                 self.false.add("gpu_memory")
                 return
         self.verified |= {"static_memory", "gpu_memory"}
-
-    def _placements(self) -> None:
-        """The list of alternatives holds as many placements as are stated, one of them chosen, and it is this one."""
-        entries, number = self.stated.get("alternatives"), self.stated.get("placements")
-        if not isinstance(entries, list):
-            return
-        searched = sum(entry["verdict"] != "none" for entry in entries)
-        if number is not None and number != searched:
-            self._refuse("placements", f"{number}, but alternatives lists {searched}")
-        elif number is not None:
-            self.verified.add("placements")
-        chosen = [entry for entry in entries if entry["verdict"] == "chosen"]
-        if len(chosen) != 1 or chosen[0]["placement"] != self.stated.get("placement"):
-            self._refuse("alternatives", "a list of placements of which the chosen one is not this placement")
-        elif chosen[0]["makespan"] is not None and not _equal(chosen[0]["makespan"], self.makespan):
-            self._refuse("alternatives", f"a list in which the chosen placement takes "
-                                         f"{self._time(chosen[0]['makespan'])}, but this schedule takes "
-                                         f"{self._time(self.makespan)}")

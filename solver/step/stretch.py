@@ -3,21 +3,26 @@ schedule run for some micro-batches."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from weft.solver.bounds import least_time
 from weft.solver.judge.validate import validate, violations
 from weft.solver.period.periodic import Periodic, in_order
+from weft.solver.period.reductions.multi_batch import in_copies
 from weft.solver.pools import PooledOrders
 from weft.solver.problem import Problem
 from weft.solver.relations.pool_times import paced
-from weft.solver.schedule import Operation, Repetend, Schedule
+from weft.solver.schedule import RELATIVE_TOLERANCE, Operation, Repetend, Schedule
 from weft.solver.step.goals import timed_for
 from weft.solver.step.proven import Proven
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders, time_orders
 
+#: So many places to put repeats in are tried for the one that keeps the period stated.
+_MOST_PLACES = 64
 __all__ = ["at_its_times", "ends_of_repeats", "repeats", "unroll"]
 
 #: What a schedule's ``solver`` says of so many micro-batches only, or of blocks that wait for their time.
@@ -50,13 +55,13 @@ def unroll(schedule: Schedule, micro_batches: int) -> Schedule:
                          f"{micro_batches}")
     problem = schedule.problem
     rows = [list(row) for row in schedule.orders]
-    ends = repeats(problem, rows, repetend)
+    instance = TickProblem.of(problem)
+    ends, period = _sustained(schedule, instance, rows)
     if ends is None:
         raise ValueError("what the schedule's devices repeat does not fit together: a block in one device's stretch "
                          "waits for one behind another's; solve it again for this number of micro-batches")
     orders = [_stretched(row, end, len(on) * repetend.micro_batches, periods, repetend.micro_batches)
               for row, end, on in zip(rows, ends, problem.blocks_on, strict=True)]
-    instance = TickProblem.of(problem)
     timed = paced(instance, micro_batches, _with_waits(schedule, rows, ends, orders, periods))
     if timed is None:
         raise ValueError("the schedule's repeats leave no way to keep the memory that lanes share; solve it again for "
@@ -64,7 +69,7 @@ def unroll(schedule: Schedule, micro_batches: int) -> Schedule:
     result = replace(
         schedule,
         micro_batches=micro_batches,
-        period=_period(schedule, instance, rows, ends),
+        period=period,
         operations=time_orders(problem, micro_batches, timed),
         makespan_bound=least_time(instance, micro_batches),
         repetend=replace(repetend, count=repetend.count + periods),
@@ -93,19 +98,37 @@ def _judged(schedule: Schedule, first: int) -> Schedule:
     return schedule
 
 
-def _period(schedule: Schedule, instance: TickProblem, rows: Sequence[Sequence[tuple[int, int]]],
-            ends: Sequence[int]) -> float | None:
-    """Time per micro-batch of the steady state of ``schedule`` once no block waits for its time any longer; its
-    devices' stretches of repeats end at ``ends`` of ``rows``. What is stated where lanes share a memory, for which
-    blocks may have to wait on."""
-    repetend = schedule.repetend
-    if schedule.period is None or repetend is None or repetend.micro_batches > 1:  # none waits in those of several
-        return schedule.period
-    if instance.mixed_pools:
-        return schedule.period
-    found = in_order(instance, [row[end - len(on):end] for row, end, on in
-                                zip(rows, ends, schedule.problem.blocks_on, strict=True)])
-    return schedule.period if found is None else instance.time(found.period)
+def _sustained(schedule: Schedule, instance: TickProblem, rows: Sequence[Sequence[tuple[int, int]]]
+               ) -> tuple[list[int] | None, float | None]:
+    """Where the stretches end of which more repeats go in, and the time per micro-batch that these sustain.
+
+    One period, or few, may stand in several places of the rows, and each place repeats another order: the first that
+    sustains the period stated is taken, or of those tried the shortest. Where lanes share a memory, for which blocks
+    may have to wait on, it is the first place and the period stated.
+    """
+    assert schedule.repetend is not None
+    places = islice(_all_repeats(schedule.problem, rows, schedule.repetend), _MOST_PLACES)
+    if schedule.period is None or instance.mixed_pools:
+        return next(places, None), schedule.period
+    best: tuple[list[int] | None, float | None] = None, None
+    for ends in places:
+        period = _period(instance, rows, ends, schedule.repetend.micro_batches)
+        if best[0] is None or (period is not None and (best[1] is None or period < best[1])):
+            best = ends, period
+        if period is not None and period <= schedule.period * (1 + RELATIVE_TOLERANCE):
+            break
+    return best
+
+
+def _period(instance: TickProblem, rows: Sequence[Sequence[tuple[int, int]]], ends: Sequence[int], step: int
+            ) -> float | None:
+    """Time per micro-batch where what ends at ``ends`` of ``rows``, every block ``step`` times, goes on for ever; None
+    if it waits for itself."""
+    blocks = len(instance.durations)
+    rings = [[(m % step * blocks + i, m // step) for i, m in row[end - len(on) * step:end]]
+             for row, end, on in zip(rows, ends, instance.problem.blocks_on, strict=True)]
+    found = in_order(instance if step == 1 else in_copies(instance, step), rings, step)
+    return None if found is None else instance.time(found.rate)
 
 
 def at_its_times(found: Periodic, micro_batches: int) -> Schedule:
@@ -160,7 +183,8 @@ def _with_waits(schedule: Schedule, rows: Sequence[Sequence[tuple[int, int]]], e
 
 
 def repeats(problem: Problem, rows: Sequence[Sequence[tuple[int, int]]], repetend: Repetend) -> list[int] | None:
-    """Where each device's stretch of repeats ends, such that all can be put in once more; None if they fit nowhere.
+    """Where each device's stretch of repeats ends, such that all can be put in once more; None if they fit nowhere. Of
+    several ways the one in which all end first.
 
     A stretch is as the judge has it: ``count`` times every block of the device ``micro_batches`` times, each time so
     many micro-batches further. It may stand in several places of a row, in most of them if there is but one repeat. Put
@@ -168,29 +192,49 @@ def repeats(problem: Problem, rows: Sequence[Sequence[tuple[int, int]]], repeten
     waits for what the repeat before it has in the same place, or for earlier. The first such ends are found by
     moving each end on to its next place as long as something before it waits for something behind another.
     """
+    return next(_all_repeats(problem, rows, repetend), None)
+
+
+def _all_repeats(problem: Problem, rows: Sequence[Sequence[tuple[int, int]]], repetend: Repetend
+                 ) -> Iterator[list[int]]:
+    """All ways for :func:`repeats`, the one in which all end first to begin with. From each, one end is moved on and
+    the others as far as that asks: any other way is reached so, as none of its ends is passed over."""
     places = [ends_of_repeats(row, len(on) * repetend.micro_batches, repetend.count, repetend.micro_batches)
               for row, on in zip(rows, problem.blocks_on, strict=True)]
     position = [{op: place for place, op in enumerate(row)} for row in rows]
     waits: list[list[tuple[int, int]]] = [[(i, 0)] for i in range(len(problem.blocks))]  # for itself, elsewhere too
     for producer, consumer, dependency in problem.dependencies():
         waits[consumer].append((producer, dependency.distance))
-    least = [0] * len(rows)  # operations of each row that must stand before the end
-    ends = [0] * len(rows)
-    open_ = [device for device, row in enumerate(rows) if row]
-    while open_:
-        device = open_.pop()
-        end = next((end for end in places[device] if end >= least[device]), None)
-        if end is None:
-            return None
-        begin, ends[device] = ends[device], end
-        for block, m in rows[device][begin:end]:
-            for before, distance in waits[block]:
-                for other in problem.blocks[before].devices if m >= distance else ():
-                    needed = position[other][before, m - distance] + 1
-                    if needed > max(least[other], ends[other]):
-                        least[other] = needed
-                        open_.append(other)
-    return ends
+
+    def moved_on(least: list[int]) -> list[int] | None:
+        """The first ends with so many operations of each row before them, at least."""
+        ends = [0] * len(rows)
+        open_ = [device for device, row in enumerate(rows) if row]
+        while open_:
+            device = open_.pop()
+            end = next((end for end in places[device] if end >= least[device]), None)
+            if end is None:
+                return None
+            begin, ends[device] = ends[device], end
+            for block, m in rows[device][begin:end]:
+                for before, distance in waits[block]:
+                    for other in problem.blocks[before].devices if m >= distance else ():
+                        needed = position[other][before, m - distance] + 1
+                        if needed > max(least[other], ends[other]):
+                            least[other] = needed
+                            open_.append(other)
+        return ends
+
+    rest = deque([moved_on([0] * len(rows))])
+    seen: set[tuple[int, ...]] = set()
+    while rest:
+        ends = rest.popleft()
+        if ends is None or tuple(ends) in seen:
+            continue
+        seen.add(tuple(ends))
+        yield ends
+        rest.extend(moved_on([end + (device == further) for device, end in enumerate(ends)])
+                    for further, row in enumerate(rows) if row)
 
 
 def ends_of_repeats(row: Sequence[tuple[int, int]], length: int, count: int, step: int) -> list[int]:

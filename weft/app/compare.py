@@ -135,7 +135,8 @@ class Comparison:
                 "-" if row.bubble_steady is None else f"{row.bubble_steady:.1%}",
                 f"{row.bubble_step:.1%}", f"{row.bubble_span:.1%}",
                 " ".join(memory_text(amount, problem.memory_unit)[0]
-                         for amount, device in zip(row.peak, problem.devices, strict=True) if device.lane_of is None),
+                         for amount, device in zip(row.peak, self.schedules[row.name].problem.devices, strict=True)
+                         if device.lane_of is None),
                 "yes" if row.fits else "no", style="bold" if row.name == "weft" else None)
         return table
 
@@ -203,7 +204,7 @@ def compare_source(
         else:
             known, left_out = known_schedules(case, options.budget(), objective=options.objective)
         own = solve_case(case, options.shortened(_OWN_SHARE if twofold else 1.0), heard)
-        if case.spaces and "gpus_of_stage" not in own.solver and "memory_plan" not in own.solver:
+        if case.spaces and "layers_of_stage" in own.solver and not {"gpus_of_stage", "memory_plan"} & own.solver.keys():
             known, left_out = _with_own_cut(known, left_out, own)
         if case.wide is not None:
             known, left_out = _with_own_assignment(known, left_out, own, case.wide)
@@ -323,7 +324,7 @@ def _listed(case: Case, budget: Budget | None, share: float,
 def _made(case: Case, name: str, objective: str) -> tuple[list[Known], str]:
     """Schedule ``name`` on every placement that it can run on, and why it cannot on the first of the others."""
     found: list[Known] = []
-    reason = ""
+    reason = "" if case.placements else "the whole model on every GPU leaves nothing to order"
     for placement in case.placements:
         try:
             made = (baseline(name, placement.problem, case.micro_batches // placement.replicas)

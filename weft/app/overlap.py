@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from weft.app.lib.case import Case, case_of, read_source
 from weft.app.lib.coverage import cut_of_details
 from weft.app.lib.options import SearchOptions
 from weft.app.lib.overlap_listing import IN_PAIRS, Listing, OpenOverlap
+from weft.app.lib.placements import by_device
 from weft.app.lib.verdicts import Searched, choice
 from weft.app.solve import solve_case
-from weft.models.overlap.data_parallel import why_not_data_parallel
+from weft.models.overlap.data_parallel import WHOLE_MODEL, why_not_data_parallel
 from weft.models.spec.sections import Spec
 from weft.models.spec.spec import SpecError
 from weft.solver.choices.solve import solve_wide
@@ -30,7 +31,6 @@ from weft.solver.control.stopping import breakable
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.judge.choice_rules import violations_of_choice
 from weft.solver.judge.validate import InvalidSchedule, violations
-from weft.solver.problem import Problem
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Progress
 from weft.solver.wide.problem import WideProblem
@@ -245,20 +245,20 @@ class _Search:
         problem = entry.placement.on_every_gpu(found.problem)
         unit = {} if entry.unit is None else {"unit": entry.unit}
         self.best = replace(found.with_value_bound(bound), problem=problem).with_solver(
-            **_by_device(entry.details, problem), **unit, overlap={
+            **by_device(entry.details, problem), **unit, overlap={
                 "taken": True, "without": min(without, default=None), "with": found.value, "bound": bound,
                 **({"nothing_fits": nothing_fits} if not without else {})})
 
     def _found_plain(self, entry: OpenOverlap) -> float | None:
         """What the placement came to among those without options."""
-        return next((self._value_of(row) for row in self._plain_rows() if _key(row) == _single_of(entry)
-                     and self._value_of(row) is not None), None)
+        found = [self._value_of(row) for row in self._plain_rows() if _key(row) == _single_of(entry)]
+        return min((value for value in found if value is not None), default=None)
 
     def _value_of(self, row: Searched) -> float | None:
         """What a placement without options came to, of what is searched for: rows have makespans."""
         if self.options.objective == "makespan" or self.plain is None:
             return row.makespan
-        return self.plain.value if _key(row) == self._plain_chosen else None
+        return self.plain.value if (row.placement, row.cut) == self._plain_chosen else None
 
     # -- what is said
 
@@ -280,12 +280,14 @@ class _Search:
             return self.best.with_solver(overlap={"nothing": (
                 "what stages of one GPU each send runs beside their computation already" + why)})
         rows = [*self._plain_rows(), *self.rows]
-        plain = None if self.plain is None else self.plain.value
+        known = [] if self.plain is None else [self.plain.value]
+        told = self.best.solver.get("overlap") or {}
+        known += [told["without"]] if told.get("without") is not None else []
         bound = min([self.best.value, *(row.bound for row in self.rows if not row.refusal), self._plain_bound()])
         value = self.best.value
         update = max(entry.placement.update for entry in queue)
         told = {"taken": False, "without": value, "with": value, "bound": self.best.value_bound,
-                **(self.best.solver.get("overlap") or {}), "best_without_options": plain,
+                **told, "best_without_options": min(known, default=None),
                 "bound_over_placements": bound,
                 **({"update": update} if update else {})}
         solver = {key: value for key, value in self.best.solver.items() if key != "bound_over_any_placement"}
@@ -308,7 +310,7 @@ class _Search:
         told = self.plain.solver.get("alternatives")
         if not isinstance(told, list):
             assert self.case is not None
-            placement = self.case.placements[0]
+            placement = (*self.case.placements, *self.case.whole_model)[0]
             return [Searched(placement.title, self.plain.value_bound, self.plain.makespan, chosen, "",
                              cut_of_details(placement.details))]
         return [Searched(row["placement"], row["bound"], row["makespan"], chosen and row["verdict"] == "chosen",
@@ -319,7 +321,7 @@ class _Search:
         """The key of the best placement without options, where there are several."""
         told = None if self.plain is None else self.plain.solver.get("alternatives")
         if not isinstance(told, list):
-            return next(map(_key, self._plain_rows()), None)
+            return next(((row.placement, row.cut) for row in self._plain_rows()), None)
         return next(((row["placement"], tuple(row["cut"])) for row in told if row["verdict"] == "chosen"), None)
 
     def _heard(self, entry: OpenOverlap) -> Callable[[Progress], None]:
@@ -333,18 +335,11 @@ class _Search:
 
 
 def _key(row: Searched) -> tuple[str, tuple[int, ...]]:
-    return row.placement, row.cut
+    """The title and the cut; of the whole model on every GPU however its gradients are summed."""
+    title = row.placement
+    return (WHOLE_MODEL if title.startswith(f"{WHOLE_MODEL}, ") else title), row.cut
 
 
 def _single_of(entry: OpenOverlap) -> tuple[str, tuple[int, ...]]:
     """The key of the same placement without options, its micro-batches one by one."""
     return entry.title.removesuffix(IN_PAIRS), cut_of_details(dict(entry.details))
-
-
-def _by_device(details: Mapping[str, Any], problem: Problem) -> dict[str, Any]:
-    """``details`` with an entry for each device of ``problem`` where they have one for each GPU: lanes hold nothing."""
-    found = dict(details)
-    for label, nothing in (("static_memory", 0), ("gpu_memory", None)):
-        own = iter(details[label])
-        found[label] = [next(own) if device.lane_of is None else nothing for device in problem.devices]
-    return found

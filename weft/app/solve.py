@@ -54,8 +54,13 @@ def solve_source(
 
 def for_objective(case: Case, objective: str) -> Case:
     """``case`` with what is searched for ``objective``: the bounds on all cuts are of makespans, so for another one it
-    is the placements listed."""
-    return case if objective == "makespan" or not case.spaces else replace(case, spaces=())
+    is the placements listed; and a step of the whole model on every GPU has no steady state of micro-batches."""
+    if objective == "makespan" or not (case.spaces or case.whole_model):
+        return case
+    if not case.placements and objective != "span":
+        raise Infeasible(f"{case.name}: only the whole model on every GPU is left, whose micro-batches are whole "
+                         f"steps: it is searched for makespan and span, not for {objective}")
+    return replace(case, spaces=(), whole_model=case.whole_model if objective == "span" else ())
 
 
 def solve_case(
@@ -165,7 +170,7 @@ class _Tournament:
         self.budget = budget
         self.on_progress = on_progress
         self.entries = [_Entry(placement, _least(placement, self._count(placement), objective))
-                        for placement in case.placements]
+                        for placement in (*case.placements, *case.whole_model)]
         self.cuts = _cut_search(case, budget)
         self.running: dict[_Entry, Iterator[None]] = {}
         self.history = History()  # over all placements

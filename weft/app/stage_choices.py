@@ -14,8 +14,8 @@ from typing import TypeAlias
 
 from weft.app.lib.case import Case
 from weft.app.lib.coverage import cut_of_details
-from weft.app.lib.open_placements import OpenPlacement
 from weft.app.lib.options import SearchOptions
+from weft.app.lib.placements import OpenPlacement
 from weft.app.lib.verdicts import Searched, choice
 from weft.solver.control.history import History
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound

@@ -95,7 +95,7 @@ def test_a_repetend_that_fewer_micro_batches_make_is_not_checked(steady: Schedul
 
 
 def test_a_repetend_below_the_work_is_refused(steady: Schedule) -> None:
-    low = steady.with_solver(repetend_period=2.0, repetend_period_bound=2.0)
+    low = steady.with_solver(repetend_period=2.0, repetend_period_bound=2.0, steady_bound=2.0)
     assert verdict(low).faults == [
         "solver: repetend_period is 2 s, and the busiest device works 3 s for each micro-batch"]
 
@@ -175,13 +175,17 @@ def test_peaks_are_exact() -> None:
     ({"without": 1.0}, "overlap is not possible: without is 1"),
     ({"bound": 1e6}, "overlap is not possible: bound is"),
     ({"bound_over_placements": 1e6}, "overlap is not possible: bound_over_placements is"),
+    ({"bound": 2.0}, "overlap is said to have a bound of 2 s here, and the schedule's is"),
+    ({"taken": False}, "overlap is said not to be taken, and to lead from 100000 s to"),
+    ({"best_without_options": 2e5}, "overlap is not possible: the best placement without overlap takes 200000 s"),
+    ({"nothing_fits": True}, "overlap is said to be needed for anything to fit, and without it takes 100000 s"),
     ({}, None),
 ])
 def test_what_overlap_brings_is_held_against_the_schedule(steady: Schedule, changed: dict[str, Any],
                                                           fault: str | None) -> None:
-    told = {"taken": True, "without": 1e5, "with": steady.makespan, "bound": 1.0, "best_without_options": None,
-            "bound_over_placements": 1.0, **changed}
-    found = verdict(steady.with_solver(overlap=told))
+    told = {"taken": True, "without": 1e5, "with": steady.makespan, "bound": steady.makespan_bound,
+            "best_without_options": None, "bound_over_placements": 1.0, **changed}
+    found = verdict(replace(steady, choices={"sums": "beside"}).with_solver(overlap=told))
     assert [entry for entry in found.faults if "overlap" in entry] == [
         entry for entry in found.faults if fault and fault in entry]
     assert bool(found.faults) == bool(fault)

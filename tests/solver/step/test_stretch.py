@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -60,3 +61,23 @@ def test_stretches_that_do_not_fit_together_are_refused() -> None:
     validate(schedule)
     with pytest.raises(ValueError, match="does not fit together"):
         unroll(schedule, 7)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_period_that_one_whole_period_states_is_kept_when_it_is_repeated(seed: int) -> None:
+    """However often it is put in again: one period may stand in several places, which keep different periods."""
+    draw = random.Random(seed)
+    plain = pipeline(chain(3))
+    problem = replace(plain, devices=tuple(Device(f"gpu{d}", room) for d, room in enumerate((2, 2, 1))),
+                      blocks=tuple(replace(block, duration=draw.randint(2, 5),
+                                           after=tuple(replace(wait, lag=draw.randint(0, 4)) for wait in block.after))
+                                   for block in plain.blocks))
+    for micro_batches in (4, 5):
+        schedule = solve(problem, micro_batches, effort=0.5)
+        if schedule.repetend is None:
+            continue
+        step = schedule.repetend.micro_batches
+        one = unroll(schedule, micro_batches - (schedule.repetend.count - 1) * step)
+        some, more = (unroll(one, one.micro_batches + periods * step) for periods in (8, 16))
+        assert some.period == one.period
+        assert more.makespan - some.makespan == pytest.approx(8 * step * (one.period or 0.0))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from math import isqrt
@@ -14,6 +13,7 @@ from weft.app.latency.placed import PlacedRates
 from weft.app.latency.serving import Serving, ServingPoint, parse_period, parse_throughput
 from weft.app.lib.case import Case, Placement, case_of, read_source
 from weft.app.lib.options import SearchOptions, require_count
+from weft.app.solve import for_objective
 from weft.solver.choices.looks import MOST_LOOKS
 from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.budget import Budget
@@ -80,7 +80,7 @@ def serve_source(
         counted = micro_batches or 1 if isinstance(source, Problem) else micro_batches
         case = case_of(source, counted, options)
         _require_one_kind(case)
-        case = replace(case, spaces=())  # latencies are searched for on the placements listed
+        case = for_objective(case, "latency")  # latencies are searched for on the placements listed
     unit = case.placements[0].problem.time_unit
     floor = (parse_period(period, unit) if period is not None
              else None if throughput is None else 1 / parse_throughput(throughput, unit))

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.app.lib.coverage import NOTHING, Coverage
-from weft.app.lib.decided_memory import plan_details, plan_title
 from weft.app.lib.domination import undominated
-from weft.app.lib.open_placements import OpenPlacement, open_title
 from weft.app.lib.options import require_count
-from weft.app.lib.verdicts import backward_title, layout_title, shape_placement_details
+from weft.app.lib.placements import (
+    OpenPlacement,
+    Placement,
+    candidate_placement,
+    open_title,
+    shape_placement,
+    whole_model_placements,
+)
+from weft.app.lib.verdicts import backward_title, layout_title
 from weft.app.lib.wide import WideCase, wide_case
 from weft.solver.control.clock import OutOfTime
 from weft.solver.io.wide_files import load_any_problem
 from weft.solver.problem import Problem
-from weft.solver.schedule import Schedule
 from weft.solver.step.search import Infeasible
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.rounds import Rounds
@@ -39,51 +44,13 @@ __all__ = ["Case", "Placement", "candidate_placement", "case_of", "read_source",
 
 
 @dataclass(frozen=True)
-class Placement:
-    """One way to put the model on the devices. ``title`` says which, "" where there is only one.
-
-    ``details`` goes into the ``solver`` entry of its schedules: among them ``static_memory``, what every device holds
-    all the time (weights, gradients, optimizer state), ``gpu_memory``, what it has for that and the blocks, and
-    ``notes`` on modelled costs; under AdamA ``gradients_freed``, what more it would hold with Adam.
-    """
-
-    title: str
-    problem: Problem
-    details: dict[str, Any]
-    #: The GPUs that each device of ``problem`` stands for, where these are several.
-    gpus: tuple[tuple[int, ...], ...] = ()
-    #: Of the model: a micro-batch of ``problem`` is one of each.
-    replicas: int = 1
-    #: Two chunks a group beside layers on all GPUs: its search is long, and its bound says little at first.
-    is_hard: bool = False
-    #: Of a problem with choices: the options taken.
-    choices: Mapping[str, str] = field(default_factory=dict)
-    #: With jobs, or micro-batches that differ: what ``problem`` is the plain problem of.
-    rounds: Rounds | None = None
-    #: A valid schedule of ``problem`` that is known already: the answer is no worse.
-    start: Schedule | None = None
-
-    @cached_property
-    def whole(self) -> Problem:
-        """``problem`` with every GPU written out."""
-        if not self.gpus:
-            return self.problem
-        from weft.models.tensor_parallel.parts import on_every_gpu
-
-        return on_every_gpu(self.problem, self.gpus)
-
-    def label(self, schedule: Schedule) -> Schedule:
-        """``schedule``, on every GPU and with what it says of its placement."""
-        return replace(schedule, problem=self.whole, choices=self.choices, rounds=self.rounds
-                       ).with_solver(**self.details)
-
-
-@dataclass(frozen=True)
 class Case:
     """What is to be solved: placements to choose from, and how many micro-batches run.
 
     ``refused``: shapes that are no placement of this model, and why. ``least_period``: seconds a micro-batch that no
-    placement on groups that share no GPU can go below, considered here or not, with these micro-batches.
+    placement on groups that share no GPU, nor the whole model on every GPU, can go below, considered here or not, with
+    these micro-batches. ``whole_model``: on every GPU, gradients summed behind all computation; known schedules have
+    nothing to order there.
     """
 
     name: str
@@ -91,6 +58,7 @@ class Case:
     micro_batches: int
     refused: tuple[tuple[str, str], ...] = ()
     least_period: float | None = None
+    whole_model: tuple[Placement, ...] = ()
     #: All cuts of the layers, beside the placements listed.
     spaces: tuple[CutSpace, ...] = ()
     #: A block problem with choices, jobs or classes: ``placements`` are its assignments, of many the first.
@@ -111,7 +79,7 @@ class Case:
         spaces = [(layout_title(layout.shape, layout.chunks), backward_title(space.backward), space.ground.layers)
                   for space in self.spaces for layout in [space.ground.layout]]
         told = [(placement.title, placement.details) for placement in self.placements]
-        told += [(placement.title, placement.details) for placement in self.open]
+        told += [(placement.title, placement.details) for placement in (*self.open, *self.whole_model)]
         return Coverage.of(told, spaces, alike=bool(self.open))
 
 
@@ -199,6 +167,9 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
     from weft.models.tensor_parallel.shapes import together
 
     count = micro_batches or spec.run.micro_batches
+    whole_model, of_whole, why_not = whole_model_placements(spec, count)
+    if whole_model and set(spec.placement.shapes) == {"data"}:
+        return Case(spec.name, (), count, whole_model=whole_model)
     try:
         found = together(spec) if spec.placement.cut is None else None
     except OutOfTime:
@@ -217,20 +188,28 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
             placements = [*map(candidate_placement, listed), *(candidate_placement(entry, "recomputed")
                           for entry in recomputing), *_in_sequence_chunks(spec, listed), *placements]
         except (NoSplit, CutDoesNotFit) as error:
-            if not placements:
+            if not placements and not whole_model:
                 raise Infeasible(str(error)) from None
             refused.insert(0, ("chain", str(error)))
         except TooLate as error:
-            if not placements:
+            if not placements and not whole_model:
                 raise Infeasible(str(error)) from None
             refused.insert(0, ("chain", str(error)))
-    if not placements:
+    if why_not:
+        refused.append(("data", f"the whole model cannot be on every GPU: {why_not}"))
+    if not placements and not whole_model:
         raise Infeasible(f"{spec.name}: " + "; ".join(f"{shape}: {reason}" for shape, reason in refused))
-    least = None if found is None else found[0].least_makespan(count) / count
+    try:
+        least = None if found is None else found[0].least_makespan(count) / count
+    except OutOfTime:
+        least = None
     if least is not None and chains and spec.placement.memory == "decide":
         # Stages cut at any operator may be faster than any whose layers are whole.
         least = min(least, decided_least_period(spec))
-    return Case(spec.name, tuple(placements), count, tuple(refused), least, _spaces(spec, count) if chains else (),
+    if least is not None:
+        least = min(least, of_whole)
+    return Case(spec.name, tuple(placements), count, tuple(refused), least, whole_model,
+                _spaces(spec, count) if chains else (),
                 open=_open_placements(spec, count) if chains else (),
                 together=None if found is None else (found[0], tuple(found[1])))
 
@@ -315,29 +294,3 @@ def _spaces(spec: Spec, micro_batches: int) -> tuple[CutSpace, ...]:
     from weft.models.cuts.spaces import cut_spaces
 
     return tuple(cut_spaces(spec, micro_batches))
-
-
-def candidate_placement(candidate: Candidate, kept: str = "") -> Placement:
-    """The placement that ``candidate`` is. ``kept``: what its title says of what its stages keep."""
-    backward = backward_title(candidate.backward)
-    shape = layout_title(candidate.shape, len(candidate.stage_device) // len(candidate.problem.devices))
-    memory = [None if device.memory is None else device.memory + static
-              for device, static in zip(candidate.problem.devices, candidate.static_memory, strict=True)]
-    plan = candidate.decided
-    name = f"{shape}, {backward}" + ("" if plan is None else f", {plan_title(plan)}") + (f", {kept}" if kept else "")
-    return Placement(name, candidate.problem, {
-        "placement": name,
-        "static_memory": list(candidate.static_memory),
-        "gpu_memory": memory,
-        "layers_of_stage": [list(names) for names in candidate.layers_of_stage],
-        **({} if plan is None else {"memory_plan": plan_details(plan)}),
-        **({"notes": list(candidate.notes)} if candidate.notes else {}),
-        **({"optimizer": "adama", "gradients_freed": list(candidate.freed)} if candidate.freed else {}),
-    })
-
-
-def shape_placement(candidate: ShapeCandidate, space: Space) -> Placement:
-    """The placement that ``candidate`` is."""
-    title, details = shape_placement_details(candidate, space)
-    return Placement(title, candidate.problem, details, candidate.gpus, candidate.replicas,
-                     is_hard=candidate.chunks is not None and candidate.shape != "groups")

@@ -101,7 +101,8 @@ class Listing:
         placement = data_parallel(self.spec, self.count)
         note = f"{self.count} micro-batches of the spec are one of this schedule: the step of all GPUs"
         run = Run.of(placement.problem, _STEPS if self.objective == "rate" else 1)
-        return self._entry(placement, run, {"placement": placement.title, "notes": [*placement.notes, note]}, 0.0,
+        work = min(plain_bound(placement.problem.under(options).plain(), run.rounds) for options in placement.bare)
+        return self._entry(placement, run, {"placement": placement.title, "notes": [*placement.notes, note]}, work,
                            "step")
 
     def _of_groups(self) -> Iterator[OpenOverlap]:

@@ -161,6 +161,8 @@ def overlap_lines(schedule: Schedule) -> list[str]:
         line = (f"without overlap {shown(told['without'])}, with overlap {shown(told['with'])} "
                 f"(−{max(0.0, 1 - told['with'] / told['without']):.1%})")
     best = told.get("best_without_options")
+    if told["without"] is not None and best is not None and best >= told["without"] * (1 - RELATIVE_TOLERANCE):
+        best = None  # it is this placement, which is said already
     return [f"overlap   {line} on this placement, bound {shown(told['bound'])}",
             *([f"          the best placement without overlap takes {shown(best)}; {bound}"] if best is not None else
               [f"          {bound}"]), *update]
@@ -176,8 +178,9 @@ def choice_lines(schedule: Schedule) -> list[str]:
     bound = schedule.solver.get("bound_over_any_placement")
     if isinstance(bound, float) and bound > 0:
         lines.append("no placement of layers on groups that share no GPU, or on all GPUs, whatever its cuts, chunks "
-                     f"and order, is shorter than {' '.join(time_text(bound, unit))} (gap "
-                     f"{schedule.value / bound - 1:.2%})")
+                     "and order, nor of the whole model on every GPU for as many micro-batches each, is shorter than "
+                     f"{' '.join(time_text(bound, unit))} (gap {schedule.value / bound - 1:.2%}); replicas on some of "
+                     "the GPUs each are not counted")
     others = [entry for entry in entries if entry["verdict"] != "chosen"]
     told = {entry["placement"] for entry in entries if entry["verdict"] == "chosen"}
     for entry in others[:_MOST_LINES]:

@@ -54,7 +54,8 @@ def key_of(case: Case, options: SearchOptions) -> str:
         "refused": case.refused,
         "least_period": repr(case.least_period),
         "placements": [{"title": placement.title, "details": placement.details,
-                        "problem": problem_to_json(placement.problem)} for placement in case.placements],
+                        "problem": problem_to_json(placement.problem)}
+                       for placement in (*case.placements, *case.whole_model)],
         "open": [{"title": placement.title, "details": placement.details,
                   "problem": wide_problem_to_json(placement.problem)} for placement in case.open],
     })
@@ -111,7 +112,7 @@ def _trusted(value: Any, case: Case) -> Schedule:
 
 def _is_of(schedule: Schedule, case: Case) -> bool:
     """Whether it is of one of the case's placements, or of an assignment of one with alternatives."""
-    return any(schedule.problem == placement.whole for placement in case.placements) or any(
+    return any(schedule.problem == placement.whole for placement in (*case.placements, *case.whole_model)) or any(
         set(schedule.choices) == set(placement.problem.choices)
         and schedule.problem == placement.problem.under(schedule.choices).plain() for placement in case.open)
 

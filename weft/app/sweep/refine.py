@@ -27,14 +27,16 @@ def tightened(variant: Variant, case: Case, known: Schedule) -> tuple[Variant, C
     need = _enough(peak_of(known)) + variant.reserve
     tighter = variant.with_memory(tuple(need if amount is None else min(amount, need)
                                         for amount in variant.point.memory))
-    own = _squeezed(next(placement for placement in case.placements if placement.whole == known.problem), tighter)
+    own = next((_squeezed(placement, tighter) for placement in case.placements if placement.whole == known.problem),
+               None)  # none: the whole model on every GPU, which the tighter case has again where it fits
     try:
-        placements = case_of(tighter.source, tighter.point.micro_batches).placements
+        again = case_of(tighter.source, tighter.point.micro_batches)
     except Infeasible:
-        placements = ()
-    if all(placement.problem != own.problem for placement in placements):
+        again = Case(case.name, (), case.micro_batches)
+    placements = again.placements
+    if own is not None and all(placement.problem != own.problem for placement in placements):
         placements = (*placements, own)
-    return tighter, Case(case.name, placements, case.micro_batches)
+    return tighter, Case(case.name, placements, case.micro_batches, whole_model=again.whole_model)
 
 
 def _squeezed(placement: Placement, variant: Variant) -> Placement:

@@ -1,0 +1,175 @@
+"""One way to put a model on devices, as commands search and show it; or one whose stages have alternatives, which is a
+problem with choices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from weft.app.lib.decided_memory import plan_details, plan_title
+from weft.app.lib.verdicts import backward_title, layout_title, shape_placement_details
+from weft.solver.control.clock import OutOfTime
+from weft.solver.problem import Problem
+from weft.solver.schedule import Schedule
+from weft.solver.wide.problem import WideProblem
+from weft.solver.wide.rounds import Rounds
+from weft.solver.wide.run import Run
+
+if TYPE_CHECKING:
+    from weft.models.candidates.build import Candidate
+    from weft.models.overlap.placement import OverlapPlacement
+    from weft.models.spec.spec import Spec
+    from weft.models.tensor_parallel.shapes import ShapeCandidate
+    from weft.models.tensor_parallel.space import Space
+
+__all__ = ["OpenPlacement", "Placement", "by_device", "candidate_placement", "open_title", "shape_placement",
+           "whole_model_placements"]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """One way to put the model on the devices. ``title`` says which, "" where there is only one.
+
+    ``details`` goes into the ``solver`` entry of its schedules: among them ``static_memory``, what every device holds
+    all the time (weights, gradients, optimizer state), ``gpu_memory``, what it has for that and the blocks, and
+    ``notes`` on modelled costs; under AdamA ``gradients_freed``, what more it would hold with Adam.
+    """
+
+    title: str
+    problem: Problem
+    details: dict[str, Any]
+    #: The GPUs that each device of ``problem`` stands for, where these are several.
+    gpus: tuple[tuple[int, ...], ...] = ()
+    #: Of the model: a micro-batch of ``problem`` is one of each.
+    replicas: int = 1
+    #: Two chunks a group beside layers on all GPUs: its search is long, and its bound says little at first.
+    is_hard: bool = False
+    #: Of a problem with choices: the options taken.
+    choices: Mapping[str, str] = field(default_factory=dict)
+    #: With jobs, or micro-batches that differ: what ``problem`` is the plain problem of.
+    rounds: Rounds | None = None
+    #: A valid schedule of ``problem`` that is known already: the answer is no worse.
+    start: Schedule | None = None
+    #: ``problem`` with every GPU written out, where ``gpus`` do not say it: its devices have lanes.
+    written_out: Problem | None = None
+
+    @cached_property
+    def whole(self) -> Problem:
+        """``problem`` with every GPU written out."""
+        if self.written_out is not None:
+            return self.written_out
+        if not self.gpus:
+            return self.problem
+        from weft.models.tensor_parallel.parts import on_every_gpu
+
+        return on_every_gpu(self.problem, self.gpus)
+
+    def label(self, schedule: Schedule) -> Schedule:
+        """``schedule``, on every GPU and with what it says of its placement."""
+        return replace(schedule, problem=self.whole, choices=self.choices, rounds=self.rounds
+                       ).with_solver(**self.details)
+
+
+@dataclass(frozen=True)
+class OpenPlacement:
+    """One cut onto the GPUs with what is decided stage by stage. ``title``, ``details``: as those of a
+    :class:`~weft.app.lib.case.Placement`."""
+
+    title: str
+    problem: WideProblem
+    run: Run
+    details: dict[str, Any]
+
+    def least(self, objective: str) -> float:
+        """What no schedule of any assignment is below, by its devices' work."""
+        from weft.solver.choices.relaxed.loads import load_bound
+
+        return load_bound(self.problem, self.run, objective)
+
+    def label(self, schedule: Schedule) -> Schedule:
+        """``schedule`` with what it says of its placement."""
+        return schedule.with_solver(**self.details)
+
+
+def open_title(layout: str, backward: str, *, activations: bool) -> str:
+    """Such as "1 stage a GPU, B or I+W, activations by stage": the ``layout``, how the ``backward`` runs, and whether
+    stages choose what they keep."""
+    return f"{layout}, {backward}" + (", activations by stage" if activations else ", by stage")
+
+
+def candidate_placement(candidate: Candidate, kept: str = "") -> Placement:
+    """The placement that ``candidate`` is. ``kept``: what its title says of what its stages keep."""
+    backward = backward_title(candidate.backward)
+    shape = layout_title(candidate.shape, len(candidate.stage_device) // len(candidate.problem.devices))
+    memory = [None if device.memory is None else device.memory + static
+              for device, static in zip(candidate.problem.devices, candidate.static_memory, strict=True)]
+    plan = candidate.decided
+    name = f"{shape}, {backward}" + ("" if plan is None else f", {plan_title(plan)}") + (f", {kept}" if kept else "")
+    return Placement(name, candidate.problem, {
+        "placement": name,
+        "static_memory": list(candidate.static_memory),
+        "gpu_memory": memory,
+        "layers_of_stage": [list(names) for names in candidate.layers_of_stage],
+        **({} if plan is None else {"memory_plan": plan_details(plan)}),
+        **({"notes": list(candidate.notes)} if candidate.notes else {}),
+        **({"optimizer": "adama", "gradients_freed": list(candidate.freed)} if candidate.freed else {}),
+    })
+
+
+def shape_placement(candidate: ShapeCandidate, space: Space) -> Placement:
+    """The placement that ``candidate`` is."""
+    title, details = shape_placement_details(candidate, space)
+    return Placement(title, candidate.problem, details, candidate.gpus, candidate.replicas,
+                     is_hard=candidate.chunks is not None and candidate.shape != "groups")
+
+
+def whole_model_placements(spec: Spec, count: int) -> tuple[tuple[Placement, ...], float, str]:
+    """The placements of the whole model on every GPU; seconds a micro-batch that none of them goes below, whatever runs
+    beside its computation; and, where a spec that allows it has none, why."""
+    from weft.models.candidates.build import TooLate
+    from weft.models.candidates.stage_split import NoSplit
+    from weft.models.overlap.data_parallel import data_parallel, why_not_data_parallel
+    from weft.models.spec.spec import SpecError
+    from weft.solver.choices.relaxed.loads import load_bound
+
+    if spec.training is None or spec.cluster.gpus < 2:
+        return (), math.inf, ""
+    try:
+        why_not = why_not_data_parallel(spec, count)
+        if why_not is not None:
+            return (), math.inf, why_not if _allows_it(spec) else ""
+        found = data_parallel(spec, count)
+    except (SpecError, NoSplit, TooLate, OutOfTime):  # its costs are not known so, which is said of other placements
+        return (), math.inf, ""
+    least = load_bound(found.problem, Run.of(found.problem, 1), "makespan") / count
+    if not _allows_it(spec):
+        return (), least, ""
+    return tuple(_of_whole_model(found, options, count) for options in found.bare), least, ""
+
+
+def _allows_it(spec: Spec) -> bool:
+    """Whether the spec leaves it open, or asks for it."""
+    return "data" in spec.placement.shapes or not {"shapes", "cut"} & spec.placement.model_fields_set
+
+
+def _of_whole_model(found: OverlapPlacement, options: Mapping[str, str], count: int) -> Placement:
+    """The whole model on every GPU under ``options``: one micro-batch of its problem is a step of ``count``."""
+    problem = found.problem.under(options).plain()
+    written_out = found.on_every_gpu(problem)
+    title = f"{found.title}, {next(iter(options.values()))}"
+    note = f"{count} micro-batches of the spec are one of this schedule: the step of all GPUs"
+    return Placement(title, problem, {
+        "placement": title, **by_device(found.details, written_out), "notes": [*found.notes, note], "unit": "step"},
+        written_out=written_out, replicas=count, choices=options)
+
+
+def by_device(details: Mapping[str, Any], problem: Problem) -> dict[str, Any]:
+    """``details`` with an entry for each device of ``problem`` where they have one for each GPU: lanes hold nothing."""
+    found = dict(details)
+    for label, nothing in (("static_memory", 0), ("gpu_memory", None)):
+        own = iter(details[label])
+        found[label] = [next(own) if device.lane_of is None else nothing for device in problem.devices]
+    return found
