@@ -10,6 +10,7 @@ from weft.runtime.checkpoint.signature import SignatureError, require_signature
 from weft.runtime.execute.emulate import Emulation
 from weft.runtime.execute.executor import Executor, Worker
 from weft.runtime.execute.pacing import Paced
+from weft.runtime.interface.fitting import misfit
 from weft.runtime.interface.training import Training
 from weft.runtime.plan.plan import Plan
 from weft.runtime.plan.program import Reduce
@@ -57,6 +58,7 @@ class Trainer:
             require_signature(plan, training)
         except SignatureError as error:
             raise SessionError(str(error)) from None
+        _require_optimizer(training)
         worker = Stages(plan, session, training)
         require_agreement(plan, session, training, allowed)
         return cls(worker, Reduction(plan, session, training, worker.folding))
@@ -124,6 +126,19 @@ def run_training(plan: Plan, session: Session, training: Training, checkpoints: 
     worker.close()
     return gather_replay(plan, session, seconds_in_unit(plan), measured, losses if worker.wiring.has_losses else (),
                          norms, paced)
+
+
+def _require_optimizer(training: Training) -> None:
+    """Raise :class:`~weft.runtime.ranks.session.SessionError` for one that would not train this rank's stages."""
+    if training.optimizer is None:
+        return
+    own = [p for module in training.stages.values() for p in module.parameters() if p.requires_grad]
+    masters = training.masters
+    held = own if masters is None else [masters.of(parameter) for parameter in own]
+    idle = [] if masters is None else [parameter for parameter in own if masters.of(parameter) is not parameter]
+    where = "the parameters of its stages' modules" if masters is None else "masters.parameters()"
+    if (why := misfit(training.optimizer, held, idle, where, folds=True)) is not None:
+        raise SessionError(why)
 
 
 def _executor(plan: Plan, session: Session, worker: Worker, reduce: Callable[[Reduce], None] | None = None,

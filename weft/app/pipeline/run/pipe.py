@@ -75,7 +75,8 @@ class Pipeline:
         self._stepping = Stepping(plan, session, training)
         self._evaluation: dict[bool, tuple[Stepping, Callable[[], list[Any]]]] = {}
         self._nothing = nn.Parameter(torch.empty(0))
-        self._optimizers = watched_optimizers(self._state.idle, lambda why: self._fail(SessionError(why)))
+        self._optimizers = watched_optimizers(self._own.values(), self._state.idle,
+                                              lambda why: self._fail(SessionError(why)))
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
