@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
     from weft.app.pipeline.lib.running import Compile
     from weft.runtime.captured.inputs.batch_dims import BatchDims
     from weft.runtime.captured.materials import Fill
     from weft.runtime.checkpoint.weights import State
+    from weft.runtime.interface.training import Loss
     from weft.runtime.plan.plan import Plan
     from weft.solver.schedule import Schedule
 
@@ -28,7 +28,7 @@ class PipelineOptions:
     micro_batches: int
 
     # what is trained on
-    loss: Callable[..., Tensor] | None = None
+    loss: Callable[..., Loss] | None = None
     target: Any = None
     batch_dims: BatchDims = 0
     clip_norm: float | None = None

@@ -255,7 +255,10 @@ class Pipeline:
         if not torch.is_grad_enabled():
             raise BatchError("a step has no gradients under torch.no_grad(): call it outside, or eval_step")
         self._data.micro_batches = self._fed(args, kwargs, target, with_target=self.goal.loss is not None)
-        return self._stepping.step()
+        loss = self._stepping.step()
+        if not self._stepping.trainer.averaging.is_counted:
+            self.feeding.warn_of_means(self._data.micro_batches)
+        return loss
 
     def _accumulate(self, batches: int) -> None:
         if type(batches) is not int or batches < 1:
