@@ -25,7 +25,7 @@ from tests.support.checkpoints import WIDTH, a_plan, training
 from tests.support.ranks import launch_forked
 from weft.runtime.checkpoint import checkpoint
 from weft.runtime.checkpoint.checkpoint import Checkpoints, latest
-from weft.runtime.checkpoint.files import checksums, commit
+from weft.runtime.checkpoint.files import checksums, commit, outlived
 from weft.runtime.interface.optim import AdamA
 from weft.runtime.plan.timeline import Timeline
 from weft.runtime.ranks.launch import Ended
@@ -61,6 +61,20 @@ def test_a_step_that_is_saved_again_replaces_the_earlier_one(tmp_path: Path) -> 
     a_checkpoint(tmp_path, 3)
     assert latest(tmp_path) == a_checkpoint(tmp_path, 3)
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000003"]
+
+
+def test_a_run_that_begins_anew_among_another_s_checkpoints_is_refused(tmp_path: Path) -> None:
+    plan = a_plan(1)
+    a_checkpoint(tmp_path, 400)
+    with single_rank(plan, 0, torch.device("cpu")) as session:
+        with pytest.raises(SessionError, match="holds a checkpoint of an earlier run, step-000000400: go on from"):
+            Checkpoints(tmp_path, every=2).restore(plan, session, training(plan, 0))
+        assert Checkpoints(tmp_path / "other", every=2).restore(plan, session, training(plan, 0)) == 0
+
+
+def test_what_was_saved_now_is_never_dropped(tmp_path: Path) -> None:
+    first, second, third = (a_checkpoint(tmp_path, step) for step in (4, 5, 6))
+    assert outlived(tmp_path, 2, third) == [first] and outlived(tmp_path, 1, first) == [third, second]
 
 
 def test_a_disk_that_is_full_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
