@@ -100,8 +100,8 @@ class Checkpoints:
         kinds = session.exchange(_kind(training), "comparing the checkpoint with the optimizers")
         for rank, kind in enumerate(kinds):
             if marker.optimizers is not None and (saved := marker.optimizers.get(str(rank))) != kind:
-                raise SessionError(f"{here}: rank {rank} was trained with {saved}, now it has {kind}: give the optimizer "
-                                   "that was saved, over weights of the same type, or begin in another folder")
+                raise SessionError(f"{here}: rank {rank} was trained with {saved}, now it has {kind}: give the "
+                                   "optimizer that was saved, over weights of the same type, or another folder")
         if marker.plan != plan.digest:
             raise SessionError(f"{here}: the checkpoint is of another plan; go on with the plan it was made with")
         session.watch.doing(f"reading {here}", range(session.processes))

@@ -65,12 +65,19 @@ class PipelineOptions:
         """Whether all weight gradients wait that can, also light ones."""
         return self.defer == "all"
 
-    def settings(self) -> tuple[object, ...]:
-        """What must be the same on all ranks."""
+    def settings(self) -> dict[str, str]:
+        """What must be the same on all ranks, by the name of its argument, as a text to compare."""
+        plain = {f"{name}=": _shown(getattr(self, name)) for name in (
+            "micro_batches", "batch_dims", "clip_norm", "defer", "seed", "dtype", "autocast", "split", "memory_plan",
+            "co_shard", "schedule", "plan", "cuts", "transport")}
         how = sorted(self.compile) if isinstance(self.compile, Mapping) else self.compile
-        return (self.micro_batches, repr(self.batch_dims), self.clip_norm, self.defer, self.seed, self.dtype,
-                self.autocast, how, self.split, _sorted(self.memory_plan), _sorted(self.co_shard))
+        return {**plain, "compile=": _shown(how)}
 
 
-def _sorted(value: object) -> object:
-    return sorted(value.items()) if isinstance(value, Mapping) else value
+def _shown(value: object) -> str:
+    """Equal for values that mean the same; of an object, its kind."""
+    if isinstance(value, Mapping):
+        return repr(sorted(value.items(), key=repr))
+    if isinstance(value, os.PathLike):
+        return repr(os.fspath(value))
+    return type(value).__name__ if type(value).__repr__ is object.__repr__ or hasattr(value, "problem") else repr(value)
