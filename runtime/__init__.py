@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from weft.solver.public_names import loaded
 
 if TYPE_CHECKING:
+    from weft.runtime.interface.counting import counted
     from weft.runtime.interface.optim import AdamA
     from weft.runtime.interface.precision import MasterWeights
     from weft.runtime.interface.training import Boundary, Ports, Training
@@ -54,12 +55,13 @@ if TYPE_CHECKING:
 
 __all__ = ["AdamA", "Boundary", "ColumnLinear", "Formula", "MasterWeights", "MeasuredStages", "Plan", "Ports",
            "Program", "ProgramError", "Replay", "ReplayError", "ReplayOptions", "Requests", "RowLinear", "Session",
-           "SessionError", "StageCosts", "StageGraph", "Timeline", "Training", "VocabularyEmbedding", "load_plan",
-           "load_stage_costs", "load_timeline", "measure_stages", "measured_problem", "parallel_cross_entropy",
-           "plan_of", "register_deferred", "save_plan", "save_stage_costs", "sharded"]
+           "SessionError", "StageCosts", "StageGraph", "Timeline", "Training", "VocabularyEmbedding", "counted",
+           "load_plan", "load_stage_costs", "load_timeline", "measure_stages", "measured_problem",
+           "parallel_cross_entropy", "plan_of", "register_deferred", "save_plan", "save_stage_costs", "sharded"]
 
 #: Where each public name is defined.
 _MODULES = {
+    "interface.counting": ("counted",),
     "interface.optim": ("AdamA",),
     "interface.precision": ("MasterWeights",),
     "interface.training": ("Boundary", "Ports", "Training"),

@@ -10,6 +10,8 @@ from torch.utils._pytree import TreeSpec, tree_leaves, tree_unflatten
 
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.captured.told import raised_at
+from weft.runtime.interface.counting import LossError, one_tensor
+from weft.runtime.interface.training import Loss
 
 __all__ = ["LOSS", "TARGET", "LossStage", "ResultStage", "loss_of"]
 
@@ -38,7 +40,7 @@ def require_scalar(loss: object, whose: str) -> None:
                            "loss=FUNCTION(output, target), or labels among the model's arguments")
     if loss.numel() != 1 or not loss.is_floating_point():
         raise CaptureError(f"{whose} the loss has the shape {tuple(loss.shape)} and type {loss.dtype}, it must be one "
-                           "floating-point number: take the mean over the micro-batch")
+                           "floating-point number: take the mean over the micro-batch, or give (sum, count)")
 
 
 class ResultStage(nn.Module):
@@ -69,20 +71,26 @@ class LossStage(ResultStage):
     puts together. ``loss`` is called with result and target; ``None``: the model gives its own."""
 
     def __init__(self, stage: nn.Module, spec: TreeSpec, results: Sequence[Any],
-                 loss: Callable[..., Tensor] | None, target_spec: TreeSpec | None = None) -> None:
+                 loss: Callable[..., Loss] | None, target_spec: TreeSpec | None = None) -> None:
         super().__init__(stage, spec, results)
         self.loss, self.target_spec = loss, target_spec
         self.targets = 0 if target_spec is None else target_spec.num_leaves
 
     def forward(self, *xs: Tensor) -> tuple[Tensor, ...]:
-        """The mean loss of the micro-batch."""
+        """The mean loss of the micro-batch, or its sum and count."""
         inputs, targets = xs[:len(xs) - self.targets], xs[len(xs) - self.targets:]
         output = self.output(*inputs)
         if self.loss is None:
             return (loss_of(output),)
         target = None if self.target_spec is None else tree_unflatten(targets, self.target_spec)
-        loss = self._loss(output, target)
-        require_scalar(loss, f"{getattr(self.loss, '__name__', type(self.loss).__name__)}:")
+        name = getattr(self.loss, "__name__", type(self.loss).__name__)
+        try:
+            loss = one_tensor(given := self._loss(output, target))
+        except LossError as error:
+            raise CaptureError(f"{name}: {error}") from None
+        if isinstance(given, tuple):
+            return (loss,)
+        require_scalar(loss, f"{name}:")
         return (loss.reshape(()),)
 
     def _loss(self, output: Any, target: Any) -> Any:

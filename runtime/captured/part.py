@@ -13,7 +13,7 @@ from torch.utils._pytree import TreeSpec, tree_unflatten
 from weft.runtime.captured.division import Division
 from weft.runtime.captured.evaluation import evaluated
 from weft.runtime.captured.loss import LOSS, TARGET, LossStage
-from weft.runtime.interface.training import Ports, Training
+from weft.runtime.interface.training import Loss, Ports, Training
 
 __all__ = ["RESULT", "Data", "Goal", "evaluation_of", "training_of"]
 
@@ -37,7 +37,7 @@ class Goal:
     """What is trained on: ``loss`` of the model's result and a target, whose leaves ``target`` puts together; without a
     loss, what the model gives as its own. Random operators draw from ``seed``."""
 
-    loss: Callable[..., Tensor] | None
+    loss: Callable[..., Loss] | None
     target: TreeSpec | None
     seed: int = 0
 

@@ -20,8 +20,10 @@ import hashlib
 import random
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import disk_usage
 from typing import Any
 
 import torch
@@ -40,11 +42,13 @@ from weft.runtime.checkpoint.files import (
     commit,
     marker_of,
     newest,
+    outlived,
     whole,
 )
 from weft.runtime.checkpoint.meeting import begin_partial, require_one, require_whole
 from weft.runtime.checkpoint.signature import signatures
 from weft.runtime.checkpoint.state import NotPlain, flat, nested
+from weft.runtime.interface.fitting import parameters_of
 from weft.runtime.interface.training import Training
 from weft.runtime.plan.plan import Plan
 from weft.runtime.ranks.session import Session, SessionError
@@ -69,12 +73,13 @@ class Checkpoints:
         """Bring ``training`` to the newest checkpoint: how many batches it has behind it (0 without one). All ranks
         must call it together.
 
-        Raises :class:`~weft.runtime.ranks.session.SessionError` if that checkpoint is damaged, of another plan or
-        another model, or not all ranks see it.
+        Raises :class:`~weft.runtime.ranks.session.SessionError` if that checkpoint is damaged, of another plan, model
+        or optimizer, or not all ranks see it; and where there is one, but the run is not to go on from it.
         """
-        if not self.resume:
-            return 0
         here = newest(self.folder)
+        if not self.resume:
+            self._require_empty(session, here)
+            return 0
         if here is None:
             require_one(session, self.folder, None)
             return 0
@@ -94,12 +99,25 @@ class Checkpoints:
             if marker.signatures.get(str(rank)) != stages:
                 raise SessionError(f"{here}: the checkpoint is of another model: rank {rank} had the stages "
                                    f"{marker.signatures.get(str(rank))}, now {stages}")
+        kinds = session.exchange(_kind(training), "comparing the checkpoint with the optimizers")
+        for rank, kind in enumerate(kinds):
+            if marker.optimizers is not None and (saved := marker.optimizers.get(str(rank))) != kind:
+                raise SessionError(f"{here}: rank {rank} was trained with {saved}, now it has {kind}: give the "
+                                   "optimizer that was saved, over weights of the same type, or another folder")
         if marker.plan != plan.digest:
             raise SessionError(f"{here}: the checkpoint is of another plan; go on with the plan it was made with")
         session.watch.doing(f"reading {here}", range(session.processes))
         _load(here, session, training)
         session.barrier("to have read the checkpoint")
         return marker.step
+
+    def _require_empty(self, session: Session, here: Path | None) -> None:
+        """Refuse to begin anew among the checkpoints of an earlier run: of what this one saves those of the highest
+        numbers would stay, which are the other's."""
+        seen = session.everywhere(None if here is None else here.name, "looking for a checkpoint")
+        if self.every and (name := next(filter(None, seen), None)) is not None:
+            raise SessionError(f"{self.folder}: holds a checkpoint of an earlier run, {name}: go on from it with "
+                               "--resume, or give another folder")
 
     def due(self, training: Training, step: int) -> bool:
         """Whether ``training`` is to be saved after batch ``step``."""
@@ -113,7 +131,7 @@ class Checkpoints:
         done = step + 1
         target = self.folder / f"step-{done:09d}"
         partial = self.folder / f".{target.name}.partial"
-        theirs = session.exchange(dict(signatures(training)), f"saving {target}")
+        theirs = session.exchange((dict(signatures(training)), _kind(training)), f"saving {target}")
         first = session.process(session.rank) == 0
         begin_partial(partial, target, session)
         state = _once(session, _state(session, training))
@@ -125,13 +143,22 @@ class Checkpoints:
                                        f"saving {target}")
             if first:
                 commit(partial, target, {"plan": plan.digest, "step": done, "replicas": session.replicas,
-                                          "signatures": {str(rank): found for rank, found in enumerate(theirs)}},
+                                          "signatures": {str(rank): found for rank, (found, _) in enumerate(theirs)},
+                                          "optimizers": {str(rank): kind for rank, (_, kind) in enumerate(theirs)}},
                         {name: facts for part in parts for name, facts in part.items()})
-                for old in whole(self.folder)[KEPT:]:
+                for old in outlived(self.folder, KEPT, target):
                     shutil.rmtree(old)
         except (CheckpointException, OSError) as error:
-            raise SessionError(f"{partial}: cannot be written: {_reason(error)}") from None
+            raise SessionError(f"{partial}: cannot be written: {_reason(error, partial)}") from None
         session.barrier(f"to have saved {target}")
+
+
+def _kind(training: Training) -> str:
+    """The optimizer of this rank, and the types of what it trains."""
+    if training.optimizer is None:
+        return "no optimizer"
+    types = sorted({str(parameter.dtype).removeprefix("torch.") for parameter in parameters_of(training.optimizer)})
+    return f"{type(training.optimizer).__name__} of {' and '.join(types)}"
 
 
 def latest(folder: Path) -> Path | None:
@@ -139,13 +166,22 @@ def latest(folder: Path) -> Path | None:
     return next(iter(whole(folder)), None)
 
 
-def _reason(error: CheckpointException | OSError) -> str:
+def _reason(error: CheckpointException | OSError, written: Path | None = None) -> str:
     """What was wrong, on which process. (A ``CheckpointException`` is no ``Exception``, so other handlers do not catch
-    it.)"""
+    it.) What torch's writer raises where it could not write to ``written`` does not say why."""
     if isinstance(error, OSError):
         return error.strerror or type(error).__name__
     process, (first, _) = min(error.failures.items(), key=lambda item: item[0])
-    return f"{(str(first) or type(first).__name__).splitlines()[0]} (process {process})"
+    said = (str(first) or type(first).__name__).splitlines()[0]
+    if written is not None and _OF_THE_WRITER in said:
+        with suppress(OSError):
+            said = ("a file was cut off, as on a disk that is full or beyond a quota: "
+                    f"{disk_usage(written).free} bytes are free")
+    return f"{said} (process {process})"
+
+
+#: In each message of torch's writer of tensors.
+_OF_THE_WRITER = "inline_container"
 
 
 def _state(session: Session, training: Training) -> dict[str, Tensor]:

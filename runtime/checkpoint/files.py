@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from weft.solver.io.entries import Entry, FormatError, read_json
 
 __all__ = ["CHECKPOINT_FORMAT", "DamagedCheckpoint", "Facts", "Marker", "SafeReader", "checksums", "commit", "fault_of",
-           "marker_of", "newest", "share_of", "whole", "write_marker"]
+           "marker_of", "newest", "outlived", "place_of_run", "share_of", "whole", "write_marker"]
 
 CHECKPOINT_FORMAT = "weft.checkpoint/3"
 #: Those before it: without checksums, and the first without replicas, which for one replica makes no difference.
@@ -58,7 +58,8 @@ class Facts(NamedTuple):
 class Marker(NamedTuple):
     """What a checkpoint says of itself: the digest of its plan, how many batches it has behind it, how many replicas
     (``None``: not said), per rank the signatures of its stages, its files, and the SHA-256 of all that. One of another
-    format has no plan and no signatures; it may have the ``seed`` of random operators."""
+    format has no plan and no signatures; it may have the ``seed`` of random operators. ``optimizers``: what each rank's
+    state is of, by rank; ``dtype``: the types of the modules' parameters (both ``None``: not said)."""
 
     plan: str
     step: int
@@ -67,14 +68,41 @@ class Marker(NamedTuple):
     files: Mapping[str, Facts]
     digest: str
     seed: int | None = None
+    optimizers: Mapping[str, Any] | None = None
+    dtype: str | None = None
 
 
 # -- finding -----------------------------------------------------------------------------------------------------------
 
 
 def newest(folder: Path) -> Path | None:
-    """The newest checkpoint in ``folder``, whole or damaged: a folder gets its name when all of it is there."""
-    return max(folder.glob("step-*"), default=None)
+    """The newest checkpoint of the last run that saved in ``folder``, whole or damaged: a folder gets its name when all
+    of it is there."""
+    runs = [path for path in _runs(folder) if any(path.glob("step-*"))]
+    return max((runs[-1] if runs else folder).glob("step-*"), default=None)
+
+
+def place_of_run(folder: Path, begun: Path | None) -> Path:
+    """Where a run saves that went on from the checkpoint ``begun`` (``None``: it began anew): ``folder``, unless that
+    has checkpoints which the run does not go on from. Then a folder of its own in it, ``run-002`` and so on, so that
+    neither run's checkpoints are taken for the other's."""
+    found = newest(folder)
+    if found is None:
+        return folder
+    if begun is not None and found.resolve() == begun.resolve():
+        return found.parent
+    return folder / f"run-{max((int(path.name[4:]) for path in _runs(folder)), default=1) + 1:03d}"
+
+
+def _runs(folder: Path) -> list[Path]:
+    """The folders of further runs in ``folder``, in their order."""
+    return sorted((path for path in folder.glob("run-*") if path.name[4:].isdecimal()),
+                  key=lambda path: int(path.name[4:]))
+
+
+def outlived(folder: Path, keep: int, just: Path, format: str = CHECKPOINT_FORMAT) -> list[Path]:
+    """The whole checkpoints in ``folder`` that do not stay where ``keep`` do: ``just``, saved now, always does."""
+    return [path for path in whole(folder, format) if path != just][max(0, keep - 1):]
 
 
 def whole(folder: Path, format: str = CHECKPOINT_FORMAT) -> list[Path]:
@@ -179,7 +207,9 @@ def marker_of(path: Path, unchecked: bool = False, wanted: str = CHECKPOINT_FORM
         marker = Marker(entry.text("plan") if of_a_plan else "", entry.count("step"),
                         entry.count("replicas") if entry.has("replicas") else None,
                         entry.child("signatures").value if of_a_plan else {}, files, digest,
-                        entry.value["seed"] if type(entry.value.get("seed")) is int else None)
+                        entry.value["seed"] if type(entry.value.get("seed")) is int else None,
+                        entry.child("optimizers").value if entry.has("optimizers") else None,
+                        entry.text("dtype") if entry.has("dtype") else None)
     except OSError as error:
         raise DamagedCheckpoint(_damaged(f"{path / MARKER}: {error.strerror}")) from None
     except FormatError as error:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from weft.runtime.checkpoint.files import DamagedCheckpoint, checksums, commit, marker_of, newest, whole
+from weft.runtime.checkpoint.files import DamagedCheckpoint, checksums, commit, marker_of, newest, outlived
 from weft.runtime.checkpoint.meeting import begin_partial, require_one, require_whole
 from weft.runtime.checkpoint.optimizer_state import OptimizerState, OptimizerStateError, give, state_of
 from weft.runtime.checkpoint.tensor_files import TensorFile, TensorFileError, write_tensors
@@ -36,11 +36,12 @@ RANDOM, RANDOM_GPU = "random.cpu", "random.cuda"
 
 
 def save(session: Session, folder: Path, step: int, model: Mapping[str, Tensor], optimizer: Optimizer | None,
-         names: Mapping[int, str], keep: int | None = None, seed: int | None = None) -> Path:
+         names: Mapping[int, str], keep: int | None = None, seed: int | None = None,
+         dtype: str | None = None) -> Path:
     """Save ``model``, this rank's part of it by name, and ``optimizer``, over parameters whose names are given by
     ``id``, as they are after batch ``step``; gives the checkpoint's folder. The last ``keep`` checkpoints stay
-    (``None``: all). ``seed``: that random operators draw from. All ranks must call it together, also those that have no
-    part.
+    (``None``: all). ``seed``: that random operators draw from; ``dtype``: the types of the modules' parameters. All
+    ranks must call it together, also those that have no part.
 
     Raises :class:`~weft.runtime.ranks.session.SessionError` where that cannot be written.
     """
@@ -60,9 +61,9 @@ def save(session: Session, folder: Path, step: int, model: Mapping[str, Tensor],
         session.barrier(f"to save {target}")
         parts = session.everywhere(checksums(partial, session.rank, session.world), f"saving {target}")
         if first:
-            commit(partial, target, {"step": step, "ranks": session.world, "seed": seed},
-                   {name: facts for each in parts for name, facts in each.items()}, MODEL_FORMAT)
-            for old in whole(folder, MODEL_FORMAT)[keep:] if keep else ():
+            said = {"step": step, "ranks": session.world, "seed": seed, **({} if dtype is None else {"dtype": dtype})}
+            commit(partial, target, said, {name: facts for each in parts for name, facts in each.items()}, MODEL_FORMAT)
+            for old in outlived(folder, keep, target, MODEL_FORMAT) if keep else ():
                 shutil.rmtree(old)
     except OSError as error:
         raise SessionError(f"{partial}: cannot be written: {error.strerror or type(error).__name__}") from None
@@ -74,12 +75,13 @@ def save(session: Session, folder: Path, step: int, model: Mapping[str, Tensor],
 
 @dataclass(frozen=True)
 class Found:
-    """A checkpoint that has been proven whole: its folder, how many batches it has behind it, and the seed of its
-    random operators."""
+    """A checkpoint that has been proven whole: its folder, how many batches it has behind it, the seed of its random
+    operators, and the types of the modules' parameters."""
 
     path: Path
     step: int
     seed: int | None = None
+    dtype: str | None = None
 
 
 def find(session: Session, folder: Path) -> Found | None:
@@ -98,7 +100,7 @@ def find(session: Session, folder: Path) -> Found | None:
         raise SessionError(str(error)) from None
     require_one(session, folder, (here.name, marker.digest))
     require_whole(here, marker, session)
-    return Found(here, marker.step, marker.seed)
+    return Found(here, marker.step, marker.seed, marker.dtype)
 
 
 def restore_training(session: Session, found: Found, optimizer: Optimizer | None, names: Mapping[int, str]) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from weft.runtime.checkpoint.files import newest
 from weft.runtime.checkpoint.tensor_files import TensorFile, TensorFileError, TensorLooks
 
 __all__ = ["State", "Weights", "WeightsError", "weights_of"]
@@ -56,7 +57,7 @@ def weights_of(state: State) -> Weights:
 
 
 def _newest(folder: Path) -> Path:
-    return max(folder.glob("step-*"), default=folder)
+    return newest(folder) or folder
 
 
 def _file(path: Path) -> Weights:

@@ -81,6 +81,11 @@ class AdamA(torch.optim.Optimizer):
         """Whether ``parameter`` is one of those it updates."""
         return parameter in self._place
 
+    @property
+    def unfolded(self) -> bool:
+        """Whether a parameter has a gradient that has not been folded: a step would leave it out."""
+        return any(parameter.grad is not None and parameter not in self._begun for parameter in self._place)
+
     @torch.no_grad()
     def fold(self, parameter: Tensor, gradient: Tensor, *, whole: bool = False) -> None:
         """Add one micro-batch's complete ``gradient`` of ``parameter`` to its moments; it may be freed then.
@@ -104,9 +109,13 @@ class AdamA(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Update all parameters that had a gradient since the last step."""
+        """Update all parameters that had a gradient since the last step. Raises ``ValueError`` where one has a gradient
+        that was never folded."""
         if closure is not None:
             raise ValueError("AdamA takes no closure: its gradients are folded before the step")
+        if self.unfolded:
+            raise ValueError("AdamA.step would leave out gradients that have not been folded: fold every micro-batch's "
+                             "first, or give torch.optim.Adam")
         for parameter in self._begun:
             group, state = self._group(parameter), self.state[parameter]
             (first, second), rate, count = group["betas"], group["lr"], state["step"]

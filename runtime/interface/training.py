@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,10 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from weft.runtime.interface.precision import MasterWeights
 
-__all__ = ["Boundary", "Ports", "Training"]
+__all__ = ["Boundary", "Loss", "Ports", "Training"]
+
+#: What a loss function gives: a mean, or a sum and a count.
+Loss: TypeAlias = "Tensor | tuple[Tensor, Tensor | float]"
 
 
 class Boundary(NamedTuple):
@@ -63,16 +66,19 @@ class Training:
     ``stages``: this rank's modules by stage number. In a chain, each takes one tensor and gives one; ``boundaries``
     holds, per stage but the last, what it hands on; ``inputs(step, micro_batch)`` is called on the rank of stage 0,
     ``targets(step, micro_batch)`` on that of the last stage, where ``loss(output, target)`` gives the *mean* loss of a
-    micro-batch.
+    micro-batch, or ``(sum, count)``.
 
     In a graph of stages, ``ports`` says for every stage, also those of other ranks, which values its module takes and
     gives. A value that no stage gives is data: ``inputs(step, micro_batch)`` holds it by name, on each rank where it is
     taken. The values named in ``losses`` are scalars, each a mean over the micro-batch, and what is trained on is their
-    sum; ``targets`` and ``loss`` are not used. No gradient is sent back for the values in ``untrained``: they depend on
-    no parameter that is trained. ``boundaries`` has, by name, every value that goes to another rank.
+    sum; where there is one, it may be ``weft.runtime.counted(sum, count)``. ``targets`` and ``loss`` are not used. No
+    gradient is sent back for the values in ``untrained``: they depend on no parameter that is trained. ``boundaries``
+    has, by name, every value that goes to another rank.
 
     The executor divides losses by the number of micro-batches, so that gradients are those of the whole batch, provided
-    all micro-batches are of one size. With R replicas of a plan for N micro-batches, a batch has R N of them: replica r
+    all micro-batches count as much: tokens with a label, where the rest is ignored. Else give sums and counts: the loss
+    of a batch is then the sum of all sums, over micro-batches and replicas, divided by that of all counts, and so are
+    its gradients. With R replicas of a plan for N micro-batches, a batch has R N of them: replica r
     calls for r N to (r + 1) N - 1.
 
     On a stage of several ranks, each rank's module takes whole inputs, gives whole outputs (or what the next stage
@@ -108,7 +114,7 @@ class Training:
     boundaries: Sequence[Boundary] | Mapping[str, Boundary]
     inputs: Callable[[int, int], Any]
     targets: Callable[[int, int], Tensor] | None = None
-    loss: Callable[[Tensor, Tensor], Tensor] | None = None
+    loss: Callable[[Tensor, Tensor], Loss] | None = None
     optimizer: torch.optim.Optimizer | None = None
     steps: int = 1
     after_backward: Callable[[int], None] | None = None

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 
+from weft.runtime.interface.counting import one_tensor
 from weft.runtime.interface.training import Boundary, Training
 from weft.runtime.measure.stage_costs import MeasureError
 
@@ -88,19 +89,22 @@ class _Chain:
             loss, target = training.loss, training.targets(0, 0).to(device)
 
             def function(x: Tensor) -> Tensor:
-                return loss(module(x), target)
+                return one_tensor(loss(module(x), target))  # type: ignore[no-any-return]
 
         def inputs() -> list[Tensor]:
             return [_random(source, device) if source is not None else torch.as_tensor(data).to(device, copy=True)]
 
+        kept, (given, *_) = _foresee(function, inputs)
+
         def gradients() -> list[Tensor | None]:
-            return [torch.ones((), device=device) if sink is None else _random(sink, device)]
+            return [torch.ones(given.known, dtype=given.dtype, device=device) if sink is None
+                    else _random(sink, device)]
 
         handed = 0 if sink is None else _size(sink)
         before = self.trained.get(stage - 1, False)
         self.trained[stage] = before or _is_trained(module)
-        return Feed(function, inputs, gradients, () if before else (0,), handed, _foresee(function, inputs)[0],
-                    (source, sink), trains=self.trained[stage])
+        return Feed(function, inputs, gradients, () if before else (0,), handed, kept, (source, sink),
+                    trains=self.trained[stage])
 
 
 @dataclass

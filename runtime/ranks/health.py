@@ -20,7 +20,7 @@ def require_finite(losses: Mapping[tuple[int, str, int], Tensor], step: int) -> 
     They stand by stage, name and micro-batch. It stands before the optimizer's step, and before a checkpoint.
     """
     for (_, _, micro_batch), loss in sorted(losses.items()):
-        value = float(loss.detach())
+        value = sum(loss.detach().reshape(-1).tolist())  # one number, or a sum and a count
         if not math.isfinite(value):
             raise RunError(f"the loss of micro-batch {micro_batch} in batch {step} is {value}: nothing of this batch "
                            "is kept")

@@ -109,11 +109,16 @@ class Session:
 
     def agree(self, what: str, value: object) -> None:
         """Raise :class:`SessionError` unless all ranks of all replicas have the same ``value``; ``what`` names it."""
-        values = self._exchange(value, f"comparing {what} with the other ranks")
-        for process, other in enumerate(values):
-            if other != values[0]:
-                raise SessionError(f"{what} must be the same on all ranks, but it is {values[0]!r:.200} on rank 0 and "
-                                   f"{other!r:.200} on rank {process}")
+        self.agree_on({what: value}, what)
+
+    def agree_on(self, values: Mapping[str, object], what: str) -> None:
+        """The same for several values, by their names, which together are ``what``."""
+        found = self._exchange(dict(values), f"comparing {what} with the other ranks")
+        for process, others in enumerate(found):
+            for name, first in found[0].items():
+                if (other := others.get(name)) != first:
+                    raise SessionError(f"{name} must be the same on all ranks, but it is {first!r:.200} on rank 0 and "
+                                       f"{other!r:.200} on rank {process}")
 
     def add_groups(self, groups: Iterable[Iterable[int]]) -> None:
         """Make each of ``groups`` a :meth:`group`; all ranks of the session must do this, in the same order."""

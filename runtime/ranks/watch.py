@@ -18,7 +18,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple, NoReturn
 
@@ -32,6 +32,21 @@ LEAVING = 0.005  # seconds between two looks of a rank that leaves for the other
 GRACE = 1.0  # seconds from losing the store to giving up: rank 0 may just have finished a little earlier
 JOINING = 15.0  # seconds that ranks which have all come may take to connect, on a machine that is busy
 LOADING = 120.0  # seconds that anything may take until work begins: importing, building a model
+
+
+class Word(NamedTuple):
+    """What a rank says of itself in the store: what it does, which ranks it waits for, and for how many seconds; the
+    last call that all make together; whether its script has ended; ``silent``: for how many seconds those that it waits
+    for have said nothing, where that is long; a number that changes. No time of day: machines' clocks differ."""
+
+    text: str
+    waits_for: tuple[int, ...] = ()
+    spent: float = 0.0
+    call: int = 0
+    name: str = ""
+    ended: bool = False
+    silent: Mapping[str, float] = {}
+    beat: int = 0
 
 
 class Activity(NamedTuple):
@@ -55,6 +70,9 @@ class Watch:
         self._limit = max(timeout, JOINING)
         self.asked: int | None = None
         self._call = (0, "")  # how many calls that all ranks make together were begun, and which was the last
+        self.ended = False  # whether the rank's script has come to its end, by itself or by sys.exit
+        self._beat = 0
+        self._heard: dict[int, tuple[Word, float]] = {}  # of whom this rank waits for: the last new word, and when
         self._handlers: dict[int, Any] | None = None  # those of before; ``None``: signals are not waited with
         # By thread, what it does and since when: one assignment, other threads see both or neither.
         self._doing = {threading.get_ident(): (Activity("starting"), time.monotonic())}
@@ -172,8 +190,7 @@ class Watch:
             self._looked = time.monotonic()
             spent = self._looked - since
             try:
-                self.store.set(f"now/{self.rank}", json.dumps([
-                    now.text, now.waits_for, spent, time.time(), *self._call]))
+                self.say(now, spent)
                 if self._given_up() is not None:
                     self.give_up("")
                 if spent > BEAT and (why := self._apart(now)) is not None:
@@ -185,6 +202,27 @@ class Watch:
                     self.give_up(f"lost the rendezvous store, so rank 0 is gone, while {now.text}")
             if received := _wait_for_signal(BEAT):
                 self._hear(received)
+
+    def say(self, now: Activity, spent: float) -> None:
+        """Put this rank's word into the store: it has been at ``now`` for ``spent`` seconds."""
+        silent = {}
+        if spent > BEAT:
+            self._listen(now.waits_for)
+            silent = {str(other): age for other in now.waits_for if (age := self._silence(other)) > SILENCE}
+        self._beat += 1
+        self.store.set(f"now/{self.rank}", json.dumps(
+            Word(now.text, now.waits_for, spent, *self._call, self.ended, silent, self._beat)))
+
+    def _listen(self, others: Iterable[int]) -> None:
+        """Note which of ``others`` have said something new."""
+        for other in others:
+            word = self._word(other)
+            if word is not None and (other not in self._heard or self._heard[other][0] != word):
+                self._heard[other] = word, time.monotonic()
+
+    def _silence(self, other: int) -> float:
+        """For how many seconds, on this rank's own clock, ``other`` has said nothing new."""
+        return time.monotonic() - self._heard[other][1] if other in self._heard else 0.0
 
     def heed(self) -> None:
         """From now on the rank's own loop looks for signals: the first is only noted, in :attr:`asked`."""
@@ -211,35 +249,38 @@ class Watch:
     def _blame(self, now: Activity, spent: float) -> str:
         """What this rank was at for too long, and what the rank at the end of the chain of waits is at."""
         sentence = f"gave up after {spent:.1f} s of {now.text}"
+        self._listen(now.waits_for)
+        silent = {str(culprit): self._silence(culprit) for culprit in now.waits_for}
         for culprit in now.waits_for:  # one that is gone may have been at the same
-            last = self._read(f"now/{culprit}")
-            if isinstance(last, list) and time.time() - last[3] > SILENCE:
-                return f"{sentence}; rank {culprit} was last heard of {time.time() - last[3]:.1f} s ago, {last[0]}"
+            if (word := self._word(culprit)) is not None and silent[str(culprit)] > SILENCE:
+                return f"{sentence}; rank {culprit} was last heard of {silent[str(culprit)]:.1f} s ago, {word.text}"
         waiting, seen = now, {self.rank}
         while True:
             for culprit in waiting.waits_for:
-                last = self._read(f"now/{culprit}")
-                if not isinstance(last, list):
+                if (word := self._word(culprit)) is None:
                     return f"{sentence}; rank {culprit} was never heard of"
-                text, waits_for, its_spent, at, *_ = last
-                if text != waiting.text:  # else it waits for the same others
+                if word.text != waiting.text:  # else it waits for the same others
                     break
             else:
                 return sentence
-            if time.time() - at > SILENCE:
-                return f"{sentence}; rank {culprit} was last heard of {time.time() - at:.1f} s ago, {text}"
-            if not waits_for or culprit in seen:
-                return f"{sentence}; rank {culprit} has been {text} for {its_spent:.1f} s"
+            if (age := silent.get(str(culprit), 0.0)) > SILENCE:
+                return f"{sentence}; rank {culprit} was last heard of {age:.1f} s ago, {word.text}"
+            if not word.waits_for or culprit in seen:
+                return f"{sentence}; rank {culprit} has been {word.text} for {word.spent:.1f} s"
             seen.add(culprit)
-            waiting = Activity(text, tuple(waits_for))
+            waiting, silent = Activity(word.text, tuple(word.waits_for)), dict(word.silent)
 
     def _apart(self, now: Activity) -> str | None:
         """Whether a rank that this one waits for has made another call in the place of its own."""
         number, name = self._call
         for other in now.waits_for if number else ():
-            last = self._read(f"now/{other}")
-            if isinstance(last, list) and last[4] == number and last[5] != name:
-                return (f"rank {self.rank} calls {name} where rank {other} calls {last[5]}, as call {number} of the "
+            word = self._word(other)
+            if word is not None and word.call == number and word.name != name:
+                if word.ended != self.ended:
+                    ended, goes_on, call = (other, self.rank, name) if word.ended else (self.rank, other, word.name)
+                    return (f"rank {ended}'s script has ended, at its last line or by sys.exit, where rank {goes_on} "
+                            f"calls {call}, as call {number} of the pipeline: all ranks make the same calls")
+                return (f"rank {self.rank} calls {name} where rank {other} calls {word.name}, as call {number} of the "
                         "pipeline: all ranks make the same calls, also at the end of the script, which is a close")
         return None
 
@@ -250,10 +291,13 @@ class Watch:
             return None
         return found if isinstance(found, dict) else None
 
+    def _word(self, rank: int) -> Word | None:
+        """The last word of ``rank``."""
+        found = self._read(f"now/{rank}")
+        return Word(*found) if isinstance(found, list) else None
+
     def _read(self, key: str) -> list | dict | None:  # type: ignore[type-arg]
-        if not self.store.check([key]):
-            return None
-        value = json.loads(self.store.get(key))
+        value = json.loads(self.store.get(key)) if self.store.check([key]) else None
         return value if isinstance(value, (list, dict)) else None
 
     def _tell(self, key: str, value: object) -> None:

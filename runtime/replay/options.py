@@ -44,8 +44,8 @@ class ReplayOptions:
     ``transport`` carries the messages: see :mod:`weft.runtime.transports`; by default NCCL on GPUs, else gloo.
     ``reserve`` is in bytes: what a device has beyond its capacity in the problem, for messages that arrive early
     (default: 1 GiB). Training is saved to the folder ``checkpoint`` after every ``checkpoint_every`` batches and after
-    the last; with ``resume`` it goes on from the newest checkpoint there, which must be whole by its checksums; with
-    ``unchecked`` also from one of an earlier weft, which has none.
+    the last; with ``resume`` it goes on from the newest checkpoint there, which must be whole by its checksums (without
+    it, a folder that holds one is refused); with ``unchecked`` also from one of an earlier weft, which has none.
 
     Stages that are not those of the plan are refused: unless ``allow_unsplit``, those of which the executor cannot
     split the backward that the plan splits; unless ``allow_other_model``, those with other parameters, ties or values

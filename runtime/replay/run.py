@@ -10,12 +10,14 @@ from weft.runtime.checkpoint.signature import SignatureError, require_signature
 from weft.runtime.execute.emulate import Emulation
 from weft.runtime.execute.executor import Executor, Worker
 from weft.runtime.execute.pacing import Paced
+from weft.runtime.interface.fitting import misfit
 from weft.runtime.interface.training import Training
 from weft.runtime.plan.plan import Plan
 from weft.runtime.plan.program import Reduce
 from weft.runtime.plan.timeline import Measured
 from weft.runtime.ranks.health import require_finite
 from weft.runtime.ranks.session import Session, SessionError
+from weft.runtime.replay.averaging import Averaging
 from weft.runtime.replay.options import seconds_in_unit
 from weft.runtime.replay.result import Replay, gather_replay
 from weft.runtime.train.agreement import Allowed, require_agreement
@@ -41,10 +43,12 @@ def run_emulated(plan: Plan, session: Session, seconds_per_unit: float, paced: b
 
 @dataclass(frozen=True)
 class Trainer:
-    """What runs a training on one rank: the ``worker`` that computes, and the ``gradients`` that are summed."""
+    """What runs a training on one rank: the ``worker`` that computes, the ``gradients`` that are summed, and the
+    ``averaging`` of losses that have counts."""
 
     worker: Stages
     gradients: Reduction
+    averaging: Averaging
 
     @classmethod
     def of(cls, plan: Plan, session: Session, training: Training, allowed: Allowed | None) -> Trainer:
@@ -57,9 +61,10 @@ class Trainer:
             require_signature(plan, training)
         except SignatureError as error:
             raise SessionError(str(error)) from None
+        _require_optimizer(training)
         worker = Stages(plan, session, training)
         require_agreement(plan, session, training, allowed)
-        return cls(worker, Reduction(plan, session, training, worker.folding))
+        return cls(worker, Reduction(plan, session, training, worker.folding), Averaging(worker))
 
     @property
     def has_backward(self) -> bool:
@@ -71,6 +76,8 @@ class Trainer:
         them gradients become zero. A plan without backward leaves gradients alone."""
         self.worker.begin(step)
         self.worker.batches, self.gradients.summing = count, place == count - 1
+        if not place:
+            self.averaging.begin()
         if not place and self.has_backward:
             self.gradients.clear()
 
@@ -79,13 +86,16 @@ class Trainer:
         to be added to them, neither.
 
         Returns the norm of the gradients before clipping (``None`` without clipping). Raises
-        :class:`~weft.runtime.ranks.health.RunError` if a loss is not finite.
+        :class:`~weft.runtime.ranks.health.RunError` if a loss is not finite, or a batch counts nothing.
         """
         require_finite(self.worker.losses, step)
+        factor = self.averaging.end(session, step) if self.worker.may_count else None
         if not self.gradients.summing:
             return None
         if self.has_backward:
             self.gradients.finish()
+            if factor is not None:
+                self.gradients.scale(factor)
         session.doing(f"after the backward of batch {step}")
         if training.after_backward is not None:
             training.after_backward(step)
@@ -114,16 +124,28 @@ def run_training(plan: Plan, session: Session, training: Training, checkpoints: 
     for step in range(first, training.steps):
         trainer.begin(step)
         measured = executor.run(together=paced or step in (first, training.steps - 1))  # the last's timeline is kept
-        loss = worker.loss()
         if (norm := trainer.end(session, training, step)) is not None:
             norms.append(norm)
-        losses.append(loss)
+        losses.append(worker.loss())
         if checkpoints is not None:
             checkpoints.save(plan, session, training, step)
     executor.close()
     worker.close()
     return gather_replay(plan, session, seconds_in_unit(plan), measured, losses if worker.wiring.has_losses else (),
                          norms, paced)
+
+
+def _require_optimizer(training: Training) -> None:
+    """Raise :class:`~weft.runtime.ranks.session.SessionError` for one that would not train this rank's stages."""
+    if training.optimizer is None:
+        return
+    own = [p for module in training.stages.values() for p in module.parameters() if p.requires_grad]
+    masters = training.masters
+    held = own if masters is None else [masters.of(parameter) for parameter in own]
+    idle = [] if masters is None else [parameter for parameter in own if masters.of(parameter) is not parameter]
+    where = "the parameters of its stages' modules" if masters is None else "masters.parameters()"
+    if (why := misfit(training.optimizer, held, idle, where, folds=True)) is not None:
+        raise SessionError(why)
 
 
 def _executor(plan: Plan, session: Session, worker: Worker, reduce: Callable[[Reduce], None] | None = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections import deque
 
 import torch
 import torch.distributed as dist
@@ -23,6 +24,8 @@ __all__ = ["Stepping"]
 #: Batches that all ranks begin at one moment, so that their times can be held against the plan: with what is made in
 #: the first one, and some without.
 TOGETHER = range(4)
+#: Of how many steps, the last ones, the median time is told: a long training keeps no more.
+KEPT = 1000
 THEIRS = "running the script's own code between two steps"
 
 
@@ -42,7 +45,7 @@ class Stepping:
         self.steps, self.norm = 0, None  # type: int, float | None
         self._added, self._batches, self._behind = 0, 1, 0
         self._measured: list[list[Measured]] = []
-        self._seconds: list[float] = []
+        self._seconds: deque[float] = deque(maxlen=KEPT)
 
     def step(self) -> float:
         """Run one batch. Afterwards parameters have the gradients of its mean loss, which is returned on every rank; of
@@ -84,7 +87,7 @@ class Stepping:
 
     @property
     def seconds(self) -> float | None:
-        """The median time of a step, from the second on; ``None`` before there is one."""
+        """The median time of a step, from the second on and of the last :data:`KEPT`; ``None`` before there is one."""
         return statistics.median(self._seconds) if self._seconds else None
 
     def replay(self) -> Replay | None:

@@ -63,6 +63,7 @@ class JobRunner(ABC):
         self.job, self.session, self.training, self.turns, self.held = job, session, training, turns, held
         self.options = options
         self.trainer = Trainer.of(job.plan, session, training, options.allowed)
+        self.trainer.worker.may_count = False
         self.devices = sorted({device for devices in held.values() for device in devices})
         self.losses: list[float] = []
         self.began: list[tuple[str, int, float]] = []

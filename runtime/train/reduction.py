@@ -166,9 +166,13 @@ class Reduction:
         dist.all_reduce(squares, group=self.session.group(range(self.session.world)))
         norm = float(squares.sqrt())
         if norm + TINY > limit:
-            for gradient in {id(g): g for p in self.parameters if (g := self._holder(p).grad) is not None}.values():
-                gradient *= limit / (norm + TINY)
+            self.scale(limit / (norm + TINY))
         return norm
+
+    def scale(self, factor: float) -> None:
+        """Multiply all gradients of this rank."""
+        for gradient in {id(g): g for p in self.parameters if (g := self._holder(p).grad) is not None}.values():
+            gradient *= factor
 
     def step(self) -> None:
         """The optimizer's step, and the masters' rounding."""

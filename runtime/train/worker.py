@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from weft.runtime.execute.executor import Parcel, Task
+from weft.runtime.interface.counting import LossError, is_counted, one_tensor
 from weft.runtime.interface.optim import AdamA
 from weft.runtime.interface.training import Boundary, Training
 from weft.runtime.plan.plan import Plan
@@ -45,6 +46,8 @@ class Stages:
         self.first_micro_batch = session.replica * plan.micro_batches
         self.batch_size = session.replicas * plan.micro_batches
         self.batches = 1  # whose mean gradient is added up
+        self.may_count = True  # whether losses may be sums and counts: somebody adds up counts
+        self.total: float | None = None  # what this batch has counted on all ranks
         self._layouts: dict[tuple[int, str, int], Mapping[str, Boundary]] = {}  # the same for every micro-batch
         self.step = 0
         self.token = torch.zeros(1, dtype=torch.uint8, device=self.device)
@@ -66,12 +69,30 @@ class Stages:
         for runner in self.runners.values():
             runner.moment.step = step
         self.losses.clear()
+        self.total = None
+
+    @property
+    def _own_losses(self) -> list[Tensor]:
+        """A stage's losses count on its first rank."""
+        return [loss for (stage, _, _), loss in self.losses.items() if self.graph.stages[stage].ranks[0] == self.rank]
+
+    @property
+    def is_counted(self) -> bool | None:
+        """Whether this batch's losses are sums and counts; ``None`` on a rank that has none."""
+        return next((is_counted(loss) for loss in self.losses.values()), None)
+
+    @property
+    def count(self) -> float:
+        """What this rank adds to the count of the batch, where losses are sums and counts."""
+        return sum(float(loss[1, 0, 0]) for loss in self._own_losses)
 
     def loss(self) -> float:
-        """What this rank adds to its replica's mean loss of the batch: a stage's loss counts on its first rank."""
-        counted = [loss for (stage, _, _), loss in self.losses.items()
-                   if self.graph.stages[stage].ranks[0] == self.rank]
-        return sum(float(loss) for loss in counted) / self.micro_batches
+        """What this rank adds to its replica's mean loss of the batch; where losses have counts, ``R`` times what it
+        adds to the mean over all ``R`` replicas, so that their mean is that too."""
+        if self.total is not None:
+            share = self.batch_size / self.micro_batches / self.total
+            return sum(float(loss[0, 0, 0]) for loss in self._own_losses) * share
+        return sum(float(loss) for loss in self._own_losses) / self.micro_batches
 
     def close(self) -> None:
         """Give the modules back as they came."""
@@ -193,8 +214,7 @@ class Stages:
     def _gradient(self, stage: int, value: str, micro_batch: int) -> Callable[[Mapping[Work, Parcel]], Tensor | None]:
         """The gradient of what ``stage`` gave: of a loss, its share in the batch's mean; else the sum over takers."""
         if value in self.wiring.losses:
-            return lambda results: torch.full_like(self.losses[stage, value, micro_batch],
-                                                   1 / (self.batch_size * self.batches))
+            return lambda results: self._share(self.losses[stage, value, micro_batch])
         takers = []
         for taker in self.wiring.gradients_from(value):
             letter = self.graph.stages[taker].backward
@@ -209,6 +229,13 @@ class Stages:
             return found
 
         return total
+
+    def _share(self, loss: Tensor) -> Tensor:
+        """The gradient of a loss: its share in the batch's mean, or of its sum, which is divided by the count later."""
+        share = torch.full_like(loss, 1 / (self.batch_size * self.batches))
+        if is_counted(loss):
+            share[1] = 0
+        return share
 
     # -- modules, data, results ----------------------------------------------------------------------------------------
 
@@ -225,7 +252,10 @@ class Stages:
             assert loss is not None
 
             def function(x: Tensor, target: Tensor) -> Tensor:
-                return loss(module(x), target)
+                try:
+                    return one_tensor(loss(module(x), target))
+                except LossError as error:
+                    raise SessionError(str(error)) from None
 
         return StageRunner(module, function=function, split="I" in passes, recompute="R" in passes,
                            offloading=Offloading(self.engine, training.offloaded.get(stage),
@@ -281,12 +311,22 @@ class Stages:
         entry = name if self.wiring.is_chain else f"boundaries[{name!r}]"
         raise SessionError(f"{what} gives {seen}, but {entry} says {tuple(boundary.shape)} of {boundary.dtype}")
 
-    @staticmethod
-    def _scalar(stage: int, value: str, loss: Tensor) -> Tensor:
-        if loss.numel() != 1:
+    def _scalar(self, stage: int, value: str, loss: Tensor) -> Tensor:
+        if is_counted(loss):
+            self._require_counts(value)
+        elif loss.numel() != 1:
             raise SessionError(f"stage {stage} gives the loss {value!r} in the shape {tuple(loss.shape)}, it must be "
-                               "one number, the mean over the micro-batch")
+                               "one number, the mean over the micro-batch, or (sum, count)")
         return loss
+
+    def _require_counts(self, value: str) -> None:
+        """Refuse a sum and a count where nothing can make a mean of them."""
+        given = [other for other in self.wiring.losses if other in self.wiring.giver]
+        why = ("jobs that share GPUs do not add up counts" if not self.may_count else
+               "AdamA takes each micro-batch's gradients before the count of the batch is known" if self.folding
+               is not None else f"there are {len(given)} losses, whose counts differ" if len(given) > 1 else None)
+        if why is not None:
+            raise SessionError(f"the loss {value!r} is a sum and a count, but {why}: give the mean")
 
 
 def _stage(work: Work) -> StageWork:

@@ -17,6 +17,7 @@ from tests.support.captured_models import Case, made
 from weft.runtime.captured.captured import Captured
 from weft.runtime.captured.loss import loss_of
 from weft.runtime.captured.whole import Whole
+from weft.runtime.interface.optim import AdamA
 
 MICRO_BATCHES = 4
 SIZE = 8
@@ -71,6 +72,9 @@ def refuse(pipe: Any, case: Case, fault: str) -> None:
             pipe.step(*case.args, target=case.target)
     if fault == "untrained":
         torch.optim.SGD(case.model.parameters()).step()
+    if fault == "adama":
+        pipe.step(*case.args, target=case.target)
+        AdamA(pipe.parameters()).step()
 
 
 def main() -> None:

@@ -10,13 +10,14 @@ from weft.app.lib.sources import PathLike
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor, nn
+    from torch import nn
 
     from weft.app.pipeline.lib.running import Compile
     from weft.app.pipeline.run.pipe import Pipeline
     from weft.app.transports import Transports
     from weft.runtime.captured.materials import Fill
     from weft.runtime.checkpoint.weights import State
+    from weft.runtime.interface.training import Loss
     from weft.runtime.plan.plan import Plan
     from weft.solver.schedule import Schedule
 
@@ -28,7 +29,7 @@ def pipeline(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
-    loss: Callable[..., Tensor] | None = None,
+    loss: Callable[..., Loss] | None = None,
     target: Any = None,
     micro_batches: int,
     schedule: Schedule | PathLike | None = None,
@@ -58,9 +59,10 @@ def pipeline(
     ``args`` and ``kwargs`` are one whole batch as an example; batches are cut into ``micro_batches`` equal parts along
     dimension ``batch_dims``. That may be a mapping by the names (or positions) of arguments, and ``"target"``: its
     values are dimensions, nested as the argument is, or ``None`` for what is the same for all micro-batches, such as a
-    mask that only happens to be as long as the batch. ``loss(output, target)`` gives the mean loss of a micro-batch;
-    without it the module gives its own (``labels`` among ``kwargs``). An example of a ``target`` lets the loss be
-    measured too, and says how a target is nested if it is not one tensor.
+    mask that only happens to be as long as the batch. ``loss(output, target)`` gives the mean loss of a micro-batch, or
+    ``(sum, count)``: the loss of a batch is then the sum of its sums over the sum of its counts, as where micro-batches
+    have unequal numbers of labels. Without it the module gives its own (``labels`` among ``kwargs``). An example of a
+    ``target`` lets the loss be measured too, and says how a target is nested if it is not one tensor.
 
     Each rank captures the model with ``torch.export``; all measure operators, links and stages together, and run the
     schedules of some cuts for a few steps, whose times the plan then has; buffers, gradients and random state are kept.

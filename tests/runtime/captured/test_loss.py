@@ -33,7 +33,7 @@ def mistaken(output: Tensor, target: Tensor) -> Tensor:
 @pytest.mark.parametrize(("loss", "said"), [
     (mistaken, r"^loss cannot be called: mistaken raised AttributeError: .*, at test_loss.py:\d+ \(return output"),
     (lambda output: output.mean(), "loss cannot be called: <lambda> raised TypeError: .*takes 1 positional argument"),
-    (lambda output, target: (output.mean(), 1), "<lambda>: the loss is tuple, it must be a tensor with one number"),
+    (lambda output, target: (output.mean(), None), r"<lambda>: the loss is \(sum, count\), but its count is None"),
     (lambda output, target: output, r"<lambda>: the loss has the shape \(2,\) and type torch.float32, it must be one"),
     (lambda output, target: (output > 0).sum(), "type torch.int64, it must be one floating-point number")])
 def test_a_loss_that_is_none_is_one_sentence(loss: Any, said: str) -> None:

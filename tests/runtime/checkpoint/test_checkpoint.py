@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import signal
 import sys
 import traceback
@@ -25,7 +26,7 @@ from tests.support.checkpoints import WIDTH, a_plan, training
 from tests.support.ranks import launch_forked
 from weft.runtime.checkpoint import checkpoint
 from weft.runtime.checkpoint.checkpoint import Checkpoints, latest
-from weft.runtime.checkpoint.files import checksums, commit
+from weft.runtime.checkpoint.files import checksums, commit, outlived
 from weft.runtime.interface.optim import AdamA
 from weft.runtime.plan.timeline import Timeline
 from weft.runtime.ranks.launch import Ended
@@ -63,6 +64,20 @@ def test_a_step_that_is_saved_again_replaces_the_earlier_one(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000003"]
 
 
+def test_a_run_that_begins_anew_among_another_s_checkpoints_is_refused(tmp_path: Path) -> None:
+    plan = a_plan(1)
+    a_checkpoint(tmp_path, 400)
+    with single_rank(plan, 0, torch.device("cpu")) as session:
+        with pytest.raises(SessionError, match="holds a checkpoint of an earlier run, step-000000400: go on from"):
+            Checkpoints(tmp_path, every=2).restore(plan, session, training(plan, 0))
+        assert Checkpoints(tmp_path / "other", every=2).restore(plan, session, training(plan, 0)) == 0
+
+
+def test_what_was_saved_now_is_never_dropped(tmp_path: Path) -> None:
+    first, second, third = (a_checkpoint(tmp_path, step) for step in (4, 5, 6))
+    assert outlived(tmp_path, 2, third) == [first] and outlived(tmp_path, 1, first) == [third, second]
+
+
 def test_a_disk_that_is_full_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What torch raises then is no ``Exception``, so it would pass by everybody who tells the other ranks."""
     def full(*arguments: Any, **options: Any) -> None:
@@ -75,6 +90,23 @@ def test_a_disk_that_is_full_is_a_sentence(tmp_path: Path, monkeypatch: pytest.M
     partial = tmp_path / ".step-000000001.partial"
     assert str(raised.value) == f"{partial}: cannot be written: [Errno 28] No space left on device (process 0)"
     assert not issubclass(CheckpointException, Exception) and latest(tmp_path) is None
+
+
+def test_a_file_that_cannot_be_written_to_its_end_is_a_sentence(tmp_path: Path) -> None:
+    """A limit of the size of files does what a full disk does; torch's own message names neither."""
+    plan, limits = a_plan(1), resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    with single_rank(plan, 0, torch.device("cpu")) as session:
+        made = training(plan, 0, 64)
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+            with pytest.raises(SessionError) as raised:
+                Checkpoints(tmp_path, every=1).save(plan, session, made, 0)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            signal.signal(signal.SIGXFSZ, before)
+    assert re.search(r"cannot be written: (a file was cut off, as on a disk that is full or beyond a quota: \d+ bytes "
+                     r"are free|.*File too large) \(process 0\)$", str(raised.value))
 
 
 def test_a_run_with_nothing_left_says_so() -> None:

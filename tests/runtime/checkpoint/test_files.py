@@ -181,6 +181,8 @@ def _rewritten(folder: Path, **changed: object) -> None:
     ({"signatures": {"0": {"0": "x"}}}, "the checkpoint is of another model: rank 0 had the stages {'0': 'x'}"),
     ({"replicas": 2}, "the checkpoint is of 2 replicas, now there are 1"),
     ({"plan": "x"}, "the checkpoint is of another plan"),
+    ({"optimizers": {"0": "SGD of float32"}}, "rank 0 was trained with SGD of float32, now it has AdamW of float32"),
+    ({"optimizers": {"0": "AdamW of float64"}}, "rank 0 was trained with AdamW of float64, now it has AdamW of float"),
     ({"step": 7}, "complete.json is of batch 7"),
     ({"step": "7"}, 'step is "7", it must be a whole number'),
 ])

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tests.support.one_rank import one_rank
-from weft.runtime.checkpoint.files import MARKER
+from weft.runtime.checkpoint.files import MARKER, place_of_run
 from weft.runtime.checkpoint.model_checkpoint import find, restore_training, save
 from weft.runtime.checkpoint.weights import weights_of
 from weft.runtime.ranks.session import Session, SessionError
@@ -113,3 +113,17 @@ def test_a_state_without_optimizer_is_no_state_of_one(session: Session, tmp_path
     restore_training(session, found, None, names)
     with pytest.raises(SessionError, match="it was saved without an optimizer: leave the optimizer out"):
         restore_training(session, found, optimizer, names)
+
+
+def test_runs_in_one_folder_are_kept_apart(session: Session, tmp_path: Path) -> None:
+    """The second run saves fewer batches than the first, which would have stayed in its place."""
+    assert place_of_run(tmp_path, None) == tmp_path
+    old = saved(session, tmp_path, 400, 2)
+    place = place_of_run(tmp_path, None)
+    assert place == tmp_path / "run-002"
+    own = [saved(session, place, step, 2) for step in (10, 20, 30)]
+    assert old.exists() and [path.exists() for path in own] == [False, True, True]
+    found = find(session, tmp_path)
+    assert found is not None and found.path == own[2]
+    assert place_of_run(tmp_path, own[2]) == place and place_of_run(tmp_path, old) == tmp_path / "run-003"
+    assert place_of_run(tmp_path, own[1]) == tmp_path / "run-003"  # on from what is not the newest: another branch

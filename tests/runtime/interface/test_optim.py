@@ -100,3 +100,14 @@ def test_an_adapting_loss_scale_is_refused_with_the_reason() -> None:
     torch.autograd.backward(scaler.scale(parameter.sum()))
     with pytest.raises(ValueError, match=r"earlier micro-batches' gradients are in the moments .* use bf16"):
         scaler.step(AdamA([parameter]))
+
+
+def test_gradients_that_were_never_folded_are_not_left_out_in_silence() -> None:
+    parameter = nn.Parameter(torch.ones(2))
+    optimizer = AdamA([parameter])
+    parameter.grad = torch.ones(2)
+    with pytest.raises(ValueError, match="would leave out gradients that have not been folded"):
+        optimizer.step()
+    optimizer.fold(parameter, parameter.grad)
+    optimizer.step()
+    assert bool((parameter != 1).all())

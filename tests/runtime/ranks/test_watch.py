@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -20,7 +19,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from tests.support.ranks import launch_forked
 from weft.runtime.ranks.launch import free_port
 from weft.runtime.ranks.session import SessionError, _told, join
-from weft.runtime.ranks.watch import SILENCE, Activity, Watch
+from weft.runtime.ranks.watch import BEAT, SILENCE, Activity, Watch
 
 TIMEOUT = 1.0
 
@@ -135,7 +134,7 @@ def test_ranks_that_call_other_things_are_told_apart_by_the_number_of_the_call()
     def said(rank: int, *calls: str) -> None:
         for name in calls:
             watches[rank].call(name)
-        store.set(f"now/{rank}", json.dumps(["at it", [], 0.0, time.time(), *watches[rank]._call]))
+        watches[rank].say(Activity("at it"), 0.0)
 
     waits = Activity("waiting for all ranks to begin", (1,))
     assert watches[0]._apart(waits) is None  # nothing was called, nothing heard
@@ -146,6 +145,33 @@ def test_ranks_that_call_other_things_are_told_apart_by_the_number_of_the_call()
     found = watches[0]._apart(waits)
     assert found is not None and "rank 0 calls step where rank 1 calls close, as call 2 of the pipeline" in found
     assert watches[0]._apart(Activity("running 0F0")) is None  # it waits for nobody
+    watches[1].ended = True
+    watches[1].say(Activity("at it"), 0.0)
+    found = watches[0]._apart(waits)
+    assert found is not None and "rank 1's script has ended, at its last line or by sys.exit, where rank 0" in found
+    watches[0].say(Activity("at it"), 0.0)
+    assert found == watches[1]._apart(Activity("waiting for all ranks to finish", (0,)))
+
+
+@pytest.mark.parametrize("hours", [0, 1, -1])
+def test_who_is_silent_is_told_whatever_the_clocks_say(hours: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 waits for rank 1, which waits for rank 2, which is gone; each has a clock of its own."""
+    store, clock = HashStore(), [100.0]
+    watches = [Watch(store, rank, 3, 10.0) for rank in range(3)]
+    monkeypatch.setattr("weft.runtime.ranks.watch.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("weft.runtime.ranks.watch.time.time", lambda: 3600.0 * hours * clock[0])
+    first, second = Activity("waiting for RECV 0F0<1", (1,)), Activity("waiting for RECV 0F0<2", (2,))
+    watches[2].say(Activity("running 0F0"), 1.0)
+    for _ in range(60):
+        clock[0] += BEAT
+        watches[1].say(second, 5.0)
+        watches[0].say(first, 5.0)
+    assert watches[0]._blame(first, 11.0) == (
+        "gave up after 11.0 s of waiting for RECV 0F0<1; rank 2 was last heard of 11.8 s ago, running 0F0")
+    assert "rank 2 was last heard of 11.8 s ago" in watches[1]._blame(second, 11.0)
+    watches[2].say(Activity("running 0F0"), 12.0)
+    watches[1].say(second, 5.0)
+    assert watches[0]._blame(first, 11.0).endswith("; rank 2 has been running 0F0 for 12.0 s")
 
 
 def test_a_rank_leaves_when_all_have_come_to_their_end() -> None:

@@ -245,6 +245,20 @@ def test_clipping_is_refused_with_the_reason() -> None:
         train_alone(plan, part)
 
 
+@pytest.mark.parametrize(("optimizer", "said"), [
+    (AdamA([nn.Parameter(torch.ones(2))]), "would train nothing, as it has none of this rank's parameters"),
+    (torch.optim.LBFGS([nn.Parameter(torch.ones(2))]), "LBFGS runs the model again within its step"),
+    (nn.Linear(1, 1), "the optimizer is Linear, it must be a torch.optim.Optimizer"),
+])
+def test_an_optimizer_that_does_not_fit_is_refused_before_the_first_step(optimizer: torch.optim.Optimizer,
+                                                                         said: str) -> None:
+    plan = one_rank(split=False)
+    part = training(plan, 0)
+    part.optimizer = optimizer
+    with pytest.raises(SessionError, match=said):
+        train_alone(plan, part)
+
+
 class Reentrant(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -66,6 +66,7 @@ def make_pipeline(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
     def at_exit() -> None:
         if getattr(sys, "last_value", None) is not None:  # the script ended by an error, which Python has shown
             session.watch.give_up(f"the script ended by {type(sys.last_value).__name__}: {sys.last_value}")
+        session.watch.ended = True
         pipe.close()
 
     try:
@@ -83,6 +84,7 @@ def make_pipeline(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
 def _made(session: Session, close: Callable[[BaseException | None], None], module: nn.Module, args: tuple[Any, ...],
           kwargs: dict[str, Any], options: PipelineOptions) -> Pipeline:
     _require_plain(module, options, session.device)
+    session.agree_on(options.settings(), "the arguments of weft.pipeline")
     session.watch.doing("capturing the model")
     count, loss = options.micro_batches, options.loss
     full = {} if options.dtype is None else lowered(module, options.dtype)
@@ -104,7 +106,7 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
     if isinstance(captured, Captured):
         captured.require_fixed()
     purity = Purity(captured, options.light) if isinstance(captured, Captured) else None
-    _require_equal(session, captured, looks_of((args, kwargs, options.target)), options.settings(),
+    _require_equal(session, captured, looks_of((args, kwargs, options.target)),
                    None if materials is None else materials.facts)
     goal = Goal(loss, None if loss is None else target_spec(options.target))
     example = _example(captured, part_args, part_kwargs, None if loss is None else options.target, goal, count,
@@ -158,16 +160,14 @@ def _require_plain(module: object, options: PipelineOptions, device: torch.devic
                                "before weft.pipeline")
 
 
-def _require_equal(session: Session, captured: Model, example: object, settings: object, materials: object) -> None:
+def _require_equal(session: Session, captured: Model, example: object, materials: object) -> None:
     """Refuse ranks that have built another model, or the same with other numbers; ``materials`` stand for those that
     are to come."""
-    facts = {"the settings of weft.pipeline": repr(settings),
-             "the example's shapes and types": repr(example),
+    facts = {"the example's shapes and types": repr(example),
              "the model's operators": captured.digest,
              "the model's values": (_values(captured.model), materials)}
     everywhere = session.everywhere(facts, "comparing the models")
-    hints = {"the settings of weft.pipeline": "call it alike on all ranks",
-             "the example's shapes and types": "give an example of one kind on all ranks",
+    hints = {"the example's shapes and types": "give an example of one kind on all ranks",
              "the model's operators": "build the same model, from the same versions of its code, on all ranks",
              "the model's values": "call torch.manual_seed with one number before the model is built, or load one "
                                    "state dict on all ranks"}

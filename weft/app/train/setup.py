@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import AdamW, Optimizer
 
 from weft.app.pipeline.lib.options import PipelineOptions
@@ -14,6 +14,7 @@ from weft.app.train.examples import example, require_example
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.captured.told import raised_at
 from weft.runtime.interface.factory import FactoryError, find_function
+from weft.runtime.interface.training import Loss
 
 __all__ = ["Setup", "example_setup", "require_setup", "setup_of"]
 
@@ -33,7 +34,7 @@ class Setup:
     module: nn.Module
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    loss: Callable[..., Tensor] | None = None
+    loss: Callable[..., Loss] | None = None
     target: Any = None
     data: Iterable[Any] | Callable[[Callable[[str], bool]], Iterable[Any]] | None = None
     optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] = AdamW

@@ -20,6 +20,7 @@ from weft.app.pipeline.run.pipe import Pipeline
 from weft.app.train.saving import Saving
 from weft.app.train.setup import Setup, example_setup, setup_of
 from weft.runtime.captured.captured import CaptureError
+from weft.runtime.interface.fitting import misfit
 from weft.runtime.ranks.launch import free_port
 
 __all__ = ["TrainOptions", "launch_ranks", "train_rank"]
@@ -59,8 +60,7 @@ def train_rank(options: TrainOptions, on_line: Callable[[str], object]) -> int:
         raise SystemExit(2) from None
     with make_pipeline(setup.module, setup.args, setup.kwargs, _options(setup, options)) as pipe:
         heard = on_line if pipe.rank == 0 and not options.as_json else _nobody
-        parameters = list(pipe.parameters())
-        optimizer = setup.optimizer(parameters) if parameters else None
+        optimizer = _optimizer(setup, pipe)
         saving = Saving(pipe, optimizer, options.checkpoint, options.every, heard)
         losses = []
         for loss in _steps(pipe, setup, optimizer, saving, options.steps):
@@ -76,6 +76,16 @@ def train_rank(options: TrainOptions, on_line: Callable[[str], object]) -> int:
     return saving.code
 
 
+def _optimizer(setup: Setup, pipe: Pipeline) -> Optimizer:
+    """This rank's. Raises :class:`~weft.runtime.captured.captured.CaptureError` for one that would train nothing."""
+    optimizer = setup.optimizer(list(pipe.parameters()))
+    trained = [parameter for _, parameter in pipe.named_parameters()]
+    if (why := misfit(optimizer, trained, (), "the parameters that optimizer(parameters) is called with",
+                      folds=False)) is not None:
+        raise CaptureError(f"setup: {why}")
+    return optimizer
+
+
 def _options(setup: Setup, options: TrainOptions) -> PipelineOptions:
     return PipelineOptions(
         options.micro_batches or setup.micro_batches or MICRO_BATCHES, loss=setup.loss, target=setup.target,
@@ -83,13 +93,12 @@ def _options(setup: Setup, options: TrainOptions) -> PipelineOptions:
         timeout=options.timeout, **setup.options)
 
 
-def _steps(pipe: Pipeline, setup: Setup, optimizer: Optimizer | None, saving: Saving, steps: int) -> Iterator[float]:
+def _steps(pipe: Pipeline, setup: Setup, optimizer: Optimizer, saving: Saving, steps: int) -> Iterator[float]:
     """The loss of each step from the checkpoint on; the optimizer's follows when the next is asked for."""
     for args, kwargs, target in itertools.islice(_batches(setup, pipe), saving.begin(), steps):
         yield pipe.step(*args, target=target, **kwargs)
-        if optimizer is not None:
-            optimizer.step()
-            optimizer.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
         if saving.after_step():
             return
 

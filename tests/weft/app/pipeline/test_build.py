@@ -70,9 +70,10 @@ def test_two_steps_of_adamw_are_those_of_one_process(ranks: int, name: str, sche
     ("seed", "the model's values differ on rank 1 from those on rank 0: call torch.manual_seed with one number"),
     ("target", "target has 6 entries along dimension 0, but the batch has 8: give one for each sample"),
     ("loss", "target is NoneType, but the pipeline was made for one tensor: give target=TENSOR"),
-    ("early", "as call 1 of the pipeline: all ranks make the same calls, also at the end of the script"),
+    ("early", "rank 1's script has ended, at its last line or by sys.exit, where rank 0 calls step, as call 1 of the"),
     ("no_grad", "a step has no gradients under torch.no_grad(): call it outside, or eval_step"),
-    ("untrained", "the optimizer has parameters that are not trained: build it over pipe.parameters()"),
+    ("untrained", "the optimizer has parameters that are not trained: make it of pipe.parameters()"),
+    ("adama", "AdamA would train nothing here"),
     ("scalar", "it must be one floating-point number: take the mean over the micro-batch"),
     ("unread", "no operator reads the parameters idle: freeze them with requires_grad_(False)")])
 def test_what_is_refused_is_said_on_all_ranks_in_one_sentence(fault: str, said: str, tmp_path: Path) -> None:

@@ -41,6 +41,10 @@ def endless():
     found["data"] = [(torch.randn(8, 6), torch.randn(8, 2)) for _ in range(7)]
     return found
 
+def folding():
+    from weft.runtime import AdamA
+    return {**setup(), "optimizer": AdamA}
+
 def wrong():
     return {"module": nn.Linear(2, 2), "batches": 3}
 
@@ -75,6 +79,13 @@ def test_a_setup_trains_on_two_ranks_and_the_loss_falls(script: str, tmp_path: P
     assert len(losses) == 3 and losses[0] > losses[1] > losses[2]
     assert "stage 1 on rank 1" in ended.stdout and re.search(r"planned +measured +ratio\nstep +", ended.stdout)
     assert (tmp_path / "run.html").stat().st_size > 1000
+
+
+@pytest.mark.slow
+def test_an_optimizer_that_would_train_nothing_is_refused_before_the_first_step(script: str) -> None:
+    ended = weft_train(f"{script}:folding", "--steps", "1", "--schedule", "1f1b")
+    out, errors = ended.communicate(timeout=200)
+    assert ended.returncode == 2 and "setup: AdamA would train nothing here" in errors and "loss" not in out, errors
 
 
 @pytest.mark.slow

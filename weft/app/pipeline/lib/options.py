@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
     from weft.app.pipeline.lib.running import Compile
     from weft.runtime.captured.inputs.batch_dims import BatchDims
     from weft.runtime.captured.materials import Fill
     from weft.runtime.checkpoint.weights import State
+    from weft.runtime.interface.training import Loss
     from weft.runtime.plan.plan import Plan
     from weft.solver.schedule import Schedule
 
@@ -28,7 +28,7 @@ class PipelineOptions:
     micro_batches: int
 
     # what is trained on
-    loss: Callable[..., Tensor] | None = None
+    loss: Callable[..., Loss] | None = None
     target: Any = None
     batch_dims: BatchDims = 0
     clip_norm: float | None = None
@@ -65,12 +65,19 @@ class PipelineOptions:
         """Whether all weight gradients wait that can, also light ones."""
         return self.defer == "all"
 
-    def settings(self) -> tuple[object, ...]:
-        """What must be the same on all ranks."""
+    def settings(self) -> dict[str, str]:
+        """What must be the same on all ranks, by the name of its argument, as a text to compare."""
+        plain = {f"{name}=": _shown(getattr(self, name)) for name in (
+            "micro_batches", "batch_dims", "clip_norm", "defer", "seed", "dtype", "autocast", "split", "memory_plan",
+            "co_shard", "schedule", "plan", "cuts", "transport")}
         how = sorted(self.compile) if isinstance(self.compile, Mapping) else self.compile
-        return (self.micro_batches, repr(self.batch_dims), self.clip_norm, self.defer, self.seed, self.dtype,
-                self.autocast, how, self.split, _sorted(self.memory_plan), _sorted(self.co_shard))
+        return {**plain, "compile=": _shown(how)}
 
 
-def _sorted(value: object) -> object:
-    return sorted(value.items()) if isinstance(value, Mapping) else value
+def _shown(value: object) -> str:
+    """Equal for values that mean the same; of an object, its kind."""
+    if isinstance(value, Mapping):
+        return repr(sorted(value.items(), key=repr))
+    if isinstance(value, os.PathLike):
+        return repr(os.fspath(value))
+    return type(value).__name__ if type(value).__repr__ is object.__repr__ or hasattr(value, "problem") else repr(value)

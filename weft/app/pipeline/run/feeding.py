@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
@@ -16,7 +18,10 @@ from weft.runtime.captured.inputs.batch import BatchError, Layout, require_divid
 from weft.runtime.captured.inputs.batch_dims import TARGET_KEY
 from weft.runtime.captured.part import Goal
 
-__all__ = ["Feeding"]
+__all__ = ["IGNORED", "Feeding", "unequal_labels"]
+
+#: The label that torch's cross-entropy leaves out, and with it the models of transformers.
+IGNORED = -100
 
 
 class Feeding:
@@ -34,6 +39,7 @@ class Feeding:
         for stage, each in enumerate(stage_ranks):
             self.read[each].update(name for name in ports[stage].takes if name.startswith(BATCH))
         self.last = stage_ranks[-1]
+        self._warned = False
 
     @cached_property
     def arguments(self) -> dict[str, tuple[int, ...]]:
@@ -71,6 +77,12 @@ class Feeding:
                 micro_batch[name] = part
         return found
 
+    def warn_of_means(self, micro_batches: Sequence[Mapping[str, Tensor]]) -> None:
+        """Warn, once, where a mean loss weighs the labels of ``micro_batches`` unequally."""
+        if not self._warned and self.rank == self.last and (why := unequal_labels(micro_batches)) is not None:
+            self._warned = True
+            warnings.warn(why, stacklevel=2)
+
     def _targets(self, target: Any, size: int | None) -> Iterator[Sequence[Tensor]]:
         leaves, spec = tree_flatten(target)
         if target is None or spec != self.goal.target:
@@ -92,3 +104,15 @@ class Feeding:
                 raise BatchError(f"target is {looks_of(leaf)}, but the example was {self.looks[i]}: give what the "
                                  "pipeline was made with")
             yield leaf.chunk(count, dim)
+
+
+def unequal_labels(micro_batches: Sequence[Mapping[str, Tensor]]) -> str | None:
+    """A sentence where ``micro_batches`` have unequal numbers of labels that count; ``None`` where they do not."""
+    for name, first in (micro_batches[0] if micro_batches else {}).items():
+        if first.dtype == torch.int64:
+            counts = [int((part[name] != IGNORED).sum()) for part in micro_batches]
+            if len(set(counts)) > 1:
+                return (f"the micro-batches have {min(counts)} to {max(counts)} labels other than {IGNORED}, which a "
+                        "mean loss of each weighs unequally: for the mean over all labels of the batch, let loss "
+                        "return (sum, count)")
+    return None

@@ -1,4 +1,5 @@
-"""Optimizers of the user's that would train nothing: they have a model's parameters where others are trained."""
+"""Optimizers of the user's that would train nothing: refused when they step, as a pipeline is not told of them before.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +11,31 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-__all__ = ["watched_optimizers"]
+from weft.runtime.interface.fitting import misfit, parameters_of
+from weft.runtime.interface.optim import AdamA
+
+__all__ = ["WHERE", "watched_optimizers"]
+
+#: What an optimizer is to be made of.
+WHERE = "pipe.parameters()"
 
 
-def watched_optimizers(idle: Iterable[nn.Parameter], refused: Callable[[str], object]) -> RemovableHandle:
-    """Hand a sentence to ``refused`` when an optimizer steps that has any of ``idle``, which gather no gradients; until
-    what is returned is removed."""
-    known = {id(parameter): parameter for parameter in idle}  # held, so that no other object gets its id
+def watched_optimizers(trained: Iterable[nn.Parameter], idle: Iterable[nn.Parameter],
+                       refused: Callable[[str], object]) -> RemovableHandle:
+    """Hand a sentence to ``refused`` when an optimizer steps that does not fit ``trained``, or has any of ``idle``,
+    which gather no gradients; until what is returned is removed. Of an optimizer that has none of either it is refused
+    only if nothing that it has got a gradient while ``trained`` did: the script may train something else."""
+    mine, others = list(trained), list(idle)  # held, so that no other object gets their ids
+    known = {id(parameter) for parameter in (*mine, *others)}
 
     def look(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if any(id(parameter) in known for group in optimizer.param_groups for parameter in group["params"]):
-            refused("the optimizer has parameters that are not trained: build it over pipe.parameters(), which has "
-                    "their weights in full precision, in place of model.parameters()")
+        own = parameters_of(optimizer)
+        waits = any(parameter.grad is not None for parameter in mine)
+        if not any(id(parameter) in known for parameter in own) and (
+                not waits or any(parameter.grad is not None for parameter in own)):
+            return
+        folded = isinstance(optimizer, AdamA) and not optimizer.unfolded  # by the script itself
+        if (why := misfit(optimizer, mine, others, WHERE, folds=folded)) is not None:
+            refused(why)
 
     return register_optimizer_step_pre_hook(look)

@@ -75,7 +75,8 @@ class Pipeline:
         self._stepping = Stepping(plan, session, training)
         self._evaluation: dict[bool, tuple[Stepping, Callable[[], list[Any]]]] = {}
         self._nothing = nn.Parameter(torch.empty(0))
-        self._optimizers = watched_optimizers(self._state.idle, lambda why: self._fail(SessionError(why)))
+        self._optimizers = watched_optimizers(self._own.values(), self._state.idle,
+                                              lambda why: self._fail(SessionError(why)))
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -169,7 +170,8 @@ class Pipeline:
              keep: int | None = None) -> Path:
         """Save a checkpoint as ``folder/step-000000012``, in the model's own names; gives that path. ``step``: batches
         behind it (default: as many as this pipeline has run, with those of the checkpoint that it was resumed from).
-        With ``keep`` only so many checkpoints stay.
+        With ``keep`` only so many checkpoints stay. Where ``folder`` holds checkpoints of another run, which this one
+        did not go on from, this run's are in a folder of their own there, ``folder/run-002``.
 
         Each rank writes its own part; the folder gets its name when all of it is there. ``optimizer`` is this rank's,
         over ``pipe.parameters()``.
@@ -178,10 +180,10 @@ class Pipeline:
         return self._guarded("save", lambda: self._state.save(Path(folder), done, optimizer, keep, self._seed))
 
     def resume(self, folder: str | os.PathLike[str], optimizer: Optimizer | None = None) -> int:
-        """Go on from the newest checkpoint in ``folder``: how many batches it has behind it, 0 if there is none. It may
-        have been saved by another number of ranks, with other cuts. The model's random operators go on as they would
-        have; torch's own random state does so with as many ranks. One that is damaged, or of another model or
-        optimizer, is refused on all ranks."""
+        """Go on from the newest checkpoint in ``folder``, of the run that saved there last: how many batches it has
+        behind it, 0 if there is none. It may have been saved by another number of ranks, with other cuts. The model's
+        random operators go on as they would have; torch's own random state does so with as many ranks. One that is
+        damaged, or of another model, optimizer or ``dtype``, is refused on all ranks."""
         found = self._guarded("resume", lambda: self._state.resume(Path(folder), optimizer))
         if found is None:
             return 0
@@ -254,7 +256,10 @@ class Pipeline:
         if not torch.is_grad_enabled():
             raise BatchError("a step has no gradients under torch.no_grad(): call it outside, or eval_step")
         self._data.micro_batches = self._fed(args, kwargs, target, with_target=self.goal.loss is not None)
-        return self._stepping.step()
+        loss = self._stepping.step()
+        if not self._stepping.trainer.averaging.is_counted:
+            self.feeding.warn_of_means(self._data.micro_batches)
+        return loss
 
     def _accumulate(self, batches: int) -> None:
         if type(batches) is not int or batches < 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -13,10 +14,11 @@ from torch.optim import Optimizer
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.captured.division import Division
 from weft.runtime.checkpoint import model_checkpoint
+from weft.runtime.checkpoint.files import place_of_run
 from weft.runtime.checkpoint.model_names import NamedTensor, fitted, named_tensors
 from weft.runtime.checkpoint.weights import State, WeightsError, weights_of
 from weft.runtime.interface.precision import MasterWeights
-from weft.runtime.ranks.session import Session
+from weft.runtime.ranks.session import Session, SessionError
 
 __all__ = ["PipelineState"]
 
@@ -32,6 +34,8 @@ class PipelineState:
         self.session, self.model = session, cut.captured.model
         self.masters: MasterWeights | None = None
         self.kind = type(self.model).__name__
+        self._places: dict[Path, Path] = {}  # where this run saves, by the folder that it is told
+        self._begun: Path | None = None  # the checkpoint that it went on from
         self.owner: dict[int, int] = {}  # by id of a tensor: the first rank that holds it
         self.held: set[int] = set()
         for stage, rank in enumerate(stage_ranks):
@@ -100,13 +104,35 @@ class PipelineState:
         """See :meth:`~weft.app.pipeline.run.pipe.Pipeline.save`."""
         own = {item.name: self._value(item) for item in self.tensors if item.is_saved
                and self.owner.get(id(item.tensor), 0) == self.session.rank}
-        return model_checkpoint.save(self.session, folder, step, own, optimizer, self._names(), keep, seed)
+        place = self.session.exchange(self._place(folder), f"saving in {folder}")[0]
+        return model_checkpoint.save(self.session, place, step, own, optimizer, self._names(), keep, seed, self._types)
+
+    def _place(self, folder: Path) -> Path:
+        """Where in ``folder`` this run saves, as rank 0 sees it: apart from other runs."""
+        if folder not in self._places:
+            self._places[folder] = place = place_of_run(folder, self._begun)
+            if self._begun is None and place != folder and self.session.rank == 0:
+                warnings.warn(f"{folder} holds checkpoints of an earlier run, from which this one does not go on: it "
+                              f"saves in {place}", stacklevel=2)
+        return self._places[folder]
+
+    @property
+    def _types(self) -> str:
+        """The types of the modules' parameters."""
+        return " and ".join(sorted({str(item.tensor.dtype).removeprefix("torch.") for item in self.tensors
+                                    if isinstance(item.tensor, nn.Parameter)}))
 
     def resume(self, folder: Path, optimizer: Optimizer | None) -> model_checkpoint.Found | None:
         """See :meth:`~weft.app.pipeline.run.pipe.Pipeline.resume`."""
         found = model_checkpoint.find(self.session, folder)
         if found is None:
             return None
+        if found.dtype not in (None, self._types):
+            raise SessionError(f"{found.path}: was saved by a pipeline with parameters of {found.dtype}, this one has "
+                               f"{self._types}: make it with the same dtype, or load the weights alone, by "
+                               "load_state_dict")
+        self._begun = found.path
+        self._places.clear()
         self.load(found.path)
         model_checkpoint.restore_training(self.session, found, optimizer, self._names())
         self.session.barrier("to have read the checkpoint")

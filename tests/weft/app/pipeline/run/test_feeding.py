@@ -10,7 +10,7 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from tests.support.captured_models import made
-from weft.app.pipeline.run.feeding import Feeding
+from weft.app.pipeline.run.feeding import Feeding, unequal_labels
 from weft.app.pipeline.run.pipe import target_spec
 from weft.app.train.setup import Setup
 from weft.app.train.train import _batches
@@ -116,3 +116,14 @@ def test_weft_train_says_that_an_iterator_of_data_is_at_its_end() -> None:
     with pytest.raises(CaptureError, match="data of setup gives no batch after 2: give what can be gone through again"):
         next(given)
     assert len(list(itertools.islice(_batches(Setup(torch.nn.Linear(1, 1), data=[batch] * 2), Pipe()), 5))) == 5
+
+
+def test_labels_in_unequal_numbers_are_heard_of() -> None:
+    labels = torch.tensor([[1, 2], [3, 4], [5, 6], [7, 8]])
+    parts = [{"target.0": part, "scores": torch.ones(2)} for part in labels.chunk(2)]
+    assert unequal_labels(parts) is None and unequal_labels([]) is None
+    labels[0, 0] = labels[3, 1] = -100  # as many each
+    assert unequal_labels(parts) is None
+    labels[0, 1] = -100
+    said = unequal_labels(parts)
+    assert said is not None and "2 to 3 labels other than -100" in said and "(sum, count)" in said

@@ -2,19 +2,48 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
 from weft.app.pipeline.run.optimizers import watched_optimizers
+from weft.runtime.interface.optim import AdamA
 
 
 def test_an_optimizer_of_what_is_not_trained_is_heard_of_until_the_watch_ends() -> None:
     model, said = nn.Linear(2, 2), []  # type: nn.Linear, list[str]
-    handle = watched_optimizers(model.parameters(), said.append)
+    handle = watched_optimizers([], model.parameters(), said.append)
     torch.optim.SGD([nn.Parameter(torch.ones(2))]).step()
     assert not said
     torch.optim.SGD(model.parameters()).step()
-    assert len(said) == 1 and "build it over pipe.parameters()" in said[0]
+    assert len(said) == 1 and "make it of pipe.parameters()" in said[0]
     handle.remove()
     torch.optim.SGD(model.parameters()).step()
     assert len(said) == 1
+
+
+def test_an_optimizer_that_would_leave_the_model_as_it_is_is_heard_of() -> None:
+    model, said = nn.Linear(2, 2), []  # type: nn.Linear, list[str]
+    copied = [nn.Parameter(torch.ones(2))]
+    handle = watched_optimizers(model.parameters(), [], said.append)
+    try:
+        torch.optim.SGD(copied).step()
+        assert not said  # nothing has a gradient yet
+        model(torch.ones(2)).sum().backward()
+        torch.optim.SGD(copied).step()
+        assert len(said) == 1 and "would train nothing, as it has none of this rank's parameters" in said[0]
+        copied[0].grad = torch.ones(2)
+        torch.optim.SGD(copied).step()
+        torch.optim.SGD(model.parameters()).step()
+        assert len(said) == 1  # something else of the script's, and one that fits
+        adama = AdamA(model.parameters())
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            adama.fold(parameter, parameter.grad, whole=True)
+        adama.step()
+        assert len(said) == 1  # the script folds by itself
+        with pytest.raises(ValueError, match="have not been folded"):
+            adama.step()
+        assert len(said) == 2 and "AdamA would train nothing here" in said[1]
+    finally:
+        handle.remove()

@@ -28,6 +28,7 @@ from weft.runtime.captured.memory.decisions import MODES, Decisions, Mode, decis
 from weft.runtime.captured.memory.treatment import Treatment, treated
 from weft.runtime.captured.operators.learning import first_weight
 from weft.runtime.captured.purity import Purity
+from weft.runtime.interface.counting import one_tensor
 from weft.runtime.measure.stage_costs import StageCosts
 from weft.runtime.plan.plan import Plan
 from weft.solver.placement.memory.plan import MemoryPlan
@@ -197,7 +198,7 @@ def _loss(ranks: Ranks) -> Callable[[Any], Tensor]:
     if example.target is None or goal.target is None:
         return lambda output: stand_in(output, None)
     target = tree_unflatten(list(example.target), goal.target)
-    return lambda output: loss(output, target)
+    return lambda output: one_tensor(loss(output, target))  # type: ignore[no-any-return]
 
 
 def _planner(ranks: Ranks, chain: Chain, machine: Machine) -> Callable[[int], MemoryPlan]:

@@ -1,0 +1,62 @@
+"""Losses that are a sum and a count, so that a batch's loss is the mean over what it counts (tokens with a label, say),
+however unequally its micro-batches have of it.
+
+Let micro-batch m give the sum s_m and the count c_m. The loss of a batch is (sum_m s_m) / (sum_m c_m), and its gradient
+(sum_m grad s_m) / (sum_m c_m), as counts have none. Both need the count of the whole batch, over all replicas, which
+nobody knows at the first backward: so sums are differentiated, and gradients are divided once, after the last backward.
+Between stages and executor the two are one tensor, of a shape that no unreduced loss has, in double precision, which
+holds any count.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["LossError", "counted", "is_counted", "one_tensor"]
+
+_SHAPE = (2, 1, 1)
+
+
+class LossError(ValueError):
+    """A loss that is no sum and count; the message follows the name of who gave it."""
+
+
+def counted(total: Tensor, count: Tensor | float) -> Tensor:
+    """``total``, the sum of a micro-batch's losses, and ``count``, what it counts, as one loss: what a stage gives
+    whose value is named in ``Training.losses``.
+
+    Raises :class:`LossError` for what is no number.
+    """
+    if not isinstance(total, Tensor) or total.numel() != 1 or not total.is_floating_point():
+        raise LossError(f"the loss is (sum, count), but its sum is {_looks(total)}: give a tensor with one "
+                        "floating-point number")
+    number = isinstance(count, int | float) and not isinstance(count, bool)
+    if not number and not (isinstance(count, Tensor) and count.numel() == 1 and not count.is_complex()):
+        raise LossError(f"the loss is (sum, count), but its count is {_looks(count)}: give one number")
+    plain = torch.as_tensor(count, device=total.device).detach()
+    return torch.stack([total.reshape(1, 1).double(), plain.reshape(1, 1).double()])
+
+
+def one_tensor(loss: Any) -> Any:
+    """``loss`` as one tensor where it is a tuple ``(sum, count)``; anything else as it is.
+
+    Raises :class:`LossError` for a tuple of other things.
+    """
+    if not isinstance(loss, tuple):
+        return loss
+    if len(loss) != 2:
+        raise LossError(f"the loss is a tuple of {len(loss)}, it must be one number, or (sum, count)")
+    return counted(*loss)
+
+
+def is_counted(loss: Tensor) -> bool:
+    """Whether ``loss`` is one of :func:`counted`."""
+    return tuple(loss.shape) == _SHAPE
+
+
+def _looks(value: object) -> str:
+    return f"of shape {tuple(value.shape)} and type {value.dtype}" if isinstance(value, Tensor) else type(
+        value).__name__

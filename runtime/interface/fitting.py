@@ -1,0 +1,49 @@
+"""Which optimizers train what a rank trains: one check for pipelines, ``weft train`` and replays.
+
+torch's optimizers say nothing where none of their parameters has a gradient. One that would leave the model as it is is
+refused in words: before the first step where it is handed over, and else before its own first step.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from weft.runtime.interface.optim import AdamA
+
+__all__ = ["misfit", "parameters_of"]
+
+
+def misfit(optimizer: object, trained: Iterable[Tensor], idle: Iterable[Tensor], where: str, *,
+           folds: bool) -> str | None:
+    """Why ``optimizer`` does not train ``trained``, this rank's parameters, in a sentence; ``None`` if it does.
+
+    It must have some of them, where there are any, and none of ``idle``, in whose place others are trained. ``where``
+    says what to make it of. ``folds``: whether AdamA gets each micro-batch's gradients as they come.
+    """
+    kind = type(optimizer).__name__
+    if not isinstance(optimizer, Optimizer):
+        return f"the optimizer is {kind}, it must be a torch.optim.Optimizer: make it of {where}"
+    if isinstance(optimizer, AdamA) and not folds:
+        return ("AdamA would train nothing here: it takes each micro-batch's gradients as they come, but here they are "
+                "ready after the batch; give torch.optim.Adam or AdamW, or run the stages by weft replay, which hands "
+                "AdamA its gradients")
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        return (f"{kind} runs the model again within its step, which a schedule cannot do: give an optimizer whose "
+                "step needs no closure, such as torch.optim.AdamW")
+    own, known = {id(parameter) for parameter in parameters_of(optimizer)}, {id(parameter) for parameter in trained}
+    if own & {id(parameter) for parameter in idle}:
+        return (f"the optimizer has parameters that are not trained: make it of {where}, which are their weights in "
+                "full precision")
+    if known and not own & known:
+        return f"the optimizer would train nothing, as it has none of this rank's parameters: make it of {where}"
+    return None
+
+
+def parameters_of(optimizer: Optimizer) -> list[Tensor]:
+    """All that ``optimizer`` updates."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
