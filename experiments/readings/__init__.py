@@ -17,6 +17,6 @@ from experiments.readings.writing import Fields
 __all__ = ["READINGS"]
 
 READINGS: dict[str, Callable[[Any], Fields]] = {
-    name: function for room in (searches, placements, communication, runs)
+    name.rstrip("_"): function for room in (searches, placements, communication, runs)
     for name, function in inspect.getmembers(room, inspect.isfunction)
     if function.__module__ == room.__name__ and not name.startswith("_")}

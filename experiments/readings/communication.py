@@ -17,15 +17,25 @@ def overlap_modelled(d: Any) -> Fields:
     def less(row: Any, other: float | None) -> str:
         return "-" if other is None else f"{100 * (1 - row['with'] / other):.1f} %"
 
+    def rival(row: Any, framework: str, collectives: str) -> float | None:
+        """The step of a framework, or in files without them, weft's best with the framework's collectives."""
+        found: float | None = (row["frameworks"][framework]["step"] if "frameworks" in row
+                               else option(row, collectives))
+        return found
+
     return {"table": table(
         ("model", "placement, micro-batches", "no overlap, ms", "weft, ms", "bound, ms", "below no overlap",
          "below bucketed all-reduce", "below overlapped ZeRO-1", "chosen"),
         ((row["model"], f"{kinds[row['shape']]}, {row['micro_batches']} of {row['micro_batch_size']}",
           ms(row["without"]), ms(row["with"]), "proven" if row["bound"] >= row["with"] * (1 - 1e-6)
-          else ms(row["bound"]), less(row, row["without"]), less(row, option(row, "all-reduce, update")),
-          less(row, option(row, "reduce-scatter, update, all-gather")),
+          else ms(row["bound"]), less(row, row["without"]),
+          less(row, rival(row, "ddp", "all-reduce, update")),
+          less(row, rival(row, "zero-1", "reduce-scatter, update, all-gather")),
           listed(sorted({f"{name} {value}" if name == "buckets" else value for name, value in row["chosen"].items()})))
-         for row in d["rows"]))}
+         for row in (*d["rows"], *d.get("published_batch", ())))),
+        "rivals": ("are those of DDP (buckets of 25 MiB beside the backward) and of ZeRO-1 with both overlaps"
+                   if any("frameworks" in row for row in d["rows"]) else
+                   "are weft's best steps with these collectives, not a framework's own order")}
 
 
 def overlap_programs(d: Any) -> Fields:
@@ -78,7 +88,7 @@ def layouts(d: Any) -> Fields:
             "error": small(max(row["largest_error"] for row in d["plans"]))}
 
 
-def annotations(d: Any) -> Fields:
+def annotations_(d: Any) -> Fields:
     require(all(row["known"] == row["operators"] for row in d["rows"]), "all operators are known")
     return {"models": len(d["rows"])}
 

@@ -219,9 +219,10 @@ def test_a_sentence_that_its_file_does_not_bear_out_is_refused(monkeypatch: pyte
     content = results._content
 
     def changed(experiment: Experiment) -> Any:
-        found = content(experiment)
-        return {**found, "rows": [{**row, "proven": False} for row in found["rows"]]} \
-            if experiment.name == "tessel_search" else found
+        found: Any = content(experiment)
+        if experiment.name == "tessel_search":
+            found = {**found, "rows": [{**row, "proven": False} for row in found["rows"]]}
+        return found
 
     monkeypatch.setattr(results, "_content", changed)
     with pytest.raises(FalseClaimError, match="all periods proven"):
