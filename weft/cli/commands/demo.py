@@ -32,8 +32,8 @@ COMMAND = Command(
     summary="plan GPT-1.3B on four V100s with measured costs",
     paragraphs=(
         "Compares the known schedules with weft's at a memory cap where the difference matters, prints four "
-        "rows of the table, and writes the whole table, picture (HTML, SVG, PNG), Perfetto trace, schedule and plan into "
-        "a folder.",
+        "rows of the table, and writes the whole table, picture (HTML, SVG, PNG), Perfetto trace, schedule and plan "
+        "into a folder.",
     ),
     example="weft demo",
     arguments=_arguments,
