@@ -229,6 +229,15 @@ def test_a_sentence_that_its_file_does_not_bear_out_is_refused(monkeypatch: pyte
         page()
 
 
+def test_the_table_of_the_readme_is_that_of_its_file() -> None:
+    kept = {row["title"]: row for row in json.loads(EXPERIMENTS["readme/comparison"].file.read_text())["rows"]}
+    table = (ROOT / "README.md").read_text().partition("<!-- table -->")[2].partition("<!-- end of table -->")[0]
+    shown = [[cell.strip() for cell in line.strip("│").split("│")] for line in table.splitlines() if "│" in line]
+    assert {"1F1B", "weft"} <= {row[0] for row in shown} <= kept.keys()
+    for title, placement, step, *_ in shown:
+        assert (placement, step) == (kept[title]["placement"], f"{1e3 * kept[title]['makespan']:.1f}"), title
+
+
 def test_every_reading_is_of_a_file_and_on_the_page() -> None:
     named = set(re.findall(r"\{(\w+)\.source\}", TEMPLATE.read_text()))
     assert READINGS.keys() == named
