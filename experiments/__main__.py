@@ -2,7 +2,7 @@
 
     python -m experiments                    # what there is, and how many commits have changed what it measures since
     python -m experiments --rerun stale      # or NAME ...; told before: about how many minutes
-    python -m experiments --docs             # docs/EXPERIMENTS.md from the files
+    python -m experiments --docs             # docs/RESULTS.md and docs/COMMANDS.md, from the files and the help
 
 Stale is what was measured at an unknown commit, on a changed working tree, in parts, or before the last change to what
 it measures. What takes times of the clock runs first, and only while the machine has nothing else to do.
@@ -25,8 +25,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from experiments.lib import commands, results
 from experiments.lib.catalogue import EXPERIMENTS, Experiment
-from experiments.lib.document import DOCUMENT, document
 from experiments.lib.history import Changes
 from experiments.lib.provenance import NOT_RECORDED, ROOT, git
 from weft.solver.io.writing import write_atomically
@@ -133,11 +133,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m experiments", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--rerun", nargs="+", metavar="NAME", choices=["stale", *EXPERIMENTS],
                         help="run again what is stale, or what is named")
-    parser.add_argument("--docs", action="store_true", help="write docs/EXPERIMENTS.md")
+    parser.add_argument("--docs", action="store_true", help="write docs/RESULTS.md and docs/COMMANDS.md")
     options = parser.parse_args(arguments)
     if options.docs:
-        DOCUMENT.parent.mkdir(exist_ok=True)
-        write_atomically(DOCUMENT, document())
+        for document in (commands, results):
+            write_atomically(document.PAGE, document.page())
         return 0
     ages = {name: age_of(experiment) for name, experiment in EXPERIMENTS.items()}
     if options.rerun is None:

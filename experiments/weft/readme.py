@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     schedule["solver"]["provenance"] = record.provenance
     write_atomically(options.output.with_name("schedule.json"), json.dumps(schedule) + "\n")
     record.write(shown.comparison.to_json())
-    table = "\n".join(line.rstrip() for line in str(shown.comparison).splitlines())
+    table = "\n".join(line.rstrip() for line in str(shown).splitlines())
     usual = ROOT / "README.md" if options.output == parser.get_default("output") else None
     readme = options.readme or usual
     if readme is not None:

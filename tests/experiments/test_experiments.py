@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -15,12 +16,13 @@ from typing import Any, cast
 import pytest
 
 from experiments import __main__ as listing
-from experiments.lib import claims, provenance
+from experiments.lib import provenance, results
 from experiments.lib.catalogue import EXPERIMENTS, HOME, Experiment
-from experiments.lib.claims import CLAIMS, Claim, FalseClaimError
-from experiments.lib.document import DOCUMENT, document
 from experiments.lib.history import Changes
 from experiments.lib.provenance import NOT_RECORDED, RESULTS, ROOT, Record, git
+from experiments.lib.results import PAGE, TEMPLATE, page
+from experiments.readings import READINGS
+from experiments.readings.writing import FalseClaimError
 
 ENTRIES = ("commit", "dirty", "command", "machine", "date", "minutes")
 MACHINE = ("cpu", "cores", "memory_gib", "load", "system", "python", "ortools", "torch")
@@ -209,19 +211,37 @@ def test_the_list_and_a_rerun_say_how_long_it_takes(monkeypatch: pytest.MonkeyPa
     assert len(run) == 1
 
 
-def test_the_document_is_what_the_files_say() -> None:
-    assert DOCUMENT.read_text() == document(), "python -m experiments --docs writes it anew"
+def test_the_page_of_results_is_what_the_files_say() -> None:
+    assert PAGE.read_text() == page(), "run python -m experiments --docs"
 
 
-def test_a_claim_that_does_not_hold_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "_numbers", lambda name: {"rows": [1, 2]})
-    assert Claim("scale", "all {} rows", lambda d: (str(len(d["rows"])),)).told() == "all 2 rows"
-    with pytest.raises(FalseClaimError, match=r"scale\.json does not bear out: no rows"):
-        Claim("scale", "no rows", lambda d: not d["rows"]).told()
+def test_a_sentence_that_its_file_does_not_bear_out_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = results._content
+
+    def changed(experiment: Experiment) -> Any:
+        found: Any = content(experiment)
+        if experiment.name == "tessel_search":
+            found = {**found, "rows": [{**row, "proven": False} for row in found["rows"]]}
+        return found
+
+    monkeypatch.setattr(results, "_content", changed)
+    with pytest.raises(FalseClaimError, match="all periods proven"):
+        page()
 
 
-def test_claims_are_of_known_files() -> None:
-    assert {claim.name for claim in CLAIMS} <= EXPERIMENTS.keys()
+def test_the_table_of_the_readme_is_that_of_its_file() -> None:
+    kept = {row["title"]: row for row in json.loads(EXPERIMENTS["readme/comparison"].file.read_text())["rows"]}
+    table = (ROOT / "README.md").read_text().partition("<!-- table -->")[2].partition("<!-- end of table -->")[0]
+    shown = [[cell.strip() for cell in line.strip("│").split("│")] for line in table.splitlines() if "│" in line]
+    assert {"1F1B", "weft"} <= {row[0] for row in shown} <= kept.keys()
+    for title, placement, step, *_ in shown:
+        assert (placement, step) == (kept[title]["placement"], f"{1e3 * kept[title]['makespan']:.1f}"), title
+
+
+def test_every_reading_is_of_a_file_and_on_the_page() -> None:
+    named = set(re.findall(r"\{(\w+)\.source\}", TEMPLATE.read_text()))
+    assert READINGS.keys() == named
+    assert named <= {name.partition("/")[0] for name in EXPERIMENTS}
 
 
 def test_commits_of_files_are_in_the_history() -> None:

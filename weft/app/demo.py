@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from weft.app.compare import Comparison, compare_source
+from weft.app.lib.known import SEARCHES
 from weft.app.lib.options import SearchOptions
 from weft.figures import FORMATS, draw
 from weft.runtime.export.perfetto import save_trace
 from weft.runtime.plan.plan import plan_of, save_plan
 from weft.solver.control.stopping import STOP
 from weft.solver.io.schedule_files import save_schedule
+from weft.solver.io.writing import write_atomically
 from weft.solver.step.search import Progress
 
 __all__ = ["Demonstration", "demonstrate"]
@@ -21,10 +23,22 @@ __all__ = ["Demonstration", "demonstrate"]
 
 @dataclass(frozen=True)
 class Demonstration:
-    """What the demo found, and the files it wrote."""
+    """What the demo found, and the files it wrote. ``str()`` is the table in brief."""
 
     comparison: Comparison
     files: tuple[Path, ...]
+
+    @property
+    def brief(self) -> Comparison:
+        """The comparison with four rows: 1F1B, the best fixed schedule, the best search of others, and weft."""
+        searches = [row for row in self.comparison.rows if row.name in SEARCHES and row.fits]
+        best = min(searches, key=lambda row: row.value).name if searches else None
+        shown = {"1f1b", self.comparison.best_fixed, best, "weft"}
+        return replace(self.comparison, rows=tuple(row for row in self.comparison.rows if row.name in shown),
+                       left_out={})
+
+    def __str__(self) -> str:
+        return str(self.brief)
 
 
 def demonstrate(
@@ -39,10 +53,11 @@ def demonstrate(
     target.mkdir(parents=True, exist_ok=True)
     comparison = compare_source(demo_spec(), None, options, on_progress)
     schedule, rival = comparison.weft, comparison.best_fixed
-    files = [target / name for name in ("schedule.json", "plan.json", "trace.json")]
-    save_schedule(schedule, files[0])
-    save_plan(plan_of(schedule), files[1])
-    save_trace(schedule, files[2])
+    files = [target / name for name in ("comparison.txt", "schedule.json", "plan.json", "trace.json")]
+    write_atomically(files[0], f"{comparison}\n")
+    save_schedule(schedule, files[1])
+    save_plan(plan_of(schedule), files[2])
+    save_trace(schedule, files[3])
     title = f"{comparison.case.name}: {comparison.case.micro_batches} micro-batches, same memory, same durations"
     for ending in FORMATS:
         if STOP.requested:  # what is drawn can be drawn later, with weft draw

@@ -21,7 +21,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     require_folder(options.output)
     shown = search(api.demo, options.output, options)
-    show(shown.comparison, options.json)
+    show(shown.comparison if options.json else shown.brief, options.json)
     if not options.json:
         print("written: " + "  ".join(str(path) for path in shown.files))
     return GOOD
@@ -31,8 +31,9 @@ COMMAND = Command(
     name="demo",
     summary="plan GPT-1.3B on four V100s with measured costs",
     paragraphs=(
-        "Compares the known schedules with weft's at a memory cap where the difference matters, prints the "
-        "table, and writes picture (HTML, SVG, PNG), Perfetto trace, schedule and plan into a folder.",
+        "Compares the known schedules with weft's at a memory cap where the difference matters, prints four "
+        "rows of the table, and writes the whole table, picture (HTML, SVG, PNG), Perfetto trace, schedule and plan "
+        "into a folder.",
     ),
     example="weft demo",
     arguments=_arguments,

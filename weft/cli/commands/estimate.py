@@ -29,10 +29,10 @@ COMMAND = Command(
     summary="say what each stage of a model holds and costs, before any search",
     paragraphs=(
         "SPEC is a model spec in YAML: a family of the zoo, a Hugging Face config.json, or layers with their costs.",
-        "Stages are cut as for 1F1B. Told of each are parameters, activations a micro-batch, how many are in flight, "
-        "workspace, what it sends, and its times; of each GPU weights, gradients, optimizer state, activations and "
-        "workspace against its memory. Every number says where it comes from: measured, interpolated, modelled or "
-        "given; modelled ones with the error they had where there was something to compare with. Exit status 1: "
+        "Stages are cut as for 1F1B. For each stage it prints parameters, activations of a micro-batch, micro-batches "
+        "in flight, workspace, messages and times; for each GPU weights, gradients, optimizer state, activations and "
+        "workspace beside its memory. Every number has its origin: measured, interpolated, modelled or given; modelled "
+        "ones have their error where there was a measurement to compare with. Exit status 1: "
         "it does not fit.",
     ),
     example="weft estimate t5.yaml\nweft estimate gpt.yaml --shape v --json",

@@ -34,10 +34,10 @@ COMMAND = Command(
     name="explain",
     summary="say what a schedule's length hangs on, or why there is none",
     paragraphs=(
-        "SOURCE is a schedule file, or a model spec or block problem, which is solved first. Told are the critical "
-        "path of the makespan, the critical cycle of the period, and each GPU's idle time by what it waits for: the "
-        "pipeline to fill, other blocks' results, transfers, memory to be given back, nothing but the order, the "
-        "rest to end. Where there were choices: what each option that was not taken would cost.",
+        "SOURCE is a schedule file, or a model spec or block problem, which is solved first. It prints the critical "
+        "path of the makespan, the critical cycle of the period, and each GPU's idle time by cause: filling the "
+        "pipeline, other blocks' results, transfers, memory, the order alone, draining. For problems with choices it "
+        "also prints the cost of each option that was not taken.",
         "Where no schedule fits: which blocks collide in which GPU's memory, how much is missing, and what would "
         "work (exit status 1). --what-if tries one more GiB, transfers twice as fast and each stage 10 % shorter.",
     ),

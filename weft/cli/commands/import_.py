@@ -43,9 +43,9 @@ COMMAND = Command(
         "FILE is a CSV of torch.distributed.pipelining, with or without communication, or a Tessel schedule "
         "(.json). It is checked as far as a run depends on it: complete, runnable, sends and receives in one "
         "order. Times are the earliest that its order allows, with the durations of --problem, or one unit for a "
-        "forward and for each half of a backward. What breaks weft's rules is told (exit status 1) and written "
-        "all the same. Where that is only the order of micro-batches, as in PyTorch's LoopedBFS, it can be drawn, "
-        "explained, planned and exported; where it is memory, drawn.",
+        "forward and for each half of a backward. A schedule that breaks weft's rules is reported (exit status 1) "
+        "and written all the same. If it breaks only the order of micro-batches, as PyTorch's LoopedBFS does, it can "
+        "be drawn, explained, planned and exported; if it breaks memory, drawn.",
     ),
     example="weft import order.csv --problem gpt.yaml -o theirs.json && weft draw theirs.json",
     arguments=_arguments,

@@ -90,7 +90,7 @@ COMMAND = Command(
         "it was measured, interpolated or modelled.",
         "--stages names a function without arguments that gives a weft.runtime.Training with all "
         "stages of a chain, or of a graph (weft.profile_stages in Python): each is run alone as `weft replay` runs "
-        "it. Told are the time and the memory of its forward, its backward, and of the backward's two halves. "
+        "it. It prints the time and the memory of its forward, its backward, and of the backward's two halves. "
         "--problem writes what to solve (these durations, this memory, one stage a device). Ranks that share a "
         "host's CPUs slow each other down: with --ranks N that many processes measure at once, and the figures are "
         "those of a run.",

@@ -174,8 +174,8 @@ COMMAND = Command(
         "call with --resume goes on from the last ones. The exit status is 1 where a job did not come to its end. On "
         "several machines start each job with a torchrun of its own: --job JOB --turns FOLDER.",
         "With --rank-alone one rank, or all in turn, run in this process on one device, without torchrun: real "
-        "stages and real memory, with what neighbours would send made here. Told are each rank's times and peak "
-        "memory against the plan, and the step that they would make together.",
+        "stages and real memory, with generated inputs in place of messages. It prints each rank's times and peak "
+        "memory beside the plan, and the step that they would make together.",
     ),
     example=(
         "torchrun --nproc-per-node 4 -m weft replay plan.json --emulate\n"

@@ -52,7 +52,7 @@ COMMAND = Command(
     summary="find the best schedule for a model or a block problem",
     paragraphs=(
         SPEC,
-        "For a model every placement is searched: one stage a GPU, two chunks a GPU in a V or a loop, with "
+        "For a model every placement is searched: one stage a GPU, or several in a V, a loop or a wave, with "
         "the backward whole or split into input- and weight-gradient. Known schedules come first, so that "
         "there is an answer within a second; then the steady state (the repetend), warm-up and cool-down "
         "around it, and while time is left the schedule as a whole. Every answer has passed an independent "

@@ -35,8 +35,8 @@ COMMAND = Command(
         "through every transport that `weft replay --transport` takes: through sockets, shared memory, and between "
         "GPUs NCCL, CUDA IPC and symmetric memory; with shapes that the plan knows, and with such that it does not. "
         "What arrives is compared byte by byte.",
-        "Told are, beside torch.distributed.rpc, how long a message takes with a byte back, and the bandwidth of "
-        "the largest. What this machine cannot have, for want of GPUs, is said to be unchecked. The exit status is 1 "
+        "It prints the time of a message with a byte back, and the bandwidth of the largest, beside "
+        "torch.distributed.rpc. Transports that need GPUs are listed as unchecked without them. The exit status is 1 "
         "where a transport that should work here does not.",
     ),
     example="weft transports\nweft transports --gpus 2 --sizes 4KiB 64MiB\nweft transports --gpus 0 --json",
