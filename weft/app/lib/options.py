@@ -126,6 +126,11 @@ class SearchOptions:
         """Seconds left of the time limit, more than 0."""
         return max(1e-3, self.time_limit - (time.monotonic() - self.started))
 
+    @property
+    def is_late(self) -> bool:
+        """Whether the time limit is over."""
+        return time.monotonic() - self.started >= self.time_limit
+
     def restarted(self, seconds_used: float = 0.0) -> SearchOptions:
         """The same from now on, on this machine, ``seconds_used`` of the time limit being gone."""
         return replace(self, started=time.monotonic() - seconds_used)
