@@ -33,7 +33,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.lib.amoebanet import amoebanet_like
-from experiments.lib.memory_rivals import balance_windows, balanced, between_layers, keeping, whole_layers
+from experiments.lib.memory_rivals import balance_windows, balanced, between_layers, keeping
 from experiments.lib.provenance import RESULTS, Record
 from experiments.placement.profile_chains import profile_chain, profile_rows, wider_gpt
 from weft.models.candidates.memory_chains import graph_chain
@@ -42,6 +42,7 @@ from weft.models.hardware.devices import DEVICES
 from weft.models.spec.families import GptModel, T5Model
 from weft.models.times.roofline import Roofline
 from weft.models.zoo.graphs import model_graph
+from weft.solver.placement.memory.layer_rule import whole_layers
 from weft.solver.placement.memory.plan import ChainOperator, MemoryPlan, MemoryProblem, Rules
 from weft.solver.placement.memory.plan_memory import NoMemoryPlan, plan_memory
 
