@@ -1,6 +1,6 @@
 """Memory as a decision, against planners that follow a rule: the largest micro-batch that trains, and how fast.
 
-    python -m experiments.placement.memory_plan [--only TEXT] [--time-limit 20] [--output memory_plan.json]
+    python -m experiments.placement.memory_plan [--only TEXT] [--planners NAME ...] [--output memory_plan.json]
 
 Every planner gets the same chain of operators, the same devices and the same counting of memory, at micro-batches of
 1, 2, 4, ... samples. *Trainable* is a micro-batch whose throughput is at least 0.9 of the planner's own best; without
@@ -120,6 +120,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Plan, print and write."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", default="", help="models whose name contains this")
+    parser.add_argument("--planners", nargs="+", choices=list(PLANNERS), default=list(PLANNERS),
+                        help="the planners to run; a row keeps what it has of the others")
     parser.add_argument("--devices", type=int, nargs="+", default=[4, 8])
     parser.add_argument("--largest", type=int, default=2**20, help="samples of a micro-batch, at most")
     parser.add_argument("--time-limit", type=float, default=_LIMIT, help="seconds of each search")
@@ -130,12 +132,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, case in CASES.items():
         for devices in options.devices if options.only in name else ():
             tried = replace(case, largest=min(case.largest, options.largest))
-            row = {planner: _series(tried, devices, planner, options.time_limit) for planner in PLANNERS}
-            rows[f"{name}, {devices} x {case.memory} GB"] = {**row, "compared": compared(row),
+            title = f"{name}, {devices} x {case.memory} GB"
+            known = rows.get(title, {})
+            row = {planner: _series(tried, devices, planner, options.time_limit)
+                   if planner in options.planners or planner not in known else known[planner] for planner in PLANNERS}
+            rows[title] = {**row, "compared": compared(row),
                                                               "seconds_a_search": options.time_limit}
             record.write({"rows": rows}, part=True)
             print(name, devices, {planner: found["trainable"] for planner, found in row.items()}, flush=True)
-    record.write({"rows": rows}, part=bool(options.only) or options.devices != parser.get_default("devices"))
+    record.write({"rows": rows}, part=bool(options.only) or any(
+        getattr(options, name) != parser.get_default(name) for name in ("devices", "planners")))
     Console(width=190).print(_table(rows))
     return 0
 

@@ -5,9 +5,9 @@
 DawnPiper's question (Peng et al., arXiv 2505.05856), with plans that are executed: each model is captured at
 micro-batches of growing size, its operators are measured, and three planners cut it into two stages under the limit:
 weft's, which decides for every operator whether it is kept, recomputed or offloaded; a rule for whole layers, as vPipe
-plans (:func:`weft.solver.placement.memory.layer_rule.whole_layers`); and the best cut with everything kept. Stages then do what
-was decided, rank by rank in the order of 1F1B with four micro-batches in one process, and every byte that torch
-allocates is counted (:mod:`experiments.lib.executed`). A size *runs* if no rank holds more than the limit. Where a plan
+plans (:func:`weft.solver.placement.memory.layer_rule.whole_layers`); and the best cut with everything kept. Stages
+then do what was decided, rank by rank in the order of 1F1B with four micro-batches in one process, and every byte that
+torch allocates is counted (:mod:`experiments.lib.executed`). A size *runs* if no rank holds more than the limit. Where a plan
 turns out to hold more than it says, it is made again for less, for all three planners alike. The limit is what all kept
 needs at the size named ``base``.
 
