@@ -136,8 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             known = rows.get(title, {})
             row = {planner: _series(tried, devices, planner, options.time_limit)
                    if planner in options.planners or planner not in known else known[planner] for planner in PLANNERS}
-            rows[title] = {**row, "compared": compared(row),
-                                                              "seconds_a_search": options.time_limit}
+            rows[title] = {**row, "compared": compared(row), "seconds_a_search": options.time_limit}
             record.write({"rows": rows}, part=True)
             print(name, devices, {planner: found["trainable"] for planner, found in row.items()}, flush=True)
     record.write({"rows": rows}, part=bool(options.only) or any(

@@ -7,9 +7,9 @@ micro-batches of growing size, its operators are measured, and three planners cu
 weft's, which decides for every operator whether it is kept, recomputed or offloaded; a rule for whole layers, as vPipe
 plans (:func:`weft.solver.placement.memory.layer_rule.whole_layers`); and the best cut with everything kept. Stages
 then do what was decided, rank by rank in the order of 1F1B with four micro-batches in one process, and every byte that
-torch allocates is counted (:mod:`experiments.lib.executed`). A size *runs* if no rank holds more than the limit. Where a plan
-turns out to hold more than it says, it is made again for less, for all three planners alike. The limit is what all kept
-needs at the size named ``base``.
+torch allocates is counted (:mod:`experiments.lib.executed`). A size *runs* if no rank holds more than the limit. Where
+a plan turns out to hold more than it says, it is made again for less, for all three planners alike. The limit is what
+all kept needs at the size named ``base``.
 
 Told are the largest size that runs; the largest whose time a sample is at most 1/0.9 of the planner's own best
 (``fast``: without such a limit a slow plan counts as much as a good one; these are times of the clock); how far the
