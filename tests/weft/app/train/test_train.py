@@ -19,9 +19,9 @@ from torch import nn
 from tests.support.paths import ROOT
 from weft.app.train.examples import EXAMPLES
 from weft.app.train.setup import Setup, example_setup, setup_of
-from weft.app.train.train import launch_ranks
 from weft.cli.main import main
 from weft.runtime.captured.captured import CaptureError
+from weft.runtime.ranks.launch import run_ranks
 
 SCRIPT = """
 import torch
@@ -118,8 +118,8 @@ def test_what_a_setup_gives_is_looked_at(script: str) -> None:
 
 def test_ranks_end_with_the_worst_exit_code() -> None:
     ranks = "import os, sys; sys.exit(int(os.environ['RANK']) * 2)"
-    assert launch_ranks(2, [sys.executable, "-c", ranks]) == 2
-    assert launch_ranks(2, [sys.executable, "-c", "pass"]) == 0
+    assert run_ranks(2, [sys.executable, "-c", ranks]) == 2
+    assert run_ranks(2, [sys.executable, "-c", "pass"]) == 0
 
 
 def test_the_command_needs_one_thing_to_train(capsys: pytest.CaptureFixture[str]) -> None:
