@@ -251,7 +251,7 @@ class Watch:
             found = self._read("given up")
         except RuntimeError:
             return None
-        return found if _is_cause(found, self.world) else None
+        return found if _is_cause(found, self.world) and found["rank"] != self.rank else None
 
     def _read(self, key: str) -> list | dict | None:  # type: ignore[type-arg]
         if not self.store.check([key]):
@@ -276,7 +276,7 @@ class Watch:
 
 def _is_cause(found: object, world: int) -> TypeGuard[dict[str, object]]:
     """Whether ``found`` is what a rank of ``world`` writes that gives up: who, why, and with which exit code. Anything
-    else ends nobody."""
+    else in its place ends nobody."""
     return isinstance(found, dict) and isinstance(found.get("rank"), int) and 0 <= found["rank"] < world and (
         isinstance(found.get("why"), str) and bool(found["why"])) and isinstance(found.get("code"), int)
 
