@@ -4,19 +4,26 @@ Rank 0 makes the store (or ``torchrun``'s agent has made it), every rank puts it
 all names are there. A connection to what listens at the port but never answers does not end by itself, so a thread
 beside it ends the process.
 
+Ranks on one machine meet on its loopback interface: the store listens nowhere else where MASTER_ADDR is a loopback
+address, and so does gloo, unless GLOO_SOCKET_IFNAME names another interface. Ranks on several machines say beforehand
+which of them others could not reach.
+
 A process may join more than once, one time after the other: its connections stay, and each time has keys of its own in
 the store, where those of the time before still stand.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import json
 import os
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 import torch.distributed as dist
@@ -24,11 +31,14 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
+from weft.runtime.ranks.loopback import is_loopback, listening, loopback_interface, own_name_is_loopback
+
 __all__ = ["Found", "NotJoined", "find_others"]
 
 LOOK = 0.05  # seconds between two looks at who is there
 SLACK = 1.0  # seconds that a library has beyond the limit it was given
 FAULT = 2  # exit code: what the user can mend
+INTERFACE = "GLOO_SOCKET_IFNAME"  # the variable by which gloo knows which network interface to use
 
 
 #: The connections of this process (a fork has none of its parent's), by process, address and port, and how often they
@@ -69,13 +79,20 @@ def find_others(timeout: float) -> Found:
         try:
             store, watched = _connected(host, port, rank, world, timeout, until)
             _call_roll(store, rank, world, timeout, until)
+            _require_reachable(store, world)
+        except OSError as error:
+            raise NotJoined(_cannot_listen(host, port, error.strerror or str(error))) from None
         except RuntimeError as error:
             why = f"{(str(error) or type(error).__name__).splitlines()[0]:.200}"
             if rank == 0 and isinstance(error, dist.DistNetworkError) and not _agent_has_it():
-                raise NotJoined(f"rank 0 cannot listen at {host}:{port} ({why}): give a MASTER_PORT that is free, and "
-                                "as MASTER_ADDR the address of rank 0's machine") from None
+                raise NotJoined(_cannot_listen(host, port, why)) from None
             raise NotJoined(f"{missing} ({why}): start all ranks, with one MASTER_ADDR and MASTER_PORT") from None
     return Found(store, watched, rank, world)
+
+
+def _cannot_listen(host: str, port: int, why: str) -> str:
+    return (f"rank 0 cannot listen at {host}:{port} ({why}): give a MASTER_PORT that is free, and as MASTER_ADDR the "
+            "address of rank 0's machine")
 
 
 def _number(name: str) -> int:
@@ -94,25 +111,31 @@ def _connected(host: str, port: int, rank: int, world: int, timeout: float, unti
     """Two connections to the store, as seen by this time of joining."""
     place = os.getpid(), host, port
     if place not in _MET:
-        store, watched = (_store(host, port, rank, world, datetime.timedelta(seconds=max(1e-3, left)))
-                          for left in (timeout, until - time.monotonic()))
+        # Libraries listen on all interfaces, unless they are handed what listens.
+        ours = rank == 0 and not _agent_has_it() and is_loopback(host)
+        store = _store(host, port, rank, world, timeout, listening(host, port) if ours else None)
+        watched = _store(host, port, rank, world, until - time.monotonic())
         _MET[place] = store, watched, 0
     store, watched, times = _MET[place]
     _MET[place] = store, watched, times + 1
     return PrefixStore(f"weft {times}", store), PrefixStore(f"weft {times}", watched)
 
 
-def _store(host: str, port: int, rank: int, world: int, wait: datetime.timedelta) -> Store:
+def _store(host: str, port: int, rank: int, world: int, seconds: float, listens: int | None = None) -> Store:
+    """A connection; on rank 0 to a store of its own, at the socket ``listens`` if there is one."""
+    wait = datetime.timedelta(seconds=max(1e-3, seconds))
     if _agent_has_it():
         found: Store = next(iter(rendezvous("env://", timeout=wait)))[0]
         return found
-    return TCPStore(host, port, world, is_master=rank == 0, timeout=wait, wait_for_workers=False, multi_tenant=True)
+    return TCPStore(host, port, world, is_master=rank == 0, timeout=wait, wait_for_workers=False, multi_tenant=True,
+                    master_listen_fd=listens)
 
 
 def _call_roll(store: Store, rank: int, world: int, timeout: float, until: float) -> None:
-    """Wait until all ranks have come; say which have not."""
+    """Wait until all ranks have come; say which have not. Each says where it is, and where gloo would have others look
+    for it that they cannot reach, if so."""
     roll = PrefixStore("weft roll", store)
-    roll.set(str(rank), "here")
+    roll.set(str(rank), json.dumps([_network(), None if os.environ.get(INTERFACE) else own_name_is_loopback()]))
     missing = [str(other) for other in range(world)]
     while missing := [other for other in missing if not roll.check([other])]:
         if time.monotonic() > until:
@@ -122,6 +145,31 @@ def _call_roll(store: Store, rank: int, world: int, timeout: float, until: float
         time.sleep(LOOK)
 
 
+def _require_reachable(store: Store, world: int) -> None:
+    """Where all ranks are on one machine, have gloo use its loopback interface; else refuse ranks that gloo would have
+    listen where only their own machine reaches them."""
+    roll = PrefixStore("weft roll", store)
+    said = [json.loads(roll.get(str(rank))) for rank in range(world)]
+    if len({network for network, _ in said}) == 1:
+        if said[0][0] is not None and (interface := loopback_interface()) is not None:
+            os.environ.setdefault(INTERFACE, interface)
+        return
+    for rank, (_, name) in enumerate(said):
+        if name is not None:
+            raise NotJoined(f"rank {rank}'s machine is known to itself as {name}, where ranks on other machines cannot "
+                            f"reach it: set {INTERFACE} there to the network interface between the machines, such as "
+                            "eth0 (`ip -brief address` lists them), or mend its line in /etc/hosts")
+
+
+def _network() -> str | None:
+    """What tells apart the networks that two processes see as their own machine: containers of one machine may have one
+    each. ``None`` where the system does not tell."""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.stat('/proc/self/ns/net').st_ino}"
+    return None
+
+
 @contextmanager
 def _ended_after(seconds: float, sentence: str) -> Iterator[None]:
     """End this process with ``sentence`` unless what is inside has come to an end within ``seconds``."""
@@ -129,8 +177,9 @@ def _ended_after(seconds: float, sentence: str) -> Iterator[None]:
 
     def wait() -> None:
         if not over.wait(seconds):
-            sys.stderr.write(f"weft: {sentence}\n")
-            sys.stderr.flush()
+            with contextlib.suppress(OSError, ValueError):  # nobody may be listening any more
+                sys.stderr.write(f"weft: {sentence}\n")
+                sys.stderr.flush()
             os._exit(FAULT)
 
     threading.Thread(target=wait, name="weft joining", daemon=True).start()

@@ -1,18 +1,33 @@
-"""Starting the ranks of one machine without ``torchrun``, for tests and experiments, with an end sure to come."""
+"""Starting the ranks of one machine without ``torchrun``: one way for all, with an end sure to come.
+
+Every command that starts ranks starts them here: ``weft train`` (:func:`run_ranks`), ``weft profile --ranks`` and
+``weft transports`` (:func:`launch_local`), ``weft replay --processes job`` (:mod:`weft.runtime.share.processes`), and
+experiments. What ranks are told by their environment is :func:`rank_environment`, how they end with this process
+:mod:`weft.runtime.ranks.children`. All of their traffic stays on the loopback interface.
+"""
 
 from __future__ import annotations
 
 import os
 import random
+import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from types import FrameType
 
-__all__ = ["Ended", "free_port", "launch_local"]
+from weft.runtime.ranks.children import Start, children, end
+from weft.runtime.ranks.loopback import loopback_interface
+
+__all__ = ["Ended", "free_port", "launch_local", "rank_environment", "run_ranks"]
+
+LOOK = 0.02  # seconds between two looks at the processes
+GRACE = 5.0  # seconds that ranks have to end by themselves when one has ended, or a signal has come
 
 
 @dataclass(frozen=True)
@@ -27,6 +42,15 @@ class Ended:
     late: bool
 
 
+def rank_environment(rank: int, ranks: int, port: int) -> dict[str, str]:
+    """The environment of ``rank`` of ``ranks`` on this machine, beside what this process has: who it is, where rank 0
+    listens, one thread, and the loopback interface for all that libraries send."""
+    lo = loopback_interface()
+    return {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks),
+            "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+            "OMP_NUM_THREADS": "1", **({} if lo is None else {"GLOO_SOCKET_IFNAME": lo, "NCCL_SOCKET_IFNAME": lo})}
+
+
 def launch_local(ranks: int, command: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None,
                  beside: Callable[[Sequence[subprocess.Popen[bytes]]], None] | None = None) -> list[Ended]:
     """Run ``command`` as each of ``ranks`` ranks on 127.0.0.1 and wait for all; one thread a rank.
@@ -34,36 +58,91 @@ def launch_local(ranks: int, command: Sequence[str], *, timeout: float, environm
     Whoever still runs after ``timeout`` seconds is killed. ``beside`` is called with the running processes, in rank
     order (what a test needs to kill one of them).
     """
-    begun = time.monotonic()
+    begun, port = time.monotonic(), free_port()
     with ExitStack() as files:
         written = [(files.enter_context(tempfile.TemporaryFile()), files.enter_context(tempfile.TemporaryFile()))
                    for _ in range(ranks)]
-        common = {**os.environ, "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
-                  "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1", **(environment or {})}
-        running = [subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors,
-                                    env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)})
-                   for rank, (output, errors) in enumerate(written)]
         seconds: list[float | None] = [None] * ranks
-        try:
+        with children([Start(command, {**rank_environment(rank, ranks, port), **(environment or {})}, output, errors)
+                       for rank, (output, errors) in enumerate(written)]) as running:
             if beside is not None:
                 beside(running)
             while time.monotonic() - begun < timeout and None in seconds:
-                time.sleep(0.02)
+                time.sleep(LOOK)
                 for rank, process in enumerate(running):
                     if seconds[rank] is None and process.poll() is not None:
                         seconds[rank] = time.monotonic() - begun
-        finally:
-            for process in running:
-                if process.poll() is None:
-                    process.kill()
         ended = []
-        for process, (output, errors), end in zip(running, written, seconds, strict=True):
-            code = process.wait()
+        for process, (output, errors), took in zip(running, written, seconds, strict=True):
             output.seek(0)
             errors.seek(0)
-            ended.append(Ended(code, output.read().decode(errors="replace"), errors.read().decode(errors="replace"),
-                               time.monotonic() - begun if end is None else end, late=end is None))
+            ended.append(Ended(process.returncode, output.read().decode(errors="replace"),
+                               errors.read().decode(errors="replace"),
+                               time.monotonic() - begun if took is None else took, late=took is None))
         return ended
+
+
+def run_ranks(ranks: int, command: Sequence[str], patient: bool = False) -> int:
+    """Run ``command`` as each of ``ranks`` ranks of this machine, with this process's output; the worst exit code of
+    those that end by themselves, as a shell says it (128 and the signal's number).
+
+    Ctrl-C, SIGTERM and SIGHUP are handed on to the ranks. When one rank ends with an error, or a signal has come, the
+    others have :data:`GRACE` seconds; ``patient``: after a signal as long as they take.
+    """
+    port = free_port()
+    with _heard() as heard, children([Start(command, rank_environment(rank, ranks, port)) for rank in range(ranks)]
+                                     ) as running:
+        until = float("inf")
+        while any(process.poll() is None for process in running) and time.monotonic() < until:
+            came = len(heard)
+            for number in heard[:came]:
+                _hand_on(running, number)
+            del heard[:came]
+            if until == float("inf") and ((came and not patient) or any(process.poll() for process in running)):
+                until = time.monotonic() + GRACE
+            time.sleep(LOOK)
+        codes = [process.returncode for process in running if process.returncode is not None]
+        late = len(codes) < len(running)
+    worst = max((code if code >= 0 else 128 - code for code in codes), default=0)
+    return worst or (128 + signal.SIGKILL if late else 0)
+
+
+def _hand_on(running: Sequence[subprocess.Popen[bytes]], number: int) -> None:
+    """A terminal that has closed is no reason to look for another answer than to SIGTERM."""
+    for process in running:
+        process.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
+
+
+@contextmanager
+def _heard() -> Iterator[list[int]]:
+    """The signals that come inside, in their order, in place of what they would do. In the main thread only; those that
+    are ignored stay so (``nohup``)."""
+    found: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield found
+        return
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        found.append(number)
+
+    before = {number: handler for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+              if (handler := signal.getsignal(number)) is not signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, hear)
+    try:
+        yield found
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def end_all_if_one_fails(running: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Wait for all of ``running``; once one has failed, end the others. For :func:`launch_local`'s ``beside``."""
+    while any(process.poll() is None for process in running):
+        if any(process.poll() for process in running):
+            for process in running:
+                end(process)
+        time.sleep(LOOK)
 
 
 #: Below the ports that systems give to connections, which would take one between its choice and its use.

@@ -20,7 +20,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from weft.runtime.ranks.allocator import keep_freed_memory
 from weft.runtime.ranks.health import RunError
 from weft.runtime.ranks.joining import NotJoined, find_others
-from weft.runtime.ranks.watch import Activity, Watch
+from weft.runtime.ranks.watch import CLOSED, Activity, Watch, output_is_closed
 
 __all__ = ["Session", "SessionError", "join"]
 
@@ -237,6 +237,8 @@ def _told(watch: Watch) -> Iterator[None]:
     try:
         yield
     except ConnectionError as error:
+        if isinstance(error, BrokenPipeError) and output_is_closed():
+            watch.give_up(f"whoever read its output has ended, while {watch.text}", CLOSED)
         watch.give_up(f"{error} while {watch.text}")
     except SessionError as error:
         watch.give_up(str(error), code=2)

@@ -12,25 +12,28 @@ second thread, which does not use it, ends the rank when the first has not come 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import select
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeGuard
 
 from torch.distributed.distributed_c10d import Store
 
-__all__ = ["Activity", "Unwatched", "Watch"]
+__all__ = ["CLOSED", "Activity", "Unwatched", "Watch", "output_is_closed"]
 
 BEAT = 0.2  # seconds between two looks of the watching thread
 SILENCE = 3.0  # a rank whose last word is this old counts as gone
 LEAVING = 0.005  # seconds between two looks of a rank that leaves for the others
 GRACE = 1.0  # seconds from losing the store to giving up: rank 0 may just have finished a little earlier
 JOINING = 15.0  # seconds that ranks which have all come may take to connect, on a machine that is busy
+CLOSED = 128 + signal.SIGPIPE  # exit code where nobody reads the output any more, as shells know it
 LOADING = 120.0  # seconds that anything may take until work begins: importing, building a model
 
 
@@ -177,12 +180,12 @@ class Watch:
             cause = {"rank": self.rank, "why": why, "code": code}
             self._tell("given up", cause)
             self._say(f"weft: rank {self.rank}: {why}")
-        else:
+        elif cause["code"] != CLOSED:  # whoever cuts off the output of one rank knows why all end
             self._say(f"weft: rank {self.rank}: stopped while {self.text}, because rank {cause['rank']} gave up: "
                       f"{cause['why']}")
         if self.rank == 0:
             time.sleep(5 * BEAT)  # it may hold the store: let the others read it
-        os._exit(int(str(cause["code"])))
+        os._exit(_failed(cause["code"]))
 
     def _look(self) -> None:
         while not self._over.is_set():
@@ -289,7 +292,7 @@ class Watch:
             found = self._read("given up")
         except RuntimeError:
             return None
-        return found if isinstance(found, dict) else None
+        return found if _is_cause(found, self.world) and found["rank"] != self.rank else None
 
     def _word(self, rank: int) -> Word | None:
         """The last word of ``rank``."""
@@ -297,8 +300,12 @@ class Watch:
         return Word(*found) if isinstance(found, list) else None
 
     def _read(self, key: str) -> list | dict | None:  # type: ignore[type-arg]
-        value = json.loads(self.store.get(key)) if self.store.check([key]) else None
-        return value if isinstance(value, (list, dict)) else None
+        if not self.store.check([key]):
+            return None
+        with contextlib.suppress(ValueError):  # whatever reaches the store may write there: no word of a rank's
+            value = json.loads(self.store.get(key))
+            return value if isinstance(value, (list, dict)) else None
+        return None
 
     def _tell(self, key: str, value: object) -> None:
         try:
@@ -308,8 +315,31 @@ class Watch:
 
     @staticmethod
     def _say(sentence: str) -> None:
-        sys.stderr.write(sentence + "\n")
-        sys.stderr.flush()
+        with contextlib.suppress(OSError, ValueError):  # whoever read it may have ended
+            sys.stderr.write(sentence + "\n")
+            sys.stderr.flush()
+
+
+def _is_cause(found: object, world: int) -> TypeGuard[dict[str, object]]:
+    """Whether ``found`` is what a rank of ``world`` writes that gives up: who, why, and with which exit code. Anything
+    else in its place ends nobody."""
+    return isinstance(found, dict) and isinstance(found.get("rank"), int) and 0 <= found["rank"] < world and (
+        isinstance(found.get("why"), str) and bool(found["why"])) and isinstance(found.get("code"), int)
+
+
+def _failed(code: object) -> int:
+    """An exit code that says that the run failed: a rank that gives up has not come to its end, whatever it is told."""
+    return code if isinstance(code, int) and 0 < code < 256 else 1
+
+
+def output_is_closed() -> bool:
+    """Whether whoever read this process's standard output has ended (``| head``)."""
+    poll = select.poll()
+    try:
+        poll.register(sys.stdout.fileno(), 0)
+    except (OSError, ValueError):  # a stream that is no file
+        return False
+    return any(events & select.POLLERR for _, events in poll.poll(0))
 
 
 class Unwatched:

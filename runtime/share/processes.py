@@ -9,13 +9,11 @@ A process that is stopped and not ended (SIGSTOP) is ended after half of the tim
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +24,9 @@ from types import FrameType
 from typing import NoReturn
 
 from weft.runtime.plan.plan import Plan
-from weft.runtime.ranks.launch import free_port
+from weft.runtime.ranks.children import Start, children
+from weft.runtime.ranks.launch import free_port, rank_environment
+from weft.runtime.ranks.leftovers import shared_folder
 from weft.runtime.replay.options import ReplayError, seconds_in_unit
 from weft.runtime.share.job_plans import JobPlan
 from weft.runtime.share.replay import SharedOptions, checked_shared, losses_path, result_path, turns_of
@@ -41,8 +41,7 @@ _WITHIN = 0.5
 #: Seconds that the processes of a job have to say what they were at, once one of them was killed.
 _REST = 3.0
 _ERRORS = 2  # standard error: what jobs print is not this process's output
-_SHARED_MEMORY = Path("/dev/shm")
-_PDEATHSIG = 1  # of prctl(2): the signal that a process gets when the one that started it ends
+_TURNS = "weft-turns"  # what the names of folders of turns begin with
 
 
 @dataclass(frozen=True)
@@ -71,9 +70,7 @@ def replay_in_processes(plan_path: str | os.PathLike[str], options: SharedOption
     if options.job is not None or options.turns is not None:
         raise ReplayError("--job and --turns are for one job that is started by itself, not with --processes job")
     plan, jobs = checked_shared(name, options)
-    where = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
-    with _stopped_by_signals(), tempfile.TemporaryDirectory(prefix="weft-turns-", dir=where) as made:
-        folder = Path(made)
+    with _stopped_by_signals(), shared_folder(_TURNS) as folder:
         with _workers(name, jobs, options, folder) as workers:
             if beside is not None:
                 beside(workers, folder)
@@ -88,24 +85,18 @@ def replay_in_processes(plan_path: str | os.PathLike[str], options: SharedOption
 @contextmanager
 def _workers(name: str, jobs: Sequence[JobPlan], options: SharedOptions, folder: Path) -> Iterator[list[Worker]]:
     """The processes of all jobs; none is left behind."""
-    started: list[Worker] = []
+    places, starts = [], []
     ports: set[int] = set()
-    try:
-        for job in jobs:
-            while (port := free_port()) in ports:
-                pass
-            ports.add(port)
-            for number, rank in enumerate(job.ranks):
-                started.append(Worker(job.name, number, rank, subprocess.Popen(
-                    _command(name, job.name, replace(options, turns=folder)), stdin=subprocess.DEVNULL,
-                    stdout=_ERRORS, env=_environment(job, number, port), preexec_fn=_ends_with_parent())))
-        yield started
-    finally:
-        for worker in started:
-            if worker.process.poll() is None:
-                worker.process.kill()
-        for worker in started:
-            worker.process.wait()
+    for job in jobs:
+        while (port := free_port()) in ports:
+            pass
+        ports.add(port)
+        for number, rank in enumerate(job.ranks):
+            places.append((job.name, number, rank))
+            starts.append(Start(_command(name, job.name, replace(options, turns=folder)),
+                                rank_environment(number, len(job.ranks), port), stdout=_ERRORS))
+    with children(starts, [folder]) as running:
+        yield [Worker(*place, process) for place, process in zip(places, running, strict=True)]
 
 
 @contextmanager
@@ -238,17 +229,3 @@ def _command(name: str, job: str, options: SharedOptions) -> list[str]:
         found += ["--checkpoint-every", str(options.checkpoint_every)]
     return found + [option for option, given in (("--resume", options.resume), ("--allow-unsplit",
                     options.allow_unsplit), ("--allow-other-model", options.allow_other_model)) if given]
-
-
-def _environment(job: JobPlan, number: int, port: int) -> dict[str, str]:
-    world = str(len(job.ranks))
-    return {"OMP_NUM_THREADS": "1", **os.environ, "RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": world,
-            "LOCAL_WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-
-
-def _ends_with_parent() -> Callable[[], None] | None:
-    """What has a process that is started end with this one, where the system can do that."""
-    if sys.platform != "linux":
-        return None
-    library = ctypes.CDLL(None)
-    return lambda: library.prctl(_PDEATHSIG, signal.SIGKILL)

@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from tests.support.paths import ROOT
-from weft.runtime.ranks.launch import Ended, free_port
+from weft.runtime.ranks.children import end_with_parent
+from weft.runtime.ranks.launch import Ended, free_port, rank_environment
 
 __all__ = ["launch_forked"]
 
@@ -42,8 +43,9 @@ def launch_forked(ranks: int, command: Sequence[str], *, timeout: float,
     python, option, module, *arguments = command
     assert (python, option) == (sys.executable, "-m")
     with tempfile.TemporaryDirectory() as folder:
-        variables = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
-                     "MASTER_PORT": str(free_port()), **(environment or {})}
+        own = rank_environment(0, ranks, free_port())
+        variables = {**{name: value for name, value in own.items() if os.environ.get(name) != value},
+                     **(environment or {})}
         nursery = _nursery()
         assert nursery.stdin is not None and nursery.stdout is not None
         nursery.stdin.write(json.dumps([ranks, module, arguments, variables, timeout, folder]) + "\n")
@@ -102,8 +104,10 @@ def _raise(ranks: int, module: str, arguments: list[str], variables: dict[str, s
 def _fork(rank: int, module: str, arguments: list[str], variables: dict[str, str], folder: str) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
+    nursery = os.getpid()
     process = os.fork()
     if not process:
+        end_with_parent(nursery)
         _be(rank, module, arguments, variables, folder)
     return process
 

@@ -148,7 +148,8 @@ def train(setup: str | None = None, *, example: str | None = None, gpus: int | N
     """
     from weft.app.pipeline.planning.spec import load_machine_spec
     from weft.app.train.setup import require_setup
-    from weft.app.train.train import TrainOptions, launch_ranks, rank_command, train_rank
+    from weft.app.train.train import TrainOptions, rank_command, train_rank
+    from weft.runtime.ranks.launch import run_ranks
 
     options = TrainOptions(setup, example, steps, micro_batches, schedule, memory, time_limit, timeout, figure, spec,
                            as_json, checkpoint, every)
@@ -162,7 +163,7 @@ def train(setup: str | None = None, *, example: str | None = None, gpus: int | N
     words = [*([setup] if setup is not None else []),
              *(word for option, value in given.items() if value is not None for word in (option, str(value))),
              *(["--json"] if as_json else [])]
-    return launch_ranks(2 if gpus is None else gpus, rank_command(words), patient=checkpoint is not None)
+    return run_ranks(2 if gpus is None else gpus, rank_command(words), patient=checkpoint is not None)
 
 
 def transports(*, gpus: int = 2, sizes: Sequence[int] | None = None) -> Transports:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import select
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
-__all__ = ["Processes", "beginning"]
+from weft.runtime.ranks.leftovers import beginning
+
+__all__ = ["Processes"]
 
 
 class Processes:
@@ -42,12 +43,3 @@ class Processes:
         poll = select.poll()
         poll.register(handle, select.POLLIN)
         return lambda: not poll.poll(0)
-
-
-def beginning(number: int) -> str | None:
-    """When the process of this number began, in the system's ticks; ``None`` if it has ended."""
-    try:
-        said = Path(f"/proc/{number}/stat").read_bytes().rpartition(b")")[2].split()  # the name may hold anything
-    except OSError:
-        return None
-    return None if said[0] in (b"Z", b"X") else said[19].decode()

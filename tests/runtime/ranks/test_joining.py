@@ -6,6 +6,7 @@ one (or rank 0) does what the fault says at that moment.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -17,14 +18,16 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
 from tests.support.checkpoints import a_plan, training
+from tests.support.paths import ROOT
 from tests.support.ranks import launch_forked
 from weft.runtime.checkpoint import checkpoint
 from weft.runtime.checkpoint.checkpoint import Checkpoints
-from weft.runtime.ranks import session, watch
-from weft.runtime.ranks.launch import Ended, free_port
+from weft.runtime.ranks import joining, loopback, session, watch
+from weft.runtime.ranks.launch import Ended, free_port, launch_local
 from weft.runtime.ranks.session import SessionError, join
 
 RANKS, TIMEOUT = 3, 4.0
@@ -182,3 +185,63 @@ if __name__ == "__main__":
     if "WEFT_RANK" in os.environ:
         os.environ["RANK"] = os.environ["WEFT_RANK"]
     rank_main()
+
+
+LISTEN = """
+import os
+from pathlib import Path
+from weft.runtime.ranks.session import join
+with join(20.0) as joined:
+    joined.barrier("to look")
+    own = {os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")
+           if os.path.islink(f"/proc/self/fd/{name}")}
+    for kind in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{kind}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in own:
+                print(kind, fields[1].partition(":")[0])
+    joined.barrier("to end")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_ranks_of_one_machine_listen_on_its_loopback_interface_only() -> None:
+    """The store listened on all interfaces, and gloo on that of the machine's name."""
+    ends = launch_local(2, [sys.executable, "-c", LISTEN], timeout=LATE,
+                        environment={"PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": ""})
+    assert [end.code for end in ends] == [0, 0], ends
+    heard = [line for end in ends for line in end.output.splitlines() if line.startswith("tcp")]
+    assert len(heard) >= 3 and set(heard) == {"tcp 0100007F"}  # the store, and gloo of each rank
+
+
+@pytest.mark.parametrize(("networks", "names", "says"), [
+    (("a", "a"), ("one (127.0.1.1)", "one (127.0.1.1)"), None),
+    (("a", "b"), (None, None), None),
+    (("a", "b"), (None, "two (127.0.1.1)"), r"rank 1's machine is known to itself as two \(127.0.1.1\), where ranks on "
+     "other machines cannot reach it: set GLOO_SOCKET_IFNAME there to the network interface between the machines"),
+])
+def test_a_machine_whose_name_is_a_loopback_address_is_named_with_the_variable_to_set(
+        networks: tuple[str, ...], names: tuple[str | None, ...], says: str | None, monkeypatch: pytest.MonkeyPatch
+        ) -> None:
+    monkeypatch.delenv(joining.INTERFACE, raising=False)
+    store = HashStore()
+    for rank, said in enumerate(zip(networks, names, strict=True)):
+        PrefixStore("weft roll", store).set(str(rank), json.dumps(said))
+    if says is None:
+        joining._require_reachable(store, 2)
+        assert (joining.INTERFACE in os.environ) == (networks == ("a", "a"))
+        os.environ.pop(joining.INTERFACE, None)
+    else:
+        with pytest.raises(joining.NotJoined, match=says):
+            joining._require_reachable(store, 2)
+
+
+@pytest.mark.parametrize(("address", "said"), [("127.0.1.1", "here (127.0.1.1)"), (None, "here (no address at which"),
+                                               ("0.0.0.0", None)])
+def test_what_this_machine_s_own_name_stands_for(address: str | None, said: str | None,
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "here")
+    found = [] if address is None else [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (address, 0))]
+    monkeypatch.setattr(loopback, "_addresses", lambda name: found)
+    name = loopback.own_name_is_loopback()
+    assert name is None if said is None else name is not None and name.startswith(said)

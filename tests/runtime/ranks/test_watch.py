@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -197,3 +199,44 @@ def test_an_interrupt_that_comes_to_the_main_thread_is_told_too(
     with pytest.raises(SystemExit, match="130"), _told(watch):
         raise KeyboardInterrupt
     assert "weft: rank 1: stopped by SIGINT while planning" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("word", "code"), [
+    ({"rank": 0, "why": "stopped", "code": 0}, 1), ({"rank": 0, "why": "stopped", "code": 256}, 1),
+    ({"rank": 0, "why": "stopped", "code": -256}, 1), ({"rank": 0, "why": "stopped", "code": 2}, 2),
+    ({"rank": 0, "why": "", "code": 2}, None), ({"rank": 7, "why": "stopped", "code": 2}, None),
+    ({"rank": 1, "why": "it was me", "code": 2}, None), ({"why": "stopped", "code": 2}, None),
+    ({"rank": 0, "why": "stopped"}, None), ([0], None), (0, None), ("not JSON", None),
+])
+def test_no_word_in_the_store_ends_a_rank_as_if_all_were_well(
+        word: object, code: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One key with code 0 ended a training with exit code 0. Only a rank's own word ends others, and as a failure."""
+    def leave(ended: int) -> None:
+        raise SystemExit(ended)
+
+    monkeypatch.setattr(os, "_exit", leave)
+    store = HashStore()
+    store.set("given up", word if isinstance(word, str) else json.dumps(word))
+    watch = Watch(store, 1, 2, 10.0)
+    if code is None:
+        assert watch._given_up() is None
+    else:
+        with pytest.raises(SystemExit, match=f"^{code}$"):
+            watch.give_up("")
+
+
+def test_a_rank_ends_though_nobody_reads_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``2>&1 | head``: the sentence failed, and the rank, and all others, went on for good."""
+    def leave(code: int) -> None:
+        raise SystemExit(code)
+
+    reading, writing = os.pipe()
+    os.close(reading)
+    monkeypatch.setattr(os, "_exit", leave)
+    with os.fdopen(writing, "w", closefd=True) as closed:
+        monkeypatch.setattr(sys, "stderr", closed)
+        with pytest.raises(SystemExit, match="^3$"):
+            Watch(HashStore(), 1, 2, 10.0).give_up("no reason", 3)
+        monkeypatch.undo()
+        with contextlib.suppress(BrokenPipeError):
+            closed.close()

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -44,11 +43,11 @@ def profile_together(stages: str, ranks: int, *, repeats: int, device: str) -> M
     rank fails.
     """
     from weft.runtime.measure.stage_costs import load_stage_costs
-    from weft.runtime.ranks.launch import launch_local
+    from weft.runtime.ranks.launch import end_all_if_one_fails, launch_local
 
     with tempfile.TemporaryDirectory() as folder:
         ended = launch_local(ranks, [sys.executable, "-m", __name__, stages, folder, device, str(repeats)],
-                             timeout=WEEK, beside=_end_all_if_one_fails)
+                             timeout=WEEK, beside=end_all_if_one_fails)
         failed = {rank: end for rank, end in enumerate(ended) if end.code > 0}  # the others were killed for it
         for rank, end in sorted(failed.items(), key=lambda item: item[1].code != MISTAKE):
             said = end.errors.splitlines()[-1] if end.errors else f"it ended with code {end.code}"
@@ -58,14 +57,6 @@ def profile_together(stages: str, ranks: int, *, repeats: int, device: str) -> M
         found = [load_stage_costs(Path(folder) / f"{rank}.json") for rank in range(ranks)]
     together = _combined(found)
     return replace(together, device=f"{together.device}, {ranks} at once")
-
-
-def _end_all_if_one_fails(running: Sequence[subprocess.Popen[bytes]]) -> None:
-    while any(process.poll() is None for process in running):
-        if any(process.poll() for process in running):
-            for process in running:
-                process.kill()
-        time.sleep(LOOK)
 
 
 def _combined(found: Sequence[MeasuredStages]) -> MeasuredStages:

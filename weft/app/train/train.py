@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,12 +20,10 @@ from weft.app.train.saving import Saving
 from weft.app.train.setup import Setup, example_setup, setup_of
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.interface.fitting import misfit
-from weft.runtime.ranks.launch import free_port
 
-__all__ = ["TrainOptions", "launch_ranks", "train_rank"]
+__all__ = ["TrainOptions", "rank_command", "train_rank"]
 
 MICRO_BATCHES = 4  # where neither the setup nor the user says
-GRACE = 5.0  # seconds that ranks have to end by themselves when one has ended
 
 
 class TrainOptions(NamedTuple):
@@ -59,7 +56,7 @@ def train_rank(options: TrainOptions, on_line: Callable[[str], object]) -> int:
         time.sleep(1)  # let rank 0 speak
         raise SystemExit(2) from None
     with make_pipeline(setup.module, setup.args, setup.kwargs, _options(setup, options)) as pipe:
-        heard = on_line if pipe.rank == 0 and not options.as_json else _nobody
+        heard = _saved_if_unheard(pipe, options, on_line) if pipe.rank == 0 and not options.as_json else _nobody
         optimizer = _optimizer(setup, pipe)
         saving = Saving(pipe, optimizer, options.checkpoint, options.every, heard)
         losses = []
@@ -114,37 +111,25 @@ class Feeds(Protocol):
         """Whether it reads this argument."""
 
 
+def _saved_if_unheard(pipe: Pipeline, options: TrainOptions, on_line: Callable[[str], object]
+                      ) -> Callable[[str], object]:
+    """``on_line``; where nobody reads standard output any more and there is somewhere to save to, training ends as by a
+    signal, with a checkpoint."""
+    if options.checkpoint is None:
+        return on_line
+
+    def hear(line: str) -> None:
+        try:
+            on_line(line)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            pipe.session.watch.asked = signal.SIGPIPE
+
+    return hear
+
+
 def _nobody(line: str) -> None:
     """Hears nothing."""
-
-
-def launch_ranks(ranks: int, command: Sequence[str], patient: bool = False) -> int:
-    """Run ``command`` as each of ``ranks`` ranks of this machine; the worst of their exit codes. When one ends with an
-    error, the others have :data:`GRACE` seconds. ``patient``: Ctrl-C and SIGTERM are handed to the ranks, which end by
-    themselves."""
-    common = {**os.environ, "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
-              "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
-    # In a group of their own: else a terminal's Ctrl-C would come to them twice.
-    running = [subprocess.Popen(command, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                                process_group=0 if patient else None) for rank in range(ranks)]
-
-    def hand_on(number: int, frame: object) -> None:
-        for process in running:
-            process.send_signal(number)
-
-    for number in (signal.SIGINT, signal.SIGTERM) if patient else ():
-        signal.signal(number, hand_on)
-    until = float("inf")
-    try:
-        while any(process.poll() is None for process in running) and time.monotonic() < until:
-            if until == float("inf") and any(process.poll() for process in running):
-                until = time.monotonic() + GRACE
-            time.sleep(0.02)
-    finally:
-        for process in running:
-            if process.poll() is None:
-                process.kill()
-    return max((abs(process.wait()) for process in running), default=0)
 
 
 def _setup(options: TrainOptions) -> Setup:

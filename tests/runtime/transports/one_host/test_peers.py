@@ -7,7 +7,8 @@ import subprocess
 
 import pytest
 
-from weft.runtime.transports.one_host.peers import Processes, beginning
+from weft.runtime.ranks.leftovers import beginning
+from weft.runtime.transports.one_host.peers import Processes
 
 
 @pytest.mark.parametrize("has_handles", [True, False])

@@ -19,9 +19,9 @@ from torch import nn
 from tests.support.paths import ROOT
 from weft.app.train.examples import EXAMPLES
 from weft.app.train.setup import Setup, example_setup, setup_of
-from weft.app.train.train import launch_ranks
 from weft.cli.main import main
 from weft.runtime.captured.captured import CaptureError
+from weft.runtime.ranks.launch import run_ranks
 
 SCRIPT = """
 import torch
@@ -129,8 +129,8 @@ def test_what_a_setup_gives_is_looked_at(script: str) -> None:
 
 def test_ranks_end_with_the_worst_exit_code() -> None:
     ranks = "import os, sys; sys.exit(int(os.environ['RANK']) * 2)"
-    assert launch_ranks(2, [sys.executable, "-c", ranks]) == 2
-    assert launch_ranks(2, [sys.executable, "-c", "pass"]) == 0
+    assert run_ranks(2, [sys.executable, "-c", ranks]) == 2
+    assert run_ranks(2, [sys.executable, "-c", "pass"]) == 0
 
 
 def test_the_command_needs_one_thing_to_train(capsys: pytest.CaptureFixture[str]) -> None:
@@ -171,3 +171,19 @@ def test_a_signal_ends_training_with_a_checkpoint_from_which_it_goes_on(script: 
         optimizer.step()
         wanted.append(loss.item())
     assert losses == pytest.approx(wanted, rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("saves", [False, True])
+def test_training_ends_where_nobody_reads_its_output_any_more(script: str, tmp_path: Path, saves: bool) -> None:
+    """As ``weft train ... 2>&1 | head -2``; what was trained is saved where there is a folder for it."""
+    words = ["--checkpoint", str(tmp_path / "saved")] if saves else []
+    command = [sys.executable, "-m", "weft", "train", f"{script}:endless", "--schedule", "1f1b", "--steps", "1000000",
+               *words]
+    running = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
+    assert running.stdout is not None
+    assert next(line for line in running.stdout if line.startswith("step 2 "))
+    running.stdout.close()
+    assert running.wait(120) == 128 + signal.SIGPIPE
+    assert len(list((tmp_path / "saved").glob("step-*"))) == int(saves)
