@@ -34,7 +34,7 @@ def _run(options: argparse.Namespace) -> int:
 
 COMMAND = Command(
     name="fit",
-    summary="turn measured timelines into corrected costs",
+    summary="correct planned costs by measured timelines",
     paragraphs=(
         "PLAN is the plan or schedule that ran, each TIMELINE what `weft replay --timeline` wrote of a run. Told are "
         "every block's planned duration and the median of the measured ones, with their spread, and the transfers "

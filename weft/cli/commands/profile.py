@@ -83,7 +83,7 @@ def _file_of(stages: str | None) -> str | None:
 
 COMMAND = Command(
     name="profile",
-    summary="time operators or stages on this machine, and measure their memory",
+    summary="time operators or stages on this machine",
     paragraphs=(
         "MODEL is what torch.export.save wrote: each distinct operator of it is run alone on random tensors, never "
         "the model. One that would not fit is skipped and its time filled in; the result says of each figure whether "

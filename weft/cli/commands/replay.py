@@ -159,7 +159,7 @@ def _run_alone(options: argparse.Namespace) -> int:
 
 COMMAND = Command(
     name="replay",
-    summary="run a plan on real processes, one a device",
+    summary="run a plan on real processes, one per device",
     paragraphs=(
         "Starts on every rank under torchrun: gloo on CPUs, NCCL on GPUs. With --emulate every block sleeps "
         "for its planned duration; with --stages it runs modules of yours: a function that returns this "

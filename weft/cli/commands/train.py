@@ -57,7 +57,7 @@ def _told(line: str) -> None:
 
 COMMAND = Command(
     name="train",
-    summary="train a model of yours as a pipeline",
+    summary="train a PyTorch model of yours as a pipeline",
     paragraphs=(
         "Captures the model, measures it, cuts it into stages, searches for a schedule and trains: one process a rank, "
         "started here, or by torchrun. The function gives a mapping with module, args (an example batch), loss, "

@@ -29,7 +29,7 @@ def _run(options: argparse.Namespace) -> int:
 
 COMMAND = Command(
     name="transports",
-    summary="check which transports carry tensors between ranks of this machine, and how fast",
+    summary="test what carries tensors between ranks of this machine",
     paragraphs=(
         "Two ranks are started here, and known tensors of several types, sizes and shapes go from one to the other "
         "through every transport that `weft replay --transport` takes: through sockets, shared memory, and between "
