@@ -18,13 +18,13 @@ from weft.models.spec.base import Section, refuse
 from weft.models.spec.families import FAMILIES, FamilyModel
 from weft.models.spec.fields import (
     Bandwidth,
-    Bytes,
     BytesEach,
     Cut,
     DeviceEach,
     Layout,
     Lengths,
     Name,
+    Reserve,
     Seconds,
     SpeedEach,
 )
@@ -54,13 +54,21 @@ _LEAST_CHUNKS = {"chain": 1, "v": 2, "loop": 2, "wave": 3}
 MAX_CHUNKS = 8
 
 
+def _memory_or_device(schema: dict[str, Any]) -> None:
+    """What each GPU has need not be said where its device is."""
+    schema["required"].remove("memory")
+    schema["anyOf"] = [{"required": ["memory"]}, {"required": ["device"]}]
+
+
 class Cluster(Section):
     """The GPUs and what joins them."""
 
+    model_config = ConfigDict(json_schema_extra=_memory_or_device)
+
     gpus: int = Field(ge=1, le=MAX_GPUS, description="Number of GPUs.", examples=[4])
     memory: BytesEach = Field(description="Memory of each GPU (bytes, or text with a unit), or a list with one entry "
-                              "for each.", examples=["32 GiB", ["32 GiB", "32 GiB", "16 GiB", "16 GiB"]])
-    reserve: Bytes = Field(
+                              "for each. Default: what CUDA reports of device.", examples=["32 GiB", ["32 GiB", "32 GiB", "16 GiB", "16 GiB"]])
+    reserve: Reserve = Field(
         default=1024**3, description="Kept free on every GPU for the framework: CUDA context, communication buffers, "
         "fragmentation. Default 1 GiB.", examples=["1 GiB"])
     links: Literal["nvlink-v100", "network-v100"] | None = Field(
@@ -94,6 +102,19 @@ class Cluster(Section):
         default=None, description="Bandwidth of copies between each GPU and the host's memory, both ways at once "
         "(bytes per second, or text with a unit). With it, placement.memory: decide may offload activations.",
         examples=["12 GB/s"])
+
+    @model_validator(mode="before")
+    @classmethod
+    def _memory_of_device(cls, values: Any) -> Any:
+        """GPUs whose kind is known have the memory of that kind."""
+        if not isinstance(values, dict) or "memory" in values or not values.get("device"):
+            return values
+        named = values["device"] if isinstance(values["device"], list) else [values["device"]]
+        if "cpu" in named:  # one has as much as was built in
+            return values
+        if not all(isinstance(name, str) and name in DEVICES for name in named):
+            return {**values, "memory": "1 B"}  # device is at fault, which its own check says
+        return {**values, "memory": [DEVICES[name].memory for name in named]}
 
     @model_validator(mode="after")
     def _check(self) -> Cluster:
@@ -152,24 +173,52 @@ class Cluster(Section):
         return set(self.kinds) == {(self.devices[0], 1.0)}
 
 
+def _counted_otherwise(schema: dict[str, Any]) -> None:
+    """How many micro-batches there are need not be said where their batch is, or each one's length."""
+    schema["required"].remove("micro_batches")
+    schema["anyOf"] = [{"required": [name]} for name in ("micro_batches", "global_batch_size", "lengths")
+                       if name in schema["properties"]]
+
+
 class _Run(Section):
     micro_batches: int = Field(ge=1, le=MAX_MICRO_BATCHES, description="Micro-batches in one step.", examples=[16])
     micro_batch_size: int = Field(default=1, ge=1, le=MAX_BATCH, description="Sequences in one micro-batch. Default 1.")
+    global_batch_size: int | None = Field(
+        default=None, ge=1, le=MAX_BATCH * MAX_MICRO_BATCHES, description="Sequences in one step, in place of "
+        "micro_batches: so many times micro_batch_size. With several replicas of the whole pipeline give the share of "
+        "one.", examples=[256])
     parameter_bytes: int = Field(
         default=2, ge=1, le=16, description="Bytes of one parameter as the layers compute with it. Default 2 (fp16 "
         "or bf16).")
 
 
-def _counted_by_lengths(schema: dict[str, Any]) -> None:
-    """How many micro-batches there are need not be said where each one's length is."""
-    schema["required"].remove("micro_batches")
-    schema["anyOf"] = [{"required": ["micro_batches"]}, {"required": ["lengths"]}]
+    model_config = ConfigDict(json_schema_extra=_counted_otherwise)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _count_batch(cls, values: Any) -> Any:
+        """A batch of a whole step says how many micro-batches there are; from here on these are said."""
+        if not isinstance(values, dict):
+            return values
+        batch, size, count = (values.get(name, default) for name, default in (
+            ("global_batch_size", None), ("micro_batch_size", 1), ("micro_batches", None)))
+        if not all(type(value) is int and value > 0 for value in (batch, size)):
+            return values  # left out, or at fault, which the entry's own check says
+        if "lengths" in values:
+            refuse("lengths says how many micro-batches there are; leave global_batch_size out")
+        if "micro_batches" in values and batch != (count * size if type(count) is int else batch):
+            refuse(f"global_batch_size is {batch}, but {count} micro-batches of {size} are {count * size}; leave one "
+                   "of them out")
+        if batch % size:
+            near = [f"{some}" for some in (batch // size * size, (batch // size + 1) * size) if some]
+            refuse(f"global_batch_size is {batch}, which is no whole number of micro-batches of {size} "
+                   f"(micro_batch_size); make it {' or '.join(near)}")
+        rest = {name: value for name, value in values.items() if name != "global_batch_size"}
+        return {"micro_batches": batch // size, **rest}
 
 
 class Training(_Run):
     """One training step: forward and backward of every micro-batch, then the optimizer."""
-
-    model_config = ConfigDict(json_schema_extra=_counted_by_lengths)
 
     recompute: bool = Field(
         default=False, description="Keep only each layer's input and run its forward again in the backward (for a "
@@ -309,7 +358,8 @@ class Placement(Section):
 class Spec(Section):
     """A model, a cluster and what to run on it: everything a schedule search needs to know."""
 
-    name: Name = Field(description="Name of the problem, for tables and pictures.", examples=["GPT-1.3B on 4 V100"])
+    name: Name = Field(default="model", description="Name of the problem, for tables and pictures. Default: the file's, "
+                       "without its ending.", examples=["GPT-1.3B on 4 V100"])
     model: Annotated[Annotated[FamilyModel, Tag(FAMILY)] | Annotated[ExplicitModel, Tag(EXPLICIT)]
                      | Annotated[ConfigModel, Tag(CONFIG)] | Annotated[GraphModel, Tag(GRAPH)],
                      Discriminator(kind_of_section)] = Field(

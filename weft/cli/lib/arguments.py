@@ -17,7 +17,7 @@ from weft.solver.objectives import OBJECTIVES
 _LONG, _WORKERS, _MICRO_BATCHES, _MANY = 1e9, 256, 2_000_000, 10**15
 
 __all__ = ["add_allowed", "add_floor", "add_kinds", "add_objective", "add_repeatable", "add_schedule", "add_search",
-           "add_spec", "byte_size", "count", "counts", "job_ratio", "micro_batches", "micro_batches_of_any",
+           "add_spec", "byte_size", "count", "counts", "job_ratio", "memory", "micro_batches", "micro_batches_of_any",
            "natural", "positive", "search_options", "share", "texts", "workers"]
 
 Value = TypeVar("Value")
@@ -176,13 +176,24 @@ def counts(text: str) -> list[int]:
 
 
 def byte_size(text: str) -> int:
-    """An amount of memory, such as 16GiB, in bytes."""
+    """A size, such as 64MiB, in bytes; 0 or more."""
     from weft.models.spec.quantities import parse_bytes
 
+    return _quantity(parse_bytes, text)
+
+
+def memory(text: str) -> int:
+    """What a device has, such as 16GiB, in bytes."""
+    from weft.models.spec.quantities import parse_memory
+
+    return _quantity(parse_memory, text)
+
+
+def _quantity(parse: Callable[[object], int], text: str) -> int:
     try:
-        return parse_bytes(text)
+        return parse(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+        raise argparse.ArgumentTypeError(f"is {text!r}, {error}") from None
 
 
 def _number(text: str, kind: type[int] | type[float]) -> float:
