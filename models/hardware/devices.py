@@ -55,8 +55,9 @@ class Reach:
 class DeviceType:
     """One type of device.
 
-    ``memory``: bytes that CUDA reports; of the CPU some. ``flops``: operations a second by dtype, matrix products (tensor cores where there are some). ``vector_flops``: of
-    element-wise kernels. ``bandwidth``: bytes a second of its memory. ``link`` and ``link_latency``: bytes a second of
+    ``memory``: bytes that CUDA reports (of the CPU an assumption). ``flops``: operations a second by dtype, matrix
+    products (tensor cores where there are some). ``vector_flops``: of element-wise kernels. ``bandwidth``: bytes a
+    second of its memory. ``link`` and ``link_latency``: bytes a second of
     one direction to a neighbour in the same machine, and seconds a message; ``network`` likewise to another machine.
     ``launch``: seconds that an operator takes at least, by pass. ``reach``: by class and pass. ``origin``: where the
     shares come from, a sentence.

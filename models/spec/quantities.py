@@ -71,8 +71,8 @@ def _up_to(most: int) -> str:
 
 @dataclass(frozen=True)
 class _Plain:
-    """Which plain numbers but 0 are allowed: ``least`` or more, and less than ``below``. ``pattern``: those of them that
-    are text. Others were hardly meant in the unit ``base``; the refusal proposes ``unit``."""
+    """Which plain numbers but 0 are allowed: ``least`` or more, and less than ``below``. ``pattern``: those that are
+    text. Others were hardly meant in the unit ``base``; the refusal proposes ``unit``."""
 
     least: float
     below: float

@@ -87,13 +87,10 @@ def _parsed(arguments: Sequence[str] | None) -> tuple[Command, argparse.Namespac
     top = Parser(prog="weft", add_help=False)
     if not given:
         top.error("name a command, such as `weft demo`")
-    if given[0] in ("-h", "--help", "help"):
-        print(_overview())
-        top.exit()
-    if given[0] == "--version":
-        print(f"weft {VERSION}")
-        top.exit()
-    top.error(_no_command(given[0]))
+    if given[0] not in ("-h", "--help", "help", "--version"):
+        top.error(_no_command(given[0]))
+    print(f"weft {VERSION}" if given[0] == "--version" else _overview())
+    raise SystemExit(GOOD)
 
 
 def _overview() -> str:
