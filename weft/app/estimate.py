@@ -81,7 +81,8 @@ class Report:
         reserve = max(device.reserve for device in found.devices) / GIB
         devices = Table(title=f"GiB of each GPU at its peak; needed includes the reserve, {reserve:.2f}",
                         title_justify="left")
-        for heading in ("GPU", "weights", "gradients", "optimizer", "activations", "workspace", "needed", "has", "fits"):
+        for heading in ("GPU", "weights", "gradients", "optimizer", "activations", "workspace", "needed", "has",
+                        "fits"):
             devices.add_column(heading, justify="right")
         lacking = max(device.missing for device in found.devices)
         held = [(str(device.device), *(amount / GIB for amount in (
