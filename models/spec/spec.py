@@ -31,7 +31,7 @@ from weft.models.spec.model_sections import (
 )
 from weft.models.spec.sections import Cluster, Inference, Placement, Spec, Training
 from weft.models.spec.yaml_lines import LinedYaml, YamlError, show_path
-from weft.solver.io.entries import near
+from weft.solver.spelling import near
 
 __all__ = ["Spec", "SpecError", "checked", "demo_spec", "load_spec", "named_file", "parse_spec", "path_in",
            "spec_schema", "with_lengths"]

@@ -15,7 +15,7 @@ from typing import Any
 from weft.models.transform.annotation import Annotation, Dimensions, PlanError, mirrored
 from weft.models.transform.kernels import kernel
 from weft.models.transform.program import Operation, Program, ProgramTensor
-from weft.solver.io.entries import near
+from weft.solver.spelling import near
 
 __all__ = ["gradient_name", "recomputing", "with_backward", "with_update"]
 

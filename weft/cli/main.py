@@ -103,7 +103,7 @@ def _overview() -> str:
 
 
 def _no_command(name: str) -> str:
-    from weft.solver.io.entries import near
+    from weft.solver.spelling import near
 
     if name.startswith("-"):
         return f"there is no option {name}; a command comes first"

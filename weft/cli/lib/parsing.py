@@ -45,7 +45,7 @@ class Parser(argparse.ArgumentParser):
                 break
             name = text.partition("=")[0]
             if name.startswith("--") and " " not in name and not any(option.startswith(name) for option in known):
-                from weft.solver.io.entries import near
+                from weft.solver.spelling import near
 
                 self.error(f"there is no option {name}{near(name, known)}")
         return super().parse_known_args(args, namespace)
