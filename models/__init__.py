@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from weft.solver.public_names import loaded
+from weft.solver.public_names import listed, loaded
 
 if TYPE_CHECKING:
     from weft.models.candidates.estimate import Estimate, estimate_spec
@@ -47,3 +47,7 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     return loaded(__name__, _HOME, name)
+
+
+def __dir__() -> list[str]:
+    return listed(__name__)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from weft.solver.public_names import loaded
+from weft.solver.public_names import listed, loaded
 
 if TYPE_CHECKING:
     from weft.runtime.interface.counting import counted
@@ -87,4 +87,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return listed(__name__)

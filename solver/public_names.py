@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-__all__ = ["loaded"]
+__all__ = ["listed", "loaded"]
 
 
 def loaded(package: str, homes: Mapping[str, str], name: str, within: str | None = None) -> Any:
@@ -23,3 +23,9 @@ def loaded(package: str, homes: Mapping[str, str], name: str, within: str | None
     value = getattr(import_module(home), name)
     setattr(sys.modules[package], name, value)
     return value
+
+
+def listed(package: str) -> list[str]:
+    """What ``dir`` shows of ``package``: what it has by now and its public names. What its ``__dir__`` returns."""
+    module = sys.modules[package]
+    return sorted({*vars(module), *module.__all__})

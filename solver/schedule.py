@@ -113,6 +113,21 @@ class Schedule:
     choices: Mapping[str, str] = field(default_factory=dict)
     rounds: Rounds | None = None
 
+    def __str__(self) -> str:
+        """What it is and how good, in one line; ``weft.check`` and ``weft solve`` say more."""
+        problem = self.problem
+        scale, unit = (1e3, "ms") if problem.time_unit == "s" else (1, problem.time_unit)
+        devices = sum(device.lane_of is None for device in problem.devices)
+        proof = ("no lower bound" if self.gap == float("inf") else "proven optimal" if not self.gap else
+                 f"lower bound {self.makespan_bound * scale:.5g} {unit}")
+        period = "" if self.period is None else f", period {self.period * scale:.5g} {unit}"
+        return (f"{problem.name}: {self.micro_batches} {'micro-batches' if self.rounds is None else 'rounds'} on "
+                f"{devices} device{'s' if devices != 1 else ''}, makespan {self.makespan * scale:.5g} {unit} ({proof})"
+                f"{period}")
+
+    def __repr__(self) -> str:
+        return f"<Schedule of {self}>"
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "operations", _in_order(self.operations))
 

@@ -6,7 +6,9 @@ operators by ``experiments/models/roofline.py``: V100's on Aceso's profile of T5
 other GPUs have no profile here, so theirs are V100's, with the matrix products of H100 and H200 held to two thirds of
 the peak at most (which grew eight-fold, memory bandwidth less than six-fold). That is a model, not a measurement, and
 its error on those devices is unknown; ``weft.estimate`` says so. ``v100`` and ``a100`` are the larger ones, of 32 and
-80 GB. ``cpu`` is one core of a server CPU with 256-bit fused
+80 GB. *Memory* is what CUDA reports as a device's total, rounded down: less than the data sheet's, as the driver and
+error correction keep some (PyTorch's messages say 15.77, 31.74, 39.39 to 39.59, 79.10 to 79.25 and 139.72 to 139.81
+GiB). ``cpu`` is one core of a server CPU with 256-bit fused
 multiply-adds at 3 GHz (2 x 8 x 2 x 3e9 in fp32) and an even share of its memory bandwidth: for orders of magnitude
 only.
 """
@@ -53,8 +55,9 @@ class Reach:
 class DeviceType:
     """One type of device.
 
-    ``flops``: operations a second by dtype, matrix products (tensor cores where there are some). ``vector_flops``: of
-    element-wise kernels. ``bandwidth``: bytes a second of its memory. ``link`` and ``link_latency``: bytes a second of
+    ``memory``: bytes that CUDA reports (of the CPU an assumption). ``flops``: operations a second by dtype, matrix
+    products (tensor cores where there are some). ``vector_flops``: of element-wise kernels. ``bandwidth``: bytes a
+    second of its memory. ``link`` and ``link_latency``: bytes a second of
     one direction to a neighbour in the same machine, and seconds a message; ``network`` likewise to another machine.
     ``launch``: seconds that an operator takes at least, by pass. ``reach``: by class and pass. ``origin``: where the
     shares come from, a sentence.
@@ -88,10 +91,16 @@ _V100_REACH: Mapping[tuple[KernelClass, Pass], Reach] = {
     ("embedding", "forward"): Reach(1.0, 0.108), ("embedding", "backward"): Reach(1.0, 0.1168),
     ("loss", "forward"): Reach(1.0, 0.8634), ("loss", "backward"): Reach(1.0, 0.7983),
 }
+
+
+def _gib(amount: float) -> int:
+    return round(amount * GIB)
+
+
 _V100_LAUNCH: Mapping[Pass, float] = {"forward": 36e-6, "backward": 60e-6}
 
 _V100 = DeviceType(
-    "v100", 32 * GIB, {"float64": 7.8e12, "float32": 15.7e12, "float16": 125e12, "bfloat16": 15.7e12}, 15.7e12, 900e9,
+    "v100", _gib(31.7), {"float64": 7.8e12, "float32": 15.7e12, "float16": 125e12, "bfloat16": 15.7e12}, 15.7e12, 900e9,
     link=150e9, link_latency=20e-6, network=12.5e9, network_latency=30e-6, launch=_V100_LAUNCH, reach=_V100_REACH,
     origin="fitted to measured operators of T5-770M on a V100; on those of GPT-1.3B the median error is 8 % an "
            "operator and 7 % a layer, nine in ten are within 29 % and 32 %")
@@ -105,15 +114,15 @@ _BORROWED = "shares of the peaks are those fitted on a V100, not measured on thi
 
 DEVICES: Mapping[str, DeviceType] = {device.name: device for device in (
     _V100,
-    replace(_V100, name="v100-16gb", memory=16 * GIB),
-    *(DeviceType(name, memory * GIB, {"float64": 9.7e12, "float32": 19.5e12, "float16": 312e12, "bfloat16": 312e12},
+    replace(_V100, name="v100-16gb", memory=_gib(15.7)),
+    *(DeviceType(name, _gib(memory), {"float64": 9.7e12, "float32": 19.5e12, "float16": 312e12, "bfloat16": 312e12},
                  19.5e12, bandwidth, link=300e9, link_latency=15e-6, network=25e9, network_latency=25e-6,
                  launch=_V100_LAUNCH, reach=_V100_REACH, origin=_BORROWED)
-      for name, memory, bandwidth in (("a100", 80, 2039e9), ("a100-40gb", 40, 1555e9), ("a100-80gb", 80, 2039e9))),
-    *(DeviceType(name, memory * GIB, {"float64": 33.5e12, "float32": 66.9e12, "float16": 989e12, "bfloat16": 989e12},
+      for name, memory, bandwidth in (("a100", 79, 2039e9), ("a100-40gb", 39, 1555e9), ("a100-80gb", 79, 2039e9))),
+    *(DeviceType(name, _gib(memory), {"float64": 33.5e12, "float32": 66.9e12, "float16": 989e12, "bfloat16": 989e12},
                  66.9e12, bandwidth, link=450e9, link_latency=12e-6, network=50e9, network_latency=20e-6,
                  launch=_V100_LAUNCH, reach=_with_matrix_limit(2 / 3), origin=_BORROWED)
-      for name, memory, bandwidth in (("h100", 80, 3350e9), ("h200", 141, 4800e9))),
+      for name, memory, bandwidth in (("h100", 79, 3350e9), ("h200", 139, 4800e9))),
     DeviceType("cpu", 16 * GIB, {"float64": 48e9, "float32": 96e9, "float16": 24e9, "bfloat16": 24e9}, 24e9, 10e9,
                link=5e9, link_latency=50e-6, network=1e9, network_latency=100e-6,
                launch={"forward": 5e-6, "backward": 10e-6}, reach=_V100_REACH, origin=_BORROWED),

@@ -22,19 +22,23 @@ from weft.models.spec.megatron_layout import LayoutTextError, layers_of_layout
 from weft.models.spec.quantities import (
     BANDWIDTH,
     BYTES,
+    MEMORY,
+    RESERVE,
     SECONDS,
-    SOME_BYTES,
     SOME_SECONDS,
     parse_bandwidth,
     parse_bytes,
+    parse_memory,
+    parse_reserve,
     parse_seconds,
 )
 
-__all__ = ["Bandwidth", "Bytes", "BytesEach", "Cut", "DeviceEach", "Layout", "Lengths", "Name", "Seconds",
+__all__ = ["Bandwidth", "Bytes", "BytesEach", "Cut", "DeviceEach", "Layout", "Lengths", "Name", "Reserve", "Seconds",
            "SomeSeconds", "SpeedEach", "lengths_text"]
 
 Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME, pattern=PRINTABLE)]
 Bytes: TypeAlias = Annotated[int, BeforeValidator(parse_bytes), WithJsonSchema(BYTES.schema)]
+Reserve: TypeAlias = Annotated[int, BeforeValidator(parse_reserve), WithJsonSchema(RESERVE.schema)]
 Seconds: TypeAlias = Annotated[float, BeforeValidator(parse_seconds), WithJsonSchema(SECONDS.schema)]
 SomeSeconds: TypeAlias = Annotated[float, BeforeValidator(SOME_SECONDS.parse), WithJsonSchema(SOME_SECONDS.schema)]
 Bandwidth: TypeAlias = Annotated[float, BeforeValidator(parse_bandwidth), WithJsonSchema(BANDWIDTH.schema)]
@@ -42,21 +46,21 @@ Bandwidth: TypeAlias = Annotated[float, BeforeValidator(parse_bandwidth), WithJs
 
 def _bytes_each(value: object) -> tuple[int, ...]:
     if not isinstance(value, list):
-        return (round(SOME_BYTES.parse(value)),)
+        return (parse_memory(value),)
     if not 1 <= len(value) <= MAX_GPUS:
         refuse(f"lists {len(value)} amounts, it must be one amount, or a list of 1 to {MAX_GPUS}")
     amounts = []
     for i, item in enumerate(value):
         try:
-            amounts.append(round(SOME_BYTES.parse(item)))
+            amounts.append(parse_memory(item))
         except ValueError as error:
             refuse(f"entry {i} is {item!r:.60}, {error}")
     return tuple(amounts)
 
 
 BytesEach: TypeAlias = Annotated[tuple[int, ...], BeforeValidator(_bytes_each), WithJsonSchema(
-    {"anyOf": [*SOME_BYTES.schema["anyOf"],
-               {"type": "array", "minItems": 1, "maxItems": MAX_GPUS, "items": SOME_BYTES.schema}]})]
+    {"anyOf": [*MEMORY.schema["anyOf"],
+               {"type": "array", "minItems": 1, "maxItems": MAX_GPUS, "items": MEMORY.schema}]})]
 
 
 _DEVICES = ", ".join(DEVICES)

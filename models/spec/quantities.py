@@ -1,7 +1,8 @@
 """Numbers with units, as people write them: ``32 GiB``, ``1.5 ms``, ``36 GB/s``; and back, for messages.
 
 Decimal prefixes are powers of 1000 (GB), binary ones of 1024 (GiB). A plain number is in the base unit: bytes,
-seconds, bytes per second. Each :class:`Quantity` is the one definition of what may be written, for the reader and for
+seconds, bytes per second; where it can only be meant in another one (24 bytes of GPU memory, a layer of 6 seconds) it
+is refused with a question. Each :class:`Quantity` is the one definition of what may be written, for the reader and for
 the JSON Schema alike: sizes are limited by the digits that each unit may have, which a pattern can say.
 """
 
@@ -13,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-__all__ = ["BANDWIDTH", "BYTES", "LARGEST", "LONGEST", "SECONDS", "SOME_BYTES", "SOME_SECONDS", "Quantity",
-           "format_bytes", "parse_bandwidth", "parse_bytes", "parse_seconds"]
+__all__ = ["BANDWIDTH", "BYTES", "LARGEST", "LONGEST", "MEMORY", "RESERVE", "SECONDS", "SOME_SECONDS", "Quantity",
+           "format_bytes", "parse_bandwidth", "parse_bytes", "parse_memory", "parse_reserve",
+           "parse_seconds"]
 
 #: Bytes, and bytes a second, above which no number here means anything (nor is exact as a float). Texts stay below by
 #: their digits: 15 of bytes, 12 of KB ...
@@ -68,12 +70,29 @@ def _up_to(most: int) -> str:
 
 
 @dataclass(frozen=True)
+class _Plain:
+    """Which plain numbers but 0 are allowed: ``least`` or more, and less than ``below``. ``pattern``: those that are
+    text. Others were hardly meant in the unit ``base``; the refusal proposes ``unit``."""
+
+    least: float
+    below: float
+    pattern: str
+    base: str
+    unit: str
+
+    def question(self, value: float) -> str:
+        """What to say of a number that is not allowed."""
+        return f"without a unit that is {value:.12g} {self.base}: did you mean '{value:.12g} {self.unit}'?"
+
+
+@dataclass(frozen=True)
 class Quantity:
     """What may be written for an amount of something.
 
     ``allowed``: in words, for messages. ``units``: the first is that of a plain number, whose limits are ``least`` and
     ``most``. ``some``: 0 is not allowed. ``whole``: a plain number has no fraction, and amounts are rounded to whole
     ones. ``hint``: what to say of a unit that could mean two things. Text without a unit is in that of plain numbers.
+    ``plain``: which plain numbers are allowed, where not all are.
     """
 
     allowed: str
@@ -83,6 +102,7 @@ class Quantity:
     some: bool = False
     whole: bool = False
     hint: Mapping[str, str] = field(default_factory=dict)
+    plain: _Plain | None = None
 
     def __post_init__(self) -> None:
         finest = max(unit.digits for unit in self.units)
@@ -93,17 +113,29 @@ class Quantity:
             numbers.setdefault(number, []).append(unit.pattern)
             texts.append((re.compile(f"{_SPACE}(?:{number}){_SPACE}{unit.pattern}{_SPACE}"), unit.scale))
         bare = self.units[0].number(finest, some=self.some, whole=self.whole)
+        object.__setattr__(self, "_any_plain", re.compile(bare))
+        if self.plain is not None:
+            bare = rf"(?=\+?(?:{self.plain.pattern}{'' if self.some else f'|{_ZERO}'}){_SPACE}$)(?:{bare})"
         texts.append((re.compile(f"{_SPACE}(?:{bare}){_SPACE}"), 1.0))
         written = [f"{number}{_SPACE}(?:{'|'.join(patterns)})" for number, patterns in numbers.items()]
         object.__setattr__(self, "_texts", texts)
         pattern = f"^{_SPACE}(?:{'|'.join([*written, bare])}){_SPACE}$"
         object.__setattr__(self, "schema", {"anyOf": [
-            {"type": "integer" if self.whole else "number", "minimum": self.least, "maximum": self.most},
-            {"type": "string", "maxLength": _LETTERS, "pattern": pattern}]})
+            *self._numbers(), {"type": "string", "maxLength": _LETTERS, "pattern": pattern}]})
 
     #: The JSON Schema of what :meth:`parse` accepts.
     schema: dict[str, Any] = field(init=False, repr=False)
     _texts: Sequence[tuple[re.Pattern[str], float]] = field(init=False, repr=False)
+    _any_plain: re.Pattern[str] = field(init=False, repr=False)
+
+    def _numbers(self) -> list[dict[str, Any]]:
+        """The JSON Schema of plain numbers."""
+        kind = {"type": "integer" if self.whole else "number"}
+        if self.plain is None:
+            return [{**kind, "minimum": self.least, "maximum": self.most}]
+        zero = [] if self.some else [{**kind, "minimum": 0, "maximum": 0}]
+        most = {"maximum": self.most} if self.plain.below > self.most else {"exclusiveMaximum": self.plain.below}
+        return [{**kind, "minimum": max(self.least, self.plain.least), **most}, *zero]
 
     def parse(self, value: object) -> float:
         """The amount in base units. Raises ``ValueError`` that says what is allowed."""
@@ -119,7 +151,12 @@ class Quantity:
             raise ValueError(f"it is too large: it must be {self.allowed}")
         if self.whole and value != int(value):
             raise ValueError(f"it must be {self.allowed}")
+        self._require_unit(value)
         return value
+
+    def _require_unit(self, value: float) -> None:
+        if self.plain is not None and value and not self.plain.least <= value < self.plain.below:
+            raise ValueError(f"{self.plain.question(value)} (it must be {self.allowed})")
 
     def _of_text(self, text: str) -> float:
         if len(text) > _LETTERS:
@@ -132,6 +169,8 @@ class Quantity:
     def _why_not(self, number: str, unit: str) -> str:
         """What to say of a text that is not allowed."""
         known = next((some for some in self.units if re.fullmatch(some.pattern, unit)), None if unit else self.units[0])
+        if not unit and self._any_plain.fullmatch(number):
+            self._require_unit(float(number.replace("_", "")))
         if known is None or not re.fullmatch(r"[+-]?[0-9_.]+(?:[eE][+-]?[0-9]+)?", number):
             return (f"{self.hint[unit]}, " if unit in self.hint else "") + f"it must be {self.allowed}"
         if number.startswith("-") or not re.search("[1-9]", re.split("[eE]", number)[0]):
@@ -169,16 +208,30 @@ _AMBIGUOUS = {prefix: f"write {prefix.upper()}B (powers of 1000) or {prefix.uppe
 _BITS = {f"{prefix}b{per}": f"write {prefix.upper()}B/s (bytes) or {prefix.upper()}bit/s (bits)"
          for prefix in ("", *"KMGTkmgt") for per in ("/s", "ps")}
 
+#: Plain numbers that are 0.
+_ZERO = r"0(?:_?0){0,14}(?:\.0*)?|\.0+"
+#: No GPU has less than a thousand bytes.
+_BIG = _Plain(1000, math.inf, r"[1-9](?:_?[0-9]){3,14}(?:\.0*)?|[1-9][0-9]{0,2}(?:\.[0-9]*)?[eE]\+?0*(?:[3-9]|1[0-2])",
+              "bytes", "GiB")
+#: No operator takes a second; below it, 1 to 3 digits before an exponent of as much.
+_SHORT = _Plain(0, 1, r"0*\.[0-9]+|(?:[0-9](?:\.[0-9]*)?|\.[0-9]+)[eE]-0*[1-9][0-9]?|"
+                r"[0-9]{2}(?:\.[0-9]*)?[eE]-0*(?:[2-9]|[1-9][0-9])|"
+                r"[0-9]{3}(?:\.[0-9]*)?[eE]-0*(?:[3-9]|[1-9][0-9])", "seconds", "ms")
+
 #: Sizes, 0 or more.
 BYTES = Quantity("a whole number of bytes, or text like '32 GiB', '512 MiB', '16 GB'", _sizes("[bB]", 15), 0, LARGEST,
                  whole=True, hint=_AMBIGUOUS)
-#: Sizes of at least a byte.
-SOME_BYTES = Quantity(BYTES.allowed, BYTES.units, 1, LARGEST, some=True, whole=True, hint=_AMBIGUOUS)
+_MEMORY = "text like '32 GiB', '512 MiB', '16 GB', or a whole number of bytes, at least 1000"
+#: What a GPU has: at least a byte.
+MEMORY = Quantity(_MEMORY, BYTES.units, 1, LARGEST, some=True, whole=True, hint=_AMBIGUOUS, plain=_BIG)
+#: What of it is kept free: 0 or more.
+RESERVE = Quantity(f"0, {_MEMORY}", BYTES.units, 0, LARGEST, whole=True, hint=_AMBIGUOUS, plain=_BIG)
 _SECOND_UNITS = (_Unit("s", 1.0, 9), _Unit("ms", 1e-3, 12), _Unit(r"[u\u00b5\u03bc]s", 1e-6, 15), _Unit("ns", 1e-9, 18))
 #: Times, 0 or more.
-SECONDS = Quantity("a number of seconds, or text like '5 ms', '120 us'", _SECOND_UNITS, 0, LONGEST)
+SECONDS = Quantity("text like '5 ms', '120 us', '2 s', or a number of seconds below 1", _SECOND_UNITS, 0, LONGEST,
+                   plain=_SHORT)
 #: Times of at least a nanosecond, the clock's tick.
-SOME_SECONDS = Quantity(f"{SECONDS.allowed}, at least 1 ns", _SECOND_UNITS, 1e-9, LONGEST, some=True)
+SOME_SECONDS = Quantity(f"{SECONDS.allowed}, at least 1 ns", _SECOND_UNITS, 1e-9, LONGEST, some=True, plain=_SHORT)
 #: Bytes per second, at least one bit.
 BANDWIDTH = Quantity("a number of bytes per second, or text like '36 GB/s', '25 GiB/s', '100 Gbit/s'", [
     *_sizes("B/s", 15), *(unit._replace(scale=unit.scale / 8) for unit in _sizes("[bB][iI][tT]/s", 15))],
@@ -188,6 +241,16 @@ BANDWIDTH = Quantity("a number of bytes per second, or text like '36 GB/s', '25 
 def parse_bytes(value: object) -> int:
     """Bytes in ``value``, 0 or more, rounded to a whole byte. Raises ``ValueError`` that says what is allowed."""
     return round(BYTES.parse(value))
+
+
+def parse_memory(value: object) -> int:
+    """Bytes of a GPU's memory in ``value``, more than 0. Raises ``ValueError`` that says what is allowed."""
+    return round(MEMORY.parse(value))
+
+
+def parse_reserve(value: object) -> int:
+    """Bytes of a GPU's memory that are kept free in ``value``. Raises ``ValueError`` that says what is allowed."""
+    return round(RESERVE.parse(value))
 
 
 def parse_seconds(value: object) -> float:

@@ -12,22 +12,12 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import ConfigDict, Discriminator, Field, PrivateAttr, Tag, model_validator
 
-from weft.models.files.limits import MAX_BATCH, MAX_GPUS, MAX_MICRO_BATCHES
+from weft.models.files.limits import MAX_BATCH, MAX_MICRO_BATCHES
 from weft.models.hardware.devices import DEVICES
 from weft.models.spec.base import Section, refuse
+from weft.models.spec.cluster import Cluster
 from weft.models.spec.families import FAMILIES, FamilyModel
-from weft.models.spec.fields import (
-    Bandwidth,
-    Bytes,
-    BytesEach,
-    Cut,
-    DeviceEach,
-    Layout,
-    Lengths,
-    Name,
-    Seconds,
-    SpeedEach,
-)
+from weft.models.spec.fields import Cut, Layout, Lengths, Name
 from weft.models.spec.model_sections import (
     CONFIG,
     EXPLICIT,
@@ -54,122 +44,52 @@ _LEAST_CHUNKS = {"chain": 1, "v": 2, "loop": 2, "wave": 3}
 MAX_CHUNKS = 8
 
 
-class Cluster(Section):
-    """The GPUs and what joins them."""
-
-    gpus: int = Field(ge=1, le=MAX_GPUS, description="Number of GPUs.", examples=[4])
-    memory: BytesEach = Field(description="Memory of each GPU (bytes, or text with a unit), or a list with one entry "
-                              "for each.", examples=["32 GiB", ["32 GiB", "32 GiB", "16 GiB", "16 GiB"]])
-    reserve: Bytes = Field(
-        default=1024**3, description="Kept free on every GPU for the framework: CUDA context, communication buffers, "
-        "fragmentation. Default 1 GiB.", examples=["1 GiB"])
-    links: Literal["nvlink-v100", "network-v100"] | None = Field(
-        default=None, description="Measured transfer times by size: nvlink-v100 (two V100 of one machine) or "
-        "network-v100 (V100 of two machines). Several GPUs need this, bandwidth or device.")
-    bandwidth: Bandwidth | None = Field(
-        default=None, description="Bandwidth between any two GPUs of a machine (bytes per second, or text with a "
-        "unit). Default: what device has by its data sheet.", examples=["36 GB/s"])
-    latency: Seconds | None = Field(
-        default=None, description="Time that a transfer of any size takes at least, within a machine. Default: 0 with "
-        "bandwidth, else what device has.", examples=["10 us"])
-    device: DeviceEach | None = Field(
-        default=None, description="What the GPUs are, for modelled costs and links, or a list with one entry for each: "
-        f"{', '.join(DEVICES)}. The stages pass the GPUs in their order.",
-        examples=["a100-80gb", ["v100", "v100", "h100", "h100"]])
-    speed: SpeedEach | None = Field(
-        default=None, description="How fast each GPU is, relative to what the costs are of: a list with a number for "
-        "each. The time of a layer is divided by it. Default: all 1.", examples=[[1, 1, 2, 2]])
-    gpus_per_machine: int | None = Field(
-        default=None, ge=1, le=MAX_GPUS, description="GPUs in one machine: GPU 0 and so many from there on stand in "
-        "the first, and so on. Transfers and collectives between machines go over the network. Default: all GPUs are "
-        "in one.", examples=[8])
-    machine_bandwidth: Bandwidth | None = Field(
-        default=None, description="Bandwidth between GPUs of two machines (bytes per second, or text with a unit). "
-        "Default: the measured times of network-v100 where links is given, else what device has.",
-        examples=["100 Gbit/s"])
-    machine_latency: Seconds | None = Field(
-        default=None, description="Time that a transfer of any size between machines takes at least. Default: 0 with "
-        "machine_bandwidth, else what device has.", examples=["30 us"])
-    host_bandwidth: Bandwidth | None = Field(
-        default=None, description="Bandwidth of copies between each GPU and the host's memory, both ways at once "
-        "(bytes per second, or text with a unit). With it, placement.memory: decide may offload activations.",
-        examples=["12 GB/s"])
-
-    @model_validator(mode="after")
-    def _check(self) -> Cluster:
-        if len(self.memory) not in (1, self.gpus):
-            refuse(f"memory lists {len(self.memory)} GPUs, but gpus is {self.gpus}")
-        if isinstance(self.device, tuple) and len(self.device) != self.gpus:
-            refuse(f"device lists {len(self.device)} GPUs, but gpus is {self.gpus}")
-        if self.speed is not None and len(self.speed) != self.gpus:
-            refuse(f"speed lists {len(self.speed)} GPUs, but gpus is {self.gpus}")
-        if self.links is not None and (self.bandwidth is not None or self.latency is not None):
-            refuse("give either links (measured) or bandwidth and latency, not both")
-        if self.latency is not None and self.bandwidth is None and self.device is None:
-            refuse("latency needs bandwidth or device beside it")
-        if self.gpus > 1 and self.links is None and self.bandwidth is None and self.device is None:
-            refuse("with several GPUs, give links (such as nvlink-v100), bandwidth (such as 36 GB/s) or a device "
-                   "whose bandwidth is known (such as h100)")
-        self._check_machines()
-        return self
-
-    def _check_machines(self) -> None:
-        given = next((name for name in ("machine_bandwidth", "machine_latency") if getattr(self, name) is not None), "")
-        if given and self.gpus_per_machine is None:
-            refuse(f"{given} is between machines; say how many GPUs one has (gpus_per_machine)")
-        if self.machine_latency is not None and self.machine_bandwidth is None and (
-                self.links is not None or self.device is None):
-            refuse("machine_latency needs machine_bandwidth beside it")
-        if (self.machines > 1 and self.machine_bandwidth is None and self.links is None
-                and self.device is None):
-            refuse(f"{self.gpus} GPUs stand in {self.machines} machines (gpus_per_machine is {self.gpus_per_machine}); "
-                   "give the bandwidth between them (machine_bandwidth, such as 100 Gbit/s) or a device whose network "
-                   "is known (such as h100)")
-
-    @property
-    def machines(self) -> int:
-        """How many machines the GPUs stand in."""
-        return -(-self.gpus // (self.gpus_per_machine or self.gpus))
-
-    @property
-    def devices(self) -> tuple[str | None, ...]:
-        """What each GPU is; ``None`` for all where it is not said."""
-        return self.device if isinstance(self.device, tuple) else (self.device,) * self.gpus
-
-    @property
-    def speeds(self) -> tuple[float, ...]:
-        """How fast each GPU is, relative to what the costs are of."""
-        return self.speed or (1.0,) * self.gpus
-
-    @property
-    def kinds(self) -> tuple[tuple[str | None, float], ...]:
-        """Device and speed of each GPU: layers take the same time on GPUs of one kind."""
-        return tuple(zip(self.devices, self.speeds, strict=True))
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether all GPUs are of one device and speed 1: costs are those of every GPU."""
-        return set(self.kinds) == {(self.devices[0], 1.0)}
+def _counted_otherwise(schema: dict[str, Any]) -> None:
+    """How many micro-batches there are need not be said where their batch is, or each one's length."""
+    schema["required"].remove("micro_batches")
+    schema["anyOf"] = [{"required": [name]} for name in ("micro_batches", "global_batch_size", "lengths")
+                       if name in schema["properties"]]
 
 
 class _Run(Section):
     micro_batches: int = Field(ge=1, le=MAX_MICRO_BATCHES, description="Micro-batches in one step.", examples=[16])
     micro_batch_size: int = Field(default=1, ge=1, le=MAX_BATCH, description="Sequences in one micro-batch. Default 1.")
+    global_batch_size: int | None = Field(
+        default=None, ge=1, le=MAX_BATCH * MAX_MICRO_BATCHES, description="Sequences in one step, in place of "
+        "micro_batches: so many times micro_batch_size. With several replicas of the whole pipeline give the share of "
+        "one.", examples=[256])
     parameter_bytes: int = Field(
         default=2, ge=1, le=16, description="Bytes of one parameter as the layers compute with it. Default 2 (fp16 "
         "or bf16).")
 
 
-def _counted_by_lengths(schema: dict[str, Any]) -> None:
-    """How many micro-batches there are need not be said where each one's length is."""
-    schema["required"].remove("micro_batches")
-    schema["anyOf"] = [{"required": ["micro_batches"]}, {"required": ["lengths"]}]
+    model_config = ConfigDict(json_schema_extra=_counted_otherwise)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _count_batch(cls, values: Any) -> Any:
+        """A batch of a whole step says how many micro-batches there are; from here on these are said."""
+        if not isinstance(values, dict):
+            return values
+        batch, size, count = (values.get(name, default) for name, default in (
+            ("global_batch_size", None), ("micro_batch_size", 1), ("micro_batches", None)))
+        if not all(type(value) is int and value > 0 for value in (batch, size)):
+            return values  # left out, or at fault, which the entry's own check says
+        if "lengths" in values:
+            refuse("lengths says how many micro-batches there are; leave global_batch_size out")
+        if "micro_batches" in values and batch != (count * size if type(count) is int else batch):
+            refuse(f"global_batch_size is {batch}, but {count} micro-batches of {size} are {count * size}; leave one "
+                   "of them out")
+        if batch % size:
+            near = [f"{some}" for some in (batch // size * size, (batch // size + 1) * size) if some]
+            refuse(f"global_batch_size is {batch}, which is no whole number of micro-batches of {size} "
+                   f"(micro_batch_size); make it {' or '.join(near)}")
+        rest = {name: value for name, value in values.items() if name != "global_batch_size"}
+        return {"micro_batches": batch // size, **rest}
 
 
 class Training(_Run):
     """One training step: forward and backward of every micro-batch, then the optimizer."""
-
-    model_config = ConfigDict(json_schema_extra=_counted_by_lengths)
 
     recompute: bool = Field(
         default=False, description="Keep only each layer's input and run its forward again in the backward (for a "
@@ -309,7 +229,8 @@ class Placement(Section):
 class Spec(Section):
     """A model, a cluster and what to run on it: everything a schedule search needs to know."""
 
-    name: Name = Field(description="Name of the problem, for tables and pictures.", examples=["GPT-1.3B on 4 V100"])
+    name: Name = Field(default="model", description="Name of the problem, for tables and pictures. Default: the "
+                      "file's, without its ending.", examples=["GPT-1.3B on 4 V100"])
     model: Annotated[Annotated[FamilyModel, Tag(FAMILY)] | Annotated[ExplicitModel, Tag(EXPLICIT)]
                      | Annotated[ConfigModel, Tag(CONFIG)] | Annotated[GraphModel, Tag(GRAPH)],
                      Discriminator(kind_of_section)] = Field(

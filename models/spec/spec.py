@@ -5,8 +5,8 @@ What a spec may hold is in :mod:`weft.models.spec.sections` and :mod:`weft.model
 
 from __future__ import annotations
 
-import difflib
 import os
+import re
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from weft.models.files.limits import MAX_SPEC_BYTES
+from weft.models.files.limits import MAX_NAME, MAX_SPEC_BYTES, PRINTABLE
 from weft.models.files.reading import read_text
 from weft.models.spec.families import FAMILIES, GptModel
 from weft.models.spec.fields import lengths_text
@@ -31,6 +31,7 @@ from weft.models.spec.model_sections import (
 )
 from weft.models.spec.sections import Cluster, Inference, Placement, Spec, Training
 from weft.models.spec.yaml_lines import LinedYaml, YamlError, show_path
+from weft.solver.spelling import near
 
 __all__ = ["Spec", "SpecError", "checked", "demo_spec", "load_spec", "named_file", "parse_spec", "path_in",
            "spec_schema", "with_lengths"]
@@ -63,6 +64,8 @@ def parse_spec(text: str, where: str = "spec", folder: Path | None = None) -> Sp
     spec, value = checked(Spec, text, where, {
         ("cluster",): Cluster, ("training",): Training, ("inference",): Inference, ("placement",): Placement,
         ("model", "layers"): LayerSpec})
+    if "name" not in value and re.fullmatch(PRINTABLE, Path(where).stem):
+        spec = spec.model_copy(update={"name": Path(where).stem[:MAX_NAME]})
     spec._where, spec._folder = where, folder
     training = value.get("training")
     return with_lengths(spec, counted=isinstance(training, dict) and "micro_batches" in training)
@@ -179,7 +182,7 @@ def _finding(entry: Mapping[str, Any], path: tuple[str | int, ...], source: Line
     if kind.startswith("union_tag"):
         found = "missing" if kind == "union_tag_not_found" else source.text(path)
         return (f"{field} is {found}, it must be {_either(list(FAMILIES))}"
-                f"{_near(str(context.get('tag', '')), list(FAMILIES))}")
+                f"{near(str(context.get('tag', '')), list(FAMILIES))}")
     if kind == "section":
         return (f"{field}: " if field else "") + str(context["message"])
     found = f"{field} is {source.text(path)}"
@@ -187,7 +190,7 @@ def _finding(entry: Mapping[str, Any], path: tuple[str | int, ...], source: Line
         return f"{found}, {context['error']}"
     if kind == "literal_error":
         choices = [choice.strip("' ") for choice in str(context["expected"]).replace(" or ", ",").split(",")]
-        return f"{found}, it must be {_either(choices)}{_near(str(entry['input']), choices)}"
+        return f"{found}, it must be {_either(choices)}{near(str(entry['input']), choices)}"
     if kind == "greater_than_equal":
         return f"{found}, it must be at least {context['ge']}"
     if kind == "less_than_equal":
@@ -204,7 +207,7 @@ def _finding(entry: Mapping[str, Any], path: tuple[str | int, ...], source: Line
 def _unknown_key(path: tuple[str | int, ...], source: LinedYaml, sections: Sections) -> str:
     allowed, section = list(_allowed_keys(path[:-1], source, sections)), show_path(path[:-1])
     name = str(path[-1])
-    return (f"{f'{section}: ' if section else ''}unknown key {name!r}{_near(name, allowed)}"
+    return (f"{f'{section}: ' if section else ''}unknown key {name!r}{near(name, allowed)}"
             f"; the keys are {', '.join(allowed)}")
 
 
@@ -222,8 +225,3 @@ def _allowed_keys(path: tuple[str | int, ...], source: LinedYaml, sections: Sect
 
 def _either(choices: list[str]) -> str:
     return choices[0] if len(choices) == 1 else ", ".join(choices[:-1]) + " or " + choices[-1]
-
-
-def _near(name: str, known: list[str]) -> str:
-    matches = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {matches[0]!r}?" if matches else ""

@@ -7,6 +7,7 @@ its gradient on every device, and what adds them up is derived, not written.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from weft.models.transform.annotation import Annotation, Dimensions, PlanError, mirrored
 from weft.models.transform.kernels import kernel
 from weft.models.transform.program import Operation, Program, ProgramTensor
+from weft.solver.spelling import near
 
 __all__ = ["gradient_name", "recomputing", "with_backward", "with_update"]
 
@@ -76,15 +78,37 @@ def with_backward(program: Program, outputs: Sequence[str] | None = None) -> Pro
                    outputs=(*program.outputs, *wanted))
 
 
+#: The options of the optimizers that weft has, beside ``rate``.
+_OPTIONS: Mapping[str, tuple[str, ...]] = {"sgd": (), "adam": ("betas", "eps", "decay", "step")}
+
+
+def _require_options(kind: str, given: Mapping[str, Any]) -> None:
+    """Refuse options that ``kind`` has not, and a learning rate that is missing or no number."""
+    if kind not in _OPTIONS:  # one of the user's own
+        return
+    known = ("rate", *_OPTIONS[kind])
+    for name in given:
+        if name not in known:
+            raise PlanError(f"with_update: {kind} has no option {name!r}{near(name, known)}; its options are "
+                            f"{', '.join(known)}")
+    rate = given.get("rate")
+    if rate is None:
+        raise PlanError(f'with_update: {kind} needs a learning rate: with_update(program, "{kind}", rate=1e-3)')
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < math.inf:
+        raise PlanError(f"with_update: rate is {rate!r}, it must be a finite number, 0 or more")
+
+
 def with_update(program: Program, kind: str = "sgd", **attributes: Any) -> Program:
     """``program`` with an optimizer's step for each parameter that has a gradient: ``sgd`` (``rate``), or ``adam``
     (``rate``, ``betas``, ``eps``, ``decay`` as of AdamW; ``step``, which is 1: ``None`` reads the number of the step
     from an input of that name).
 
     Names of its dimensions are those of the parameter in the first operator that reads it, which it follows. What it
-    makes is the parameter (and the state) of the next step.
+    makes is the parameter (and the state) of the next step. Raises :class:`PlanError` for an optimizer that is not
+    known, one without a ``rate``, and an option that it does not have.
     """
     kernel(kind)
+    _require_options(kind, attributes)
     tensors, operations, carried = dict(program.tensors), list(program.operations), dict(program.carried)
     outputs = list(program.outputs)
     counted = kind == "adam" and attributes.get("step", 1) is None

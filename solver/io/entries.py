@@ -6,7 +6,6 @@ a value of the wrong type, and say where (:class:`FormatError`).
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -15,9 +14,10 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from weft.solver.problem import LARGEST, MOST_NAME, Number, is_finite_number, unprintable
+from weft.solver.problem import LARGEST, Number, is_finite_number, unprintable
+from weft.solver.spelling import near
 
-__all__ = ["MOST_BYTES", "Entry", "FormatError", "named", "near", "number", "read_json", "read_text",
+__all__ = ["MOST_BYTES", "Entry", "FormatError", "named", "number", "read_json", "read_text",
            "require_format", "show"]
 
 
@@ -183,14 +183,6 @@ def number(value: Any, where: str) -> Number:
         raise FormatError(f"{where} is {show(value)}, it must be a finite number of at most {LARGEST:g}")
     number: Number = value
     return number
-
-
-def near(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence about ``name`` that proposes what of ``known`` may have been meant."""
-    if len(name) > MOST_NAME:
-        return ""
-    matches = difflib.get_close_matches(name, map(str, known), n=1)
-    return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
 def named(name: str) -> str:

@@ -14,10 +14,11 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from weft.solver.io.entries import Entry, FormatError, named, near, number, read_json, require_format, show
+from weft.solver.io.entries import Entry, FormatError, named, number, read_json, require_format, show
 from weft.solver.io.model_files import facts_from_json, facts_to_json
 from weft.solver.io.writing import write_atomically
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Number, Problem, ProblemError
+from weft.solver.spelling import near
 
 __all__ = ["PROBLEM_FORMAT", "amounts_from_json", "amounts_to_json", "block_place", "frame_from_json", "frame_to_json",
            "load_problem", "naming", "problem_from_json", "problem_to_json", "save_problem", "wait_place"]

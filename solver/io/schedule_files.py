@@ -15,13 +15,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from weft.solver.io.entries import Entry, FormatError, named, near, number, read_json, require_format, show
+from weft.solver.io.entries import Entry, FormatError, named, number, read_json, require_format, show
 from weft.solver.io.problem_files import naming
 from weft.solver.io.provenance import check_provenance
 from weft.solver.io.wide_files import any_problem_from_json, any_problem_to_json, wide_problem_from_json
 from weft.solver.io.writing import write_atomically
 from weft.solver.problem import Number, Problem
 from weft.solver.schedule import Operation, Repetend, Schedule
+from weft.solver.spelling import near
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.rounds import Rounds
 from weft.solver.wide.run import Run

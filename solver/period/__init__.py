@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from weft.solver.public_names import loaded
+from weft.solver.public_names import listed, loaded
 
 if TYPE_CHECKING:
     from weft.solver.period.bracket import Bracket
@@ -31,3 +31,7 @@ _FILES = {"Bracket": "bracket", "PARAMETERS": "params", "Periodic": "periodic", 
 
 def __getattr__(name: str) -> Any:
     return loaded(__name__, _FILES, name)
+
+
+def __dir__() -> list[str]:
+    return listed(__name__)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.solver.placement.placement import Placement, Stage
 from weft.solver.placement.problem import Degree, DeviceKind, Node, PlacementError, PlacementProblem, Tensor
-from weft.solver.public_names import loaded
+from weft.solver.public_names import listed, loaded
 
 if TYPE_CHECKING:
     from weft.solver.placement.chain.place import place
@@ -28,3 +28,7 @@ _SEARCHES = {"place": "chain.place", "place_graph": "dag.place_graph"}
 
 def __getattr__(name: str) -> Any:
     return loaded(__name__, _SEARCHES, name)
+
+
+def __dir__() -> list[str]:
+    return listed(__name__)

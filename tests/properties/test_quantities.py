@@ -13,12 +13,22 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tests.support.examples import examples
-from weft.models.spec.quantities import BANDWIDTH, BYTES, LARGEST, LONGEST, SECONDS, SOME_BYTES, SOME_SECONDS, Quantity
+from weft.models.spec.quantities import (
+    BANDWIDTH,
+    BYTES,
+    LARGEST,
+    LONGEST,
+    MEMORY,
+    RESERVE,
+    SECONDS,
+    SOME_SECONDS,
+    Quantity,
+)
 from weft.models.spec.sections import Spec
 from weft.models.spec.spec import spec_schema
 
 EXAMPLES = int(os.environ.get("WEFT_EXAMPLES", "100"))
-KINDS = {"bytes": BYTES, "some bytes": SOME_BYTES, "seconds": SECONDS, "some seconds": SOME_SECONDS,
+KINDS = {"bytes": BYTES, "memory": MEMORY, "reserve": RESERVE, "seconds": SECONDS, "some seconds": SOME_SECONDS,
          "bandwidth": BANDWIDTH}
 SPEC: dict[str, Any] = {
     "name": "a", "model": {"layers": [{"name": "b", "forward": "1 ms", "input_grad": "1 ms", "weight_grad": "1 ms"}]},

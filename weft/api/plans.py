@@ -31,7 +31,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-from weft.solver.public_names import loaded
+from weft.solver.public_names import listed, loaded
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -142,3 +142,7 @@ def seconds(plan: Plan, machine: Machine) -> float:
 
 def __getattr__(name: str) -> Any:
     return loaded(__name__, _HOME, name, "weft.models")
+
+
+def __dir__() -> list[str]:
+    return listed(__name__)

@@ -28,7 +28,7 @@ from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.rounds import Rounds
 from weft.text.counts import choices_text, micro_batches_text
 from weft.text.tables import table_text
-from weft.text.units import memory_text, time_text
+from weft.text.units import each_text, memory_text, time_text
 
 if TYPE_CHECKING:
     from weft.app.lib.sources import MicroBatches, Source
@@ -129,14 +129,14 @@ class Comparison:
         for header in (step, *spans, "bubble: steady", "step", "span", f"peak {memory_unit} per GPU", "fits"):
             table.add_column(header, justify="right")
         for row in self.rows:
+            devices = self.schedules[row.name].problem.devices  # lanes beside them differ from row to row
             table.add_row(
                 row.title, row.placement, time_text(row.makespan, problem.time_unit)[0],
                 *(time_text(row.value, problem.time_unit)[0] for _ in spans),
                 "-" if row.bubble_steady is None else f"{row.bubble_steady:.1%}",
                 f"{row.bubble_step:.1%}", f"{row.bubble_span:.1%}",
-                " ".join(memory_text(amount, problem.memory_unit)[0]
-                         for amount, device in zip(row.peak, self.schedules[row.name].problem.devices, strict=True)
-                         if device.lane_of is None),
+                each_text([amount for amount, device in zip(row.peak, devices, strict=True) if device.lane_of is None],
+                          problem.memory_unit),
                 "yes" if row.fits else "no", style="bold" if row.name == "weft" else None)
         return table
 
@@ -208,7 +208,7 @@ def compare_source(
             known, left_out = _with_own_cut(known, left_out, own)
         if case.wide is not None:
             known, left_out = _with_own_assignment(known, left_out, own, case.wide)
-    schedules = {**known, "weft": own}
+    schedules = {name: case.with_reserve(entry) for name, entry in {**known, "weft": own}.items()}
     adam: Schedule | str | None = None
     cut_short = bool(own.solver.get("interrupted"))  # then the twin's search would be, too
     if own.solver.get("optimizer") == "adama" and not isinstance(source, Problem | WideProblem) and not cut_short:

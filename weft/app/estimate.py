@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Report", "estimate_source"]
 
-GIB = 1024**3
+GIB, MIB = 1024**3, 1024**2
+
+#: More rows than these become three: the least, the median and the most of each column. JSON has them all.
+_MOST_ROWS = 16
 
 
 @dataclass(frozen=True)
@@ -66,21 +69,29 @@ class Report:
         for heading in ("stage", "GPU", "layers", "parameters", "activations MiB", "in flight", "workspace MiB",
                         "sent MiB", "transfer ms", "forward ms", "backward ms", "times"):
             stages.add_column(heading, justify="left" if heading in ("layers", "times") else "right")
-        for stage in found.stages:
-            stages.add_row(
-                str(stage.stage), str(stage.device), _span(stage.layers), f"{stage.parameters / 1e6:.1f} M",
-                _mib(stage.activation), f"x {stage.in_flight}", _mib(stage.workspace), _mib(stage.sent),
-                f"{stage.transfer * 1e3:.3f}", f"{stage.forward * 1e3:.2f}", f"{stage.backward * 1e3:.2f}",
-                _origins(stage.time_origin))
-        devices = Table(title="GiB of each GPU at its peak", title_justify="left")
-        for heading in ("GPU", "weights", "gradients", "optimizer", "activations", "workspace", "reserve", "needed",
-                        "has", "fits"):
+        rows = [(str(stage.stage), str(stage.device), _span(stage.layers), stage.parameters / 1e6,
+                 stage.activation / MIB, stage.in_flight, stage.workspace / MIB, stage.sent / MIB,
+                 stage.transfer * 1e3, stage.forward * 1e3, stage.backward * 1e3, _origins(stage.time_origin))
+                for stage in found.stages]
+        for row in _summarised(rows):
+            formats = ("", "", "", ".1f", ".1f", ".0f", ".1f", ".1f", ".3f", ".2f", ".2f", "")
+            cells = [cell if isinstance(cell, str) else format(cell, how)
+                     for cell, how in zip(row, formats, strict=True)]
+            stages.add_row(*cells[:3], f"{cells[3]} M", cells[4], f"x {cells[5]}", *cells[6:])
+        reserve = max(device.reserve for device in found.devices) / GIB
+        devices = Table(title=f"GiB of each GPU at its peak; needed includes the reserve, {reserve:.2f}",
+                        title_justify="left")
+        for heading in ("GPU", "weights", "gradients", "optimizer", "activations", "workspace", "needed", "has",
+                        "fits"):
             devices.add_column(heading, justify="right")
-        for device in found.devices:
-            devices.add_row(str(device.device), *(f"{amount / GIB:.2f}" for amount in (
-                device.weights, device.gradients, device.optimizer, device.activations, device.workspace,
-                device.reserve, device.needed, device.memory)),
-                "yes" if not device.missing else f"no, lacks {device.missing / GIB:.2f}")
+        lacking = max(device.missing for device in found.devices)
+        held = [(str(device.device), *(amount / GIB for amount in (
+            device.weights, device.gradients, device.optimizer, device.activations, device.workspace, device.needed,
+            device.memory)), "yes" if not device.missing else f"no, lacks {device.missing / GIB:.2f}")
+            for device in found.devices]
+        for amounts in _summarised(held):
+            last = amounts[-1] or ("yes" if not lacking else f"no, lacks {lacking / GIB:.2f}")
+            devices.add_row(amounts[0], *(f"{amount:.2f}" for amount in amounts[1:-1]), last)
         decided = [plan_table(candidate.decided, found.name) for candidate in self.decided
                    if candidate.decided is not None]
         return Group(stages, devices, *decided, *(Text(f"- {note}") for note in found.notes))
@@ -114,8 +125,18 @@ def _span(layers: tuple[str, ...]) -> str:
     return layers[0] if len(layers) == 1 else f"{layers[0]} .. {layers[-1]} ({len(layers)})"
 
 
-def _mib(amount: int) -> str:
-    return f"{amount / 1024**2:.1f}"
+def _summarised(rows: Sequence[tuple[Any, ...]]) -> Sequence[tuple[Any, ...]]:
+    """``rows``, or of many what each of their columns of numbers ranges over; texts that differ are left out."""
+    if len(rows) <= _MOST_ROWS:
+        return rows
+
+    def at(column: Sequence[Any], share: float) -> Any:
+        if isinstance(column[0], str):
+            return column[0] if len(set(column)) == 1 else ""
+        return sorted(column)[round(share * (len(column) - 1))]
+
+    return [(name, *(at(column, share) for column in list(zip(*rows, strict=True))[1:]))
+            for name, share in (("min", 0.0), ("med", 0.5), ("max", 1.0))]
 
 
 def _origins(shares: Mapping[str, float]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from weft.app.lib.options import SearchOptions
+from weft.app.lib.options import OVERLAP, SearchOptions
 from weft.app.solve import solve_source
 from weft.solver.problem import Number
 from weft.solver.schedule import Schedule
@@ -15,10 +15,7 @@ if TYPE_CHECKING:
     from weft.app.latency.serving import Serving
     from weft.app.lib.sources import MicroBatches, Source
 
-__all__ = ["OVERLAP", "solve_for"]
-
-#: What may be asked of collectives: that nothing runs beside them, or that what does is searched.
-OVERLAP = ("none", "auto")
+__all__ = ["solve_for"]
 
 
 def solve_for(

@@ -49,7 +49,7 @@ def solve_source(
     """See :func:`weft.solve`."""
     with options.preparing():
         case = case_of(source, micro_batches, options)
-    return solve_case(case, options, on_progress)
+    return case.with_reserve(solve_case(case, options, on_progress))
 
 
 def for_objective(case: Case, objective: str) -> Case:

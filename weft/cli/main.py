@@ -1,6 +1,7 @@
 """The command line: parses, runs one of :mod:`weft.cli.commands`, and makes exit statuses and sentences of errors.
 
-Each command is a thin face of the function of :mod:`weft` with the same name.
+Each command is a thin face of the function of :mod:`weft` with the same name. Only the module of the command that is
+called is imported; ``weft --help`` imports those of all.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ import contextlib
 import gc
 import os
 import sys
-import textwrap
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from weft.app.lib.options import command_began
+from weft.cli.commands import GROUPS, command, commands
 from weft.cli.lib.command import BAD, FAULT, GOOD, INTERRUPTED, NO, Command
 from weft.cli.lib.faults import FOREIGN, is_said, report
+from weft.cli.lib.parsing import Parser, describe, short
 from weft.cli.lib.signals import end_with, listening
 from weft.solver.control.clock import process_start
 from weft.solver.control.stopping import STOP
@@ -28,18 +30,6 @@ __all__ = ["main"]
 #: When garbage is collected: with the defaults looking through millions of operations again and again takes a fifth of
 #: the time, and nothing here makes garbage in circles at that rate.
 _COLLECT = (100_000, 50, 1000)
-
-_EXIT_STATUS = """\
-exit status:
-  0    good; also after Ctrl-C, SIGTERM or SIGHUP, where there was an answer to keep
-  1    the answer is no: the schedule is invalid, or no schedule fits the memory
-  2    bad usage, or a file that cannot be read or written
-  3    a fault in weft: the sentence names a file with the details
-  130  interrupted before there was any answer (sweep: before there was all of it)
-"""
-
-#: An error is one sentence; names in it may be as long as a file makes them.
-_LONGEST = 2000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,14 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str] | None, release: Callable[[], None]) -> int:
     name = "weft"
     try:
-        from weft.cli.commands import commands
-
-        known = commands()
-        options = _parser(known).parse_args(arguments)
-        name = options.command
-        if not known[name].stops:
+        called, options = _parsed(arguments)
+        name = called.name
+        if not called.stops:
             release()
-        status = known[name].run(options)
+        status = called.run(options)
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
@@ -86,25 +73,43 @@ def _run(arguments: Sequence[str] | None, release: Callable[[], None]) -> int:
         return _fail(INTERRUPTED if STOP.requested and status == NO else status, sentence)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.exit(BAD, f"{self.prog}: {_short(message)} (see {self.prog} --help)\n")
+def _parsed(arguments: Sequence[str] | None) -> tuple[Command, argparse.Namespace]:
+    """The command that ``arguments`` (without: those of the process) call, and its options.
+
+    Raises ``SystemExit`` where help was called for, or for bad usage, after a sentence on standard error.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    found = command(given[0]) if given else None
+    if found is not None:
+        parser = Parser(prog=f"weft {found.name}")
+        describe(parser, found)
+        return found, parser.parse_args(given[1:])
+    top = Parser(prog="weft", add_help=False)
+    if not given:
+        top.error("name a command, such as `weft demo`")
+    if given[0] not in ("-h", "--help", "help", "--version"):
+        top.error(_no_command(given[0]))
+    print(f"weft {VERSION}" if given[0] == "--version" else _overview())
+    raise SystemExit(GOOD)
 
 
-def _parser(known: Mapping[str, Command]) -> argparse.ArgumentParser:
-    """The parser of ``weft``; its result has ``command`` and that command's options."""
-    raw = argparse.RawDescriptionHelpFormatter
-    top = _Parser(prog="weft", formatter_class=raw, epilog=_EXIT_STATUS,
-                  description="Search for schedules of distributed DNN training and inference, with proven bounds.")
-    top.add_argument("--version", action="version", version=f"weft {VERSION}")
-    group = top.add_subparsers(metavar="COMMAND", dest="command", required=True)
-    for command in known.values():
-        text = (f"weft {command.name} - {command.summary}", *command.paragraphs)
-        command.arguments(group.add_parser(
-            command.name, help=command.summary, formatter_class=raw,
-            description="\n\n".join(textwrap.fill(paragraph, 100) for paragraph in text),
-            epilog=f"example:\n{textwrap.indent(command.example, '  ')}\n\n{_EXIT_STATUS}"))
-    return top
+def _overview() -> str:
+    """Every command in one line: 23 lines of 80 columns, a screen with the prompt."""
+    known = commands()
+    lines = ["weft COMMAND ... searches for schedules. Options, examples: weft COMMAND --help"]
+    for title, names in GROUPS.items():
+        lines += [f"{'' if i else title:9}{name:12}{known[name].summary}" for i, name in enumerate(names)]
+    return "\n".join(lines)
+
+
+def _no_command(name: str) -> str:
+    from weft.solver.spelling import near
+
+    if name.startswith("-"):
+        return f"there is no option {name}; a command comes first"
+    if Path(name).suffix in (".yaml", ".yml"):
+        return f"{name} is no command; to search for its schedule: weft solve {name}"
+    return f"there is no command {name!r}{near(name, (known for group in GROUPS.values() for known in group))}"
 
 
 def _sentence(error: Exception, command: str) -> tuple[int, str]:
@@ -132,9 +137,5 @@ def _first(faults: Sequence[str]) -> str:
 
 def _fail(status: int, message: str) -> int:
     with contextlib.suppress(OSError):  # the terminal may be gone
-        print(f"weft: {_short(message)}", file=sys.stderr, flush=True)
+        print(f"weft: {short(message)}", file=sys.stderr, flush=True)
     return status
-
-
-def _short(message: str) -> str:
-    return message if len(message) <= _LONGEST else f"{message[:_LONGEST // 2]} ... {message[-_LONGEST // 2:]}"

@@ -262,6 +262,8 @@ def _notes(sheet: Sheet, panels: Sequence[Subject], longest: float, run: Measure
     peak = max(max(panel.peaks) for panel in panels)
     if sheet.heights.memory and peak > sheet.memory_top:
         notes.append(f"Memory is drawn up to {sheet.units[1].show(sheet.memory_top, 3)}.")
+    if sheet.heights.memory and (reserve := panels[-1].schedule.solver.get("reserve")):
+        notes.append(f"Cap: a GPU's memory without the {sheet.units[1].show(reserve, 3)} that are kept free.")
     if run and sheet.heights.memory:
         notes.append("Memory as planned.")
     kinds = {row["kind"] for row in sheet.boxes}

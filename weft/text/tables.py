@@ -1,19 +1,26 @@
-"""Tables of :mod:`rich` as plain text."""
+"""Tables of :mod:`rich` as plain text: names cut short, and in narrow terminals without frames, their headings stacked
+and, where their columns are too many, as several tables that begin with the same column."""
 
 from __future__ import annotations
 
 import io
+import textwrap
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
 from weft.text.units import TEXT, name_text
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.table import Column
 
 __all__ = ["console", "table_text"]
 
 #: Characters of a line under a table.
 _LINE = 600
+
+#: Columns of a terminal below which tables are set narrowly, and those that a text needs at least there.
+_NARROW, _LEAST_TEXT = 100, 10
 
 
 def console(file: TextIO | None = None, width: int | None = None, *, plain: bool = False) -> Console:
@@ -22,7 +29,9 @@ def console(file: TextIO | None = None, width: int | None = None, *, plain: bool
 
     class Shortened(Console):
         def print(self, *objects: Any, **options: Any) -> None:
-            super().print(*map(_shortened, objects), **options)
+            for part in map(_shortened, objects):
+                for own in _narrow(part, self.width) if self.width < _NARROW else (part,):
+                    super().print(own, **options)
 
     return Shortened(file=file, width=width, markup=False, emoji=False, color_system=None if plain else "auto")
 
@@ -40,6 +49,59 @@ def _shortened(part: Any) -> Any:
         for column in part.columns:
             column._cells = [name_text(cell, TEXT) if isinstance(cell, str) else cell for cell in column._cells]
     return part
+
+
+def _narrow(part: Any, width: int) -> Iterator[Any]:
+    """``part`` as it fits ``width`` columns: a table's columns in as many tables as they need."""
+    from rich import box
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    if isinstance(part, Group):
+        for inner in part.renderables:
+            yield from _narrow(inner, width)
+        return
+    if not isinstance(part, Table):
+        yield part
+        return
+    if part.title:
+        yield Text(str(part.title), style=part.title_style or "")
+    for columns in _in_chunks(part.columns, width):
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+        for column in columns:
+            number = column.justify == "right"
+            heading = str(column.header)
+            table.add_column(textwrap.fill(heading, _width(column), break_long_words=False) if number else heading,
+                             justify=column.justify, no_wrap=number)
+        cells = [list(column.cells) for column in columns]
+        for at, row in enumerate(part.rows):
+            table.add_row(*(own[at] for own in cells), style=row.style, end_section=row.end_section)
+        yield table
+    if part.caption:
+        yield Text(str(part.caption))
+
+
+def _in_chunks(columns: list[Column], width: int) -> list[list[Column]]:
+    """``columns`` in the order they stand in, as few lists as fit ``width``, each led by the first column."""
+    first, rest = columns[0], columns[1:]
+    chunks, used = [[first]], _width(first)
+    for column in rest:
+        wide = _width(column) + 2
+        if used + wide > width and len(chunks[-1]) > 1:
+            chunks.append([first])
+            used = _width(first)
+        chunks[-1].append(column)
+        used += wide
+    return chunks
+
+
+def _width(column: Column) -> int:
+    """Characters that a column needs: its numbers whole, its texts and headings broken between words."""
+    cells = [str(cell) for cell in column.cells]
+    words = max((len(word) for word in str(column.header).split()), default=1)
+    longest = max(map(len, cells), default=1)
+    return max(words, longest if column.justify == "right" else min(longest, _LEAST_TEXT))
 
 
 def _lines(text: str) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from weft.solver.problem import Number, Problem
 
-__all__ = ["NAME", "TEXT", "Unit", "bytes_text", "figure", "memory_text", "memory_unit", "name_text", "time_text",
-           "time_unit"]
+__all__ = ["NAME", "TEXT", "Unit", "bytes_text", "each_text", "figure", "memory_text", "memory_unit", "name_text",
+           "time_text", "time_unit"]
 
 #: Characters that a name (a device, a block) and a longer text (a title, a cell) are cut to where people read them.
 NAME, TEXT = 60, 300
@@ -39,6 +40,28 @@ def memory_text(value: Number, unit: str) -> tuple[str, str]:
     if unit == "B":
         return f"{value / 2**30:.1f}", "GiB"
     return f"{value:g}", unit
+
+
+#: So many devices have a number each where people read them; of more the least, the median and the most are shown.
+_MOST_NUMBERS = 8
+
+
+def each_text(amounts: Sequence[Number], unit: str, names: Sequence[str] | None = None) -> str:
+    """What each device has, in ``unit``'s unit for people, which is not said: ``4.1 6.1``; of many ``4.1 to 6.1, median
+    5.0``. ``names``: of the devices, and then each number has its unit and what follows a comma."""
+    shown = [memory_text(amount, unit) for amount in amounts]
+    if len(shown) <= _MOST_NUMBERS:
+        return (" ".join(number for number, _ in shown) if names is None else
+                ", ".join(f"{name_text(name)} {' '.join(text)}" for name, text in zip(names, shown, strict=True)))
+    ordered = sorted(amounts)
+    least, middle, most = (memory_text(ordered[at], unit)[0] for at in (0, len(ordered) // 2, -1))
+    if least == most:
+        text = least
+    elif names is None:
+        return f"{least} to {most}"
+    else:
+        text = f"{least} to {most}, median {middle}"
+    return text if names is None else f"{text} {shown[0][1]} on {len(names)} devices"
 
 
 def bytes_text(amount: float) -> str:

@@ -26,7 +26,7 @@ def gpt(micro_batch_size: int = 1, layers: int = 24, recompute: bool = False, co
 name: x
 model: {{family: gpt, layers: {layers}, {", ".join(f"{key}: {value}" for key, value in sizes.items())}}}
 costs: {costs}
-cluster: {{gpus: 1, memory: 1}}
+cluster: {{gpus: 1, memory: 1 B}}
 training: {{micro_batches: 1, micro_batch_size: {micro_batch_size}, recompute: {str(recompute).lower()}}}
 """, folder=folder)
 
@@ -137,7 +137,7 @@ model:
   layers:
     - {name: a, repeat: 2, forward: 1 ms, backward: 3 ms, activation_memory: 10, parameters: 5, output: 4}
     - {name: b, forward: 2 ms, input_grad: 1 ms, weight_grad: 2 ms, activation_memory: 1, weights: 7}
-cluster: {gpus: 1, memory: 1}
+cluster: {gpus: 1, memory: 1 B}
 training: {micro_batches: 1, parameter_bytes: 4}
 """))
     assert [layer.name for layer in layers] == ["a.0", "a.1", "b"]
@@ -150,8 +150,8 @@ training: {micro_batches: 1, parameter_bytes: 4}
 
 
 def test_listed_layers_in_inference_have_no_backward() -> None:
-    layers = layer_costs(parse_spec("name: x\nmodel: {layers: [{name: a, forward: 1, activation_memory: 10}]}\n"
-                                    "cluster: {gpus: 1, memory: 1}\ninference: {micro_batches: 1}\n"))
+    layers = layer_costs(parse_spec("name: x\nmodel: {layers: [{name: a, forward: 1 s, activation_memory: 10}]}\n"
+                                    "cluster: {gpus: 1, memory: 1 B}\ninference: {micro_batches: 1}\n"))
     assert layers == [LayerCost("a", 1, 0, None, None, 0, 0, 10, 10, 0, working_set=10)]
 
 

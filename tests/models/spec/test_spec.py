@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.paths import SPECS
 from weft.models.files.limits import MAX_MICRO_BATCHES
+from weft.models.hardware.devices import DEVICES
 from weft.models.spec.families import GptModel
 from weft.models.spec.model_sections import ExplicitModel
 from weft.models.spec.quantities import format_bytes, parse_bandwidth, parse_bytes, parse_seconds
@@ -43,6 +44,9 @@ cluster: {gpus: 1, memory: 1000000000}
 training: {micro_batches: 1}
 """
 EXAMPLES = sorted(SPECS.glob("*.yaml"))
+
+LISTED_RUN = ("model: {{layers: [{{name: a, repeat: 2, forward: 1 ms, backward: 2 ms}}]}}\n"
+              "cluster: {{gpus: 2, memory: 24 GiB, bandwidth: 1 GB/s}}\ntraining: {}\n")
 
 
 def refusal(text: str) -> str:
@@ -79,6 +83,56 @@ def test_memory_may_be_listed_for_each_gpu() -> None:
     assert spec.cluster.memory == (32 * 1024**3, 16 * 10**9, 8 * 1024**3, 1024)
 
 
+def test_a_known_device_has_its_memory() -> None:
+    without = GPT.replace("  memory: 32 GiB\n", "")
+    spec = parse_spec(without.replace("links: nvlink-v100", "device: [a100, a100, h100, h200]"))
+    assert spec.cluster.memory == tuple(DEVICES[name].memory for name in ("a100", "a100", "h100", "h200"))
+    assert 79 * 1024**3 <= spec.cluster.memory[2] < 80 * 1024**3
+    said = parse_spec(GPT.replace("links: nvlink-v100", "device: h100")).cluster
+    assert said.memory == (32 * 1024**3,)
+    for device in ("bandwidth: 1 GB/s", "device: cpu"):
+        assert "cluster.memory is missing" in refusal(without.replace("links: nvlink-v100", device))
+
+
+def test_a_spec_without_a_name_has_that_of_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "my model.yaml"
+    path.write_text(GPT.replace("name: small\n", ""))
+    assert load_spec(path).name == "my model"
+    path.write_text(GPT)
+    assert load_spec(path).name == "small"
+
+
+@pytest.mark.parametrize(("training", "micro_batches"), [
+    ("{global_batch_size: 32}", 32), ("{global_batch_size: 32, micro_batch_size: 4}", 8),
+    ("{global_batch_size: 32, micro_batch_size: 4, micro_batches: 8}", 8)])
+def test_a_batch_says_how_many_micro_batches_there_are(training: str, micro_batches: int) -> None:
+    assert parse_spec(LISTED_RUN.format(training)).micro_batches == micro_batches
+
+
+@pytest.mark.parametrize(("training", "words"), [
+    ("{global_batch_size: 30, micro_batch_size: 4}",
+     "no whole number of micro-batches of 4 (micro_batch_size); make it 28 or 32"),
+    ("{global_batch_size: 3, micro_batch_size: 4}", "make it 4"),
+    ("{global_batch_size: 32, micro_batch_size: 4, micro_batches: 9}", "but 9 micro-batches of 4 are 36"),
+    ("{global_batch_size: 4, lengths: [8, 8]}", "lengths says how many micro-batches there are"),
+    ("{global_batch_size: 8.5}", "training.global_batch_size is 8.5, it must be a whole number"),
+    ("{global_batch: 8}", "did you mean 'global_batch_size'?")])
+def test_a_batch_that_does_not_divide_is_refused(training: str, words: str) -> None:
+    assert words in refusal(LISTED_RUN.format(training))
+
+
+@pytest.mark.parametrize(("entry", "words"), [
+    ("memory: 24", "cluster.memory is 24, without a unit that is 24 bytes: did you mean '24 GiB'?"),
+    ("memory: [24, 24]", "cluster.memory: entry 0 is 24, without a unit that is 24 bytes: did you mean '24 GiB'?"),
+    ('memory: "24"', "did you mean '24 GiB'?"),
+    ("memory: 24 GiB, reserve: 2", "cluster.reserve is 2, without a unit that is 2 bytes: did you mean '2 GiB'?"),
+    ("memory: 24 GiB, latency: 10", "cluster.latency is 10, without a unit that is 10 seconds: did you mean '10 ms'?")])
+def test_a_number_without_a_unit_is_asked_about(entry: str, words: str) -> None:
+    assert words in refusal(LISTED_RUN.format("{micro_batches: 4}").replace("memory: 24 GiB", entry))
+    slow = LISTED_RUN.format("{micro_batches: 4}").replace("forward: 1 ms", "forward: 6")
+    assert "did you mean '6 ms'?" in refusal(slow)
+
+
 def test_devices_and_speeds_may_be_listed_for_each_gpu() -> None:
     cluster = parse_spec(GPT.replace("links: nvlink-v100", "device: [a100, a100, h100, h100]")).cluster
     assert cluster.devices == ("a100", "a100", "h100", "h100") and cluster.speeds == (1, 1, 1, 1)
@@ -108,7 +162,7 @@ def test_the_demo_spec_ships_with_the_package() -> None:
     ("gpus: 4", "gpus: 4\n  gpus: 5", 11, "cluster: the key 'gpus' appears twice, first on line 10"),
     ("gpus: 4", "gpus: [4", 11, "not YAML"),
     ("32 GiB", "-3", 11, "cluster.memory is -3, it must not be negative"),
-    ("32 GiB", "32 QiB", 11, "cluster.memory is '32 QiB', it must be a whole number of bytes, or text like"),
+    ("32 GiB", "32 QiB", 11, "cluster.memory is '32 QiB', it must be text like '32 GiB'"),
     ("32 GiB", ".nan", 11, "cluster.memory is .nan, it must be finite"),
     ("32 GiB", ".inf", 11, "cluster.memory is .inf, it must be finite"),
     ("32 GiB", "0", 11, "cluster.memory is 0, it must be greater than 0"),
@@ -218,7 +272,7 @@ def test_the_schema_describes_every_field_and_its_limits() -> None:
 
 def test_quantities() -> None:
     assert [parse_bytes(text) for text in ("1.5 KiB", "16GB", "1_000", 7)] == [1536, 16 * 10**9, 1000, 7]
-    assert [parse_seconds(text) for text in ("10 us", "1e-3", 2)] == [pytest.approx(1e-5), 1e-3, 2]
+    assert [parse_seconds(text) for text in ("10 us", "1e-3", "2 s")] == [pytest.approx(1e-5), 1e-3, 2]
     assert [parse_bandwidth(text) for text in ("36 GB/s", "100 Gbit/s", "1 KiB/s")] == [36e9, 12.5e9, 1024]
     for parse, wrong in ((parse_bytes, "1.5"), (parse_seconds, "3 GB"), (parse_bandwidth, "3 GB"),
                          (parse_bandwidth, "0 GB/s"), (parse_bytes, True)):

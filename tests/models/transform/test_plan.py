@@ -245,7 +245,10 @@ def test_orders_that_fit_are_kept() -> None:
     (lambda plan: plan.order(("up",), "down"), "is no part"), (lambda plan: plan.order(3, "down"), "3 is no part"),
     (lambda plan: plan.replicate("up", 1.5), "1.5 copies"),
     (lambda plan: plan.apply(lambda planned: None), "this one gave NoneType"),
-    (lambda plan: with_update(with_update(mlp())), "no parameter has a gradient"),
+    (lambda plan: with_update(with_update(mlp(), rate=0.1), rate=0.1), "no parameter has a gradient"),
+    (lambda plan: with_update(mlp(), "adam"), "adam needs a learning rate"),
+    (lambda plan: with_update(mlp(), "sgd", rat=0.1), "sgd has no option 'rat'; did you mean 'rate'\\?"),
+    (lambda plan: with_update(mlp(), "adam", rate="1e-3"), "rate is '1e-3', it must be a finite number"),
     (lambda plan: with_update(mlp(), "lion"), "there is no kernel 'lion'"),
     (lambda plan: with_backward(mlp(), ["y"]), "there is no tensor 'y' for gradients to begin at"),
 ])

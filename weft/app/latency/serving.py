@@ -183,7 +183,8 @@ def parse_period(value: Number | str, unit: str) -> Fraction:
         from weft.models.spec.quantities import parse_seconds
 
         try:
-            return _positive(parse_seconds(value), value)
+            # A number of Python's is in the problem's unit; a text without a unit may mean another one.
+            return _positive(parse_seconds(value if isinstance(value, str) else f"{value!r} s"), value)
         except ValueError as error:
             raise ValueError(f"period is {value!r}, {error}") from None
     try:

@@ -25,6 +25,7 @@ from weft.app.lib.wide import WideCase, wide_case
 from weft.solver.control.clock import OutOfTime
 from weft.solver.io.wide_files import load_any_problem
 from weft.solver.problem import Problem
+from weft.solver.schedule import Schedule
 from weft.solver.step.search import Infeasible
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.rounds import Rounds
@@ -69,6 +70,13 @@ class Case:
     reorder: bool = False
     #: Of a spec whose GPUs may compute layers together: its model at every degree, and all placements that do.
     together: tuple[Space, tuple[ShapeCandidate, ...]] | None = None
+    #: Of a spec: what is kept free on each GPU, in bytes.
+    reserve: int = 0
+
+    def with_reserve(self, schedule: Schedule) -> Schedule:
+        """``schedule``, which says what is kept free where it says what the GPUs have."""
+        known = self.reserve and "gpu_memory" in schedule.solver
+        return schedule.with_solver(reserve=self.reserve) if known else schedule
 
     @cached_property
     def coverage(self) -> Coverage:
@@ -211,7 +219,7 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
     return Case(spec.name, tuple(placements), count, tuple(refused), least, whole_model,
                 _spaces(spec, count) if chains else (),
                 open=_open_placements(spec, count) if chains else (),
-                together=None if found is None else (found[0], tuple(found[1])))
+                together=None if found is None else (found[0], tuple(found[1])), reserve=spec.cluster.reserve)
 
 
 def _listed(spec: Spec) -> tuple[list[Candidate], list[Candidate]]:
@@ -270,7 +278,7 @@ def _case_of_lengths(spec: Spec, micro_batches: MicroBatches | None, options: Se
         placements.append(replace(candidate_placement(candidate), problem=rounds.problem,
                                   rounds=None if rounds.is_plain else rounds))
     return Case(spec.name, tuple(placements), placements[0].rounds.run.rounds if placements[0].rounds else count,
-                reorder=reorder and placements[0].rounds is not None)
+                reorder=reorder and placements[0].rounds is not None, reserve=spec.cluster.reserve)
 
 
 def _in_sequence_chunks(spec: Spec, listed: list[Candidate]) -> list[Placement]:

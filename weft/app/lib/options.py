@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any, TypedDict
 if TYPE_CHECKING:
     from weft.solver.cpsat.budget import Budget, Pace
 
-__all__ = ["SearchKeywords", "SearchOptions", "began", "command_began", "require_count"]
+__all__ = ["OVERLAP", "SearchKeywords", "SearchOptions", "began", "command_began", "require_count"]
+
+#: Whether collectives may run beside computation: not at all, or where the search places them.
+OVERLAP = ("none", "auto")
 
 #: What reading a source and making its placements may take of the time limit.
 _PREPARATION = 0.4

@@ -1,7 +1,7 @@
 """The commands of the command line, a module each: what it accepts, what its help says and what it runs.
 
-A new command is a module here with its :class:`~weft.cli.lib.command.Command` as ``COMMAND``, and a name in the
-list below. The modules import at their top nothing that is heavy: ``weft --help`` imports all of them.
+A new command is a module here with its :class:`~weft.cli.lib.command.Command` as ``COMMAND``, and a name in a group
+below. The modules import at their top nothing that is heavy: ``weft --help`` imports all of them.
 """
 
 from __future__ import annotations
@@ -10,35 +10,32 @@ from importlib import import_module
 
 from weft.cli.lib.command import Command
 
-__all__ = ["commands"]
+__all__ = ["GROUPS", "command", "commands"]
 
-#: The modules, in the order in which ``weft --help`` shows their commands.
-_MODULES = (
-    "solve",
-    "compare",
-    "sweep",
-    "latency",
-    "share",
-    "estimate",
-    "check",
-    "explain",
-    "draw",
-    "place",
-    "plan",
-    "export",
-    "import_",
-    "train",
-    "replay",
-    "fit",
-    "capture",
-    "profile",
-    "transports",
-    "demo",
-    "schema",
-)
+#: The modules by what they are for, in the order in which ``weft --help`` shows their commands.
+_GROUPS = {
+    "look": ("demo", "estimate"),
+    "search": ("solve", "compare", "sweep", "latency", "share", "place"),
+    "inspect": ("check", "explain", "draw"),
+    "run": ("plan", "train", "replay", "export", "import_"),
+    "measure": ("capture", "profile", "fit", "transports"),
+    "editor": ("schema", "completion"),
+}
+
+#: The names of the commands by group. One that is a word of Python's has a module with a ``_`` behind it.
+GROUPS = {title: tuple(module.rstrip("_") for module in modules) for title, modules in _GROUPS.items()}
+
+_MODULES = {module.rstrip("_"): module for modules in _GROUPS.values() for module in modules}
+
+
+def command(name: str) -> Command | None:
+    """The command of this name, if there is one; no other one's module is imported."""
+    if name not in _MODULES:
+        return None
+    found: Command = import_module(f"weft.cli.commands.{_MODULES[name]}").COMMAND
+    return found
 
 
 def commands() -> dict[str, Command]:
     """Every command by its name, in the order of the help."""
-    found: list[Command] = [import_module(f"weft.cli.commands.{module}").COMMAND for module in _MODULES]
-    return {command.name: command for command in found}
+    return {name: found for name in _MODULES if (found := command(name)) is not None}

@@ -41,7 +41,7 @@ def _run(options: argparse.Namespace) -> int:
 
 COMMAND = Command(
     name="capture",
-    summary="read a model of your own: its operators, what they compute, read, keep and share",
+    summary="read the operators of a PyTorch model of yours",
     paragraphs=(
         "MODEL is what torch.export.save wrote. Nothing in it is unpickled and no code runs but torch's own, on "
         "tensors without data; so no weight is loaded either. Counted are floating-point operations and bytes of "

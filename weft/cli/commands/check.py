@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import textwrap
 
 from weft.app.lib.judged import verdict
@@ -42,7 +43,8 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _wrapped(heading: str, names: list[str], ending: str = "") -> str:
-    return textwrap.fill(heading + ", ".join(names) + ending, width=120, subsequent_indent=" " * len(heading),
+    width = min(120, shutil.get_terminal_size((120, 24)).columns)
+    return textwrap.fill(heading + ", ".join(names) + ending, width=width, subsequent_indent=" " * len(heading),
                          break_long_words=False, break_on_hyphens=False)
 
 

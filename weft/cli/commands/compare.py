@@ -26,7 +26,7 @@ def _run(options: argparse.Namespace) -> int:
 
 COMMAND = Command(
     name="compare",
-    summary="put weft's schedule beside the known ones",
+    summary="put weft's schedule beside the published ones",
     paragraphs=(
         SPEC,
         "GPipe, 1F1B, interleaved 1F1B, ZB-H1, ZB-V, a greedy one, and weft's: time per step, bubble, peak "

@@ -26,7 +26,7 @@ def _run(options: argparse.Namespace) -> int:
 
 COMMAND = Command(
     name="estimate",
-    summary="say what each stage of a model holds and costs, before any search",
+    summary="say what each stage needs and takes, before any search",
     paragraphs=(
         "SPEC is a model spec in YAML: a family of the zoo, a Hugging Face config.json, or layers with their costs.",
         "Stages are cut as for 1F1B. For each stage it prints parameters, activations of a micro-batch, micro-batches "

@@ -32,7 +32,7 @@ def _run(options: argparse.Namespace) -> int:
 
 COMMAND = Command(
     name="explain",
-    summary="say what a schedule's length hangs on, or why there is none",
+    summary="say what limits a schedule, or why there is none",
     paragraphs=(
         "SOURCE is a schedule file, or a model spec or block problem, which is solved first. It prints the critical "
         "path of the makespan, the critical cycle of the period, and each GPU's idle time by cause: filling the "

@@ -34,7 +34,7 @@ def _run(options: argparse.Namespace) -> int:
 
 COMMAND = Command(
     name="fit",
-    summary="turn measured timelines into corrected costs",
+    summary="correct planned costs by measured timelines",
     paragraphs=(
         "PLAN is the plan or schedule that ran, each TIMELINE a file of `weft replay --timeline`. It prints every "
         "block's planned duration, the median of the measured ones and their spread, and the transfers that could be "

@@ -38,7 +38,7 @@ def _run(options: argparse.Namespace) -> int:
 
 COMMAND = Command(
     name="import",
-    summary="read somebody's schedule",
+    summary="read another tool's schedule",
     paragraphs=(
         "FILE is a CSV of torch.distributed.pipelining, with or without communication, or a Tessel schedule "
         "(.json). It is checked as far as a run depends on it: complete, runnable, sends and receives in one "

@@ -39,7 +39,7 @@ def _run(options: argparse.Namespace) -> int:
 
 COMMAND = Command(
     name="latency",
-    summary="show how long one micro-batch takes at a throughput, or at every one",
+    summary="find the least time of a micro-batch at a throughput",
     paragraphs=(
         SPEC,
         "Latency is the time from a micro-batch's first start to its last end while another one starts every period. "

@@ -40,7 +40,7 @@ def _run(options: argparse.Namespace) -> int:
 
 COMMAND = Command(
     name="plan",
-    summary="lower a schedule to one instruction list a rank",
+    summary="turn a schedule into one instruction list per rank",
     paragraphs=(
         "Sends and receives are added so that every two ranks see their messages in the same order, and a REDUCE "
         "behind the last pass that adds to each group of gradients; the result is proven free of deadlock and "

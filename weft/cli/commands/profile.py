@@ -6,7 +6,7 @@ import argparse
 import json
 
 from weft import api
-from weft.cli.lib.arguments import byte_size, count, natural, workers
+from weft.cli.lib.arguments import count, memory, natural, workers
 from weft.cli.lib.command import GOOD, Command
 from weft.cli.lib.output import JSON, kept, require_output, require_torch
 
@@ -24,7 +24,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--problem", metavar="FILE", help="with --stages: write the block problem there")
     command.add_argument("--backward", choices=("full", "split"), default="full",
                          help="with --problem: the backward whole or in its two halves (default: full)")
-    command.add_argument("--memory", type=byte_size, metavar="BYTES",
+    command.add_argument("--memory", type=memory, metavar="SIZE",
                          help="with --problem: what each device has, as 16GiB (default: no limit)")
     command.add_argument("--optimizer-copies", type=natural, default=2, metavar="N",
                          help="with --problem: values that the optimizer keeps for each weight (default: 2, as Adam)")
@@ -83,7 +83,7 @@ def _file_of(stages: str | None) -> str | None:
 
 COMMAND = Command(
     name="profile",
-    summary="time operators or stages on this machine, and measure their memory",
+    summary="time operators or stages on this machine",
     paragraphs=(
         "MODEL is what torch.export.save wrote: each distinct operator of it is run alone on random tensors, never "
         "the model. One that would not fit is skipped and its time filled in; the result says of each figure whether "

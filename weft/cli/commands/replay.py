@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from weft import api
-from weft.cli.lib.arguments import add_allowed, count, positive
+from weft.cli.lib.arguments import add_allowed, byte_size, count, positive
 from weft.cli.lib.command import GOOD, NO, Command
 from weft.cli.lib.output import JSON, require_output, require_torch
 
@@ -49,7 +49,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
                               "(memory of one host), symmetric (memory of its GPUs), or a slow link, "
                               "emulated:LATENCY,BANDWIDTH in s and bytes/s (default: nccl on GPUs, else gloo); "
                               "`weft transports` tries them")
-    command.add_argument("--reserve", type=count, metavar="BYTES",
+    command.add_argument("--reserve", type=byte_size, metavar="SIZE",
                          help="what a device has beyond its planned capacity, for messages that arrive early "
                               "(default: 1 GiB)")
     command.add_argument("--checkpoint", metavar="FOLDER", help="save training there")
@@ -159,7 +159,7 @@ def _run_alone(options: argparse.Namespace) -> int:
 
 COMMAND = Command(
     name="replay",
-    summary="run a plan on real processes, one a device",
+    summary="run a plan on real processes, one per device",
     paragraphs=(
         "Starts on every rank under torchrun: gloo on CPUs, NCCL on GPUs. With --emulate every block sleeps "
         "for its planned duration; with --stages it runs modules of yours: a function that returns this "

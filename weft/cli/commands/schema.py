@@ -24,7 +24,7 @@ def _run(options: argparse.Namespace) -> int:
 
 COMMAND = Command(
     name="schema",
-    summary="print the JSON Schema of a model spec, a block problem, a schedule or a placement",
+    summary="print the JSON Schema of a file format",
     paragraphs=(
         "Editors with a YAML language server complete and check specs with it.",
     ),

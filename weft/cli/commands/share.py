@@ -57,7 +57,7 @@ def _run(options: argparse.Namespace) -> int:
 
 COMMAND = Command(
     name="share",
-    summary="put several jobs on the same GPUs, one computing while another communicates",
+    summary="put several jobs on the same GPUs",
     paragraphs=(
         "Each JOB is a model spec or a block problem of which a micro-batch is one step; all are on the same GPUs. "
         "They share computation, network and memory in one period, every rank sees their collectives in one order, and "

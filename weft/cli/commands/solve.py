@@ -6,7 +6,7 @@ import argparse
 import json
 
 from weft import api
-from weft.app.objectives import OVERLAP
+from weft.app.lib.options import OVERLAP
 from weft.cli.lib.arguments import add_floor, add_kinds, add_objective, add_search, add_spec
 from weft.cli.lib.command import GOOD, SPEC, Command
 from weft.cli.lib.output import JSON, require_output, save, search
@@ -49,7 +49,7 @@ def _run(options: argparse.Namespace) -> int:
 
 COMMAND = Command(
     name="solve",
-    summary="find the best schedule for a model or a block problem",
+    summary="find the best schedule of a model or a block problem",
     paragraphs=(
         SPEC,
         "For a model every placement is searched: one stage a GPU, or several in a V, a loop or a wave, with "

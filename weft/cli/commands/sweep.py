@@ -70,7 +70,7 @@ def _recompute(text: str) -> list[bool]:
 
 COMMAND = Command(
     name="sweep",
-    summary="show what memory buys in throughput: solve many variants, draw the Pareto front",
+    summary="search many memories and batch sizes, draw the front",
     paragraphs=(
         SPEC,
         "Solves every combination of the values given and prints time, throughput and peak memory of each, beside "

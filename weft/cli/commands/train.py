@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from weft import api
-from weft.cli.lib.arguments import count, positive
+from weft.cli.lib.arguments import count, memory, positive
 from weft.cli.lib.command import Command
 from weft.cli.lib.output import require_torch
 
@@ -23,7 +23,8 @@ def _arguments(command: argparse.ArgumentParser) -> None:
                          help="into which each batch is cut (default: what the function says, or 4)")
     command.add_argument("--schedule", metavar="NAME", help="a published schedule, or a schedule's file (default: the "
                          "best that a short search finds)")
-    command.add_argument("--memory", type=count, metavar="BYTES", help="what each rank has (default: not limited)")
+    command.add_argument("--memory", type=memory, metavar="SIZE",
+                         help="memory of each rank, as 16GiB (default: on CPUs not limited, of a GPU what it has)")
     command.add_argument("--spec", metavar="FILE", help="what the machine is: a YAML file with cluster and placement "
                          "(default: it is looked at)")
     command.add_argument("--time-limit", type=positive, default=10.0, metavar="SECONDS",
@@ -57,7 +58,7 @@ def _told(line: str) -> None:
 
 COMMAND = Command(
     name="train",
-    summary="train a model of yours as a pipeline",
+    summary="train a PyTorch model of yours as a pipeline",
     paragraphs=(
         "Captures the model, measures it, cuts it into stages, searches for a schedule and trains: one process a rank, "
         "started here, or by torchrun. The function gives a mapping with module, args (an example batch), loss, "

@@ -15,7 +15,7 @@ __all__ = ["COMMAND"]
 def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--gpus", type=natural, default=2, metavar="N",
                          help="try the transports between GPUs on up to N of them, 0 for none (default: 2)")
-    command.add_argument("--sizes", type=byte_size, nargs="+", metavar="BYTES",
+    command.add_argument("--sizes", type=byte_size, nargs="+", metavar="SIZE",
                          help="bytes of the messages, as 64KiB (default: 4KiB 1MiB 16MiB)")
     command.add_argument("--json", action="store_true", help="print the result as JSON")
 
@@ -29,7 +29,7 @@ def _run(options: argparse.Namespace) -> int:
 
 COMMAND = Command(
     name="transports",
-    summary="check which transports carry tensors between ranks of this machine, and how fast",
+    summary="test what carries tensors between ranks of this machine",
     paragraphs=(
         "Two ranks are started here, and known tensors of several types, sizes and shapes go from one to the other "
         "through every transport that `weft replay --transport` takes: through sockets, shared memory, and between "

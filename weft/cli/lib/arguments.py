@@ -17,7 +17,7 @@ from weft.solver.objectives import OBJECTIVES
 _LONG, _WORKERS, _MICRO_BATCHES, _MANY = 1e9, 256, 2_000_000, 10**15
 
 __all__ = ["add_allowed", "add_floor", "add_kinds", "add_objective", "add_repeatable", "add_schedule", "add_search",
-           "add_spec", "byte_size", "count", "counts", "job_ratio", "micro_batches", "micro_batches_of_any",
+           "add_spec", "byte_size", "count", "counts", "job_ratio", "memory", "micro_batches", "micro_batches_of_any",
            "natural", "positive", "search_options", "share", "texts", "workers"]
 
 Value = TypeVar("Value")
@@ -46,22 +46,24 @@ def add_spec(command: argparse.ArgumentParser) -> None:
 
 def add_kinds(command: argparse.ArgumentParser) -> None:
     """What may be asked of micro-batches that differ."""
-    command.add_argument("--reorder", action="store_true",
-                         help="micro-batches that differ may run in another order than the one given")
-    command.add_argument("--any-class", action="store_true",
-                         help="the search decides of which class each micro-batch is: give how many there are")
-    command.add_argument("--ratio", type=job_ratio, metavar="A=P,B=Q",
-                         help="micro-batches of each job in a round, which repeats (default: as few as can be)")
+    differing = command.add_argument_group("several jobs, or micro-batches that differ")
+    differing.add_argument("--reorder", action="store_true",
+                           help="micro-batches that differ may run in another order than the one given")
+    differing.add_argument("--any-class", action="store_true",
+                           help="the search decides of which class each micro-batch is: give how many there are")
+    differing.add_argument("--ratio", type=job_ratio, metavar="A=P,B=Q",
+                           help="micro-batches of each job in a round, which repeats (default: as few as can be)")
 
 
 def add_search(command: argparse.ArgumentParser, time_limit: float) -> None:
     """What limits and repeats a search, and how it and its result are shown."""
-    command.add_argument("--time-limit", type=positive, default=time_limit, metavar="SECONDS",
-                         help=f"end the search after so long (default: {time_limit:g})")
-    add_repeatable(command)
-    command.add_argument("--workers", type=workers, default=1, metavar="N", help="CP-SAT workers (default: 1)")
-    command.add_argument("--quiet", action="store_true", help="do not show progress")
-    command.add_argument("--json", action="store_true", help="print the result as JSON")
+    limits = command.add_argument_group("search and output")
+    limits.add_argument("--time-limit", type=positive, default=time_limit, metavar="SECONDS",
+                        help=f"end the search after so long (default: {time_limit:g})")
+    add_repeatable(limits)
+    limits.add_argument("--workers", type=workers, default=1, metavar="N", help="CP-SAT workers (default: 1)")
+    limits.add_argument("--quiet", action="store_true", help="do not show progress")
+    limits.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 #: What each objective means, in the help of a command.
@@ -91,7 +93,7 @@ def search_options(options: argparse.Namespace) -> SearchOptions:
                          getattr(options, "any_class", False), getattr(options, "ratio", None))
 
 
-def add_repeatable(command: argparse.ArgumentParser) -> None:
+def add_repeatable(command: argparse._ActionsContainer) -> None:
     """What makes a run repeat exactly."""
     command.add_argument("--effort", type=positive, metavar="SECONDS",
                          help="limit CP-SAT's deterministic time instead of the clock: the run repeats exactly")
@@ -174,13 +176,24 @@ def counts(text: str) -> list[int]:
 
 
 def byte_size(text: str) -> int:
-    """An amount of memory, such as 16GiB, in bytes."""
+    """A size, such as 64MiB, in bytes; 0 or more."""
     from weft.models.spec.quantities import parse_bytes
 
+    return _quantity(parse_bytes, text)
+
+
+def memory(text: str) -> int:
+    """What a device has, such as 16GiB, in bytes."""
+    from weft.models.spec.quantities import parse_memory
+
+    return _quantity(parse_memory, text)
+
+
+def _quantity(parse: Callable[[object], int], text: str) -> int:
     try:
-        return parse_bytes(text)
+        return parse(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+        raise argparse.ArgumentTypeError(f"is {text!r}, {error}") from None
 
 
 def _number(text: str, kind: type[int] | type[float]) -> float:

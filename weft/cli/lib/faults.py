@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import dis
 import os
-import platform
 import sys
-import tempfile
-import traceback
 from pathlib import Path
 from types import TracebackType
 
@@ -27,6 +23,8 @@ def is_said(error: BaseException) -> bool:
     library raises (``min() arg is an empty sequence``) tells a user nothing."""
     if not isinstance(error, ValueError):
         return False
+    import dis
+
     last = _innermost(error.__traceback__)
     if last is None:
         return False
@@ -48,6 +46,10 @@ def report(error: BaseException, command: str) -> str:
 
 
 def _written(error: BaseException) -> str:
+    import platform
+    import tempfile
+    import traceback
+
     details = "\n".join([
         f"weft {VERSION}, Python {platform.python_version()}, {platform.platform()}",
         f"command: {sys.argv}", f"folder: {_folder()}", "", *traceback.format_exception(error, limit=-100)])

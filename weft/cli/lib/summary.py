@@ -16,7 +16,7 @@ def summary(schedule: Schedule) -> str:
     """A schedule in a few lines: makespan and period with their bounds, bubble, memory, notes."""
     from weft.app.lib.verdicts import choice_lines, covered_lines, overlap_lines
     from weft.text.counts import choices_text, devices_text, micro_batches_text, unit_text
-    from weft.text.units import memory_text, name_text, time_text
+    from weft.text.units import each_text, memory_text, name_text, time_text
 
     unit = schedule.problem.time_unit
 
@@ -47,14 +47,14 @@ def summary(schedule: Schedule) -> str:
     lines.append("bubble    " + ", ".join([*([] if bubble.steady is None else [f"steady {bubble.steady:.1%}"]),
                                           f"step {bubble.step:.1%}", f"span {bubble.span:.1%}"]))
     static = schedule.solver.get("static_memory") or [0] * len(schedule.problem.devices)
-    lines.append("memory    " + ", ".join(
-        f"{name_text(device.name)} {' '.join(memory_text(peak + base, schedule.problem.memory_unit))}"
-        for device, peak, base in zip(schedule.problem.devices, schedule.peak_memory, static, strict=True)
-        if device.lane_of is None))
+    own = [(device.name, peak + base) for device, peak, base in zip(
+        schedule.problem.devices, schedule.peak_memory, static, strict=True) if device.lane_of is None]
+    lines.append("memory    " + each_text([amount for _, amount in own], schedule.problem.memory_unit,
+                                          [name for name, _ in own]) + _reserved(schedule))
     if "gradients_freed" in schedule.solver:
-        freed = (" ".join(memory_text(amount, schedule.problem.memory_unit))
-                 for amount in schedule.solver["gradients_freed"])
-        lines.append(f"AdamA     no whole gradients are held; with Adam they would take {', '.join(freed)} more")
+        freed, (_, memory) = schedule.solver["gradients_freed"], memory_text(1, schedule.problem.memory_unit)
+        lines.append("AdamA     keeps no whole gradients; with Adam they would take "
+                     f"{each_text(freed, schedule.problem.memory_unit)} {memory} more")
     lines += choice_lines(schedule)
     if schedule.solver.get("stopped"):
         lines.append("stopped   a part of the search failed, this is the best without it: "
@@ -64,6 +64,18 @@ def summary(schedule: Schedule) -> str:
     notes = schedule.solver.get("notes")
     lines += [f"note      {note}" for note in notes] if isinstance(notes, list) else []
     return "\n".join(lines)
+
+
+def _reserved(schedule: Schedule) -> str:
+    """What of the GPUs' memory is planned with, and what is kept free beside it; nothing where that is not known."""
+    from weft.text.units import each_text, memory_text
+
+    reserve, most = schedule.solver.get("reserve"), schedule.solver.get("gpu_memory")
+    if not reserve or not isinstance(most, list) or None in most:
+        return ""
+    unit = schedule.problem.memory_unit
+    has, (amount, name) = each_text(sorted({own + reserve for own in most}), unit), memory_text(reserve, unit)
+    return f"; of {has} {name} each, {amount} {name} is kept free (cluster.reserve)"
 
 
 def _objective_line(schedule: Schedule, shown: Callable[[float], str]) -> list[str]:

@@ -67,7 +67,7 @@ def test_what_nobody_foresaw_is_a_sentence_and_a_file(error: Callable[[], object
 def test_a_fault_without_a_place_for_its_details_is_told_all_the_same(monkeypatch: pytest.MonkeyPatch,
                                                                       capsys: pytest.CaptureFixture[str]) -> None:
     failing(monkeypatch, raises(KeyError("b")))
-    monkeypatch.setattr("weft.cli.lib.faults.tempfile.mkstemp", raises_any)
+    monkeypatch.setattr("tempfile.mkstemp", raises_any)
     assert main(["schema"]) == 3
     assert capsys.readouterr().err == "weft: schema: a fault in weft, please report it (KeyError: 'b')\n"
 

@@ -19,7 +19,7 @@ from weft.models.files.limits import MAX_GPUS, MAX_SPEC_BYTES
 from weft.models.files.reading import read_text
 from weft.models.layers.cluster import Network, model_cluster
 from weft.models.spec.base import Section, refuse
-from weft.models.spec.fields import Bandwidth, Bytes, BytesEach, DeviceEach, Name, Seconds
+from weft.models.spec.fields import Bandwidth, BytesEach, DeviceEach, Name, Reserve, Seconds
 from weft.models.spec.sections import Cluster
 from weft.models.spec.spec import SpecError, checked
 
@@ -35,7 +35,7 @@ class MachineCluster(Section):
     gpus: int | None = Field(default=None, ge=1, le=MAX_GPUS, description="Number of ranks. Default: as many as run.")
     memory: BytesEach | None = Field(default=None, description="Memory of each rank (bytes, or text with a unit), or a "
                                      "list with one entry for each.")
-    reserve: Bytes = Field(default=0, description="Of that, what is kept free on every rank. Default 0.")
+    reserve: Reserve = Field(default=0, description="Of that, what is kept free on every rank. Default 0.")
     links: Literal["nvlink-v100", "network-v100"] | None = Field(
         default=None, description="Measured transfer times of two V100, by size.")
     bandwidth: Bandwidth | None = Field(default=None, description="Bandwidth between any two ranks of a machine.")
@@ -74,7 +74,7 @@ class MachineCluster(Section):
         if isinstance(self.device, tuple):
             given["device"] = list(self.device)
         try:
-            return Cluster.model_validate({"gpus": ranks, "memory": 1, **given})
+            return Cluster.model_validate({"gpus": ranks, "memory": "1 B", **given})
         except ValidationError as error:
             refuse(error.errors()[0]["msg"])
 
