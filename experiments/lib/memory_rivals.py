@@ -6,9 +6,7 @@ except :func:`within_windows`.
 * :func:`balanced`: the cuts that divide the work best, everything kept, memory not looked at.
 * :func:`keeping`: everything kept, the best cuts that fit; with ``versions`` a stage also holds a version of its
   weights for every micro-batch in flight, as PipeDream does (Narayanan et al., SOSP 2019).
-* :func:`whole_layers`: as vPipe plans (Zhao et al., TPDS 2022): a stage that lacks memory swaps whole layers while
-  that hides behind the computation, then recomputes whole layers, those first that free most for their time. The cuts
-  are the best for this rule, where vPipe improves them step by step.
+* :func:`~weft.solver.placement.memory.layer_rule.whole_layers`: as vPipe plans, with the best cuts for its rule.
 * :func:`within_windows`: each cut between where it would balance the work and where it would balance the memory, as
   DawnPiper restricts its cuts; within these windows to the optimum.
 """
@@ -17,20 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
-from weft.solver.placement.memory.plan import ChainOperator, MemoryPlan, MemoryProblem, Mode, measure
-from weft.solver.placement.memory.plan_memory import NoMemoryPlan, plan_memory
+from weft.solver.placement.memory.layer_rule import layer_starts
+from weft.solver.placement.memory.plan import MemoryPlan, MemoryProblem, Mode, NoMemoryPlan
+from weft.solver.placement.memory.plan_memory import plan_memory
 
-__all__ = ["balance_windows", "balanced", "between_layers", "keeping", "layer_starts", "whole_layers", "within_windows"]
+__all__ = ["balance_windows", "balanced", "between_layers", "keeping", "within_windows"]
 
 _NOTHING: frozenset[Mode] = frozenset()
-
-
-def layer_starts(operators: Sequence[ChainOperator]) -> frozenset[int]:
-    """Where a layer begins, the first one apart."""
-    return frozenset(k for k in range(1, len(operators))
-                     if not operators[k].layer or operators[k].layer != operators[k - 1].layer)
 
 
 def between_layers(problem: MemoryProblem) -> MemoryProblem:
@@ -51,97 +44,6 @@ def balanced(problem: MemoryProblem) -> MemoryPlan:
     if not plan.fits:
         raise NoMemoryPlan("a stage of the split that divides the work best lacks memory")
     return plan
-
-
-def whole_layers(problem: MemoryProblem) -> MemoryPlan:
-    """The best cuts where every stage swaps and recomputes whole layers by vPipe's rule. Raises
-    :class:`NoMemoryPlan`."""
-    starts = [0, *sorted(layer_starts(problem.operators)), len(problem.operators)]
-    count, stages = len(starts) - 1, problem.stages
-    if count < stages:
-        raise NoMemoryPlan(f"{count} layers cannot fill {stages} stages")
-    best: list[dict[int, tuple[int, tuple[int, ...]]]] = [{0: (0, (0,))}]
-    for stage in range(stages):
-        reached: dict[int, tuple[int, tuple[int, ...]]] = {}
-        for start, (time, cuts) in best[-1].items():
-            ends = range(start + 1, count - (stages - 1 - stage) + 1) if stage < stages - 1 else (count,)
-            for end in ends:
-                found = _swapped(problem, stage, starts[start:end + 1])
-                if found is None:
-                    break  # longer stages need more memory still
-                slowest = max(time, found[0])
-                if end not in reached or slowest < reached[end][0]:
-                    reached[end] = slowest, (*cuts, starts[end])
-        best.append(reached)
-    if count not in best[-1]:
-        raise NoMemoryPlan("no cuts between layers fit with whole layers swapped and recomputed")
-    cuts = best[-1][count][1]
-    modes: list[Mode] = []
-    for stage in range(stages):
-        found = _swapped(problem, stage, [k for k in starts if cuts[stage] <= k <= cuts[stage + 1]])
-        assert found is not None
-        modes += found[1]
-    kept: list[Mode] = ["keep"] * stages
-    return MemoryPlan(problem, cuts, tuple(modes), tuple(kept))
-
-
-def _swapped(problem: MemoryProblem, stage: int, starts: Sequence[int]) -> tuple[int, list[Mode]] | None:
-    """The time of a stage of the layers that begin at ``starts`` (its end behind them), and its modes.
-
-    Swaps first, the largest layers first, while the copies take no longer than the stage computes; then layers are
-    recomputed, by bytes freed for each nanosecond. A recomputed layer's last operator is kept: the next layer needs
-    it.
-    """
-    ops, first, last = problem.operators, starts[0], starts[-1]
-    layers = list(pairwise(starts))
-    work = sum(op.forward + op.backward for op in ops[first:last])
-    held = {layer: sum(op.kept for op in ops[slice(*layer)]) for layer in layers}
-    modes: list[Mode] = ["keep"] * (last - first)
-
-    def measured() -> tuple[int, int]:
-        return _stage_time_memory(problem, stage, first, last, modes)
-
-    if measured()[1] <= problem.memory:
-        return measured()[0], modes
-    copied = 0
-    if "offload" in problem.modes:
-        for layer in sorted(layers, key=lambda each: -held[each]):
-            if problem.copy_time(copied + held[layer]) > work:
-                continue
-            before = measured()[1]
-            trial = modes.copy()
-            trial[layer[0] - first:layer[1] - first] = ["offload"] * (layer[1] - layer[0])
-            modes, kept = trial, modes
-            if measured()[1] > before:  # the buffers take more than the swap frees
-                modes = kept
-                continue
-            copied += held[layer]
-            if measured()[1] <= problem.memory:
-                return measured()[0], modes
-    if "recompute" in problem.modes:
-        whole = [layer for layer in layers if layer[1] - layer[0] > 1 and modes[layer[0] - first] == "keep"]
-
-        def worth(layer: tuple[int, int]) -> float:
-            inner = ops[layer[0]:layer[1] - 1]
-            return sum(op.kept for op in inner) / max(1, sum(op.forward for op in inner))
-
-        for a, b in sorted(whole, key=worth, reverse=True):
-            modes[a - first:b - 1 - first] = ["recompute"] * (b - 1 - a)
-            if measured()[1] <= problem.memory:
-                return measured()[0], modes
-    return None
-
-
-def _stage_time_memory(problem: MemoryProblem, stage: int, first: int, last: int,
-                       modes: Sequence[Mode]) -> tuple[int, int]:
-    """What these modes cost one stage; the rest of the plan does not matter."""
-    cuts = [0] * (problem.stages + 1)
-    cuts[stage], cuts[stage + 1] = first, last
-    every: list[Mode] = ["keep"] * len(problem.operators)
-    every[first:last] = modes
-    inputs: list[Mode] = ["keep"] * problem.stages
-    found = measure(MemoryPlan(problem, tuple(cuts), tuple(every), tuple(inputs)), stage)
-    return found.time, found.memory
 
 
 def balance_windows(problem: MemoryProblem) -> tuple[frozenset[int], ...]:

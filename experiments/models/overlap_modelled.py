@@ -5,9 +5,17 @@
 Each row is one way to use all GPUs: the whole model on every one (``data``, with recomputation where its activations
 need it), all GPUs computing every layer (``tensor``), or two or more groups that do (``groups``, the placement with the
 best overlapped step of those listed). It is solved without overlap and as ``weft solve --overlap auto`` does; the bound
-is proven over all options of the row's placements. Costs are modelled: V100's by the roofline fitted to its measured
-operators and with its measured collectives, H100's from its data sheet with V100's shares of the peaks, so its rows say
-what such a machine would do, not what one did. Writes overlap_modelled.json.
+is proven over all options of the row's placements.
+
+Where every GPU has the whole model, ``frameworks`` is what frameworks do today at the same costs
+(:mod:`weft.models.overlap.frameworks`): DDP's buckets of 25 MiB beside the backward, and ZeRO-1 with both overlaps;
+``ours`` is weft's best with the same collectives, searched. A ``step`` is one alone; a ``steady`` one follows another,
+so that gathers run beside the next forward. ``published_batch``: the same with gradients accumulated over more
+micro-batches, up to a published batch of GPT-1.3B (1024 sequences).
+
+Costs are modelled: V100's by the roofline fitted to its measured operators and with its measured collectives, H100's
+from its data sheet with V100's shares of the peaks, so its rows say what such a machine would do, not what one did.
+Writes overlap_modelled.json.
 """
 
 from __future__ import annotations
@@ -23,7 +31,8 @@ from rich.table import Table
 
 from experiments.lib.provenance import RESULTS, Record
 from weft.api import solve
-from weft.models.spec.spec import parse_spec
+from weft.models.overlap.data_parallel import ALL_REDUCE, GRADIENTS, SCATTERED
+from weft.models.spec.spec import Spec, parse_spec
 from weft.solver.judge.validate import validate
 from weft.solver.schedule import Schedule
 from weft.text.options import assignment_title
@@ -52,6 +61,11 @@ CASES = (("GPT-1.3B on 4 V100", "data", 8, 4, True), ("GPT-1.3B on 4 V100", "dat
          ("GPT-1.3B on 4 V100", "tensor", 8, 4, False), ("GPT-1.3B on 4 V100", "groups", 8, 4, False),
          ("Llama-3-8B on 8 H100", "data", 8, 1, True), ("Llama-3-8B on 8 H100", "tensor", 8, 1, False),
          ("Llama-3-8B on 8 H100", "groups", 8, 1, False))
+#: The same with more micro-batches to a step.
+PUBLISHED = (("GPT-1.3B on 4 V100", "data", 32, 4, True), ("GPT-1.3B on 4 V100", "data", 256, 4, True),
+             ("Llama-3-8B on 8 H100", "data", 128, 1, True))
+#: The collectives of each framework's step among weft's own.
+_COLLECTIVES = {"ddp": ALL_REDUCE, "zero-1": SCATTERED}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,10 +77,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=RESULTS / "overlap_modelled.json")
     options = parser.parse_args(arguments)
     record = Record(options.output)
-    rows = [_row(*case, options.effort) for case in CASES
-            if case[1] in options.only and case[0].startswith(tuple(options.models))]
+    rows, published = ([_row(*case, options.effort) for case in cases
+                        if case[1] in options.only and case[0].startswith(tuple(options.models))]
+                       for cases in (CASES, PUBLISHED))
     _show(rows)
-    record.write({"effort": options.effort, "rows": rows}, part=len(rows) < len(CASES))
+    _show_frameworks([row for row in (*rows, *published) if "frameworks" in row])
+    record.write({"effort": options.effort, "rows": rows, "published_batch": published},
+                 part=len(rows) + len(published) < len(CASES) + len(PUBLISHED))
     return 0
 
 
@@ -87,10 +104,32 @@ def _row(model: str, shape: str, count: int, size: int, recompute: bool, effort:
                        for option in found.solver.get("options", ())] if found.choices else [],
            "peak_gib": round(max(float(peak) + float(held) for peak, held in zip(
                found.peak_memory, found.solver["static_memory"], strict=True)) / 2**30, 3),
+           **(_beside_frameworks(spec, found, effort) if shape == "data" else {}),
            "notes": list(found.solver.get("notes", ())), "cpu_seconds": round(time.process_time() - began, 1)}
     print(f"{model}, {shape}: {row['best_without']} -> {row['with']} (bound {row['bound']}), {row['cpu_seconds']} s",
           flush=True)
     return row
+
+
+def _beside_frameworks(spec: Spec, step: Schedule, effort: float) -> dict[str, Any]:
+    """What frameworks' steps and weft's with their collectives take, seconds: one step alone, and in steady state."""
+    steady: Schedule = solve(spec, overlap="auto", effort=effort, time_limit=300.0, objective="rate")
+    validate(steady)
+    found: dict[str, Any] = {"steady": _rounded(steady.value), "steady_bound": _rounded(steady.value_bound)}
+    for name, schedule in (("step", step), ("steady", steady)):
+        told = schedule.solver["overlap"]
+        assert isinstance(told, dict)
+        ways = {option["option"]: option["makespan"] for option in step.solver.get("options", ())
+                if option["choice"] == GRADIENTS}
+        for entry in told["frameworks"]:
+            one = found.setdefault("frameworks", {}).setdefault(entry["name"], {})
+            one[name] = _rounded(entry["with"])
+            if entry["with"] is not None:
+                one[f"{name}_saved"] = round(1 - schedule.value / entry["with"], 5)
+            ours = ways.get(_COLLECTIVES[entry["name"]])
+            if name == "step" and ours is not None:
+                one |= {"ours": _rounded(ours), "ours_saved": round(1 - step.value / ours, 5)}
+    return found
 
 
 def _rounded(value: float | None) -> float | None:
@@ -106,6 +145,21 @@ def _show(rows: Sequence[dict[str, Any]]) -> None:
                       *(f"{row[key] * 1e3:.1f}" for key in ("best_without", "with")),
                       f"{1 - row['with'] / row['best_without']:.1%}", f"{row['bound'] * 1e3:.1f}",
                       row["placement"], assignment_title(row["chosen"]))
+    Console(width=200).print(table)
+
+
+def _show_frameworks(rows: Sequence[dict[str, Any]]) -> None:
+    table = Table(title="the whole model on every GPU, ms a step: weft beside frameworks' own overlap")
+    for heading in ("model", "micro-batches", "weft", "beside DDP", "beside ZeRO-1", "with DDP's collectives",
+                    "with ZeRO-1's", "steady", "beside DDP", "beside ZeRO-1"):
+        table.add_column(heading, justify="left" if heading == "model" else "right")
+    for row in rows:
+        ddp, zero = row["frameworks"]["ddp"], row["frameworks"]["zero-1"]
+        shares = [(one, key) for key in ("step", "ours", "steady") for one in (ddp, zero)]
+        cells = ["-" if one.get(key) is None else f"{one[key] * 1e3:.1f} ({one[f'{key}_saved']:.1%})"
+                 for one, key in shares]
+        table.add_row(row["model"], f"{row['micro_batches']} x {row['micro_batch_size']}", f"{row['with'] * 1e3:.1f}",
+                      *cells[:4], f"{row['steady'] * 1e3:.1f}", *cells[4:])
     Console(width=200).print(table)
 
 

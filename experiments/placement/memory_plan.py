@@ -1,6 +1,6 @@
 """Memory as a decision, against planners that follow a rule: the largest micro-batch that trains, and how fast.
 
-    python -m experiments.placement.memory_plan [--only TEXT] [--time-limit 20] [--output memory_plan.json]
+    python -m experiments.placement.memory_plan [--only TEXT] [--planners NAME ...] [--output memory_plan.json]
 
 Every planner gets the same chain of operators, the same devices and the same counting of memory, at micro-batches of
 1, 2, 4, ... samples. *Trainable* is a micro-batch whose throughput is at least 0.9 of the planner's own best; without
@@ -33,7 +33,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.lib.amoebanet import amoebanet_like
-from experiments.lib.memory_rivals import balance_windows, balanced, between_layers, keeping, whole_layers
+from experiments.lib.memory_rivals import balance_windows, balanced, between_layers, keeping
 from experiments.lib.provenance import RESULTS, Record
 from experiments.placement.profile_chains import profile_chain, profile_rows, wider_gpt
 from weft.models.candidates.memory_chains import graph_chain
@@ -42,6 +42,7 @@ from weft.models.hardware.devices import DEVICES
 from weft.models.spec.families import GptModel, T5Model
 from weft.models.times.roofline import Roofline
 from weft.models.zoo.graphs import model_graph
+from weft.solver.placement.memory.layer_rule import whole_layers
 from weft.solver.placement.memory.plan import ChainOperator, MemoryPlan, MemoryProblem, Rules
 from weft.solver.placement.memory.plan_memory import NoMemoryPlan, plan_memory
 
@@ -119,6 +120,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Plan, print and write."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", default="", help="models whose name contains this")
+    parser.add_argument("--planners", nargs="+", choices=list(PLANNERS), default=list(PLANNERS),
+                        help="the planners to run; a row keeps what it has of the others")
     parser.add_argument("--devices", type=int, nargs="+", default=[4, 8])
     parser.add_argument("--largest", type=int, default=2**20, help="samples of a micro-batch, at most")
     parser.add_argument("--time-limit", type=float, default=_LIMIT, help="seconds of each search")
@@ -129,12 +132,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, case in CASES.items():
         for devices in options.devices if options.only in name else ():
             tried = replace(case, largest=min(case.largest, options.largest))
-            row = {planner: _series(tried, devices, planner, options.time_limit) for planner in PLANNERS}
-            rows[f"{name}, {devices} x {case.memory} GB"] = {**row, "compared": compared(row),
-                                                              "seconds_a_search": options.time_limit}
+            title = f"{name}, {devices} x {case.memory} GB"
+            known = rows.get(title, {})
+            row = {planner: _series(tried, devices, planner, options.time_limit)
+                   if planner in options.planners or planner not in known else known[planner] for planner in PLANNERS}
+            rows[title] = {**row, "compared": compared(row), "seconds_a_search": options.time_limit}
             record.write({"rows": rows}, part=True)
             print(name, devices, {planner: found["trainable"] for planner, found in row.items()}, flush=True)
-    record.write({"rows": rows}, part=bool(options.only) or options.devices != parser.get_default("devices"))
+    record.write({"rows": rows}, part=bool(options.only) or any(
+        getattr(options, name) != parser.get_default(name) for name in ("devices", "planners")))
     Console(width=190).print(_table(rows))
     return 0
 

@@ -5,11 +5,11 @@
 DawnPiper's question (Peng et al., arXiv 2505.05856), with plans that are executed: each model is captured at
 micro-batches of growing size, its operators are measured, and three planners cut it into two stages under the limit:
 weft's, which decides for every operator whether it is kept, recomputed or offloaded; a rule for whole layers, as vPipe
-plans (:func:`experiments.lib.memory_rivals.whole_layers`); and the best cut with everything kept. Stages then do what
-was decided, rank by rank in the order of 1F1B with four micro-batches in one process, and every byte that torch
-allocates is counted (:mod:`experiments.lib.executed`). A size *runs* if no rank holds more than the limit. Where a plan
-turns out to hold more than it says, it is made again for less, for all three planners alike. The limit is what all kept
-needs at the size named ``base``.
+plans (:func:`weft.solver.placement.memory.layer_rule.whole_layers`); and the best cut with everything kept. Stages
+then do what was decided, rank by rank in the order of 1F1B with four micro-batches in one process, and every byte that
+torch allocates is counted (:mod:`experiments.lib.executed`). A size *runs* if no rank holds more than the limit. Where
+a plan turns out to hold more than it says, it is made again for less, for all three planners alike. The limit is what
+all kept needs at the size named ``base``.
 
 Told are the largest size that runs; the largest whose time a sample is at most 1/0.9 of the planner's own best
 (``fast``: without such a limit a slow plan counts as much as a good one; these are times of the clock); how far the
@@ -34,7 +34,6 @@ import torch
 from torch import Tensor, nn
 
 from experiments.lib.executed import CPU, Executed, Ran
-from experiments.lib.memory_rivals import whole_layers
 from experiments.lib.provenance import RESULTS, Record
 from weft.app.pipeline.planning.memory.chain import Chain, chain_of, copy_bandwidth
 from weft.app.pipeline.planning.memory.rounds import MemoryRounds
@@ -42,6 +41,7 @@ from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.loss import loss_of
 from weft.runtime.captured.memory.decisions import Decisions
 from weft.runtime.captured.purity import Purity
+from weft.solver.placement.memory.layer_rule import whole_layers
 from weft.solver.placement.memory.plan import MemoryPlan, MemoryProblem
 from weft.solver.placement.memory.plan_memory import plan_memory
 

@@ -2,8 +2,8 @@
 
     python -m experiments.weft.readme
 
-Runs ``weft demo`` and writes its picture and numbers to experiments/readme/ and its table into README.md, between the
-table's markers.
+Runs ``weft demo``, which ends after a fixed amount of work, and writes its picture, numbers and table to
+experiments/results/readme/ and the table into README.md, between its markers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; write its picture, its schedule, its numbers and its table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--effort", type=float, help="deterministic seconds for the search (default: 45 of the clock)")
+    parser.add_argument("--effort", type=float, help="deterministic seconds for the search (default: the demo's)")
     parser.add_argument("--readme", type=Path, help="the file with the table (default: README.md, if --output is)")
     parser.add_argument("--output", type=Path, default=RESULTS / "readme" / "comparison.json",
                         help="the rest is beside it")
@@ -43,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     table = "\n".join(line.rstrip() for line in str(shown).splitlines())
     usual = ROOT / "README.md" if options.output == parser.get_default("output") else None
     readme = options.readme or usual
+    write_atomically(options.output.with_name("table.txt"), table + "\n")
     if readme is not None:
         before, rest = readme.read_text(encoding="utf-8").split(BEGIN)
         _, after = rest.split(END)

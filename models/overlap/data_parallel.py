@@ -29,23 +29,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from weft.models.candidates.build import bytes_per_parameter
 from weft.models.candidates.family_costs import device_of
 from weft.models.candidates.gpu_costs import gpu_costs
-from weft.models.candidates.layer_groups import grouped_layers, slowest_layers
 from weft.models.candidates.stage_blocks import forward_block, gradient_blocks, seconds_of
-from weft.models.candidates.stages import StageCost, peak_bytes, static_bytes
-from weft.models.hardware.devices import DEVICES
+from weft.models.candidates.stages import peak_bytes, static_bytes
 from weft.models.layers.cluster import model_cluster
-from weft.models.layers.collectives import Collective, collective_time
 from weft.models.overlap.placement import OverlapPlacement, lane_name
+from weft.models.overlap.step_costs import StepCosts, held_bytes, layer_groups
 from weft.models.spec.quantities import format_bytes
 from weft.models.spec.sections import Spec, Training
 from weft.solver.problem import Block, BlockKind, Device
 from weft.solver.wide.block import Options, WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
 
-__all__ = ["BUCKETS", "GRADIENTS", "WAYS", "data_parallel", "why_not_data_parallel"]
+__all__ = ["ALL_REDUCE", "BUCKETS", "FUSED", "GRADIENTS", "SCATTERED", "WAYS", "data_parallel", "why_not_data_parallel"]
 
 #: The names of the choices.
 GRADIENTS, BUCKETS = "gradients", "buckets"
@@ -71,8 +68,8 @@ def why_not_data_parallel(spec: Spec, micro_batches: int | None = None) -> str |
         return "cluster.gpus is 1, there is nobody to sum gradients with"
     if count % gpus:
         return f"{count} micro-batches cannot be divided over {gpus} GPUs"
-    stages = _groups(spec)
-    missing = (static_bytes(stages, _held(spec, sliced=True)) + peak_bytes(stages, [1] * len(stages), "full")
+    stages = layer_groups(spec, _GROUPS)
+    missing = (static_bytes(stages, held_bytes(spec, sliced=True)) + peak_bytes(stages, [1] * len(stages), "full")
                - min(model_cluster(spec.cluster).available))
     return None if missing <= 0 else f"the whole model on each GPU needs {format_bytes(missing)} more than there is"
 
@@ -88,7 +85,7 @@ def data_parallel(spec: Spec, micro_batches: int | None = None) -> OverlapPlacem
     count = micro_batches or spec.run.micro_batches
     step = _Step(spec, count)
     available = model_cluster(spec.cluster).available
-    static = static_bytes(step.stages, _held(spec, sliced=True))
+    static = static_bytes(step.stages, held_bytes(spec, sliced=True))
     memory = tuple(own - static for own in available)
     gpus = tuple(range(spec.cluster.gpus))
     name = f"gpu0-{spec.cluster.gpus - 1}"
@@ -100,18 +97,6 @@ def data_parallel(spec: Spec, micro_batches: int | None = None) -> OverlapPlacem
                                         for way in (ALL_REDUCE, SCATTERED)), count, (gpus,), memory,
         {"static_memory": [static] * len(available), "gpu_memory": list(available)},
         (*costs.notes, *step.notes), step.update)
-
-
-def _groups(spec: Spec) -> list[StageCost]:
-    return grouped_layers(slowest_layers(gpu_costs(spec).layers), _GROUPS)
-
-
-def _held(spec: Spec, *, sliced: bool) -> int:
-    """Bytes of a parameter that each GPU holds; ``sliced``: with its slice of the optimizer state only."""
-    run = spec.run
-    assert isinstance(run, Training)
-    state = run.optimizer_bytes_per_parameter
-    return bytes_per_parameter(spec) - (state - -(-state // spec.cluster.gpus) if sliced else 0)
 
 
 @dataclass(frozen=True)
@@ -131,17 +116,18 @@ class _Step:
         run = spec.run
         assert isinstance(run, Training)
         self.spec, self.run = spec, run
-        self.stages = _groups(spec)
+        self.costs = StepCosts(spec)
+        self.stages = layer_groups(spec, _GROUPS)
         self.each = micro_batches // spec.cluster.gpus
         self.counts = [count for count in (1, 2, 4, 8) if count <= len(self.stages)]
         self.choices = {GRADIENTS: WAYS, **({BUCKETS: tuple(map(str, self.counts))} if len(self.counts) > 1 else {})}
-        self.rest = sum(stage.parameters for stage in self.stages) * (_held(spec, sliced=False)
-                                                                      - _held(spec, sliced=True))
+        self.rest = sum(stage.parameters for stage in self.stages) * (held_bytes(spec, sliced=False)
+                                                                      - held_bytes(spec, sliced=True))
 
     @property
     def update(self) -> float:
         """Seconds of the optimizer on all parameters of one GPU."""
-        return self._update(sum(stage.parameters for stage in self.stages))
+        return self.costs.update(sum(stage.parameters for stage in self.stages))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -224,13 +210,14 @@ class _Step:
         own = -(-parameters // gpus)
         ready = (WideDependency(self.behind[bucket.first]),)
         summed = (WideDependency(f"S{j}"),)
-        scatter = self._seconds("reduce_scatter", size)
-        gather = self._seconds("all_gather", own * self.run.parameter_bytes)
-        for way, sent in ((ALL_REDUCE, self._seconds("all_reduce", size)), (SCATTERED, scatter),
-                          (FUSED, max(scatter + gather, self._update(own)))):
+        scatter = self.costs.seconds("reduce_scatter", size)
+        gather = self.costs.seconds("all_gather", own * self.run.parameter_bytes)
+        for way, sent in ((ALL_REDUCE, self.costs.seconds("all_reduce", size)), (SCATTERED, scatter),
+                          (FUSED, max(scatter + gather, self.costs.update(own)))):
             yield self._block(f"S{j}", BlockKind.COLLECTIVE, sent, ready, self._when(way, bucket.count))
         for way, amount in ((ALL_REDUCE, parameters), (SCATTERED, own)):
-            yield self._block(f"U{j}", BlockKind.OTHER, self._update(amount), summed, self._when(way, bucket.count))
+            yield self._block(f"U{j}", BlockKind.OTHER, self.costs.update(amount), summed,
+                              self._when(way, bucket.count))
         yield self._block(f"G{j}", BlockKind.COLLECTIVE, gather, (WideDependency(f"U{j}"),),
                           self._when(SCATTERED, bucket.count))
 
@@ -242,29 +229,6 @@ class _Step:
     def _when(self, way: str | None = None, count: int | None = None) -> dict[str, str]:
         return {**({} if way is None else {GRADIENTS: way}),
                 **({} if count is None or BUCKETS not in self.choices else {BUCKETS: str(count)})}
-
-    # -- seconds
-
-    def _seconds(self, kind: Collective, size: int) -> float:
-        """A collective of ``size`` bytes on each GPU: as the spec's device does, or a ring's over the cluster's link.
-        """
-        name, network = device_of(self.spec), model_cluster(self.spec.cluster).network
-        gpus, machines = self.spec.cluster.gpus, self.spec.cluster.machines
-        if name is not None:
-            return collective_time(kind, size, gpus, DEVICES[name], machines=machines, network=network.far).seconds
-        link = network.near if machines == 1 else network.far
-        share = gpus - 1 if kind == "all_gather" else (gpus - 1) / gpus * (2 if kind == "all_reduce" else 1)
-        return share * link.seconds(size)
-
-    def _update(self, parameters: int) -> float:
-        """The optimizer on so many parameters: its state is read and written, gradients read, parameters written."""
-        name = device_of(self.spec)
-        if name is None or not parameters:
-            return 0.0
-        device = DEVICES[name]
-        moved = parameters * (self.run.gradient_bytes + 2 * self.run.optimizer_bytes_per_parameter
-                              + self.run.parameter_bytes)
-        return device.launch["forward"] + moved / (device.bandwidth * device.reach["pointwise", "forward"].memory)
 
 
 def _wide(block: Block, after: Sequence[WideDependency]) -> WideBlock:

@@ -25,13 +25,27 @@ from typing import TypeVar
 from weft.solver.control.clock import OutOfTime, watching
 from weft.solver.control.stopping import STOP
 
-__all__ = ["Budget", "Slice"]
+__all__ = ["Budget", "Pace", "Slice"]
 
 _S = TypeVar("_S")
 _T = TypeVar("_T")
 
 #: Seconds to build a model, for each of its Booleans that order two blocks; and models with more of them are not built.
 _ORDERED, _MOST_ORDERED = 2.5e-5, 500_000
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What a solve by CP-SAT is charged, in deterministic seconds: ``second`` for each of CP-SAT's own, and
+    ``constraint`` for each constraint of its model, which has to be built and loaded. By default CP-SAT's own alone
+    count."""
+
+    second: float = 1.0
+    constraint: float = 0.0
+
+    def charge(self, deterministic: float, constraints: int) -> float:
+        """Of one solve."""
+        return self.second * deterministic + self.constraint * constraints
 
 
 @dataclass
@@ -41,7 +55,7 @@ class Budget:
     (:mod:`weft.solver.control.stopping`); whoever sees :attr:`spent` returns the best so far.
 
     ``started``: since when the seconds count, by ``now`` (by default from here on). ``reserve``: seconds at the end
-    that are kept free for what follows the search, such as writing what it found.
+    that are kept free for what follows the search, such as writing what it found. ``pace``: what a solve is charged.
     """
 
     seconds: float = float("inf")
@@ -52,6 +66,7 @@ class Budget:
     started: float = math.nan
     deterministic_used: float = 0.0
     reserve: float = 0.0
+    pace: Pace = Pace()
     now: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
@@ -107,7 +122,7 @@ class Budget:
         it uses is charged to the whole at the end of the block, and a Ctrl-C that it hears ends the whole too."""
         limited = self.deterministic is not None
         part = Budget(seconds=self.left if limited else self.share(share), seed=self.seed, workers=self.workers,
-                      deterministic=self.share(share) if limited else None)
+                      deterministic=self.share(share) if limited else None, pace=self.pace)
         try:
             yield part
         finally:

@@ -110,7 +110,7 @@ class _Solve:
         if not attempt.precedences:
             parameters.use_precedences_in_disjunctive_constraint = False
         parameters.catch_sigint_signal = False
-        limit = min(attempt.deterministic, budget.deterministic_left)
+        limit = min(attempt.deterministic, budget.deterministic_left) / budget.pace.second
         if limit < float("inf"):
             parameters.max_deterministic_time = limit
         wall = min(budget.left, _LEAST_WALL + _WALL * limit)
@@ -118,6 +118,7 @@ class _Solve:
             parameters.max_time_in_seconds = wall
         self.done = threading.Event()
         self._model = attempt.model
+        self._pace = budget.pace
         self._result: cp_model.CpSolverStatus | BaseException | None = None
         threading.Thread(target=self._solve, daemon=True).start()
 
@@ -128,6 +129,13 @@ class _Solve:
             self._result = error
         finally:
             self.done.set()
+
+    @property
+    def charge(self) -> float:
+        """Deterministic seconds of the finished solve; none where it was left behind."""
+        if self.left_behind:
+            return 0.0
+        return self._pace.charge(self.solver.response_proto.deterministic_time, len(self._model.Proto().constraints))
 
     @property
     def outcome(self) -> Outcome:
@@ -168,6 +176,5 @@ def _finish(solves: Sequence[_Solve], budget: Budget,
                 for solve in running:
                     solve.solver.stop_search()
     outcomes = [solve.outcome for solve in solves]
-    budget.deterministic_used += sum(solve.solver.response_proto.deterministic_time for solve in solves
-                                     if not solve.left_behind)
+    budget.deterministic_used += sum(solve.charge for solve in solves)
     return outcomes

@@ -368,12 +368,13 @@ def demo(
 ) -> Demonstration:
     """Plan GPT-1.3B on four V100s with measured costs, compare, draw, and write everything into ``folder``.
 
-    ``time_limit`` is for the search alone; the other arguments are those of :func:`solve`. Raises ``OSError`` if
-    ``folder`` is unwritable.
+    The search ends after a fixed ``effort`` (default: about a minute's), so that rows and bounds do not depend on the
+    machine's speed; where ``time_limit`` comes first, ``cut_short`` of the result says so. The other arguments are
+    those of :func:`solve`. Raises ``OSError`` if ``folder`` is unwritable.
     """
-    from weft.app.demo import demonstrate
+    from weft.app.demo import DEMO_LIMIT, demonstrate
 
-    return demonstrate(folder, SearchOptions.given(options, search, time_limit=45.0), on_progress)
+    return demonstrate(folder, SearchOptions.given(options, search, time_limit=DEMO_LIMIT), on_progress)
 
 
 def _parted(keywords: Mapping[str, Any], names: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -43,7 +43,12 @@ from typing import Literal, TypeAlias
 from weft.solver.placement.problem import PlacementError
 from weft.solver.problem import is_finite_number
 
-__all__ = ["ChainOperator", "MemoryPlan", "MemoryProblem", "Mode", "Rules", "StageMeasure", "measure"]
+__all__ = ["ChainOperator", "MemoryPlan", "MemoryProblem", "Mode", "NoMemoryPlan", "Rules", "StageMeasure", "measure"]
+
+
+class NoMemoryPlan(ValueError):
+    """No plan fits into memory, however slow: the message says so and what could be changed."""
+
 
 Mode: TypeAlias = Literal["keep", "recompute", "offload"]
 Rules: TypeAlias = Literal["strict", "published"]

@@ -19,21 +19,22 @@ together with the cuts (:func:`experiments.lib.memory_rivals.balance_windows`).
 from __future__ import annotations
 
 from bisect import bisect_right
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from math import inf
 
 from weft.solver.cpsat.budget import Budget
 from weft.solver.placement.memory.classes import modes_of
-from weft.solver.placement.memory.plan import MemoryPlan, MemoryProblem, Mode
+from weft.solver.placement.memory.layer_rule import whole_layers
+from weft.solver.placement.memory.plan import MemoryPlan, MemoryProblem, Mode, NoMemoryPlan
 from weft.solver.placement.memory.stage_oracle import StageOracle
 from weft.solver.placement.params import PARAMS
 
 __all__ = ["LimitSearch", "MemoryPlanNotFound", "NoMemoryPlan", "least_bottleneck", "plan_memory"]
 
-
-class NoMemoryPlan(ValueError):
-    """No plan fits into memory, however slow: the message says so and what could be changed."""
+#: What the rule of :mod:`~weft.solver.placement.memory.layer_rule` may take of a limited time.
+_RULE = 0.15
 
 
 class MemoryPlanNotFound(NoMemoryPlan):
@@ -51,28 +52,45 @@ def plan_memory(problem: MemoryProblem, *, gap: float = 1e-4, time_limit: float 
     ``gap``: how far from the optimum the answer may be, as a share of it; the plan's ``bound`` says how far it is.
     ``time_limit``: seconds, after which the best plan so far is returned. ``at_least``: nanoseconds that no plan is
     known to be below, such as the bound of a problem that asks for less. ``start``: a plan of ``problem`` that fits,
-    returned where no better one is found. ``budget``: in place of ``time_limit`` and ``seed``; it says afterwards
-    whether Ctrl-C came, on which the best plan so far is returned. Raises :class:`NoMemoryPlan` where it is proven that
-    none fits, :class:`MemoryPlanNotFound` where none was found, and ``KeyboardInterrupt`` where none was until then.
+    returned where no better one is found; without it, where time is limited, that of whole layers by a rule
+    (:mod:`weft.solver.placement.memory.layer_rule`), which no answer is worse than. ``budget``: in place of
+    ``time_limit`` and ``seed``; it says afterwards whether Ctrl-C came, on which the best plan so far is returned.
+    Raises :class:`NoMemoryPlan` where it is proven that none fits, :class:`MemoryPlanNotFound` where none was found,
+    and ``KeyboardInterrupt`` where none was until then.
     """
     budget = budget or Budget(seconds=time_limit, seed=seed)
     search = LimitSearch(problem, budget)
-    lower, cuts = search.narrow(gap, at_least, None if start is None else start.time)
-    if cuts is not None:
-        return replace(search.plan(cuts), bound=lower)
-    if start is not None:
-        return replace(start, bound=min(lower, start.time))
-    if search.ruled and not search.fits_nothing():
+    known = None if start is None else start.time
+    start = start or _by_rule(problem, budget)
+    lower, cuts = search.narrow(gap, at_least, known)
+    plan = None if cuts is None else search.plan(cuts)
+    if plan is None and known is None and search.ruled and not search.fits_nothing():
         alone = replace(problem, operators=tuple(replace(op, kind="") for op in problem.operators))
         search = LimitSearch(alone, budget)
         lower, cuts = search.narrow(gap, at_least)
-        if cuts is not None:
-            return replace(search.plan(cuts), problem=problem, bound=lower)
+        plan = None if cuts is None else replace(search.plan(cuts), problem=problem)
+    best = min((one for one in (plan, start) if one is not None), key=lambda one: one.time, default=None)
+    if best is not None:
+        return replace(best, bound=min(lower, best.time))
     if budget.interrupted:
         raise KeyboardInterrupt
     if lower <= search.slowest and not search.fits_nothing():
         raise MemoryPlanNotFound(search.open_question())
     raise NoMemoryPlan(search.refusal())
+
+
+def _by_rule(problem: MemoryProblem, budget: Budget) -> MemoryPlan | None:
+    """The plan of whole layers, where time is limited and suffices for it, and its cuts are allowed."""
+    found: MemoryPlan | None = None
+    if budget.left == inf:
+        return None  # the search goes on until it has its proof
+    with budget.limited(_RULE), suppress(NoMemoryPlan):
+        found = whole_layers(problem)
+    if found is None or not found.fits:
+        return None
+    allowed = problem.windows is None or all(cut in window for cut, window in zip(
+        found.cuts[1:-1], problem.windows, strict=True))
+    return found if allowed else None
 
 
 def least_bottleneck(problem: MemoryProblem, *, gap: float = 1e-3, time_limit: float = inf, seed: int = 0) -> float:

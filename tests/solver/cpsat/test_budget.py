@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
+from ortools.sat.python import cp_model
 
-from weft.solver.cpsat.budget import Budget
+from weft.solver.cpsat.budget import Budget, Pace
+from weft.solver.cpsat.solve import run
 
 
 def still(seconds: float, deterministic: float | None = None) -> Budget:
@@ -68,3 +70,19 @@ def test_what_runs_side_by_side_comes_in_order_and_ctrl_c_ends_it() -> None:
         raise KeyboardInterrupt
 
     assert budget.side_by_side(interrupted, range(3)) is None and budget.interrupted
+
+
+@pytest.mark.parametrize("pace", [Pace(), Pace(2.0, 0.25)])
+def test_a_solve_is_charged_by_its_pace(pace: Pace) -> None:
+    model = cp_model.CpModel()
+    places = [model.new_int_var(0, 5, "") for _ in range(6)]
+    model.add_all_different(places)
+    model.add(places[0] < places[1])
+    budget = Budget(deterministic=50.0, pace=pace)
+    outcome = run(model, budget)
+    own = outcome.solver.response_proto.deterministic_time
+    assert outcome.found and own > 0
+    assert budget.deterministic_used == pytest.approx(pace.second * own + pace.constraint * 2)
+    assert outcome.solver.parameters.max_deterministic_time == pytest.approx(50.0 / pace.second)
+    with budget.part(0.5) as part:
+        assert part.pace is pace

@@ -11,7 +11,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, TypedDict
 
 if TYPE_CHECKING:
-    from weft.solver.cpsat.budget import Budget
+    from weft.solver.cpsat.budget import Budget, Pace
 
 __all__ = ["SearchKeywords", "SearchOptions", "began", "command_began", "require_count"]
 
@@ -67,7 +67,8 @@ class SearchOptions:
     ``latency`` (:data:`weft.solver.objectives.OBJECTIVES`). Of block problems whose micro-batches differ: ``reorder``,
     whether those of a job may run in another order than the one given; ``any_class``, whether the search decides of
     which class each is; ``ratio``, how many of each job make a round
-    that repeats (default: as few as can be). ``started``: since when the time limit counts, by
+    that repeats (default: as few as can be). ``pace``: what an effort counts for a solve by CP-SAT (default: CP-SAT's
+    own deterministic time alone). ``started``: since when the time limit counts, by
     :func:`time.monotonic`; every public function sets it anew.
     """
 
@@ -79,6 +80,7 @@ class SearchOptions:
     reorder: bool = False
     any_class: bool = False
     ratio: Mapping[str, int] | None = None
+    pace: Pace | None = None
     started: float = field(default_factory=began, compare=False)
 
     @classmethod
@@ -124,6 +126,11 @@ class SearchOptions:
         """Seconds left of the time limit, more than 0."""
         return max(1e-3, self.time_limit - (time.monotonic() - self.started))
 
+    @property
+    def is_late(self) -> bool:
+        """Whether the time limit is over."""
+        return time.monotonic() - self.started >= self.time_limit
+
     def restarted(self, seconds_used: float = 0.0) -> SearchOptions:
         """The same from now on, on this machine, ``seconds_used`` of the time limit being gone."""
         return replace(self, started=time.monotonic() - seconds_used)
@@ -140,10 +147,10 @@ class SearchOptions:
 
     def budget(self) -> Budget:
         """The budget of the search, some of whose time may be gone."""
-        from weft.solver.cpsat.budget import Budget
+        from weft.solver.cpsat.budget import Budget, Pace
 
         return Budget(seconds=self.time_limit, deterministic=self.effort, seed=self.seed, workers=self.workers,
-                      started=self.started)
+                      started=self.started, pace=self.pace or Pace())
 
     @contextlib.contextmanager
     def preparing(self) -> Iterator[None]:

@@ -163,7 +163,23 @@ def overlap_lines(schedule: Schedule) -> list[str]:
     best = told.get("best_without_options")
     return [f"overlap   {line} on this placement, bound {shown(told['bound'])}",
             *([f"          the best placement without overlap takes {shown(best)}; {bound}"] if best is not None else
-              [f"          {bound}"]), *update]
+              [f"          {bound}"]), *_framework_lines(told, schedule), *update]
+
+
+def _framework_lines(told: Mapping[str, Any], schedule: Schedule) -> list[str]:
+    """What frameworks' own overlap of such a step comes to, a line each."""
+    from weft.models.overlap.frameworks import FRAMEWORKS
+
+    lines = []
+    for entry in told.get("frameworks", ()):
+        what, found = FRAMEWORKS.get(entry["name"], entry["name"]), entry["with"]
+        if found is None:
+            lines.append(f"          {what}: does not fit")
+            continue
+        change = told["with"] / found - 1
+        compared = "a tie" if abs(change) < 5e-5 else f"{'−' if change < 0 else '+'}{abs(change):.1%} with weft"
+        lines.append(f"          {what}: {' '.join(time_text(found, schedule.problem.time_unit))} ({compared})")
+    return lines
 
 
 def choice_lines(schedule: Schedule) -> list[str]:

@@ -36,11 +36,13 @@ JSON = (".json",)
 _Progress = TypeVar("_Progress")
 
 
-def search(function: Callable[..., Any], source: Any, options: argparse.Namespace, **further: Any) -> Any:
-    """What ``function`` of :mod:`weft` makes of ``source`` with the options of a search, its progress shown."""
+def search(function: Callable[..., Any], source: Any, options: argparse.Namespace, every: float | None = None,
+           **further: Any) -> Any:
+    """What ``function`` of :mod:`weft` makes of ``source`` with the options of a search, its progress shown at least
+    ``every`` so many seconds (default: see :class:`~weft.cli.lib.progress.ProgressLine`)."""
     from weft.cli.lib.progress import ProgressLine
 
-    with ProgressLine(quiet=options.quiet) as progress:
+    with ProgressLine(quiet=options.quiet, every=every) as progress:
         return function(source, options=search_options(options), on_progress=told(progress), **further)
 
 

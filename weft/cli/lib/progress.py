@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
@@ -26,6 +27,8 @@ _P = TypeVar("_P")
 
 #: Elsewhere than on a terminal, a line at most this often (seconds), and one for every better schedule.
 _INTERVAL = 5.0
+#: On a terminal (seconds).
+_LIVE = 1.0
 #: Seconds after the command's start when it says that it is at work, if it has said nothing else.
 _FIRST_WORD = 0.9
 
@@ -35,9 +38,10 @@ class Waiting:
     The words come from a thread of their own, so also while modules are imported and inputs read.
     """
 
-    def __init__(self, stream: TextIO | None = None, *, quiet: bool = False) -> None:
+    def __init__(self, stream: TextIO | None = None, *, quiet: bool = False, every: float = _INTERVAL) -> None:
         self.stream = sys.stderr if stream is None else stream
         self.quiet = quiet
+        self.every = every
         self._began = began()
         self._over = threading.Event()
         self._listening = contextlib.ExitStack()
@@ -69,7 +73,7 @@ class Waiting:
         pause = _FIRST_WORD - (time.monotonic() - self._began)
         while not self._over.wait(max(0.0, pause)):
             self.say(time.monotonic() - self._began)
-            pause = _INTERVAL
+            pause = self.every
 
     def say(self, seconds: float) -> None:
         """One line: at work since so many ``seconds``."""
@@ -86,25 +90,35 @@ class Waiting:
 class ProgressLine:
     """A listener for ``on_progress``; a context manager, so that the live line ends before other output.
 
-    Writes to standard error, so that results on standard output can be piped.
+    Writes to standard error, so that results on standard output can be piped: what it hears and, where it hears nothing
+    new for ``every`` seconds (by default 1 on a terminal, 5 elsewhere), the same again with the time.
     """
 
-    def __init__(self, stream: TextIO | None = None, *, quiet: bool = False) -> None:
+    def __init__(self, stream: TextIO | None = None, *, quiet: bool = False, every: float | None = None) -> None:
         self.stream = sys.stderr if stream is None else stream
         self.live = self.stream.isatty()
         self.quiet = quiet
+        self._every = every or (_LIVE if self.live else _INTERVAL)
         self._last = ""
         self._shown = float("-inf")
         self._value = float("inf")
-        self._waiting = Waiting(self.stream, quiet=quiet)
+        self._heard: tuple[Progress, float] | None = None  # and when
+        self._writing = threading.Lock()
+        self._over = threading.Event()
+        self._waiting = Waiting(self.stream, quiet=quiet, every=self._every)
 
     def __enter__(self) -> ProgressLine:
         self._waiting.__enter__()
+        if not self.quiet:
+            threading.Thread(target=self._repeat, daemon=True).start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
+        self._over.set()
         self._waiting.__exit__(kind, error, trace)
+        with self._writing:
+            self._heard = None  # nothing is written from now on
         if self.live and self._last:
             with contextlib.suppress(OSError):  # the terminal may be gone
                 self.stream.write("\n")
@@ -117,9 +131,30 @@ class ProgressLine:
             return
         best, now = progress.best, time.monotonic()
         better = best.value < self._value
-        if not self.live and not better and now - self._shown < _INTERVAL:
-            return
-        self._value, self._shown = min(self._value, best.value), now
+        with self._writing:
+            self._heard = progress, now
+            if not self.live and not better and now - self._shown < self._every:
+                return
+            self._value = min(self._value, best.value)
+            self._write(progress, now)
+
+    def _repeat(self) -> None:
+        """Show what was heard last, again and again, as long as there is nothing new."""
+        while not self._over.wait(max(0.0, self._due)):
+            with self._writing, contextlib.suppress(OSError):  # the terminal may be gone
+                now = time.monotonic()
+                if self._heard is None or now - self._shown < self._every:
+                    continue
+                progress, at = self._heard
+                self._write(replace(progress, elapsed=progress.elapsed + now - at), now)
+
+    @property
+    def _due(self) -> float:
+        """Seconds until something is to be shown."""
+        return min(self._every, max(0.05, self._shown + self._every - time.monotonic()))
+
+    def _write(self, progress: Progress, now: float) -> None:
+        self._shown = now
         text = describe(progress)
         if self.live:
             self.stream.write("\r" + text.ljust(len(self._last)))

@@ -11,7 +11,6 @@ from experiments.lib.memory_rivals import (
     balanced,
     between_layers,
     keeping,
-    whole_layers,
     within_windows,
 )
 from experiments.placement.profile_chains import profile_chain, profile_rows, wider_gpt
@@ -21,6 +20,8 @@ from weft.models.hardware.devices import DEVICES
 from weft.models.spec.families import GptModel
 from weft.models.times.roofline import Roofline
 from weft.models.zoo.graphs import model_graph
+from weft.solver.control.clock import watching
+from weft.solver.placement.memory.layer_rule import whole_layers
 from weft.solver.placement.memory.plan import ChainOperator, MemoryProblem
 from weft.solver.placement.memory.plan_memory import LimitSearch, MemoryPlanNotFound, NoMemoryPlan, plan_memory
 
@@ -170,3 +171,17 @@ def test_a_search_that_is_stopped_returns_what_it_has() -> None:
     except NoMemoryPlan:
         return
     assert plan.fits and plan.bound <= plan.time
+
+
+def test_no_answer_is_worse_than_whole_layers_by_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that finds nothing in time has the rule's plan, as far as its cuts are allowed and there is time."""
+    problem = profiled(GPT, 16, rules="strict")
+    rule = whole_layers(problem)
+    monkeypatch.setattr(LimitSearch, "narrow", lambda self, *_: (1, None))
+    found = plan_memory(problem, time_limit=1000.0)
+    assert (found.cuts, found.modes) == (rule.cuts, rule.modes) and found.fits and 1 == found.bound < found.time
+    elsewhere = tuple(frozenset(range(1, len(problem.operators))) - {cut} for cut in rule.cuts[1:-1])
+    with pytest.raises(NoMemoryPlan):
+        plan_memory(replace(problem, windows=elsewhere), time_limit=1000.0)
+    with pytest.raises(NoMemoryPlan), watching(lambda: True):
+        plan_memory(problem, time_limit=1000.0)
