@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Literal
@@ -25,7 +26,7 @@ from weft.models.spec.model_sections import ExplicitModel, GraphModel
 from weft.models.spec.quantities import format_bytes
 from weft.models.spec.sections import Spec, Training
 from weft.models.spec.spec import SpecError
-from weft.solver.control.clock import OutOfTime
+from weft.solver.control.clock import OutOfTime, unwatched
 from weft.solver.model_facts import ModelFacts, StageFacts, ties_between
 from weft.solver.placement.memory.plan import MemoryPlan
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
@@ -100,12 +101,14 @@ def candidates(spec: Spec) -> list[Candidate]:
     where it differs and fits, the one for as many as 1F1B holds: S - s on stage s of S. Two-stage shapes are left out
     on a single GPU and with fewer layers than stages; a split backward where it is not known.
 
-    Where time is over before all are made, those that are there are given. Raises :class:`TooLate` if there is none
-    then, :class:`~weft.models.candidates.stage_split.NoSplit` if nothing fits,
+    Where time is over before all are made, those that are there are given; if there is none, stages of about the same
+    load, or memory, where these fit. Raises :class:`TooLate` if they do not,
+    :class:`~weft.models.candidates.stage_split.NoSplit` if it is proven that nothing fits,
     :class:`~weft.models.spec.spec.SpecError` if there are fewer layers than GPUs or no shape is left, and what
     :func:`layer_costs` raises.
     """
-    costs = gpu_costs(spec)
+    with unwatched():  # nothing can be said without them
+        costs = gpu_costs(spec)
     layers = costs.layers[0]
     cluster = model_cluster(spec.cluster)
     given = cut_of(spec, [layer.name for layer in layers])
@@ -114,6 +117,7 @@ def candidates(spec: Spec) -> list[Candidate]:
     modes = backward_modes(spec, layers)
     found: list[Candidate] = []
     refusals: list[NoSplit | CutDoesNotFit] = []
+    is_late = False
     for shape in shapes:
         for backward in modes:
             try:
@@ -124,14 +128,35 @@ def candidates(spec: Spec) -> list[Candidate]:
                 refusals.append(error)
                 continue
             except OutOfTime:  # what was found is offered
+                is_late = True
                 continue
             found += [replace(candidate_of(spec, split, backward, in_flight, layers, cluster), notes=costs.notes)
                       for in_flight, split in splits]
-    if not found and not refusals:
-        raise TooLate(f"{spec.name}: the time limit is too short to cut the model into stages")
+    if not found and is_late:
+        with unwatched():
+            found = [replace(candidate_of(spec, split, backward, "least", layers, cluster),
+                             notes=(*costs.notes, "there was no time to search cuts: the layers are cut evenly"))
+                     for backward, split in _simple_cuts(spec, shapes, modes, costs.layers, cluster)]
+        if not found:
+            raise TooLate(f"{spec.name}: the time limit is too short to search the cuts of the model into stages, and "
+                          "even ones do not fit; give more time")
     if not found:
         raise _closest(refusals)
     return found
+
+
+def _simple_cuts(spec: Spec, shapes: Sequence[Shape], modes: Sequence[Backward], layers: Sequence[list[LayerCost]],
+                 cluster: ClusterModel) -> Iterator[tuple[Backward, StageSplit]]:
+    """Of each shape and mode the stages of about the same load, or else of about the same memory, that fit."""
+    per_parameter = bytes_per_parameter(spec)
+    for shape in shapes:
+        count = len(stage_device(shape, len(cluster.memory)))
+        for backward in modes:
+            for weights in ([layer.forward + layer.backward for layer in layers[0]],
+                            [layer.parameters * per_parameter + layer.activation_bytes for layer in layers[0]]):
+                with suppress(CutDoesNotFit):
+                    yield backward, _given(spec, shape, backward, layers, cluster, _even(weights, count))
+                    break
 
 
 def _given(spec: Spec, shape: Shape, backward: Backward, layers: Sequence[list[LayerCost]], cluster: ClusterModel,
@@ -198,7 +223,11 @@ def _splits(spec: Spec, shape: Shape, backward: Backward, layers: Sequence[list[
     count = len(stage_device(shape, len(cluster.memory)))
     rule = MemoryRule(backward, bytes_per_parameter(spec), cluster.reserve)
     if shape == "wave":  # where nothing else is allowed: a cut to start from
-        yield "least", _given(spec, shape, backward, layers, cluster, _even(spec, layers[0], count))
+        if len(layers[0]) < count:
+            raise SpecError(f"{spec.where}: placement.shapes is wave, three stages on each of {spec.cluster.gpus} "
+                            f"GPUs, but model has {len(layers[0])} layers; allow chain")
+        loads = [layer.forward + layer.backward for layer in layers[0]]
+        yield "least", _given(spec, shape, backward, layers, cluster, _even(loads, count))
         return
 
     def split(in_flight: list[int], least_load: float = 0.0) -> StageSplit:
@@ -216,17 +245,14 @@ def _splits(spec: Spec, shape: Shape, backward: Backward, layers: Sequence[list[
         yield "1f1b", roomy
 
 
-def _even(spec: Spec, layers: Sequence[LayerCost], count: int) -> tuple[int, ...]:
-    """Borders of ``count`` stages of about the same load."""
-    if len(layers) < count:
-        raise SpecError(f"{spec.where}: placement.shapes is wave, three stages on each of {spec.cluster.gpus} GPUs, "
-                        f"but model has {len(layers)} layers; allow chain")
-    before = list(accumulate((layer.forward + layer.backward for layer in layers), initial=0.0))
+def _even(weights: Sequence[float], count: int) -> tuple[int, ...]:
+    """Borders of ``count`` stages of layers with about the same sum of ``weights``."""
+    before = list(accumulate(weights, initial=0.0))
     borders = [0]
     for s in range(1, count):
         border = bisect_left(before, before[-1] * s / count)
-        borders.append(max(borders[-1] + 1, min(border, len(layers) - (count - s))))
-    return *borders, len(layers)
+        borders.append(max(borders[-1] + 1, min(border, len(weights) - (count - s))))
+    return *borders, len(weights)
 
 
 def candidate_of(spec: Spec, split: StageSplit, backward: Backward, in_flight: InFlight, layers: list[LayerCost],

@@ -52,9 +52,9 @@ from weft.solver.control.clock import OutOfTime
 from weft.solver.problem import Problem
 
 #: Why a shape has no placement where it was not looked for.
-_TOO_LATE = "the time limit is too short to look for its placements"
+TOO_LATE = "the time limit is too short to look for its placements"
 
-__all__ = ["TOGETHER", "Refused", "ShapeCandidate", "TogetherShape", "shape_candidates", "together"]
+__all__ = ["TOGETHER", "TOO_LATE", "Refused", "ShapeCandidate", "TogetherShape", "shape_candidates", "together"]
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def shape_candidates(space: Space, shapes: Sequence[str], modes: Sequence[str],
                 elif shape == "groups" and backward == space.modes(modes)[-1]:  # split ones can do what whole ones can
                     made += _in_rows(space, backward, chunks, [chain for chain in made if chain.backward == backward])
         except OutOfTime:
-            reasons.append(_TOO_LATE)
+            reasons.append(TOO_LATE)
         found += made
         if not made:
             refused.append(Refused(shape, next(iter(reasons), "no split of its layers fits into memory")))

@@ -18,11 +18,12 @@ from tests.solver.cpsat.test_solve import market_split
 from tests.support.builders import TINY_SPEC, pipeline, v
 from weft.app.compare import known_schedules
 from weft.app.lib import notices
-from weft.app.lib.case import Case, Placement
+from weft.app.lib.case import Case, Placement, case_of
 from weft.app.lib.options import SearchOptions, command_began
-from weft.app.solve import solve_case
+from weft.app.solve import solve_case, solve_source
 from weft.cli.lib.progress import ProgressLine, Waiting
-from weft.models.candidates.build import TooLate, candidates
+from weft.models.candidates import build
+from weft.models.candidates.build import candidates
 from weft.models.candidates.split_search import SplitSearch
 from weft.models.candidates.stage_split import NoSplit, split_layers
 from weft.models.spec.spec import parse_spec
@@ -35,7 +36,7 @@ from weft.solver.problem import Problem
 from weft.solver.step import goals as goals_module
 from weft.solver.step import proven as proven_module
 from weft.solver.step import state as state_module
-from weft.solver.step.search import Search
+from weft.solver.step.search import NoneFound, Search
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
 
@@ -346,14 +347,47 @@ def test_placements_are_offered_as_far_as_time_goes() -> None:
     found: list[int] = []
     for most in range(0, looks.count + 5, max(1, looks.count // 12)):
         clock = Looks()
-        try:
-            with watching(partial(_past, clock, most)):
-                some = candidates(spec)
-        except TooLate:
-            some = []
-        assert all(candidate in every for candidate in some)
-        found.append(len(some))
+        with watching(partial(_past, clock, most)):
+            some = candidates(spec)
+        even = [candidate for candidate in some if any("cut evenly" in note for note in candidate.notes)]
+        assert all(candidate in every for candidate in some) or (even == some and some)
+        found.append(len(some) - len(even))
     assert found[0] == 0 and found == sorted(found) and found[-1] == len(every) and len(set(found)) > 2
+
+
+@pytest.mark.parametrize("memory", ["24 GiB", "0.02 GiB"])
+def test_without_time_to_cut_a_model_even_stages_serve_and_no_is_not_said(
+        memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def split(*_: Any, **__: Any) -> Any:
+        raise OutOfTime
+
+    monkeypatch.setattr(build, "split_layers", split)
+    text = TINY_SPEC.replace("memory: 2 GiB", f"memory: {memory}, reserve: 0 GiB")
+    spec = parse_spec(text)
+    assert text != TINY_SPEC
+    with watching(lambda: True):
+        if memory == "24 GiB":
+            assert case_of(spec, None).placements
+            return
+        with pytest.raises(NoneFound, match="even ones do not fit; give more time"):
+            case_of(spec, None)
+
+
+def test_what_one_shape_cannot_do_is_no_proof_where_another_was_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    def split(shape: str, *_: Any, **__: Any) -> Any:
+        if shape == "chain":
+            return split_layers("chain", _layers(), [1, 1])  # too little memory
+        raise OutOfTime
+
+    monkeypatch.setattr(build, "split_layers", split)
+    assert {candidate.shape for candidate in candidates(parse_spec(TINY_SPEC))} == {"chain", "v", "loop"}
+
+
+def test_a_solve_without_any_time_has_a_schedule() -> None:
+    looks = Looks()
+    with watching(lambda: looks() >= 0):
+        found = solve_source(parse_spec(TINY_SPEC), None, SearchOptions(time_limit=0.0))
+    validate(found)
 
 
 def test_a_command_says_that_it_is_at_work_until_it_has_something_to_show() -> None:

@@ -26,7 +26,7 @@ from weft.solver.control.clock import OutOfTime
 from weft.solver.io.wide_files import load_any_problem
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
-from weft.solver.step.search import Infeasible
+from weft.solver.step.search import Infeasible, NoneFound
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.rounds import Rounds
 from weft.solver.wide.run import Run
@@ -172,16 +172,17 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
     from weft.models.candidates.memory_candidates import decided_least_period
     from weft.models.candidates.stage_split import NoSplit
     from weft.models.candidates.stages import SHAPES
-    from weft.models.tensor_parallel.shapes import together
+    from weft.models.tensor_parallel.shapes import TOO_LATE, together
 
-    count = micro_batches or spec.run.micro_batches
+    count, is_late = micro_batches or spec.run.micro_batches, False
     whole_model, of_whole, why_not = whole_model_placements(spec, count)
     if whole_model and set(spec.placement.shapes) == {"data"}:
-        return Case(spec.name, (), count, whole_model=whole_model)
+        return Case(spec.name, (), count, whole_model=whole_model, reserve=spec.cluster.reserve)
     try:
         found = together(spec) if spec.placement.cut is None else None
     except OutOfTime:
-        found = None
+        found, is_late = None, True
+    is_late = is_late or (found is not None and any(entry.reason == TOO_LATE for entry in found[2]))
     refused: list[tuple[str, str]] = [] if found is None else [(entry.shape, entry.reason) for entry in found[2]]
     placements = [] if found is None else [shape_placement(candidate, found[0])
                                          for candidate in undominated(found[1])]
@@ -195,18 +196,17 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
             listed, recomputing = _listed(spec)
             placements = [*map(candidate_placement, listed), *(candidate_placement(entry, "recomputed")
                           for entry in recomputing), *_in_sequence_chunks(spec, listed), *placements]
-        except (NoSplit, CutDoesNotFit) as error:
+        except (NoSplit, CutDoesNotFit, TooLate) as error:
             if not placements and not whole_model:
-                raise Infeasible(str(error)) from None
-            refused.insert(0, ("chain", str(error)))
-        except TooLate as error:
-            if not placements and not whole_model:
+                if is_late or isinstance(error, TooLate):
+                    raise NoneFound(f"{error}; there was no time to look at all other placements: give more") from None
                 raise Infeasible(str(error)) from None
             refused.insert(0, ("chain", str(error)))
     if why_not:
         refused.append(("data", f"the whole model cannot be on every GPU: {why_not}"))
     if not placements and not whole_model:
-        raise Infeasible(f"{spec.name}: " + "; ".join(f"{shape}: {reason}" for shape, reason in refused))
+        raise (NoneFound if is_late else Infeasible)(
+            f"{spec.name}: " + "; ".join(f"{shape}: {reason}" for shape, reason in refused))
     try:
         least = None if found is None else found[0].least_makespan(count) / count
     except OutOfTime:
@@ -269,7 +269,9 @@ def _case_of_lengths(spec: Spec, micro_batches: MicroBatches | None, options: Se
     _require_plain(None, None if options is None else replace(options, reorder=False))
     try:
         found = {id(entry.candidate): entry for entry in length_problems(spec)}
-    except (NoSplit, CutDoesNotFit, TooLate) as error:
+    except TooLate as error:
+        raise NoneFound(str(error)) from None
+    except (NoSplit, CutDoesNotFit) as error:
         raise Infeasible(str(error)) from None
     placements = []
     for candidate in undominated([entry.candidate for entry in found.values()]):
