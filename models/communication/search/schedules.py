@@ -24,13 +24,17 @@ _FUSED = ("pointwise", "norm", "dropout", "cast", "update", "slice")
 #: By name, what is fused with them.
 _STYLES: Mapping[str, tuple[str, ...]] = {
     "fused": (), "fused with gathers": ("all_gather", "send"),
-    "fused with collectives": ("reduce_scatter", "all_gather", "send"),
+    "fused with collectives": ("reduce_scatter", "all_gather", "send")}
+#: And products, and sums over the ranks.
+_WIDER: Mapping[str, tuple[str, ...]] = {
     "fused with all collectives": ("all_reduce", "reduce_scatter", "all_gather", "send"),
     "fused with products": ("matmul", "all_reduce", "reduce_scatter", "all_gather", "send")}
 #: Collectives that one launch may run for several tensors.
 _JOINED = ("all_reduce", "reduce_scatter", "all_gather")
 #: Of programs of so many stages at most every way to fuse them is tried: there are up to 52.
 _EVERY_WAY = 5
+#: So many programs fused otherwise than :data:`_STYLES` says come beside the others, those of few passes first.
+_OTHERWISE = 128
 
 
 @dataclass(frozen=True)
@@ -64,25 +68,26 @@ class Reached:
 
 
 def schedules(program: Program, limit: int = 1024) -> Reached:
-    """The programs that split, reorder, as_slice and fuse reach from ``program``, at most ``limit``, each once.
+    """The programs that split, reorder, as_slice and fuse reach from ``program``, at most ``limit``, each once; and up
+    to 128 with stages fused in other ways.
 
     A split takes the axis along which most of what follows can be moved before the gather. Stages are moved one by
-    one. Of each program that comes out there are its stages as they are, its pointwise parts fused, these fused with
-    the gathers and sends beside them, with the reduce-scatters, with all collectives and with products as well; the same
-    with independent collectives of a kind as one stage; all stages as one; and where it has few stages, every other
-    legal way to fuse them. They come in order of the number of passes; where there are more than ``limit``, those that
-    are found by following one way to its end before the next.
+    one. Of each program that comes out there are up to four: its stages as they are, its pointwise parts fused, these
+    fused with the gathers and sends beside them, and with the reduce-scatters as well. They come in order of the
+    number of passes; where there are more than ``limit``, those that are found by following one way to its end before
+    the next. Then these, those of few passes first, with all collectives and products fused as well, with independent
+    collectives of a kind as one stage, with all stages as one, and where there are few stages in every legal way.
     """
     if limit < 1:
         raise CommunicationError(f"schedules: limit is {limit}, at least the program as it is written is one")
     seen = {_key(program)}
     found: list[Schedule] = []
     rest = [Schedule(program, ())]
-    every_fusion = True
+    bases: list[Schedule] = []
     while rest and len(found) < limit:
         at = rest.pop()
         found.append(at)
-        every_fusion &= len(at.program.stages) <= _EVERY_WAY
+        bases.append(at)
         for made in _fusings(at):
             if _key(made.program) not in seen:
                 seen.add(_key(made.program))
@@ -95,7 +100,17 @@ def schedules(program: Program, limit: int = 1024) -> Reached:
         rest += reversed(further)
     kept = sorted(found[:limit], key=lambda entry: len(entry.passes))
     complete = not rest and len(found) <= limit
-    return Reached(tuple(kept), limit, complete, complete and every_fusion)
+    every_fusion = complete and all(len(at.program.stages) <= _EVERY_WAY for at in bases)
+    others: list[Schedule] = []
+    for made in (made for at in sorted(bases, key=lambda entry: len(entry.passes)) for made in _fused_otherwise(at)):
+        if _key(made.program) in seen:
+            continue
+        if len(others) == _OTHERWISE:
+            every_fusion = False
+            break
+        seen.add(_key(made.program))
+        others.append(made)
+    return Reached((*kept, *others), limit, complete, every_fusion)
 
 
 def fused_parts(program: Program, collectives: Collection[str] = ()) -> Program:
@@ -151,15 +166,21 @@ def _try(made: Callable[[], Program]) -> Program | None:
         return None
 
 
-def _fusings(at: Schedule) -> Iterator[Schedule]:
+def _fusings(at: Schedule, styles: Mapping[str, tuple[str, ...]] = _STYLES) -> Iterator[Schedule]:
+    for word, collectives in styles.items():
+        program = fused_parts(at.program, collectives)
+        if program is not at.program:
+            yield Schedule(program, (*at.passes, word))
+
+
+def _fused_otherwise(at: Schedule) -> Iterator[Schedule]:
+    """``at`` with products, several collectives, or all stages as one."""
+    yield from _fusings(at, _WIDER)
     joined = _joined(at.program)
-    for base in (at, *([Schedule(joined, (*at.passes, "join collectives"))] if joined is not at.program else [])):
-        if base is not at:
-            yield base
-        for word, collectives in _STYLES.items():
-            program = fused_parts(base.program, collectives)
-            if program is not base.program:
-                yield Schedule(program, (*base.passes, word))
+    if joined is not at.program:
+        base = Schedule(joined, (*at.passes, "join collectives"))
+        yield base
+        yield from _fusings(base, {**_STYLES, **_WIDER})
     names = list(at.program.by_name)
     if len(names) > 1 and _legal(at.program, names):
         yield Schedule(fuse(at.program, names), (*at.passes, "fuse all"))
