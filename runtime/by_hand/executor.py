@@ -7,7 +7,9 @@ that reads it has run. With NCCL, messages of an exchange are launched together,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -27,6 +29,8 @@ from weft.runtime.by_hand.instructions import (
     reads,
 )
 from weft.runtime.by_hand.kernels import run_kernel
+from weft.runtime.communication.gone import LOST, Gone, whereabouts
+from weft.runtime.communication.told import Told
 
 __all__ = ["RankFailure", "ShardedExecutor"]
 
@@ -52,6 +56,7 @@ class ShardedExecutor:
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         self.world = dist.new_group(list(range(dist.get_world_size())), **limit)
+        self.told, self.gone = self._met()
         self.groups = {ranks: dist.new_group(list(ranks), **limit) for ranks in program.groups}
         self.together = dist.get_backend() == "nccl"
         self.dying = _dying(program, kept)
@@ -70,7 +75,7 @@ class ShardedExecutor:
         self.floating = next((one.dtype for one in (*self.values.values(), *given.values()) if one.is_floating_point()),
                              torch.get_default_dtype())
         try:
-            with torch.device(self.device):
+            with self.telling(), torch.device(self.device):
                 for instruction, dying in zip(self.program.instructions, self.dying, strict=True):
                     self.do(instruction)
                     for key in dying:
@@ -78,6 +83,18 @@ class ShardedExecutor:
             return self.values
         finally:
             self.values = {}  # of a run that failed, too
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """Tell the other ranks of a fault of this one's own: they would wait for it."""
+        try:
+            yield
+        except RankFailure:
+            raise  # another's
+        except Exception as error:
+            first = (str(error) or type(error).__name__).splitlines()[0]
+            self.told.write(f"rank {self.program.rank} failed: {first:.300}")
+            raise
 
     def do(self, instruction: Instruction) -> None:
         """One instruction."""
@@ -101,10 +118,23 @@ class ShardedExecutor:
         try:
             return run()
         except RuntimeError as error:
+            rank = self.program.rank
+            if (said := self.told.read()) is not None:
+                raise RankFailure(f"rank {rank}: {what} did not end: {said}") from error
             reason = (str(error) or type(error).__name__).strip().splitlines()[0]
+            if any(sign in reason for sign in LOST):
+                said = self.gone.sentence()
+                self.told.write(said)
+                raise RankFailure(f"rank {rank}: {what} did not end: {said}") from error
             limit = "" if self.timeout is None else f" within {self.timeout:g} s"
-            raise RankFailure(f"rank {self.program.rank}: {what} did not end{limit}: another rank failed or is late "
+            raise RankFailure(f"rank {rank}: {what} did not end{limit}: another rank failed or is late "
                               f"({reason:.200})") from error
+
+    def _met(self) -> tuple[Told, Gone]:
+        """Where ranks tell each other of a failure, and who has ended; all make this together."""
+        found: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(found, (uuid.uuid4().hex, whereabouts()), group=self.world)
+        return Told(found[0][0]), Gone(dist.get_rank(), [where for _, where in found])
 
     def compute(self, instruction: Compute) -> None:
         """Run a kernel on what it reads."""

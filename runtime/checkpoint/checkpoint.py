@@ -20,8 +20,10 @@ import hashlib
 import random
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import disk_usage
 from typing import Any
 
 import torch
@@ -147,7 +149,7 @@ class Checkpoints:
                 for old in outlived(self.folder, KEPT, target):
                     shutil.rmtree(old)
         except (CheckpointException, OSError) as error:
-            raise SessionError(f"{partial}: cannot be written: {_reason(error)}") from None
+            raise SessionError(f"{partial}: cannot be written: {_reason(error, partial)}") from None
         session.barrier(f"to have saved {target}")
 
 
@@ -164,13 +166,22 @@ def latest(folder: Path) -> Path | None:
     return next(iter(whole(folder)), None)
 
 
-def _reason(error: CheckpointException | OSError) -> str:
+def _reason(error: CheckpointException | OSError, written: Path | None = None) -> str:
     """What was wrong, on which process. (A ``CheckpointException`` is no ``Exception``, so other handlers do not catch
-    it.)"""
+    it.) What torch's writer raises where it could not write to ``written`` does not say why."""
     if isinstance(error, OSError):
         return error.strerror or type(error).__name__
     process, (first, _) = min(error.failures.items(), key=lambda item: item[0])
-    return f"{(str(first) or type(first).__name__).splitlines()[0]} (process {process})"
+    said = (str(first) or type(first).__name__).splitlines()[0]
+    if written is not None and _OF_THE_WRITER in said:
+        with suppress(OSError):
+            said = ("a file was cut off, as on a disk that is full or beyond a quota: "
+                    f"{disk_usage(written).free} bytes are free")
+    return f"{said} (process {process})"
+
+
+#: In each message of torch's writer of tensors.
+_OF_THE_WRITER = "inline_container"
 
 
 def _state(session: Session, training: Training) -> dict[str, Tensor]:

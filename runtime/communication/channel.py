@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from weft.runtime.communication.gone import LOST, Gone, Whereabouts, whereabouts
 from weft.runtime.communication.told import Told
 from weft.runtime.ranks.stopwatch import sleep_until
 
@@ -127,7 +128,8 @@ class Channel:
         self.device, self.timeout = torch.device(device), timeout
         self.group = own_group(group, timeout, only)
         self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
-        self.told = Told(self._common_name()) if told is None else told
+        name, every = self._met()
+        self.told, self._gone = Told(name) if told is None else told, Gone(self.rank, every)
         self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._lane = _Lane()
         self._failed: str | None = None
@@ -196,16 +198,16 @@ class Channel:
         if any(sign in str(error) for sign in ("Timed out", "timed out", "Timeout")):
             return RankError(f"rank {self.rank} waited {self.timeout:g} s for the other ranks in {name}: one "
                                       "of them has failed, or runs another program")
-        if any(sign in str(error) for sign in ("closed by peer", "reset by peer", "Broken pipe")):
-            return RankError(f"rank {self.rank} was left alone in {name}: another rank's process has ended")
+        if any(sign in str(error) for sign in LOST):
+            return RankError(f"rank {self.rank} was left alone in {name}: {self._gone.sentence()}")
         return RankError(f"rank {self.rank} failed in {name}: {first:.300}")
 
-    def _common_name(self) -> str:
-        """The same on all ranks, and no other channel's."""
-        name = [uuid.uuid4().hex]
+    def _met(self) -> tuple[str, list[Whereabouts]]:
+        """A name that is the same on all ranks, and no other channel's; and where all are."""
+        found: list[Any] = [None] * self.size
         with meeting(self.timeout):
-            dist.broadcast_object_list(name, dist.get_global_rank(self.group, 0), group=self.group)
-        return name[0]
+            dist.all_gather_object(found, (uuid.uuid4().hex, whereabouts()), group=self.group)
+        return found[0][0], [where for _, where in found]
 
 
 def _ended(lane: _Lane, thread: threading.Thread | None) -> None:

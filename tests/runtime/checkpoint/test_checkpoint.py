@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import signal
 import sys
 import traceback
@@ -89,6 +90,23 @@ def test_a_disk_that_is_full_is_a_sentence(tmp_path: Path, monkeypatch: pytest.M
     partial = tmp_path / ".step-000000001.partial"
     assert str(raised.value) == f"{partial}: cannot be written: [Errno 28] No space left on device (process 0)"
     assert not issubclass(CheckpointException, Exception) and latest(tmp_path) is None
+
+
+def test_a_file_that_cannot_be_written_to_its_end_is_a_sentence(tmp_path: Path) -> None:
+    """A limit of the size of files does what a full disk does; torch's own message names neither."""
+    plan, limits = a_plan(1), resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    with single_rank(plan, 0, torch.device("cpu")) as session:
+        made = training(plan, 0, 64)
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+            with pytest.raises(SessionError) as raised:
+                Checkpoints(tmp_path, every=1).save(plan, session, made, 0)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            signal.signal(signal.SIGXFSZ, before)
+    assert re.search(r"cannot be written: (a file was cut off, as on a disk that is full or beyond a quota: \d+ bytes "
+                     r"are free|.*File too large) \(process 0\)$", str(raised.value))
 
 
 def test_a_run_with_nothing_left_says_so() -> None:

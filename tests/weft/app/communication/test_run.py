@@ -110,4 +110,4 @@ def test_a_rank_that_is_late_or_gone_leaves_no_other_waiting(found: list[Any]) -
     others = [one["mistakes"] for rank, one in enumerate(found) if rank != 1]
     for said in others:
         assert "waited 3 s for the other ranks in sum" in said["late"] and said["late"].startswith("RankError: ")
-        assert "was left alone in sum: another rank's process has ended" in said["gone"]
+        assert "was left alone in sum: rank 1's process has ended" in said["gone"]
