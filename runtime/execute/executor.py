@@ -80,7 +80,7 @@ class Executor:
         session.add_meetings(plan.meetings)
         self.wants = {work: self._wants(work) for work in plan.program.works(session.rank)}
         tables = agree(plan, session, worker, lambda work: {*self.wants[work].awaits, *self.wants[work].reads})
-        self.table: BufferTable = tables[session.rank]
+        self.tables, self.table = tables, tables[session.rank]
         try:
             self.transport = connect(session, tables)
         except TransportError as error:

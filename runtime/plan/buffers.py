@@ -27,7 +27,8 @@ from typing import NamedTuple
 
 from weft.runtime.plan.program import Instruction, Recv, Reduce, Send, Work
 
-__all__ = ["BufferTable", "Landing", "Layout", "OPEN_SENDS", "Part", "Staging", "buffer_table", "send_done"]
+__all__ = ["BufferTable", "Landing", "Layout", "OPEN_SENDS", "Part", "Staging", "buffer_table", "send_done",
+           "waiting_bytes"]
 
 #: How many SENDs of a rank may be unfinished; before one more starts, the oldest is waited for.
 OPEN_SENDS = 8
@@ -154,6 +155,31 @@ def send_done(instructions: Sequence[Instruction]) -> dict[int, int]:
     steps = [step for step, instruction in enumerate(instructions) if isinstance(instruction, Send)]
     ends = [*(step - 1 for step in steps[OPEN_SENDS:]), *[len(instructions) - 1] * OPEN_SENDS]
     return dict(zip(steps, ends, strict=False))
+
+
+def waiting_bytes(ranks: Sequence[Sequence[Instruction]], tables: Sequence[BufferTable],
+                  times: Mapping[Work, tuple[float, float]]) -> tuple[int, ...]:
+    """Of each rank, the most bytes of results that wait at once for a slot of their receivers, where a SEND writes into
+    one as soon as it is posted and works start and end at ``times``: a slot is posted behind the last work before."""
+    landings = {(landing.what, landing.peer, peer): landing for peer, table in enumerate(tables)
+                for landing in table.receives}
+    found = []
+    for rank, own in enumerate(ranks):
+        changes: list[tuple[float, int]] = []
+        for instruction in own:
+            if isinstance(instruction, Send) and instruction.what in times:
+                landing = landings[instruction.what, rank, instruction.peer]
+                before = (times[work][1] for work in ranks[instruction.peer][:landing.posted]
+                          if not isinstance(work, (Send, Recv, Reduce)) and work in times)
+                sent, posted = times[instruction.what][1], max(before, default=0.0)
+                if posted > sent:
+                    changes += [(sent, landing.layout.size), (posted, -landing.layout.size)]
+        level = most = 0
+        for _, change in sorted(changes):  # of one moment, what ends comes first
+            level += change
+            most = max(most, level)
+        found.append(most)
+    return tuple(found)
 
 
 class _Slots:

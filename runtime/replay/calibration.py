@@ -16,6 +16,7 @@ from torch import Tensor
 from weft.runtime.execute.executor import Executor
 from weft.runtime.interface.training import Training
 from weft.runtime.measure.measure import memory_of
+from weft.runtime.plan.buffers import waiting_bytes
 from weft.runtime.plan.plan import Plan
 from weft.runtime.plan.timeline import Measured, Timeline
 from weft.runtime.ranks.session import Session
@@ -33,12 +34,14 @@ WORTH, FEWEST, MOST, LONG = 1.0, 2, 6, 5.0
 class Calibration:
     """The timed steps, and the most bytes that each rank held: weights, gradients, buffers, messages and what blocks
     keep, without an optimizer's values. ``slots``: the bytes of room that each rank has for what it receives.
-    ``sends_at_once``: whether no rank holds what it has sent, as it is written to its receiver at once."""
+    ``sends_at_once``: whether what a rank sends is written to its receiver as soon as that has room for it;
+    ``waiting``: the bytes of results that wait for such room at each rank, by the plan's times."""
 
     timelines: tuple[Timeline, ...]
     peaks: tuple[int, ...]
     slots: tuple[int, ...]
     sends_at_once: bool = False
+    waiting: tuple[int, ...] = ()
 
     @property
     def makespan(self) -> float:
@@ -64,6 +67,7 @@ def calibrate(plan: Plan, session: Session, training: Training) -> Calibration |
             trainer.gradients.finish()
         return found
 
+    waiting = waiting_bytes(executor.plan.program.ranks, executor.tables, executor.plan.times)
     slots, at_once = sum(executor.table.slots), executor.transport.sends_at_once
     try:
         first = step(0)
@@ -87,7 +91,7 @@ def calibrate(plan: Plan, session: Session, training: Training) -> Calibration |
     return Calibration(tuple(Timeline.of(plan, unit, [lap for own, *_ in everywhere for lap in own[number]])
                              for number in range(count)),
                        tuple(peak for _, peak, _, _ in everywhere), tuple(size for _, _, size, _ in everywhere),
-                       all(at_once for *_, at_once in everywhere))
+                       all(at_once for *_, at_once in everywhere), waiting)
 
 
 def held_bytes(executor: Executor, trainer: Trainer, training: Training) -> int:

@@ -51,8 +51,8 @@ class Transport(Protocol):
 
     @property
     def sends_at_once(self) -> bool:
-        """Whether all that this rank sends is written to its receiver as it is sent, if a slot is free: then no result
-        is held until it has been taken."""
+        """Whether all that this rank sends is written to its receiver as it is sent, if a slot is free: then a result
+        is held only until one is posted (:func:`~weft.runtime.plan.buffers.waiting_bytes`)."""
 
     @property
     def staging(self) -> Sequence[Tensor]:

@@ -133,6 +133,8 @@ def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: Run, looked: in
     schedule = run.settled()
     under_way = 0 if run.calibration.sends_at_once else OPEN_SENDS
     held = held_bytes(tried.costs, machine.ranks, options.micro_batches, with_masters, under_way)
+    if run.calibration.sends_at_once:
+        held = [own + waits for own, waits in zip(held, run.calibration.waiting, strict=True)]
     schedule = schedule.with_solver(static_memory=held, peak_memory=peak_bytes(
                                         tried.costs, schedule, held, run.calibration.slots),
                                     stages_alone=run.schedule.makespan, medians=run.alone,
