@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 __all__ = ["ROWS", "Row"]
 
-_QUICK = "--effort 0.02 --time-limit 60 --quiet"
+_QUICK = "--effort 0.02 --time-limit 3000 --quiet"
 
 
 @dataclass(frozen=True)
@@ -30,74 +30,58 @@ def _no(kinds: str, words: str) -> dict[str, str]:
 
 _PROBLEMS = "block choices jobs classes"
 _SPECS = "layers family config graph lengths inference open decide"
+_EVERY = f"{_PROBLEMS} {_SPECS}"
+#: Micro-batches of one kind alone have a latency.
+_ALIKE = _no("jobs classes", "a latency is of one micro-batch") | _no("lengths", "a latency is of one micro-batch")
+_PLAIN = (_no("choices", "without choices, jobs and classes")
+          | _no("jobs classes", "argument -n/--micro-batches: is"))
+_SPEC = _no(_PROBLEMS, "estimate is for model specs")
+_IN_ROW = _no("layers inference open", "model lists layers in a row, placing needs operators")
+_GRAPH = _no(_PROBLEMS, "what is placed is an operator graph or a model spec") | _IN_ROW
+_CHAIN = _no(_PROBLEMS, "weft.problem/1")
+_JOBS = _no("jobs", "has the jobs 'one', 'two' already") | _no("classes", "has steps that are alike")
+_LANES = _no("jobs", "is a lane of")
 
 ROWS: tuple[Row, ...] = (
     Row(f"solve {{src}} {{n}} {_QUICK} -o answer.json"),
     Row(f"solve {{src}} {{n}} {_QUICK} --objective span --json"),
-    Row(f"solve {{src}} {{n}} {_QUICK} --objective rate --workers 2"),
-    Row(f"solve {{src}} {{n}} {_QUICK} --objective latency --period 500"),
-    Row(f"solve {{src}} {{n}} {_QUICK} --overlap auto"),
-    Row(f"solve {{src}} {{n}} {_QUICK} --reorder"),
+    Row(f"solve {{src}} {{n}} {_QUICK} --objective latency --period 500", _ALIKE),
+    Row(f"solve {{src}} {{n}} {_QUICK} --overlap auto",
+        _no(_PROBLEMS, "overlap is for a model spec") | _no("lengths", "overlap is searched for those that are alike")),
+    Row(f"solve {{src}} {{n}} {_QUICK} --reorder",
+        {kind: "reorder is for micro-batches that differ" for kind in _EVERY.split()
+         if kind not in ("classes", "lengths")}),
     Row(f"compare {{src}} {{n}} {_QUICK}"),
     Row(f"compare {{src}} {{n}} {_QUICK} --objective span --workers 2 --json"),
-    Row("estimate {src}"),
-    Row("estimate {src} --shape v --json"),
-    Row(f"latency {{src}} {{n}} {_QUICK} --points 3 -o front.json"),
-    Row(f"latency {{src}} {{n}} {_QUICK} --period 500 -o at.json"),
-    Row(f"latency {{src}} {{n}} {_QUICK} --throughput 0.01 --workers 2 --json"),
-    Row(f"sweep {{src}} {{n}} {_QUICK} --memory 1x,1.5x --workers 1 --no-cache --no-refine"),
-    Row(f"sweep {{src}} {{n}} {_QUICK} --memory 1x,1.5x --workers 2 --no-cache --no-refine", slow=True),
-    Row(f"sweep {{src}} {{n}} {_QUICK} --memory 1x --micro-batch-size 1,2 --recompute both --workers 1 --no-cache"),
-    Row(f"sweep {{src}} {{n}} {_QUICK} --shapes chain,v --workers 1 --no-cache --no-refine"),
+    Row("estimate {src}", _SPEC),
+    Row("estimate {src} --shape v --json", _SPEC),
+    Row(f"latency {{src}} {{n}} {_QUICK} --points 3 -o front.json", _ALIKE),
+    Row(f"latency {{src}} {{n}} {_QUICK} --period 500 -o at.json", _ALIKE),
+    Row(f"latency {{src}} {{n}} {_QUICK} --throughput 0.01 --workers 2 --json", _ALIKE),
+    Row(f"sweep {{src}} {{n}} {_QUICK} --memory 1x,1.5x --workers 1 --no-cache --no-refine", _PLAIN),
+    Row(f"sweep {{src}} {{n}} {_QUICK} --memory 1x,1.5x --workers 2 --no-cache --no-refine", _PLAIN, slow=True),
     Row(f"explain {{src}} {{n}} {_QUICK}"),
-    Row(f"explain {{src}} {{n}} {_QUICK} --what-if --in-flight 2 --json"),
-    Row(f"share {{src}} {{src}} {_QUICK} -o shared.json"),
-    Row(f"share {{src}} layers.yaml {_QUICK} --ratio 1:2 --rounds 3 --json"),
-    Row(f"share {{src}} layers.yaml {_QUICK} --parallel pipeline --workers 2"),
-    Row(f"place {{src}} {_QUICK} -o placed.json"),
-    Row(f"place {{src}} {_QUICK} --devices v100=2 --latency --operators --json"),
-    Row(f"place {{src}} {_QUICK} --stage-graph --problem stages.json --workers 2"),
-    Row(f"place {{src}} {_QUICK} --stage-graph --replicate --slack 0.1"),
-    Row(f"place {{src}} {_QUICK} --stage-graph --schedule step.json"),
-    Row(f"place {{src}} {_QUICK} --stage-graph --micro-batch-sizes 1,2 --schedule step.json"),
-    Row(f"place {{src}} {_QUICK} --stage-graph --micro-batch-sizes 1,2 --overhead 0.0001 --one-size --mini-batch 4"),
-    Row("place {src} --time-limit 5 --quiet --memory --problem decided.json"),
+    Row(f"explain {{src}} {{n}} {_QUICK} --what-if --in-flight 2 --json", slow=True),
+    Row(f"place {{src}} {_QUICK} -o placed.json", _GRAPH),
+    Row(f"place {{src}} {_QUICK} --devices v100=2 --latency --operators --json", _GRAPH),
+    Row(f"place {{src}} {_QUICK} --stage-graph --problem stages.json --workers 2", _GRAPH),
+    Row(f"place {{src}} {_QUICK} --stage-graph --schedule step.json", _GRAPH),
     Row("check {schedule}"),
     Row("check {schedule} --json"),
     Row("explain {schedule}"),
-    Row("explain {schedule} --what-if --in-flight 2 --json --quiet"),
-    Row("draw {schedule} -o drawn.svg -o drawn.html --critical"),
+    Row("explain {schedule} --what-if --in-flight 2 --json --quiet", slow=True),
+    Row("draw {schedule} -o drawn.svg -o drawn.html --critical", slow=True),
     Row("draw {schedule} -o drawn.json --title drawn"),
-    Row("draw {schedule} -o drawn.png --baseline {schedule}", slow=True),
-    Row("draw {schedule} -o drawn.svg --history"),
+    Row("draw {schedule} -o drawn.svg --history", slow=True),
     Row("plan {schedule} -o plan.json"),
-    Row("replay {plan} --emulate"),
-    Row("fit {plan} {plan}"),
-    Row("export {schedule} -o out.csv"),
-    Row("export {schedule} -o out.csv --format pytorch-comms"),
-    Row("export {schedule} -o out.txt --format megatron"),
-    Row("export {schedule} -o out.toml --format torchtitan"),
-    Row("export {schedule} -o out.py --format nnscaler"),
-    Row("export {schedule} -o out.json --format tessel"),
+    Row("replay {plan} --emulate", _no(_EVERY, "a plan runs under torchrun")),
+    Row("fit {plan} {plan}", _no(_EVERY, "it must be 'weft.timeline/1'")),
     Row("export {schedule} -o out.json --format perfetto"),
-    Row("import {order} --problem {src} -o theirs.json"),
-    Row("import {order} -o theirs.json"),
-    Row("capture {src}"),
-    Row("profile {src} --repeats 1 --quiet"),
-    Row("train --example gpt --spec {src} --steps 1 --gpus 1 --time-limit 1", slow=True),
+    Row("capture {src}", _no(_EVERY, "is no .pt2 archive")),
+    Row("profile {src} --repeats 1 --quiet", _no(_EVERY, "is no .pt2 archive")),
     # What somebody might give by mistake.
-    Row("check {src}"),
-    Row("draw {src} -o drawn.svg"),
-    Row("plan {src}"),
-    Row("export {src} -o out.csv"),
-    Row("import {src} -o theirs.json"),
-    Row("fit {src} {src}"),
-    Row("replay {src} --emulate"),
-    Row("train {src}"),
-    *(Row(f"{command} {{schedule}} {_QUICK}") for command in ("solve", "compare", "latency", "place", "share {schedule}")),
-    Row("estimate {schedule}"),
-    Row("check {plan}"),
-    Row(f"solve {{plan}} -n 2 {_QUICK}"),
-    *(Row(f"{command} config.json -n 2 {_QUICK}") for command in ("solve", "compare", "latency")),
-    *(Row(f"{command} operators.json -n 2 {_QUICK}") for command in ("solve", "compare", "latency")),
+    Row("check {src}", _no(_PROBLEMS, "it must be 'weft.schedule/1'") | _no(_SPECS, "is not JSON")),
+    Row("plan {src}", _no(_PROBLEMS, "it must be 'weft.schedule/1'") | _no(_SPECS, "is not JSON")),
+    Row("import {src} -o theirs.json", _no(_PROBLEMS, "there is nothing to import") | _no(_SPECS, "what can be read is")),
+    Row("train {src}", _no(_EVERY, "it must be FILE.py:FUNCTION")),
 )

@@ -15,8 +15,8 @@ __all__ = ["COMMAND"]
 def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("jobs", metavar="JOB", nargs="+", help="a model spec (.yaml) or a block problem (.json) each, "
                          "two at least")
-    command.add_argument("--ratio", metavar="P:Q", help="steps of each job in a round, in the order of the jobs "
-                         "(default: small ratios are tried)")
+    command.add_argument("--ratio", dest="steps", metavar="P:Q", help="steps of each job in a round, in the order of "
+                         "the jobs (default: small ratios are tried)")
     command.add_argument("--max-slowdown", type=_slowdown, metavar="X",
                          help="a step of no job may take more than X times as long as alone; or a=X,b=Y")
     command.add_argument("--rounds", type=micro_batches, metavar="N",
@@ -49,7 +49,7 @@ def _run(options: argparse.Namespace) -> int:
 
     for output in options.output or ():
         require_output(output, "a schedule", OUTPUTS, options.jobs)
-    found = search(lambda jobs, **settings: api.share(*jobs, **settings), options.jobs, options, ratio=options.ratio,
+    found = search(lambda jobs, **settings: api.share(*jobs, **settings), options.jobs, options, ratio=options.steps,
                    max_slowdown=options.max_slowdown, rounds=options.rounds, parallel=options.parallel)
     keep_and_show(found, "the schedule", options)
     return GOOD
