@@ -292,8 +292,7 @@ class _Search:
         solver = {key: value for key, value in self.best.solver.items() if key != "bound_over_any_placement"}
         return replace(self.best, solver=solver).with_solver(
             placements=len(rows), bound_over_placements=bound, overlap=told, seconds=round(self.elapsed, 3),
-            **choice(rows, self.refused, self.best.value, None),
-            **({"interrupted": True} if self.interrupted else {}))
+            **choice(rows, self.refused, self.best.value, None), **({"interrupted": True} if self.interrupted else {}))
 
     def _plain_bound(self) -> float:
         """What no schedule without options is below: nothing is known where none was found and may be."""
