@@ -10,7 +10,9 @@ busiest resource: pipelines with many micro-batches, fill and drain left out. ``
 on vPipe's rule at one micro-batch, which need not be a good one for either. Each joint search has 20 seconds a
 micro-batch (``seconds_a_search``): ``unfinished`` names those whose answer is then further than 0.2 % from its bound,
 or where no plan was found though none is proven not to exist (null in rows recorded before this was told apart);
-``gap`` is the widest. vPipe's rule proves nothing: its bound is 0.
+``gap`` is the widest. Weft starts from the plan of vPipe's rule, so at one micro-batch it is never slower (rows
+recorded before that have no plan where the search found none); its trainable micro-batch can still be the smaller one,
+as 0.9 of a higher best is more. vPipe's rule proves nothing: its bound is 0.
 
 Costs: GPT-1.3B and T5-770M are V100 measurements (beyond micro-batches of 8 on the line through 4 and 8); GPT-2.6B-like
 is GPT-1.3B's profile with a hidden size of 2560 by arithmetic; the others are modelled (roofline, V100). BERT's costs

@@ -206,8 +206,9 @@ def _overlap(value: Any, where: str) -> None:
     shapes: dict[str, _Shape] = {
         "taken": _flag, "with": _at_least_0, "without": _either(_null, _at_least_0), "bound": _at_least_0,
         "best_without_options": _either(_null, _at_least_0), "bound_over_placements": _at_least_0}
-    frameworks = _listing(_object(**{"name": _text, "with": _either(_null, _at_least_0)}))
-    _object({"nothing_fits": _flag, "update": _at_least_0, "frameworks": frameworks}, **shapes)(value, where)
+    step: dict[str, _Shape] = {"name": _text, "with": _either(_null, _at_least_0)}
+    optional = {"nothing_fits": _flag, "update": _at_least_0, "frameworks": _listing(_object({}, **step))}
+    _object(optional, **shapes)(value, where)
 
 
 def _unit(value: Any, where: str) -> None:

@@ -24,7 +24,6 @@ from weft.app.lib.placements import by_device
 from weft.app.lib.verdicts import Searched, choice
 from weft.app.solve import solve_case
 from weft.models.overlap.data_parallel import WHOLE_MODEL, why_not_data_parallel
-from weft.models.overlap.frameworks import framework_steps
 from weft.models.spec.sections import Spec
 from weft.models.spec.spec import SpecError
 from weft.solver.choices.solve import solve_wide
@@ -290,21 +289,12 @@ class _Search:
         told = {"taken": False, "without": value, "with": value, "bound": self.best.value_bound,
                 **told, "best_without_options": min(known, default=None),
                 "bound_over_placements": bound,
-                **({"update": update} if update else {}), **self._frameworks()}
+                **({"update": update} if update else {}),
+                **(self.listing.frameworks if self.best.solver.get("unit") == "step" else {})}
         solver = {key: value for key, value in self.best.solver.items() if key != "bound_over_any_placement"}
         return replace(self.best, solver=solver).with_solver(
             placements=len(rows), bound_over_placements=bound, overlap=told, seconds=round(self.elapsed, 3),
-            **choice(rows, self.refused, self.best.value, None),
-            **({"interrupted": True} if self.interrupted else {}))
-
-    def _frameworks(self) -> dict[str, Any]:
-        """What frameworks' steps come to, where the answer is such a step: the whole model on every GPU."""
-        assert self.best is not None
-        if self.best.solver.get("unit") != "step":
-            return {}
-        one = self.options.objective == "makespan"
-        return {"frameworks": [{"name": step.name, "with": step.makespan if one else step.period}
-                               for step in framework_steps(self.spec, self.count)]}
+            **choice(rows, self.refused, self.best.value, None), **({"interrupted": True} if self.interrupted else {}))
 
     def _plain_bound(self) -> float:
         """What no schedule without options is below: nothing is known where none was found and may be."""

@@ -9,6 +9,7 @@ from typing import Any
 from weft.app.lib.case import Case
 from weft.app.lib.verdicts import shape_placement_details
 from weft.models.overlap.data_parallel import data_parallel, why_not_data_parallel
+from weft.models.overlap.frameworks import framework_steps
 from weft.models.overlap.placement import OverlapPlacement
 from weft.models.overlap.together import overlap_of
 from weft.models.overlap.ways import Ways
@@ -73,6 +74,13 @@ class Listing:
                     or self._why_not_whole_model() == "")
         except OutOfTime:
             return True
+
+    @property
+    def frameworks(self) -> dict[str, Any]:
+        """What steps with the whole model on every GPU come to as frameworks have them."""
+        one = self.objective == "makespan"
+        return {"frameworks": [{"name": step.name, "with": step.makespan if one else step.period}
+                               for step in framework_steps(self.spec, self.count)]}
 
     def entries(self) -> Iterator[OpenOverlap]:
         """The whole model on every GPU first, where nothing rules it out, then groups of GPUs."""
