@@ -135,7 +135,8 @@ class Comparison:
                 "-" if row.bubble_steady is None else f"{row.bubble_steady:.1%}",
                 f"{row.bubble_step:.1%}", f"{row.bubble_span:.1%}",
                 " ".join(memory_text(amount, problem.memory_unit)[0]
-                         for amount, device in zip(row.peak, problem.devices, strict=True) if device.lane_of is None),
+                         for amount, device in zip(row.peak, self.schedules[row.name].problem.devices, strict=True)
+                         if device.lane_of is None),
                 "yes" if row.fits else "no", style="bold" if row.name == "weft" else None)
         return table
 

@@ -15,7 +15,7 @@ more.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from weft.models.communication.prices import Engine, Prices, require_named, work_of
 from weft.models.communication.program import CommunicationError, Program
@@ -38,7 +38,8 @@ VARIANT, CHUNKS = "variant", "chunks"
 class Choices:
     """``problem`` in microseconds, and what its options mean: the schedule of each variant, the chains that it runs in
     chunks. Where one variant or one number is left, there is no choice of it. ``tried``: how many programs there were;
-    ``complete``: whether these are all that the passes reach."""
+    ``complete``: whether these are all that the passes reach but for other ways to fuse, ``every_fusion``: whether every
+    legal way to fuse is among them; both hold of programs that are given."""
 
     problem: WideProblem
     variants: Mapping[str, Schedule]
@@ -46,6 +47,7 @@ class Choices:
     counts: tuple[int, ...]
     tried: int
     complete: bool
+    every_fusion: bool = True
 
     def variant(self, taken: Options) -> str:
         """The variant that the options ``taken`` mean."""
@@ -76,10 +78,10 @@ def choices_of(program: Program, prices: Prices, counts: Sequence[int] = (1, 2, 
         raise CommunicationError(f"chunks: {', '.join(map(str, counts)) or 'nothing'} must be numbers of at least 1, "
                                  "each once")
     require_named(program, prices)
-    complete = True
+    complete = every_fusion = True
     if variants is None:
         reached = schedules(program, limit)
-        variants, complete = reached.schedules, reached.complete
+        variants, complete, every_fusion = reached.schedules, reached.complete, reached.every_fusion
     fitting = [entry for entry in variants if held is None or _held(entry.program) <= held]
     if not fitting:
         raise CommunicationError(f"held: every variant holds more than {held} bytes on each rank, the least "
@@ -90,7 +92,7 @@ def choices_of(program: Program, prices: Prices, counts: Sequence[int] = (1, 2, 
         if leave_out and found.load(entry.program) >= found.best:
             break
         found.add(entry, every_chain)
-    return found.choices(engines, leave_out, len(fitting), complete)
+    return replace(found.choices(engines, leave_out, len(fitting), complete), every_fusion=every_fusion)
 
 
 @dataclass

@@ -1,12 +1,14 @@
-"""The autotuner's space: every program that the passes reach from one, each with its pointwise parts fused or not.
+"""The autotuner's space: every program that the passes reach from one, each with its stages fused in several ways.
 
-After CoCoNet's autotuner, which applies what is legal until nothing new comes out. Chunks are not among it: their
+After CoCoNet's autotuner, which applies what is legal until nothing new comes out. Fusing is legal for any convex set
+of stages, a product's and independent collectives' too, so there are too many ways for all but small programs: those
+are all tried, of larger ones those that :data:`_STYLES` names. Chunks are not among it: their
 number is a choice of the problem (:mod:`weft.models.communication.search.problem`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.models.communication.passes.as_slice import as_slice
@@ -19,10 +21,20 @@ __all__ = ["Reached", "Schedule", "fused_parts", "schedules"]
 
 #: What a kernel of one's own computes element by element; a norm besides, which sums them up.
 _FUSED = ("pointwise", "norm", "dropout", "cast", "update", "slice")
-#: By name, the collectives that are fused with them.
+#: By name, what is fused with them.
 _STYLES: Mapping[str, tuple[str, ...]] = {
     "fused": (), "fused with gathers": ("all_gather", "send"),
     "fused with collectives": ("reduce_scatter", "all_gather", "send")}
+#: And products, and sums over the ranks.
+_WIDER: Mapping[str, tuple[str, ...]] = {
+    "fused with all collectives": ("all_reduce", "reduce_scatter", "all_gather", "send"),
+    "fused with products": ("matmul", "all_reduce", "reduce_scatter", "all_gather", "send")}
+#: Collectives that one launch may run for several tensors.
+_JOINED = ("all_reduce", "reduce_scatter", "all_gather")
+#: Of programs of so many stages at most every way to fuse them is tried: there are up to 52.
+_EVERY_WAY = 5
+#: So many programs that are fused otherwise than :data:`_STYLES` says come beside the others, those of few passes first.
+_OTHERWISE = 128
 
 
 @dataclass(frozen=True)
@@ -40,34 +52,42 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Reached:
-    """``schedules``, the one as written first; ``complete``: whether these are all, or the ``limit`` was met."""
+    """``schedules``, the one as written first; ``complete``: whether these are all that the passes reach but for other
+    ways to fuse, or the ``limit`` was met; ``every_fusion``: whether every legal way to fuse them is among them."""
 
     schedules: tuple[Schedule, ...]
     limit: int
     complete: bool
+    every_fusion: bool = False
 
     def __str__(self) -> str:
         count = len(self.schedules)
-        return f"{count} programs" if self.complete else f"{count} programs, the limit: there are more"
+        if not self.complete:
+            return f"{count} programs, the limit: there are more"
+        return f"{count} programs" + ("" if self.every_fusion else ", not every way to fuse them")
 
 
 def schedules(program: Program, limit: int = 1024) -> Reached:
-    """The programs that split, reorder, as_slice and fuse reach from ``program``, at most ``limit``, each once.
+    """The programs that split, reorder, as_slice and fuse reach from ``program``, at most ``limit``, each once; and up
+    to 128 with stages fused in other ways.
 
     A split takes the axis along which most of what follows can be moved before the gather. Stages are moved one by
     one. Of each program that comes out there are up to four: its stages as they are, its pointwise parts fused, these
     fused with the gathers and sends beside them, and with the reduce-scatters as well. They come in order of the
     number of passes; where there are more than ``limit``, those that are found by following one way to its end before
-    the next.
+    the next. Then these, those of few passes first, with all collectives and products fused as well, with independent
+    collectives of a kind as one stage, with all stages as one, and where there are few stages in every legal way.
     """
     if limit < 1:
         raise CommunicationError(f"schedules: limit is {limit}, at least the program as it is written is one")
     seen = {_key(program)}
     found: list[Schedule] = []
     rest = [Schedule(program, ())]
+    bases: list[Schedule] = []
     while rest and len(found) < limit:
         at = rest.pop()
         found.append(at)
+        bases.append(at)
         for made in _fusings(at):
             if _key(made.program) not in seen:
                 seen.add(_key(made.program))
@@ -79,7 +99,18 @@ def schedules(program: Program, limit: int = 1024) -> Reached:
                 further.append(made)
         rest += reversed(further)
     kept = sorted(found[:limit], key=lambda entry: len(entry.passes))
-    return Reached(tuple(kept), limit, not rest and len(found) <= limit)
+    complete = not rest and len(found) <= limit
+    every_fusion = complete and all(len(at.program.stages) <= _EVERY_WAY for at in bases)
+    others: list[Schedule] = []
+    for made in (made for at in sorted(bases, key=lambda entry: len(entry.passes)) for made in _fused_otherwise(at)):
+        if _key(made.program) in seen:
+            continue
+        if len(others) == _OTHERWISE:
+            every_fusion = False
+            break
+        seen.add(_key(made.program))
+        others.append(made)
+    return Reached((*kept, *others), limit, complete, every_fusion)
 
 
 def fused_parts(program: Program, collectives: Collection[str] = ()) -> Program:
@@ -135,11 +166,65 @@ def _try(made: Callable[[], Program]) -> Program | None:
         return None
 
 
-def _fusings(at: Schedule) -> Iterator[Schedule]:
-    for word, collectives in _STYLES.items():
+def _fusings(at: Schedule, styles: Mapping[str, tuple[str, ...]] = _STYLES) -> Iterator[Schedule]:
+    for word, collectives in styles.items():
         program = fused_parts(at.program, collectives)
         if program is not at.program:
             yield Schedule(program, (*at.passes, word))
+
+
+def _fused_otherwise(at: Schedule) -> Iterator[Schedule]:
+    """``at`` with products, several collectives, or all stages as one."""
+    yield from _fusings(at, _WIDER)
+    joined = _joined(at.program)
+    if joined is not at.program:
+        base = Schedule(joined, (*at.passes, "join collectives"))
+        yield base
+        yield from _fusings(base, {**_STYLES, **_WIDER})
+    names = list(at.program.by_name)
+    if len(names) > 1 and _legal(at.program, names):
+        yield Schedule(fuse(at.program, names), (*at.passes, "fuse all"))
+    if len(names) <= _EVERY_WAY:
+        yield from _every_fusing(at)
+
+
+def _joined(program: Program) -> Program:
+    """``program`` with the collectives of each kind that do not wait for each other as one stage."""
+    for kind in _JOINED:
+        group: list[str] = []
+        for stage in program.stages:
+            if stage.kind == kind and (not group or (_legal(program, [*group, stage.name])
+                                                     and not _touch(program, group, stage))):
+                group.append(stage.name)
+        if len(group) > 1:
+            program = fuse(program, group)
+    return program
+
+
+def _every_fusing(at: Schedule) -> Iterator[Schedule]:
+    """Every legal way to have the stages as fewer."""
+    for groups in _divisions(list(at.program.by_name)):
+        program, words = at.program, []
+        try:
+            for group in groups:
+                if len(group) > 1:
+                    program = fuse(program, group)
+                    words.append(f"fuse {' + '.join(group)}")
+        except CommunicationError:
+            continue
+        if words:
+            yield Schedule(program, (*at.passes, *words))
+
+
+def _divisions(names: Sequence[str]) -> Iterator[list[list[str]]]:
+    """All ways to divide ``names`` into groups."""
+    if not names:
+        yield []
+        return
+    for groups in _divisions(names[:-1]):
+        yield [*groups, [names[-1]]]
+        for place, group in enumerate(groups):
+            yield [*groups[:place], [*group, names[-1]], *groups[place + 1:]]
 
 
 def _moves(at: Schedule) -> Iterator[Schedule]:

@@ -55,7 +55,9 @@ class Tuned:
     def __str__(self) -> str:
         rows = " and ".join(" -> ".join(chain) for chain in self.chains)
         whole = f", {rows} in {self.chunks} chunks" if self.chains else ""
-        of = f"{self.choices.tried} programs" + " (there are more)" * (not self.choices.complete)
+        more = ("" if self.choices.complete and self.choices.every_fusion else " (there are more)"
+                if not self.choices.complete else " (not every way to fuse them is among these)")
+        of = f"{self.choices.tried} programs{more}"
         sure = "proven best" if self.proven else f"nothing is below {self.bound:.6g} us"
         return f"{self.variant}{whole}: {self.microseconds:.6g} us, {sure} of {of}"
 

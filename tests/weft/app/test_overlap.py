@@ -151,10 +151,15 @@ def test_a_block_problem_is_refused_and_told_what_to_do(tmp_path: Path, capsys: 
     assert "overlap is for a model spec" in capsys.readouterr().err
 
 
-def test_without_overlap_a_model_on_every_gpu_is_no_placement() -> None:
+def test_without_overlap_a_model_on_every_gpu_sums_behind_its_computation() -> None:
     spec: Spec = parse_spec(DATA)
-    with pytest.raises(ValueError, match="which `weft solve --overlap auto` searches"):
-        weft.solve(spec, effort=0.5)
+    bare = weft.solve(spec, effort=0.5)
+    assert not weft.check(bare)
+    assert bare.solver["unit"] == "step" and bare.choices["buckets"] == "1"
+    told = weft.solve(spec, overlap="auto", effort=0.5).solver["overlap"]
+    assert told["without"] == pytest.approx(bare.makespan) == told["best_without_options"]
+    with pytest.raises(ValueError, match="it is searched for makespan and span, not for rate"):
+        weft.solve(spec, objective="rate", effort=0.5)
 
 
 def test_progress_has_one_clock() -> None:
