@@ -201,3 +201,21 @@ def test_a_model_with_too_few_layers_for_stages_may_be_on_every_gpu() -> None:
                for row in found.solver["alternatives"])
     with pytest.raises(ValueError, match="too few for"):
         solved(few.replace("[data]", "[chain]"), effort=0.3)
+
+
+@pytest.mark.parametrize(("gpus", "layers", "hidden", "bandwidth"), [(2, 2, 64, 1), (4, 4, 256, 20), (2, 3, 128, 5)])
+def test_no_bound_over_any_placement_is_beaten_by_what_overlap_finds(gpus: int, layers: int, hidden: int, bandwidth: int
+                                                                     ) -> None:
+    spec = parse_spec(f"""
+name: small
+cluster: {{device: v100, gpus: {gpus}, memory: 3 GiB, bandwidth: {bandwidth} GB/s, latency: 1.0e-05}}
+costs: roofline
+model: {{family: gpt, heads: 4, hidden: {hidden}, layers: {layers}, sequence: 64, vocabulary: 256}}
+training: {{micro_batch_size: 1, micro_batches: {gpus}}}
+""")
+    plain = weft.solve(spec, effort=0.3, time_limit=300)
+    found = weft.solve(spec, effort=0.3, time_limit=300, overlap="auto")
+    assert not weft.check(plain) and not weft.check(found)
+    assert plain.solver["bound_over_any_placement"] <= found.value * (1 + 1e-9)
+    told = found.solver["overlap"]
+    assert told["best_without_options"] == pytest.approx(min(plain.value, told["without"]))
