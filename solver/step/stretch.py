@@ -21,10 +21,10 @@ from weft.solver.step.proven import Proven
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders, time_orders
 
-#: So many places to put repeats in are tried for the one that keeps the period stated.
-_MOST_PLACES = 64
 __all__ = ["at_its_times", "ends_of_repeats", "repeats", "unroll"]
 
+#: So many places to put repeats in are tried for the one that keeps the period stated.
+_MOST_PLACES = 64
 #: What a schedule's ``solver`` says of so many micro-batches only, or of blocks that wait for their time.
 _OF_ONE_NUMBER = frozenset({"alternatives", "bound_over_any_placement", "bound_over_placements", "covered", "history",
                             "latency", "latency_bound", "latency_period", "objective", "placements", "span",

@@ -38,8 +38,8 @@ VARIANT, CHUNKS = "variant", "chunks"
 class Choices:
     """``problem`` in microseconds, and what its options mean: the schedule of each variant, the chains that it runs in
     chunks. Where one variant or one number is left, there is no choice of it. ``tried``: how many programs there were;
-    ``complete``: whether these are all that the passes reach but for other ways to fuse, ``every_fusion``: whether every
-    legal way to fuse is among them; both hold of programs that are given."""
+    ``complete``: whether these are all that the passes reach but for other ways to fuse, ``every_fusion``: whether
+    every legal way to fuse is among them; both hold of programs that are given."""
 
     problem: WideProblem
     variants: Mapping[str, Schedule]

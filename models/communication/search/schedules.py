@@ -33,7 +33,7 @@ _WIDER: Mapping[str, tuple[str, ...]] = {
 _JOINED = ("all_reduce", "reduce_scatter", "all_gather")
 #: Of programs of so many stages at most every way to fuse them is tried: there are up to 52.
 _EVERY_WAY = 5
-#: So many programs that are fused otherwise than :data:`_STYLES` says come beside the others, those of few passes first.
+#: So many programs fused otherwise than :data:`_STYLES` says come beside the others, those of few passes first.
 _OTHERWISE = 128
 
 

@@ -19,6 +19,9 @@ from weft.solver.io.schedule_files import load_schedule
 
 SPEC = SPECS / "tiny.yaml"
 COVERED = "every cut of the 9 layers (1 stage a GPU; V, 2 chunks; loop, 2 chunks; wave, 3 chunks; loop, 3 chunks; I+W)"
+#: Beside them, the whole model on every GPU.
+WHOLE = (" and the 2 other placements considered (data parallel, all-reduce, update; data parallel, reduce-scatter, "
+         "update, all-gather; one cut of each)")
 
 
 def plain(text: str) -> str:
@@ -44,9 +47,9 @@ def test_solve_says_and_saves_what_its_proof_covers(tmp_path: Path, capsys: pyte
     output = tmp_path / "schedule.json"
     assert main(["solve", str(SPEC), "--effort", "0.5", "--quiet", "-o", str(output)]) == 0
     text = capsys.readouterr().out
-    assert f"covered   proven optimal over {COVERED}; other shapes may be faster" in text
+    assert f"covered   proven optimal over {COVERED}{WHOLE}; other shapes may be faster" in text
     schedule = load_schedule(output)
-    assert schedule.solver["covered"] == COVERED
+    assert schedule.solver["covered"] == COVERED + WHOLE
     stages = {entry["placement"]: len(entry["cut"]) for entry in schedule.solver["alternatives"]}
     assert stages.items() >= {"1 stage a GPU, I+W": 2, "V, 2 chunks, I+W": 4, "loop, 2 chunks, I+W": 4}.items()
     assert main(["explain", str(output)]) == 0
@@ -55,7 +58,7 @@ def test_solve_says_and_saves_what_its_proof_covers(tmp_path: Path, capsys: pyte
 
 def test_compare_names_what_its_proof_covers(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", str(SPEC), "--effort", "0.5", "--quiet"]) == 0
-    assert f"proven optimal over {COVERED}; other shapes may be faster" in plain(capsys.readouterr().out)
+    assert f"proven optimal over {COVERED}{WHOLE}; other shapes may be faster" in plain(capsys.readouterr().out)
     assert main(["compare", str(SPEC), "--effort", "0.5", "--quiet", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["placements"]
     assert [(entry["placement"], len(entry["cut"])) for entry in found][:3] == [
