@@ -178,6 +178,8 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
     whole_model, of_whole, why_not = whole_model_placements(spec, count)
     if whole_model and set(spec.placement.shapes) == {"data"}:
         return Case(spec.name, (), count, whole_model=whole_model, reserve=spec.cluster.reserve)
+    if why_not and set(spec.placement.shapes) == {"data"}:
+        raise Infeasible(f"{spec.name}: the whole model cannot be on every GPU: {why_not}")
     try:
         found = together(spec) if spec.placement.cut is None else None
     except OutOfTime:
