@@ -71,13 +71,13 @@ class _Run(Section):
         """A batch of a whole step says how many micro-batches there are; from here on these are said."""
         if not isinstance(values, dict):
             return values
-        batch, size, count = (values.get(name, default) for name, default in (
-            ("global_batch_size", None), ("micro_batch_size", 1), ("micro_batches", None)))
-        if not all(type(value) is int and value > 0 for value in (batch, size)):
+        batch, size = values.get("global_batch_size"), values.get("micro_batch_size", 1)
+        count = values.get("micro_batches")
+        if type(batch) is not int or type(size) is not int or batch < 1 or size < 1:
             return values  # left out, or at fault, which the entry's own check says
         if "lengths" in values:
             refuse("lengths says how many micro-batches there are; leave global_batch_size out")
-        if "micro_batches" in values and batch != (count * size if type(count) is int else batch):
+        if type(count) is int and batch != count * size:
             refuse(f"global_batch_size is {batch}, but {count} micro-batches of {size} are {count * size}; leave one "
                    "of them out")
         if batch % size:

@@ -211,7 +211,7 @@ def _memory(axes: Axes, have: tuple[Number | None, ...], unit: str) -> list[tupl
 
 def _amounts(value: Number | str, have: tuple[Number | None, ...], unit: str) -> tuple[Number | None, ...]:
     """What every device has: ``value``, or as a text like ``1.5x`` that many times what it had."""
-    from weft.models.spec.quantities import parse_memory
+    from weft.models.spec.quantities import parse_bytes, parse_memory
 
     if isinstance(value, str) and value.strip().lower().endswith("x"):
         scale = _positive(value.strip()[:-1], value, unit)
@@ -221,7 +221,7 @@ def _amounts(value: Number | str, have: tuple[Number | None, ...], unit: str) ->
     if unit != "B":
         return (_positive(value, value, unit),) * len(have)
     try:
-        amount = parse_memory(value)
+        amount = parse_memory(value) if isinstance(value, str) else parse_bytes(value)
     except ValueError as error:
         raise ValueError(f"memory: {value!r} is no amount, {error}, or times what there is, like '1.5x'") from None
     if amount <= 0:

@@ -41,12 +41,12 @@ def _run(options: argparse.Namespace) -> int:
 
 COMMAND = Command(
     name="capture",
-    summary="read the operators of a PyTorch model of yours",
+    summary="read the operators of your PyTorch model",
     paragraphs=(
-        "MODEL is what torch.export.save wrote. Nothing in it is unpickled and no code runs but torch's own, on "
-        "tensors without data; so no weight is loaded either. Counted are floating-point operations and bytes of "
-        "every operator's forward and of both parts of its backward, and which tensors autograd keeps: exactly "
-        "those of a run on a CPU. What could not be followed is named, with what was assumed instead.",
+        "MODEL is a file of torch.export.save. Nothing in it is unpickled, only torch's own code runs, on tensors "
+        "without data, and no weight is loaded. The graph has the floating-point operations and bytes of every "
+        "operator's forward and of both parts of its backward, and the tensors that autograd keeps, exactly as in a "
+        "run on a CPU. Operators that cannot be followed are named, with the assumption made for them.",
     ),
     example="weft capture model.pt2 -o graph.json",
     arguments=_arguments,

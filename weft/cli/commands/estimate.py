@@ -14,7 +14,7 @@ __all__ = ["COMMAND"]
 def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("spec", metavar="SPEC", help="a model spec (.yaml)")
     command.add_argument("--shape", choices=("chain", "v", "loop", "wave"),
-                         help="how stages lie on the GPUs (default: the first that SPEC allows)")
+                         help="how stages are placed on the GPUs (default: the first that SPEC allows)")
     command.add_argument("--json", action="store_true", help="print the numbers as JSON")
 
 
@@ -29,11 +29,11 @@ COMMAND = Command(
     summary="say what each stage needs and takes, before any search",
     paragraphs=(
         "SPEC is a model spec in YAML: a family of the zoo, a Hugging Face config.json, or layers with their costs.",
-        "Stages are cut as for 1F1B. For each stage it prints parameters, activations of a micro-batch, micro-batches "
-        "in flight, workspace, messages and times; for each GPU weights, gradients, optimizer state, activations and "
-        "workspace beside its memory. Every number has its origin: measured, interpolated, modelled or given; modelled "
-        "ones have their error where there was a measurement to compare with. Exit status 1: "
-        "it does not fit.",
+        "Stages are cut as for 1F1B. The first table has, for each stage, parameters, activations per micro-batch, "
+        "micro-batches in flight, workspace, bytes sent, and times; the second has, for each GPU, weights, gradients, "
+        "optimizer state, activations and workspace beside its memory. Each number has its origin: measured, "
+        "interpolated, modelled or given; for modelled ones the known error is stated. Exit status 1: the model does "
+        "not fit.",
     ),
     example="weft estimate t5.yaml\nweft estimate gpt.yaml --shape v --json",
     arguments=_arguments,

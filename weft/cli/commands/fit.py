@@ -36,9 +36,9 @@ COMMAND = Command(
     name="fit",
     summary="correct planned costs by measured timelines",
     paragraphs=(
-        "PLAN is the plan or schedule that ran, each TIMELINE a file of `weft replay --timeline`. It prints every "
-        "block's planned duration, the median of the measured ones and their spread, and the transfers that could be "
-        "measured. The problem written with -o has the measured figures, for the next `weft solve`.",
+        "PLAN is the plan or schedule that ran; each TIMELINE is a file that `weft replay --timeline` wrote. The table "
+        "has every block's planned duration, the median of the measured ones with their spread, and the transfers "
+        "that could be measured. -o writes the problem with the measured costs, for the next `weft solve`.",
     ),
     example="weft fit plan.json run1.json run2.json -o measured.json && weft solve measured.json -n 8 -o better.json",
     arguments=_arguments,

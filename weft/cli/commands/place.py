@@ -22,7 +22,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
                          help="an operator graph (weft.operators/1, dnn-partitioning or Piper JSON) or a model spec "
                          "(.yaml)")
     command.add_argument("--devices", type=_devices, metavar="KIND=N[:MEMORY],...",
-                         help="so many devices of a kind, with so much memory (default: what GRAPH says)")
+                         help="number of devices of each kind, and their memory (default: as in GRAPH)")
     command.add_argument("--recompute", action="store_true",
                          help="Piper graphs: of an operator's alternatives take the one that keeps least")
     command.add_argument("--latency", action="store_true",
@@ -30,7 +30,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--stage-graph", action="store_true",
                          help="stages form a graph: memory by depth, and the least depth at the least load")
     command.add_argument("--slack", type=share, default=0.0, metavar="FRACTION",
-                         help="with --stage-graph: let the load rise by so much above the least, for a shallower graph "
+                         help="with --stage-graph: how far the load may rise above the least, for a shallower graph "
                          "(default: 0)")
     command.add_argument("--replicate", action="store_true",
                          help="with --stage-graph, of a spec: a stage may be on several devices")

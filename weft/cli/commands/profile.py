@@ -25,7 +25,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--backward", choices=("full", "split"), default="full",
                          help="with --problem: the backward whole or in its two halves (default: full)")
     command.add_argument("--memory", type=memory, metavar="SIZE",
-                         help="with --problem: what each device has, as 16GiB (default: no limit)")
+                         help="with --problem: memory of each device, as 16GiB (default: no limit)")
     command.add_argument("--optimizer-copies", type=natural, default=2, metavar="N",
                          help="with --problem: values that the optimizer keeps for each weight (default: 2, as Adam)")
     command.add_argument("--quiet", action="store_true", help="do not show progress")
@@ -90,10 +90,9 @@ COMMAND = Command(
         "it was measured, interpolated or modelled.",
         "--stages names a function without arguments that gives a weft.runtime.Training with all "
         "stages of a chain, or of a graph (weft.profile_stages in Python): each is run alone as `weft replay` runs "
-        "it. It prints the time and the memory of its forward, its backward, and of the backward's two halves. "
+        "it, for the time and memory of its forward, its backward, and the two halves of the backward. "
         "--problem writes what to solve (these durations, this memory, one stage a device). Ranks that share a "
-        "host's CPUs slow each other down: with --ranks N that many processes measure at once, and the figures are "
-        "those of a run.",
+        "host's CPUs slow each other down: with --ranks N, N processes measure at once, as in a run.",
     ),
     example=(
         "weft profile model.pt2 -o times.json\n"

@@ -34,7 +34,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
                          "machine take turns, a new folder for each run")
     add_allowed(command)
     command.add_argument("--timeout", type=positive, default=60.0, metavar="SECONDS",
-                         help="stop everything if a rank makes no progress for so long (default: 60)")
+                         help="stop all ranks if one makes no progress for this time (default: 60)")
     command.add_argument("--rank-alone", metavar="R", help="with --stages, without torchrun: run rank R (or all, one "
                          "after another) by itself on this device, and predict the step")
     command.add_argument("--device", choices=("cpu", "cuda"), help="with --rank-alone: where (default: what there is)")
@@ -174,8 +174,8 @@ COMMAND = Command(
         "call with --resume goes on from the last ones. The exit status is 1 where a job did not come to its end. On "
         "several machines start each job with a torchrun of its own: --job JOB --turns FOLDER.",
         "With --rank-alone one rank, or all in turn, run in this process on one device, without torchrun: real "
-        "stages and real memory, with generated inputs in place of messages. It prints each rank's times and peak "
-        "memory beside the plan, and the step that they would make together.",
+        "stages and real memory; the messages of neighbours are generated. The report has each rank's times and peak "
+        "memory beside the plan, and a prediction of the whole step.",
     ),
     example=(
         "torchrun --nproc-per-node 4 -m weft replay plan.json --emulate\n"

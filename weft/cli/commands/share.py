@@ -63,9 +63,9 @@ COMMAND = Command(
         "They share computation, network and memory in one period, every rank sees their collectives in one order, and "
         "each job's own steps stay as they are. A spec trains data parallel where the whole model fits on each GPU, "
         "else as a pipeline.",
-        "It prints the period with its bound, the speed-up over running in turn (each job with its own overlap, and "
-        "without any), and each job's slowdown. Jobs that do not fit together, or of which one would get slower than "
-        "--max-slowdown allows, are refused with exit status 1.",
+        "The table has the period with its bound, the speed-up over running the jobs in turn (each with its own "
+        "overlap, and without any), and the slowdown of each job's step compared with running alone. Jobs that do not "
+        "fit together, or of which one would get slower than --max-slowdown allows, are refused with exit status 1.",
         "The schedule that -o writes is one of jobs: draw, check, plan and replay take it.",
     ),
     example=(

@@ -55,16 +55,16 @@ COMMAND = Command(
         "For a model every placement is searched: one stage a GPU, or several in a V, a loop or a wave, with "
         "the backward whole or split into input- and weight-gradient. Known schedules come first, so that "
         "there is an answer within a second; then the steady state (the repetend), warm-up and cool-down "
-        "around it, and while time is left the schedule as a whole. Every answer has passed an independent "
-        "check and carries a lower bound. Ctrl-C, SIGTERM and SIGHUP end the search and keep the best answer so far.",
-        "--objective says what is best. makespan: the time of one step. span: the longest that a GPU is busy with one "
-        "step, from its own first block to its own last, as every GPU may begin the next step when it has ended this "
-        "one. rate: the time per micro-batch of the steady state. latency: the time of one micro-batch, at the "
+        "around it, and in the time left the schedule as a whole. Every answer has passed an independent check "
+        "and has a lower bound. Ctrl-C, SIGTERM and SIGHUP end the search and keep the best answer so far.",
+        "--objective says what is minimised. makespan: the time of one step. span: the longest that a GPU is busy with "
+        "one step, from its own first block to its own last, as every GPU may begin the next step when it has ended "
+        "this one. rate: the time per micro-batch of the steady state. latency: the time of one micro-batch, at the "
         "--throughput or the --period that it needs as its floor (weft latency shows the whole trade-off).",
-        "--overlap auto searches what collectives run beside: the whole model on every GPU, gradients summed in "
-        "buckets; stages on several GPUs, their all-reduces in chunks or as reduce-scatter and all-gather, or two "
-        "micro-batches side by side. It says what that brings over the same placement without.",
-        "A block problem may have choices (its options are searched too, and what each costs is said), several jobs on "
+        "--overlap auto also searches how collectives overlap with computation: the whole model on every GPU, "
+        "gradients summed in buckets; stages on several GPUs, their all-reduces in chunks or as reduce-scatter and "
+        "all-gather, or two micro-batches side by side. The gain over the same placement without overlap is printed.",
+        "A block problem may have choices (options that are searched too, with the cost of each), several jobs on "
         "the same GPUs (-n a=8,b=4), and micro-batches that differ in their costs (-n short,long,long, --reorder).",
     ),
     example=("weft solve gpt.yaml -o schedule.json --time-limit 30\n"

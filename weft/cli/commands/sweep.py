@@ -27,7 +27,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("-o", "--output", metavar="FILE", action="append",
                          help="where to (.html, .svg, .png, .json); may be given several times")
     command.add_argument("--time-limit", type=positive, metavar="SECONDS",
-                         help="end each point's search after so long (default: 10, none with --effort)")
+                         help="time limit of each point (default: 10, none with --effort)")
     add_repeatable(command)
     command.add_argument("--workers", type=workers, metavar="N", help="processes (default: one a core)")
     command.add_argument("--dask", metavar="ADDRESS", help="solve on the Dask cluster with this scheduler instead")
@@ -74,9 +74,9 @@ COMMAND = Command(
     paragraphs=(
         SPEC,
         "Solves every combination of the values given and prints time, throughput and peak memory of each, beside "
-        "the best known schedule at the same memory. What is not given stays as SPEC says. A point that fits no "
-        "GPU, or that there are no costs for (shipped GPT profiles have micro-batches of 1, 2, 4 and 8), is left "
-        "out and named. Where a known schedule needs less memory than the points asked for, points are added. "
+        "the best known schedule at the same memory. All else is as in SPEC. A point that fits no "
+        "GPU, or that has no costs (shipped GPT profiles have micro-batches of 1, 2, 4 and 8), is left out and "
+        "named. If a known schedule needs less memory than the given points, points are added. "
         "The ending of the output chooses: .html, .svg, .png draw tokens per second against GiB; "
         ".json holds the numbers.",
         "Points are solved side by side, one process a core, or on a Dask cluster. Each solved point is kept on "

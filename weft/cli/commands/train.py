@@ -20,17 +20,17 @@ def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--gpus", type=count, metavar="N", help="ranks, on this machine (default: 2)")
     command.add_argument("--steps", type=count, default=10, metavar="N", help="batches (default: 10)")
     command.add_argument("--micro-batches", type=count, metavar="N",
-                         help="into which each batch is cut (default: what the function says, or 4)")
+                         help="micro-batches per batch (default: as in the function, or 4)")
     command.add_argument("--schedule", metavar="NAME", help="a published schedule, or a schedule's file (default: the "
                          "best that a short search finds)")
     command.add_argument("--memory", type=memory, metavar="SIZE",
-                         help="memory of each rank, as 16GiB (default: on CPUs not limited, of a GPU what it has)")
+                         help="memory of each rank, as 16GiB (default: no limit on CPUs, a GPU's own memory)")
     command.add_argument("--spec", metavar="FILE", help="what the machine is: a YAML file with cluster and placement "
-                         "(default: it is looked at)")
+                         "(default: measured)")
     command.add_argument("--time-limit", type=positive, default=10.0, metavar="SECONDS",
-                         help="of the search for a schedule (default: 10)")
+                         help="limit of the search for a schedule (default: 10)")
     command.add_argument("--timeout", type=positive, default=60.0, metavar="SECONDS",
-                         help="stop everything if a rank makes no progress for so long (default: 60)")
+                         help="stop all ranks if one makes no progress for this time (default: 60)")
     command.add_argument("--checkpoint", metavar="FOLDER", help="save there after the last batch, and when Ctrl-C or "
                          "SIGTERM comes; go on from what is there")
     command.add_argument("--every", type=count, metavar="N", help="with --checkpoint, save after every N batches too")
@@ -58,11 +58,11 @@ def _told(line: str) -> None:
 
 COMMAND = Command(
     name="train",
-    summary="train a PyTorch model of yours as a pipeline",
+    summary="train your PyTorch model as a pipeline",
     paragraphs=(
         "Captures the model, measures it, cuts it into stages, searches for a schedule and trains: one process a rank, "
         "started here, or by torchrun. The function gives a mapping with module, args (an example batch), loss, "
-        "optimizer and data; weft.pipeline does the same in a script of yours.",
+        "optimizer and data; weft.pipeline does the same from Python.",
     ),
     example="weft train model.py:setup --gpus 2 --steps 10\nweft train --example gpt",
     arguments=_arguments,

@@ -33,11 +33,11 @@ COMMAND = Command(
     paragraphs=(
         "Two ranks are started here, and known tensors of several types, sizes and shapes go from one to the other "
         "through every transport that `weft replay --transport` takes: through sockets, shared memory, and between "
-        "GPUs NCCL, CUDA IPC and symmetric memory; with shapes that the plan knows, and with such that it does not. "
-        "What arrives is compared byte by byte.",
-        "It prints the time of a message with a byte back, and the bandwidth of the largest, beside "
-        "torch.distributed.rpc. Transports that need GPUs are listed as unchecked without them. The exit status is 1 "
-        "where a transport that should work here does not.",
+        "GPUs NCCL, CUDA IPC and symmetric memory; with shapes known from the plan, and unknown ones. "
+        "The received bytes are compared with those sent.",
+        "The table has the round-trip time of a message with a one-byte answer and the bandwidth of the largest "
+        "message, beside torch.distributed.rpc. Transports that need GPUs which this machine lacks are unchecked. The "
+        "exit status is 1 where a transport that should work here does not.",
     ),
     example="weft transports\nweft transports --gpus 2 --sizes 4KiB 64MiB\nweft transports --gpus 0 --json",
     arguments=_arguments,

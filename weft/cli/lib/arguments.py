@@ -40,17 +40,17 @@ def add_spec(command: argparse.ArgumentParser) -> None:
     """A model spec or block problem, and how many micro-batches run."""
     command.add_argument("spec", metavar="SPEC", help="a model spec (.yaml) or a block problem (.json)")
     command.add_argument("-n", "--micro-batches", type=micro_batches_of_any, metavar="N",
-                         help="how many micro-batches run (a spec says it itself; this overrides); with jobs a=N,b=N; "
-                              "where they differ the class of each, as short,2*long")
+                         help="number of micro-batches (default: as in the spec); with jobs a=N,b=N; if they differ, "
+                              "the class of each, as short,2*long")
 
 
 def add_kinds(command: argparse.ArgumentParser) -> None:
-    """What may be asked of micro-batches that differ."""
+    """Options for micro-batches that differ."""
     differing = command.add_argument_group("several jobs, or micro-batches that differ")
     differing.add_argument("--reorder", action="store_true",
-                           help="micro-batches that differ may run in another order than the one given")
+                           help="micro-batches that differ may run in any order")
     differing.add_argument("--any-class", action="store_true",
-                           help="the search decides of which class each micro-batch is: give how many there are")
+                           help="the search chooses the class of each micro-batch; -n gives their number")
     differing.add_argument("--ratio", type=job_ratio, metavar="A=P,B=Q",
                            help="micro-batches of each job in a round, which repeats (default: as few as can be)")
 
@@ -59,7 +59,7 @@ def add_search(command: argparse.ArgumentParser, time_limit: float) -> None:
     """What limits and repeats a search, and how it and its result are shown."""
     limits = command.add_argument_group("search and output")
     limits.add_argument("--time-limit", type=positive, default=time_limit, metavar="SECONDS",
-                        help=f"end the search after so long (default: {time_limit:g})")
+                        help=f"end the search after this time (default: {time_limit:g})")
     add_repeatable(limits)
     limits.add_argument("--workers", type=workers, default=1, metavar="N", help="CP-SAT workers (default: 1)")
     limits.add_argument("--quiet", action="store_true", help="do not show progress")
@@ -82,12 +82,12 @@ def add_objective(command: argparse.ArgumentParser, of: Sequence[str] = OBJECTIV
 def add_floor(command: argparse.ArgumentParser) -> None:
     """A floor of throughput."""
     floor = command.add_mutually_exclusive_group()
-    floor.add_argument("--throughput", metavar="RATE", help="at least so many micro-batches per time, as 12.5/s")
-    floor.add_argument("--period", metavar="TIME", help="one micro-batch at least every so often, as 80ms")
+    floor.add_argument("--throughput", metavar="RATE", help="lowest throughput, in micro-batches per time, as 12.5/s")
+    floor.add_argument("--period", metavar="TIME", help="longest time between two micro-batches, as 80ms")
 
 
 def search_options(options: argparse.Namespace) -> SearchOptions:
-    """What :func:`add_search`, and :func:`add_objective` and :func:`add_kinds` where they were asked, have parsed."""
+    """The values of the options that :func:`add_search`, :func:`add_objective` and :func:`add_kinds` have added."""
     return SearchOptions(options.time_limit, options.effort, options.seed, options.workers,
                          getattr(options, "objective", OBJECTIVES[0]), getattr(options, "reorder", False),
                          getattr(options, "any_class", False), getattr(options, "ratio", None))

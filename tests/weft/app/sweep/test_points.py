@@ -170,7 +170,7 @@ def test_the_front_of_a_sweep_rises_with_memory() -> None:
 @pytest.mark.parametrize("options, message", [
     ({"memory": []}, r"memory is \[\], it must be a list with at least one value, or left out"),
     ({"memory": "24 GiB"}, "memory is '24 GiB', it must be a list"),
-    ({"memory": ["24 GO"]}, "memory: '24 GO' is no amount, it must be a whole number of bytes"),
+    ({"memory": ["24 GO"]}, "memory: '24 GO' is no amount, it must be text like '32 GiB'"),
     ({"memory": [0]}, "memory: 0 is no amount, it must be greater than 0"),
     ({"memory": ["-1x"]}, "memory: '-1x' is no amount"),
     ({"memory": ["nanx"]}, "memory: 'nanx' is no amount"),
