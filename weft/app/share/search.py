@@ -33,6 +33,10 @@ ROUNDS, _MOST_ROUNDS = 8, 256
 _ALONE = 0.3
 #: Seconds that every search of a period may take, if so many are left: most are proven in less.
 _LEAST_SECONDS = 4.0
+#: Operations of all rounds that are searched at most: more take longer to time and judge than the search has.
+_MOST_OPERATIONS = 20_000
+#: Seconds of a search without which nothing can be said, though the time is over.
+_IN_ANY_CASE = 0.5
 #: A search that gave up before this share of its time did so for want of rounds.
 _GAVE_UP = 0.8
 
@@ -77,11 +81,13 @@ class _Search:
         names = [job.name for job in jobs]
         self.ratios = (small_ratios(len(jobs)) if question.ratio is None else [ratio_given(question.ratio, names)])
         self.limits = slowdowns_given(question.max_slowdown, names)
+        _require_few(question.rounds, jobs)
         require_same_gpus(jobs)
         self.notes = _notes(jobs)
         require_fit(jobs, options.budget())
         self.together = composed(jobs)
         self.interrupted = False
+        self._found = False  # whether any steady state of all of them is known
         self._known: dict[tuple[int, int, int], Timed] = {}
         self._ever: dict[tuple[int, int], float] = {}  # what no step is below, whatever repeats
 
@@ -106,7 +112,9 @@ class _Search:
                 continue
             found = self._steady(self.together, ratio, 1 / (len(self.ratios) - number), own)
             if found is None:
-                tried.append(Tried(ratio, None, None, "no steady state was found in time"))
+                rounds = self.question.rounds
+                tried.append(Tried(ratio, None, None, "no steady state was found in time" + (
+                    "" if rounds is None else f" with {rounds} rounds; give fewer rounds")))
                 continue
             timed = _timed(found)
             slow = self._too_slow(ratio, timed.period, own)
@@ -163,9 +171,11 @@ class _Search:
         """The schedule with the least period that is found within ``share`` of what is left of the time."""
         jobs = problem.jobs
         steps = dict(zip(jobs, ratio, strict=True))
-        rounds = self.question.rounds or ROUNDS
+        given = None if own is None else self.question.rounds  # of a job alone only the period counts
+        rounds = given or ROUNDS
         effort = None if self.options.effort is None else self.options.effort * share
-        until = max(self.options.left * share, min(_LEAST_SECONDS, self.options.left))
+        until = max(self.options.left * share, min(_LEAST_SECONDS, self.options.left),
+                    _IN_ANY_CASE if own is None or not self._found else 0.0)
         while True:
             began = time.monotonic()
             try:
@@ -178,13 +188,16 @@ class _Search:
                     return None
                 if not isinstance(error, NoneFound) and "means nothing for" not in str(error):
                     raise
-                if self.question.rounds is not None or rounds >= _MOST_ROUNDS:
+                if given is not None or rounds >= _MOST_ROUNDS:
                     raise SharingError(f"rounds is {rounds}, too few for the steady state to repeat; give "
                                        "more") from None
+                if time.monotonic() - self.options.started >= self.options.time_limit:
+                    return None
                 rounds *= 2
                 continue
             self.interrupted |= bool(found.solver.get("interrupted"))
             _require_sound(found, problem)
+            self._found |= own is not None
             return found
 
     def _least(self, ratio: Sequence[int], own: Sequence[Timed]) -> float:
@@ -241,6 +254,14 @@ class _Search:
             return NoneFound(f"{self.together.name}: {told}; give more time (--time-limit)")
         return kind(f"{self.together.name}: no job may get slower than asked, and some does ({told}); allow more "
                     "(--max-slowdown), or another ratio")
+
+
+def _require_few(rounds: int | None, jobs: Sequence[Job]) -> None:
+    """Refuse more ``rounds`` than can be searched."""
+    most = max(1, _MOST_OPERATIONS // sum(len(job.problem.blocks) for job in jobs))
+    if rounds is not None and rounds > most:
+        raise SharingError(f"rounds is {rounds}, for these jobs it can be {most} at most: the same round repeats, so a "
+                           "few show the period")
 
 
 def _timed(schedule: Schedule) -> Timed:

@@ -12,6 +12,7 @@ import weft
 from experiments.step.shared_periods import compared
 from tests.support.sharing import one_gpu, random_jobs
 from weft.app.lib.options import SearchOptions
+from weft.app.share import search
 from weft.app.share.result import Sharing, Timed, Tried
 from weft.app.share.search import Question, _Search, share_jobs
 from weft.cli.main import main
@@ -184,3 +185,15 @@ def test_the_command_refuses_in_a_sentence(arguments: list[str], status: int, me
     except SystemExit as ended:
         found = int(str(ended.code))
     assert found == status and message in capsys.readouterr().err
+
+
+def test_more_rounds_than_can_be_searched_are_refused() -> None:
+    with pytest.raises(SharingError, match="rounds is 100000, for these jobs it can be 5000 at most"):
+        shared([(8, 2), (8, 2)], Question("1:1", rounds=100_000))
+
+
+def test_without_any_time_there_is_a_period(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "_IN_ANY_CASE", 30.0)  # on any machine enough
+    jobs = [one_gpu(name, 6, 4) for name in "ab"]
+    found = share_jobs(jobs, EVEN, SearchOptions(time_limit=0.0))
+    assert found.round.period <= 20 and found.round.bound <= found.round.period
