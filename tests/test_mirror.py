@@ -18,6 +18,7 @@ OF_ROOMS = {
     "models/transform/captured/test_operators.py",
     "models/zoo/test_parameters.py",
     "runtime/execute/test_results.py", "runtime/measure/test_measure_graphs.py", "runtime/plan/test_reductions.py",
+    "runtime/plan/test_waiting.py",
     "runtime/share/test_killed.py", "runtime/share/test_mixes.py",
     "runtime/train/test_agreement_split.py", "runtime/train/test_split_backward.py",
     "runtime/transports/test_processes.py", "runtime/transports/test_transports.py",

@@ -66,7 +66,7 @@ PLACES = {
         "measure": Place(1.6, 2, "costs for the solver"),
         "communication": Place(0.5, 3, "beside computation"),
         "train": Place(1.6, 3, "real modules"),
-        "by_hand": Place(2.7, 3, "plans by hand"),
+        "by_hand": Place(2.7, 2, "plans by hand"),
         "execute": Place(1.6, 4, "instructions in order"),
         "interface": Place(0.5, 5, "what users write"),
         "transports": Place(1.6, 5, "tensors move"),
