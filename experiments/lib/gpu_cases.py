@@ -131,7 +131,8 @@ def plan(device: torch.device) -> Found:
         running.load({name: tensor.detach().clone() for name, tensor in module.state_dict().items()})
         for step in range(STEPS):
             running.step(dict(zip(("x", "y"), batch(step), strict=True)))
-        return Found(difference(running.state_dict(), state), f"Adam, tensor parallel over {ranks} ranks, {STEPS} steps")
+        error = difference(running.state_dict(), state)
+    return Found(error, f"Adam, tensor parallel over {ranks} ranks, {STEPS} steps")
 
 
 def program(device: torch.device) -> Found:
