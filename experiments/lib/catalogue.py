@@ -104,6 +104,8 @@ EXPERIMENTS = {entry.name: entry for entry in (
                "experiments/lib/executed.py", "experiments/lib/memory_rivals.py"), 5,
                ("--only", "residual convolutions", "--most", "4"), quiet=True, rare=True),
     Experiment("faults", "runtime.faults", _EXECUTOR, 2, ("--only", "world"), quiet=True, slow=True),
+    Experiment("gpu", "runtime.gpu", (*_EXECUTOR, *_PLANS), 10,
+               ("--device", "cpu", "--only", "offload", "plan", "--limits", "4"), rare=True, gpu=True),
     Experiment("gpu_plan", "runtime.gpu_plan", (*_EXECUTOR, *_SEARCH), 6,
                ("--preset", "tiny", "--micro-batches", "2", "--repeats", "1", "--time-limit", "1", "--no-shared"),
                arguments=("--preset", "1.3b", "2.7b", "--optimizer", "adam", "adama"), quiet=True, slow=True, gpu=True),

@@ -6,6 +6,7 @@ import contextlib
 import ipaddress
 import socket
 from functools import cache
+from typing import Any
 
 __all__ = ["is_loopback", "listening", "loopback_interface", "own_name_is_loopback"]
 
@@ -44,7 +45,8 @@ def own_name_is_loopback() -> str | None:
     return f"{name} (no address at which it can listen)"
 
 
-def _addresses(name: str) -> list[tuple[int, int, int, str, tuple[str | int, ...]]]:
+def _addresses(name: str) -> list[Any]:
+    """As ``socket.getaddrinfo`` has them; none for a name that stands for nothing."""
     try:
         return list(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM))
     except OSError:

@@ -221,7 +221,7 @@ def test_no_word_in_the_store_ends_a_rank_as_if_all_were_well(
     if code is None:
         assert watch._given_up() is None
     else:
-        with pytest.raises(SystemExit, match=f"^{code}$"):
+        with pytest.raises(SystemExit, match=rf"^{code}$"):
             watch.give_up("")
 
 
@@ -235,7 +235,7 @@ def test_a_rank_ends_though_nobody_reads_what_it_says(monkeypatch: pytest.Monkey
     monkeypatch.setattr(os, "_exit", leave)
     with os.fdopen(writing, "w", closefd=True) as closed:
         monkeypatch.setattr(sys, "stderr", closed)
-        with pytest.raises(SystemExit, match="^3$"):
+        with pytest.raises(SystemExit, match=r"^3$"):
             Watch(HashStore(), 1, 2, 10.0).give_up("no reason", 3)
         monkeypatch.undo()
         with contextlib.suppress(BrokenPipeError):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -15,11 +17,14 @@ from tests.support.shared_ranks import data_parallel
 from weft.cli.commands.replay import _jobs
 from weft.cli.main import main
 from weft.runtime.plan.plan import save_plan
+from weft.runtime.ranks.children import Start, children
+from weft.runtime.ranks.leftovers import _owner
 from weft.runtime.replay.options import ReplayError
 from weft.runtime.share import processes
 from weft.runtime.share.processes import Worker, replay_in_processes
 from weft.runtime.share.replay import SharedOptions
 
+Running = AbstractContextManager[list[subprocess.Popen[bytes]]]
 BOTH = {"a": "m:f", "b": "m:g"}
 #: A process that writes two losses, and then ends as its job's is to.
 BE = """
@@ -174,3 +179,17 @@ def test_a_folder_of_stages_may_have_the_sign_that_parts_a_job_from_them(tmp_pat
     assert _jobs([f"a={file}:make", "b=c=my.gpt:make"]) == {"a": f"{file}:make", "b=c": "my.gpt:make"}
     with pytest.raises(ValueError, match="once for each job"):
         _jobs(["a=m:f", "a=m:g"])
+
+
+def test_the_folder_of_turns_carries_its_owner_and_goes_with_it(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files stayed in /dev/shm after ``kill -9`` of the process that starts the others."""
+    ends(monkeypatch, a="well", b="well")
+    given: list[Path] = []
+
+    def noted(starts: Sequence[Start], folders: Sequence[Path]) -> Running:
+        given.extend(folders)
+        return children(starts, folders)
+
+    monkeypatch.setattr(processes, "children", noted)
+    replay_in_processes(path, SharedOptions(BOTH))
+    assert len(given) == 1 and given[0].name.startswith(f"weft-turns-{_owner()}-") and not given[0].exists()

@@ -1,0 +1,226 @@
+"""What each rank of ``python -m experiments.runtime.gpu`` runs: small models that one process on the CPU trains too.
+
+Each case gives its largest difference from the reference, and what was run. All run on any number of ranks, one too;
+with CUDA each rank has a GPU of its own, apart from ``pipeline``, whose two ranks may share one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+__all__ = ["CASES", "Found"]
+
+STEPS, RATE = 3, 0.01
+
+
+class Found(NamedTuple):
+    """``error``: the largest difference from one process on the CPU, in double precision; ``said``: what was run."""
+
+    error: float
+    said: str
+
+
+class Block(nn.Module):
+    """Two linear layers beside their input."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = x + self.down(nn.functional.gelu(self.up(x)))
+        return found
+
+
+def model() -> nn.Module:
+    """The same on all ranks."""
+    torch.manual_seed(1)
+    return nn.Sequential(*(Block() for _ in range(4))).double()
+
+
+def batch(step: int) -> tuple[Tensor, Tensor]:
+    """Inputs and targets of a step."""
+    draw = torch.Generator().manual_seed(step)
+    x, y = (torch.randn(8, 16, generator=draw, dtype=torch.float64) for _ in range(2))
+    return x, y
+
+
+def reference(optimizer: Callable[..., torch.optim.Optimizer]) -> tuple[list[float], Mapping[str, Tensor]]:
+    """Losses and the last state of one process on the CPU."""
+    plain = model()
+    rule, losses = optimizer(plain.parameters(), lr=RATE), []
+    for step in range(STEPS):
+        x, y = batch(step)
+        loss = nn.functional.mse_loss(plain(x), y)
+        rule.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        rule.step()
+        losses.append(loss.item())
+    return losses, plain.state_dict()
+
+
+def difference(mine: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> float:
+    """The largest, of what both have."""
+    assert wanted.keys() <= mine.keys(), (mine.keys(), wanted.keys())
+    return max(float((mine[name].detach().double().cpu() - tensor.double()).abs().max())
+               for name, tensor in wanted.items())
+
+
+@contextmanager
+def group(device: torch.device) -> Iterator[tuple[int, int]]:
+    """This rank's number in the process group of all ranks, and how many there are."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(seconds=60))
+    try:
+        yield dist.get_rank(), dist.get_world_size()
+    finally:
+        dist.destroy_process_group()
+
+
+def pipeline(device: torch.device) -> Found:
+    """``weft.pipeline`` over shared memory; on GPUs by CUDA IPC."""
+    import weft
+
+    x, y = batch(0)
+    losses, state = reference(torch.optim.SGD)
+    module = model().to(device)
+    with weft.pipeline(module, (x.to(device),), loss=nn.functional.mse_loss, target=y.to(device), micro_batches=4,
+                       schedule="1f1b", transport="shared") as pipe:
+        optimizer = torch.optim.SGD(pipe.parameters(), lr=RATE)
+        found = []
+        for step in range(STEPS):
+            x, y = (tensor.to(device) for tensor in batch(step))
+            found.append(pipe.step(x, target=y))
+            optimizer.step()
+            optimizer.zero_grad()
+        mine = dict(pipe.named_parameters())
+        where = {parameter.device.type for parameter in mine.values()}
+        assert where <= {device.type}, f"it computed on {where}, not on {device}"
+        error = max(abs(a - b) for a, b in zip(found, losses, strict=True))
+        error = max(error, difference(mine, {name: state[name] for name in mine}) if mine else 0.0)
+        return Found(error, f"1F1B of {len(found)} steps on {pipe.session.processes} ranks")
+
+
+class WithLoss(nn.Sequential):
+    """A model that gives its own loss."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.mse_loss(super().forward(x), y)
+
+
+def plan(device: torch.device) -> Found:
+    """A plan by hand, tensor parallel over all ranks, trained by Adam."""
+    from weft import plans
+
+    _, state = reference(torch.optim.Adam)
+    with group(device) as (_, ranks):
+        module = WithLoss(*model())
+        written = plans.with_update(plans.with_backward(plans.program(module, batch(0))), "adam", rate=RATE, step=None)
+        done = plans.Plan(written).tensor_parallel(range(ranks)).preserve()
+        running = plans.PlanOnRank(done, device)
+        running.load({name: tensor.detach().clone() for name, tensor in module.state_dict().items()})
+        for step in range(STEPS):
+            running.step(dict(zip(("x", "y"), batch(step), strict=True)))
+        error = difference(running.state_dict(), state)
+    return Found(error, f"Adam, tensor parallel over {ranks} ranks, {STEPS} steps")
+
+
+def program(device: torch.device) -> Found:
+    """A program of communication: a product, an all-reduce and what follows, whole and in chunks."""
+    import numpy as np
+
+    from weft import communication as comm
+    from weft.models.communication import interpreter
+
+    worst, said = 0.0, []
+    with group(device) as (_, ranks):
+        builder = comm.Builder("layer", ranks, itemsize=8)
+        left = builder.input("x", (8, 8 * ranks), "sliced", 1)
+        product = builder.matmul("product", left, builder.parameter("w", (8 * ranks, 8), "sliced", 0))
+        total = builder.all_reduce("sum", product)
+        whole = builder.build(builder.pointwise("out", "add", total, builder.parameter("b", (8,))))
+        for chunks in (1, 4):
+            written = whole if chunks == 1 else comm.overlap(whole, ["product", "sum"], chunks)
+            running = comm.ProgramOnRank(written, device=device)
+            given = interpreter.random_values(written, 0)
+            wanted = interpreter.results(written, interpreter.run(written, given))
+            mine = {name: running.held(name, torch.tensor(np.asarray(value))).to(device)
+                    for name, value in given.items()}
+            found = running.run(mine)
+            running.close()
+            worst = max([worst, *(float(np.abs(tensor.cpu().numpy() - np.asarray(wanted[name])).max())
+                                  for name, tensor in found.items())])
+            said.append(str(chunks))
+    return Found(worst, f"in {' and '.join(said)} chunks on {ranks} ranks")
+
+
+def optimizer(device: torch.device) -> Found:
+    """``ShardedOptimizer``, with states in slices."""
+    from weft import communication as comm
+
+    _, state = reference(torch.optim.Adam)
+    with group(device) as (rank, ranks):
+        module = model().to(device)
+        sharded = comm.ShardedOptimizer(module, "adam", lr=RATE)
+        for step in range(STEPS):
+            x, y = (tensor.chunk(ranks)[rank].to(device) for tensor in batch(step))
+            nn.functional.mse_loss(module(x), y).backward()  # type: ignore[no-untyped-call]
+            sharded.step()
+        sharded.wait()
+        error = difference(module.state_dict(), state)
+        sharded.close()
+    return Found(error, f"Adam over {ranks} ranks, {STEPS} steps")
+
+
+def offload(device: torch.device) -> Found:
+    """What a forward keeps, copied to the host beside the computation and back; and recomputed."""
+    from weft.runtime.train.offload import CopyEngine
+    from weft.runtime.train.stage import Offloading, StageRunner
+
+    plain = model()
+    x = batch(0)[0]
+    plain(x).backward(torch.ones_like(x))
+    wanted = {name: parameter.grad for name, parameter in plain.named_parameters() if parameter.grad is not None}
+    worst = 0.0
+    for beside in (False, True):
+        for recompute in (False, True):
+            module, engine = deepcopy(model()).to(device), CopyEngine(device)
+            runner = StageRunner(module, offloading=Offloading(engine, beside=beside), recompute=recompute)
+            runner.forward(0, x.to(device).requires_grad_())
+            runner.offload(0)
+            runner.load(0)
+            runner.arrive(0)
+            if recompute:
+                runner.recompute(0)
+            runner.backward(0, torch.ones_like(x).to(device))
+            engine.close()
+            grads = {name: parameter.grad for name, parameter in module.named_parameters()
+                     if parameter.grad is not None}
+            worst = max(worst, difference(grads, wanted))
+    return Found(worst, "one stage, with and without recomputation, beside the computation and in turn")
+
+
+CASES: Mapping[str, Callable[[torch.device], Found]] = {
+    "pipeline": pipeline, "plan": plan, "program": program, "optimizer": optimizer, "offload": offload}
+
+
+def device_of(kind: str) -> torch.device:
+    """This rank's device."""
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    return torch.device("cpu") if kind == "cpu" else torch.device("cuda", local % torch.cuda.device_count())
+
+
+def told(name: str, kind: str) -> dict[str, Any]:
+    """What this rank found of the case ``name``."""
+    torch.set_num_threads(1)
+    return CASES[name](device_of(kind))._asdict()

@@ -1,0 +1,240 @@
+"""Everything that only a GPU can show, in the order of its worth, in ten minutes at most.
+
+On a machine with CUDA: does what runs there compute what one process on the CPU does (pipelines and replays of every
+shape, ``weft.pipeline``, plans by hand, programs of communication, the sharded optimizer, offloading on streams of its
+own); which transports work (CUDA IPC, NCCL, symmetric memory); and how planned times and memory stand against measured
+ones. Each part is processes of its own with a limit of its own: one that fails, hangs or is killed is a row of the
+page, and the others run. With one GPU, ranks that cannot share it (NCCL's) are one.
+
+Writes ``gpu.json``, with its commit, and the page made from it, ``docs/GPU.md``. ``--device cpu`` runs all parts in
+small on the CPU with gloo, to show that they work from end to end; its numbers say nothing about a GPU.
+
+    python -m experiments.runtime.gpu [--device cuda|cpu] [--only PART ...] [--limits FACTOR] [--page]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from experiments.lib.gpu_cases import CASES
+from experiments.lib.provenance import RESULTS, ROOT, Record
+from weft.runtime.ranks.children import Start, children
+from weft.runtime.ranks.launch import launch_local
+from weft.solver.io.writing import write_atomically
+
+PAGE = ROOT / "docs" / "GPU.md"
+TOLERANCE = 1e-8  # in double precision
+LOOK = 0.05  # seconds between two looks at a part
+
+
+class Part(NamedTuple):
+    """``question``: what it answers. ``words``: the module to run and its arguments, given the device and the file that
+    it writes. ``limit``: seconds. ``told``: a sentence of what it wrote and printed."""
+
+    name: str
+    question: str
+    words: Callable[[str, Path], list[str]]
+    limit: float
+    told: Callable[[Any, str], str]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What became of a part."""
+
+    name: str
+    question: str
+    good: bool
+    seconds: float
+    said: str
+    found: Any
+
+
+# -- the parts ---------------------------------------------------------------------------------------------------------
+
+
+def _equality(device: str, file: Path) -> list[str]:
+    small = ["--shapes", "V", "--ranks", "2", "--dtypes", "fp64"]
+    shapes = ["--shapes", "V,M head,NN,tied,skip,branches", "--ranks", "2", "--dtypes", "fp64,bf16", "--gpu"]
+    return ["experiments.runtime.equality", *(small if device == "cpu" else shapes), "--output", str(file)]
+
+
+def _equality_told(found: Any, output: str) -> str:
+    worst = max((row[key] for row in found["rows"] for key in ("gradient_error", "weight_error")
+                 if row["dtype"] == "fp64"), default=0.0)
+    return f"{len(found['rows'])} runs; fp64: gradients and weights within {worst:.1e} of one process"
+
+
+def _case(name: str) -> Callable[[str, Path], list[str]]:
+    return lambda device, file: ["experiments.runtime.gpu", "--case", name, "--device", device, "--output", str(file)]
+
+
+def _case_told(found: Any, output: str) -> str:
+    return f"{found['said']}: within {found['error']:.1e}"
+
+
+def _transports(device: str, file: Path) -> list[str]:
+    return ["weft", "transports", "--json", "--gpus", "0" if device == "cpu" else "2", "--sizes", "4KiB", "16MiB"]
+
+
+def _transports_told(found: Any, output: str) -> str:
+    rows = json.loads(output)["transports"]
+
+    def names(chosen: Sequence[Mapping[str, Any]]) -> str:
+        return ", ".join(f"{row['transport']} ({row['device']})" for row in chosen) or "none"
+
+    lacking = [row for row in rows if not row["works"]]
+    return f"work: {names([row for row in rows if row['works']])}" + (f"; not: {names(lacking)}" if lacking else "")
+
+
+def _planned(device: str, file: Path) -> list[str]:
+    small = ["--preset", "tiny", "--micro-batches", "2", "--repeats", "1", "--time-limit", "1"]
+    return ["experiments.runtime.gpu_plan", *(small if device == "cpu" else ["--preset", "1.3b", "--time-limit", "10"]),
+            "--output", str(file)]
+
+
+def _planned_told(found: Any, output: str) -> str:
+    ratios = [f"{name}: {row[schedule]['time_ratio']:.3f}" for name, row in found.items() if name != "provenance"
+              for schedule in ("1F1B", "weft")]
+    return f"measured over planned time, 1F1B and weft's: {', '.join(ratios)}"
+
+
+PARTS = (
+    Part("equality", "Do replays of every pipeline shape train as one process does?", _equality, 120, _equality_told),
+    Part("pipeline", "Does weft.pipeline train as one process does, over CUDA IPC?", _case("pipeline"), 60, _case_told),
+    Part("plan", "Does a plan by hand compute what torch does?", _case("plan"), 45, _case_told),
+    Part("program", "Does a program of communication compute what its interpreter does?", _case("program"), 45,
+         _case_told),
+    Part("optimizer", "Does the sharded optimizer train as one process does?", _case("optimizer"), 45, _case_told),
+    Part("offload", "Does what streams carry to the host and back leave gradients as they are?", _case("offload"), 45,
+         _case_told),
+    Part("transports", "Which transports work: CUDA IPC, NCCL, symmetric memory?", _transports, 90, _transports_told),
+    Part("planned", "Are planned times and peaks the measured ones, and do four ranks train on one GPU?", _planned, 150,
+         _planned_told),
+)
+
+
+# -- running them ------------------------------------------------------------------------------------------------------
+
+
+def ranks_for(case: str, device: str) -> int:
+    """Two, where each has what it needs; ``offload`` is one rank's own affair."""
+    if case == "offload":
+        return 1
+    shares = device == "cpu" or case == "pipeline"
+    return 2 if shares or torch.cuda.device_count() > 1 else 1
+
+
+def run_case(case: str, device: str, output: Path) -> int:
+    """The ranks of one of :data:`~experiments.lib.gpu_cases.CASES`; writes the worst that they found."""
+    code = f"import json\nfrom experiments.lib.gpu_cases import told\nprint(json.dumps(told({case!r}, {device!r})))"
+    ended = launch_local(ranks_for(case, device), [sys.executable, "-c", code], timeout=600)
+    if any(end.code for end in ended):
+        bad = next(end for end in ended if end.code)
+        sys.stderr.write(bad.errors or f"a rank ended with exit code {bad.code}\n")
+        return 1
+    found = max((json.loads(end.output.splitlines()[-1]) for end in ended), key=lambda one: float(one["error"]))
+    output.write_text(json.dumps(found))
+    return 0 if found["error"] <= TOLERANCE else 1
+
+
+def run_part(part: Part, device: str, factor: float) -> Row:
+    """One part, in a process of its own that ends within its limit."""
+    began, limit = time.monotonic(), part.limit * factor
+    with tempfile.TemporaryDirectory() as folder, open(f"{folder}/out", "w+b") as out, open(f"{folder}/err", "w+b"
+                                                                                           ) as err:
+        file = Path(folder) / "found.json"
+        command = [sys.executable, "-m", *part.words(device, file)]
+        with children([Start(command, {**os.environ, "OMP_NUM_THREADS": "1"}, out, err)]) as (process,):
+            while process.poll() is None and time.monotonic() - began < limit:
+                time.sleep(LOOK)
+            code = process.returncode
+        texts = []
+        for stream in (out, err):
+            stream.seek(0)
+            texts.append(stream.read().decode(errors="replace"))
+        found = json.loads(file.read_text()) if file.exists() else None
+        said = _said(part, code, limit, found, *texts)
+    return Row(part.name, part.question, code == 0, round(time.monotonic() - began, 1), said, found)
+
+
+def _said(part: Part, code: int | None, limit: float, found: Any, output: str, errors: str) -> str:
+    """What a row says: the part's own sentence, or why there is none."""
+    if code is None:
+        return f"not done within its {limit:g} s"
+    try:
+        sentence = part.told(found, output)
+    except (TypeError, KeyError, ValueError):
+        lines = [line.strip() for line in (errors or output).splitlines() if line.strip()]
+        return f"exit code {code}: {lines[-1][:300] if lines else 'no word'}"
+    return sentence if code == 0 else f"exit code {code}; {sentence}"
+
+
+# -- the page ----------------------------------------------------------------------------------------------------------
+
+
+def page(content: Mapping[str, Any]) -> str:
+    """The page of results, from what the file holds."""
+    about = content["provenance"]
+    said = ["# On a GPU", "Made from [gpu.json](../experiments/results/gpu.json) by `python -m experiments.runtime."
+            "gpu`, "
+            "the one command for a machine with CUDA: ten minutes at most, each part in processes of its own, in the "
+            "order of worth."]
+    if content["device"] == "cpu":
+        said.append("**These are not numbers of a GPU.** They are those of the dry run on a CPU (`--device cpu`), "
+                    "which shows that every part runs from end to end, with gloo and in small.")
+    machine = about["machine"]
+    limits = f"; limits times {content['limits']:g}" if content["limits"] != 1 else ""
+    said.append(f"Commit `{about['commit'][:12]}`{' with changes' if about['dirty'] is True else ''}, {about['date']}, "
+                f"{machine.get('gpu', machine['cpu'])}, torch {machine['torch']}{limits}.")
+    rows = [f"| {row['name']} | {row['question']} | {'yes' if row['good'] else '**no**'} | {row['seconds']:.0f} s | "
+            + row["said"].replace("|", "\\|") + " |" for row in content["parts"]]
+    return "\n\n".join(textwrap.fill(each, 118, break_long_words=False, break_on_hyphens=False) for each in said) + (
+        "\n\n" + "\n".join(["| part | question | good | took | found |", "|---|---|---|---|---|", *rows]) + "\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run all parts and write what they found; exits with 1 where one is not good, with 2 where there is no GPU."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a dry run in small")
+    parser.add_argument("--only", nargs="+", choices=[part.name for part in PARTS], help="some of the parts")
+    parser.add_argument("--limits", type=float, default=1.0, metavar="FACTOR", help="of each part's seconds")
+    parser.add_argument("--page", action="store_true", help="only write the page anew from the file")
+    parser.add_argument("--output", type=Path, default=RESULTS / "gpu.json")
+    parser.add_argument("--case", choices=CASES, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.device == "cuda" and not options.page and not torch.cuda.is_available():
+        print("no CUDA device: this machine has no GPU that torch can use; --device cpu runs all parts in small on the "
+              "CPU", file=sys.stderr)
+        return 2
+    if options.case:
+        return run_case(options.case, options.device, options.output)
+    if not options.page:
+        record, rows = Record(options.output), []
+        for part in PARTS:
+            if options.only is None or part.name in options.only:
+                rows.append(run_part(part, options.device, options.limits))
+                print(f"{part.name:11} {'good' if rows[-1].good else 'NOT GOOD':8} {rows[-1].seconds:6.1f} s  "
+                      f"{rows[-1].said}", flush=True)
+                record.write({"device": options.device, "limits": options.limits,
+                              "parts": [asdict(row) for row in rows]})
+    content = json.loads(options.output.read_text())
+    if options.output == RESULTS / "gpu.json":
+        write_atomically(PAGE, page(content))
+    return 0 if all(row["good"] for row in content["parts"]) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
