@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import weft
-from tests.support.grid import ROWS, Row
+from tests.support.grid import QUICK, ROWS, Row
 from tests.support.kinds_of_input import KINDS, MICRO_BATCHES, write_inputs
 from weft.app.lib.case import read_source
 from weft.cli.lib.command import BAD, GOOD, NO
@@ -38,8 +38,7 @@ def ran(command: str) -> tuple[int, str]:
 
 @pytest.fixture(scope="session")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with every kind of input, and of each ``KIND.schedule.json``, ``KIND.plan.json`` and ``KIND.csv`` where
-    there is one."""
+    """A folder with every kind of input; :func:`names` adds ``KIND.schedule.json`` and ``KIND.plan.json``."""
     folder = tmp_path_factory.mktemp("kinds")
     write_inputs(folder)
     return folder
@@ -52,11 +51,10 @@ def names(request: pytest.FixtureRequest, inputs: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("XDG_CACHE_HOME", str(inputs))
     kind = request.param
     found = {"kind": kind, "src": KINDS[kind], "n": f"-n {MICRO_BATCHES[kind]}" if kind in MICRO_BATCHES else "",
-             "schedule": f"{kind}.schedule.json", "plan": f"{kind}.plan.json", "order": f"{kind}.csv"}
+             "schedule": f"{kind}.schedule.json", "plan": f"{kind}.plan.json"}
     if not Path(found["schedule"]).exists():
-        assert ran(f"solve {found['src']} {found['n']} --effort 0.02 --quiet -o {found['schedule']}") == (GOOD, "")
+        assert ran(f"solve {found['src']} {found['n']} {QUICK} -o {found['schedule']}")[0] == GOOD
         ran(f"plan {found['schedule']} -o {found['plan']}")
-        ran(f"export {found['schedule']} -o {found['order']}")
     yield found
 
 
@@ -70,10 +68,11 @@ def test_a_command_runs_or_refuses_in_a_sentence(row: Row, names: Mapping[str, s
     status, said = ran(row.command.format(**names))
     words = row.refused.get(names["kind"])
     if words is None:
-        assert (status, said) == (GOOD, "")
+        assert status == GOOD, said
     else:
-        assert status in (NO, BAD) and words in said
-        assert said.startswith("weft") and said.count("\n") == 1
+        sentence = said.splitlines()[-1]  # before it may be what a slow machine is at
+        assert status in (NO, BAD) and words in sentence and sentence.startswith("weft")
+        assert "Traceback" not in said
 
 
 class Elsewhere(Executor):
@@ -90,8 +89,8 @@ class Elsewhere(Executor):
 def test_points_of_a_sweep_can_go_to_other_processes(kind: str, inputs: Path) -> None:
     counts = {"micro_batches": [int(MICRO_BATCHES[kind])]} if kind in MICRO_BATCHES else {}
     source = read_source(inputs / KINDS[kind])
-    found = weft.sweep(source, memory=["1x", "1.5x"], executor=Elsewhere(), cache=None, refine=False, effort=0.02,
-                       **counts)  # type: ignore[arg-type]
-    here = weft.sweep(source, memory=["1x", "1.5x"], workers=1, cache=None, refine=False, effort=0.02,
-                      **counts)  # type: ignore[arg-type]
+    options: Any = {"memory": ["1x", "1.5x"], "cache": None, "refine": False, "effort": 0.02, "time_limit": 3000,
+                    **counts}
+    found = weft.sweep(source, executor=Elsewhere(), **options)
+    here = weft.sweep(source, workers=1, **options)
     assert [row.makespan for row in found.rows] == [row.makespan for row in here.rows] and len(found.rows) == 2

@@ -1,7 +1,8 @@
 """What every command does with every kind of input: it runs, or refuses in a sentence with these words.
 
 A row is a command line. ``{src}`` stands for the input, ``{n}`` for ``-n`` where the input does not say how many
-micro-batches run, ``{schedule}`` and ``{plan}`` for what ``weft solve`` and ``weft plan`` made of it.
+micro-batches run, ``{schedule}`` and ``{plan}`` for what ``weft solve`` and ``weft plan`` made of it. Of
+the kinds, open leaves decisions to its stages (``placement.choices``), decide plans memory operator by operator.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["ROWS", "Row"]
+__all__ = ["QUICK", "ROWS", "Row"]
 
-_QUICK = "--effort 0.02 --time-limit 3000 --quiet"
+QUICK = "--effort 0.02 --time-limit 3000 --quiet"
 
 
 @dataclass(frozen=True)
@@ -38,34 +39,31 @@ _PLAIN = (_no("choices", "without choices, jobs and classes")
 _SPEC = _no(_PROBLEMS, "estimate is for model specs")
 _IN_ROW = _no("layers inference open", "model lists layers in a row, placing needs operators")
 _GRAPH = _no(_PROBLEMS, "what is placed is an operator graph or a model spec") | _IN_ROW
-_CHAIN = _no(_PROBLEMS, "weft.problem/1")
-_JOBS = _no("jobs", "has the jobs 'one', 'two' already") | _no("classes", "has steps that are alike")
-_LANES = _no("jobs", "is a lane of")
 
 ROWS: tuple[Row, ...] = (
-    Row(f"solve {{src}} {{n}} {_QUICK} -o answer.json"),
-    Row(f"solve {{src}} {{n}} {_QUICK} --objective span --json"),
-    Row(f"solve {{src}} {{n}} {_QUICK} --objective latency --period 500", _ALIKE),
-    Row(f"solve {{src}} {{n}} {_QUICK} --overlap auto",
+    Row(f"solve {{src}} {{n}} {QUICK} -o answer.json"),
+    Row(f"solve {{src}} {{n}} {QUICK} --objective span --json"),
+    Row(f"solve {{src}} {{n}} {QUICK} --objective latency --period 500", _ALIKE),
+    Row(f"solve {{src}} {{n}} {QUICK} --overlap auto",
         _no(_PROBLEMS, "overlap is for a model spec") | _no("lengths", "overlap is searched for those that are alike")),
-    Row(f"solve {{src}} {{n}} {_QUICK} --reorder",
+    Row(f"solve {{src}} {{n}} {QUICK} --reorder",
         {kind: "reorder is for micro-batches that differ" for kind in _EVERY.split()
          if kind not in ("classes", "lengths")}),
-    Row(f"compare {{src}} {{n}} {_QUICK}"),
-    Row(f"compare {{src}} {{n}} {_QUICK} --objective span --workers 2 --json"),
+    Row(f"compare {{src}} {{n}} {QUICK}"),
+    Row(f"compare {{src}} {{n}} {QUICK} --objective span --workers 2 --json"),
     Row("estimate {src}", _SPEC),
     Row("estimate {src} --shape v --json", _SPEC),
-    Row(f"latency {{src}} {{n}} {_QUICK} --points 3 -o front.json", _ALIKE),
-    Row(f"latency {{src}} {{n}} {_QUICK} --period 500 -o at.json", _ALIKE),
-    Row(f"latency {{src}} {{n}} {_QUICK} --throughput 0.01 --workers 2 --json", _ALIKE),
-    Row(f"sweep {{src}} {{n}} {_QUICK} --memory 1x,1.5x --workers 1 --no-cache --no-refine", _PLAIN),
-    Row(f"sweep {{src}} {{n}} {_QUICK} --memory 1x,1.5x --workers 2 --no-cache --no-refine", _PLAIN, slow=True),
-    Row(f"explain {{src}} {{n}} {_QUICK}"),
-    Row(f"explain {{src}} {{n}} {_QUICK} --what-if --in-flight 2 --json", slow=True),
-    Row(f"place {{src}} {_QUICK} -o placed.json", _GRAPH),
-    Row(f"place {{src}} {_QUICK} --devices v100=2 --latency --operators --json", _GRAPH),
-    Row(f"place {{src}} {_QUICK} --stage-graph --problem stages.json --workers 2", _GRAPH),
-    Row(f"place {{src}} {_QUICK} --stage-graph --schedule step.json", _GRAPH),
+    Row(f"latency {{src}} {{n}} {QUICK} --points 3 -o front.json", _ALIKE),
+    Row(f"latency {{src}} {{n}} {QUICK} --period 500 -o at.json", _ALIKE),
+    Row(f"latency {{src}} {{n}} {QUICK} --throughput 0.01 --workers 2 --json", _ALIKE),
+    Row(f"sweep {{src}} {{n}} {QUICK} --memory 1x,1.5x --workers 1 --no-cache --no-refine", _PLAIN),
+    Row(f"sweep {{src}} {{n}} {QUICK} --memory 1x,1.5x --workers 2 --no-cache --no-refine", _PLAIN, slow=True),
+    Row(f"explain {{src}} {{n}} {QUICK}"),
+    Row(f"explain {{src}} {{n}} {QUICK} --what-if --in-flight 2 --json", slow=True),
+    Row(f"place {{src}} {QUICK} -o placed.json", _GRAPH),
+    Row(f"place {{src}} {QUICK} --devices v100=2 --latency --operators --json", _GRAPH),
+    Row(f"place {{src}} {QUICK} --stage-graph --problem stages.json --workers 2", _GRAPH),
+    Row(f"place {{src}} {QUICK} --stage-graph --schedule step.json", _GRAPH),
     Row("check {schedule}"),
     Row("check {schedule} --json"),
     Row("explain {schedule}"),
@@ -80,8 +78,9 @@ ROWS: tuple[Row, ...] = (
     Row("capture {src}", _no(_EVERY, "is no .pt2 archive")),
     Row("profile {src} --repeats 1 --quiet", _no(_EVERY, "is no .pt2 archive")),
     # What somebody might give by mistake.
-    Row("check {src}", _no(_PROBLEMS, "it must be 'weft.schedule/1'") | _no(_SPECS, "is not JSON")),
-    Row("plan {src}", _no(_PROBLEMS, "it must be 'weft.schedule/1'") | _no(_SPECS, "is not JSON")),
-    Row("import {src} -o theirs.json", _no(_PROBLEMS, "there is nothing to import") | _no(_SPECS, "what can be read is")),
+    Row("check {src}", _no(_PROBLEMS, "it must be 'weft.schedule/1'") | _no(_SPECS, "is a model spec by its ending")),
+    Row("plan {src}", _no(_PROBLEMS, "it must be 'weft.schedule/1'") | _no(_SPECS, "is a model spec by its ending")),
+    Row("import {src} -o theirs.json",
+        _no(_PROBLEMS, "there is nothing to import") | _no(_SPECS, "what can be read is")),
     Row("train {src}", _no(_EVERY, "it must be FILE.py:FUNCTION")),
 )

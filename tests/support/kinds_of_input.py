@@ -37,7 +37,8 @@ _SPECS = {
     "layers": _LAYERS + _GIVEN + _TRAINING,
     "family": _FAMILY + _MODELLED + _TRAINING,
     "config": "model: {config: config.json, sequence: 64}\n" + _MODELLED + _TRAINING,
-    "graph": "model: {graph: operators.json}\n" + _MODELLED + _TRAINING,
+    "graph": "model: {graph: operators.json}\n" + _MODELLED + _TRAINING.replace(
+        "}", ", parameter_bytes: 4, gradient_bytes: 4}"),
     "lengths": _FAMILY + _MODELLED + "training: {lengths: [256, 64, 128]}\n",
     "inference": _LAYERS.replace("input_grad: 0 ms, weight_grad: 2 ms, ", "").replace(
         "input_grad: 6 ms, weight_grad: 5 ms, ", "").replace("input_grad: 10 ms, weight_grad: 10 ms, ", "").replace(

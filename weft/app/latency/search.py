@@ -49,6 +49,9 @@ _APART = Fraction(1, 200)
 def _require_one_kind(case: Case) -> None:
     """Latencies are of one micro-batch, on placements that are all listed."""
     if case.wide is None:
+        if any(placement.rounds is not None for placement in case.placements):  # of training.lengths
+            raise ValueError(f"{case.name}: a latency is of one micro-batch, and here their lengths differ "
+                             "(training.lengths): give them one length")
         return
     if not case.wide.problem.under(case.placements[0].choices).is_plain:
         raise ValueError(f"{case.name}: a latency is of one micro-batch, and here they are of several jobs or classes: "
