@@ -253,7 +253,7 @@ class Stages:
 
             def function(x: Tensor, target: Tensor) -> Tensor:
                 try:
-                    return one_tensor(loss(module(x), target))
+                    return one_tensor(loss(module(x), target))  # type: ignore[no-any-return]
                 except LossError as error:
                     raise SessionError(str(error)) from None
 

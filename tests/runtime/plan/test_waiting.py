@@ -30,8 +30,9 @@ def test_a_result_waits_while_the_slots_of_those_before_are_in_use() -> None:
     assert tables[1].slots == (SIZE, SIZE)
     times: dict[Work, tuple[float, float]] = {StageWork(0, "F", m): (m, m + 1) for m in range(4)}
     assert waiting_bytes(plan.program.ranks, tables, times) == (0, 0)
-    late = {StageWork(1, letter, m): (10.0 + 2 * m + (letter == "B"), 11.0 + 2 * m + (letter == "B"))
+    late: dict[Work, tuple[float, float]] = {
+        StageWork(1, letter, m): (10.0 + 2 * m + (letter == "B"), 11.0 + 2 * m + (letter == "B"))
             for m in range(4) for letter in "FB"}
     assert waiting_bytes(plan.program.ranks, tables, {**times, **late}) == (2 * SIZE, 0)
-    soon = {work: (start - 9.0, end - 9.0) for work, (start, end) in late.items()}
+    soon: dict[Work, tuple[float, float]] = {work: (start - 9.0, end - 9.0) for work, (start, end) in late.items()}
     assert waiting_bytes(plan.program.ranks, tables, {**times, **soon}) == (SIZE, 0)

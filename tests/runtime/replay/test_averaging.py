@@ -25,7 +25,7 @@ from weft.runtime.interface.training import Boundary, Ports, Training
 from weft.runtime.plan.plan import Plan, plan_of
 from weft.runtime.ranks.health import RunError
 from weft.runtime.ranks.session import Session, SessionError, join
-from weft.runtime.replay.replay import Replay
+from weft.runtime.replay.result import Replay
 from weft.runtime.replay.run import run_training
 from weft.runtime.replay.single_rank import single_rank
 from weft.runtime.replay.stepping import Stepping

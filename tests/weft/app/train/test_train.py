@@ -106,7 +106,7 @@ def test_every_example_is_made_where_it_can_be() -> None:
         made = example_setup(name)
         output = made.module(*made.args, **made.kwargs)
         loss = output.loss if made.loss is None else made.loss(output, made.target)
-        assert loss.isfinite()
+        assert isinstance(loss, torch.Tensor) and loss.isfinite()
 
 
 def test_what_a_setup_gives_is_looked_at(script: str) -> None:

@@ -198,7 +198,7 @@ def _loss(ranks: Ranks) -> Callable[[Any], Tensor]:
     if example.target is None or goal.target is None:
         return lambda output: stand_in(output, None)
     target = tree_unflatten(list(example.target), goal.target)
-    return lambda output: one_tensor(loss(output, target))  # type: ignore[no-any-return]
+    return lambda output: one_tensor(loss(output, target))
 
 
 def _planner(ranks: Ranks, chain: Chain, machine: Machine) -> Callable[[int], MemoryPlan]:
