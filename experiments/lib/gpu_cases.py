@@ -111,11 +111,18 @@ def pipeline(device: torch.device) -> Found:
         return Found(error, f"1F1B of {len(found)} steps on {pipe.session.processes} ranks")
 
 
-class WithLoss(nn.Sequential):
-    """A model that gives its own loss."""
+class WithLoss(nn.Module):
+    """``layers`` one after another, which give their own loss."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        for number, layer in enumerate(layers):  # named as in a sequence, whose state they load
+            self.add_module(str(number), layer)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return nn.functional.mse_loss(super().forward(x), y)
+        for layer in self.children():
+            x = layer(x)
+        return nn.functional.mse_loss(x, y)
 
 
 def plan(device: torch.device) -> Found:
@@ -124,7 +131,7 @@ def plan(device: torch.device) -> Found:
 
     _, state = reference(torch.optim.Adam)
     with group(device) as (_, ranks):
-        module = WithLoss(*model())
+        module = WithLoss(*model().children())
         written = plans.with_update(plans.with_backward(plans.program(module, batch(0))), "adam", rate=RATE, step=None)
         done = plans.Plan(written).tensor_parallel(range(ranks)).preserve()
         running = plans.PlanOnRank(done, device)

@@ -6,6 +6,7 @@ import pytest
 
 import weft
 from weft.cli.lib.summary import summary
+from weft.models.layers.collectives import Collective
 from weft.models.overlap import frameworks
 from weft.models.overlap.frameworks import framework_steps
 from weft.models.overlap.step_costs import StepCosts, layer_groups
@@ -36,7 +37,7 @@ def timed(of: Spec, name: str, steps: int) -> float:
     run, gpus = costs.run, of.cluster.gpus
     buckets = frameworks._buckets(layer_groups(of, 1000), frameworks.BUCKET_BYTES // run.gradient_bytes)
     last, each = len(buckets) - 1, run.micro_batches // gpus
-    collective = "all_reduce" if name == "ddp" else "reduce_scatter"
+    collective: Collective = "all_reduce" if name == "ddp" else "reduce_scatter"
     blocks: list[Block] = []
 
     def add(block: str, device: int, seconds: float, *after: Dependency) -> None:

@@ -45,6 +45,14 @@ def chosen() -> list[Schedule]:
     return [schedule for schedule in found if schedule.solver.get("options")]
 
 
+def _entry(key: str, number: int, changed: dict[str, Any]) -> Callable[[dict[str, Any]], object]:
+    """Puts ``changed`` in the place of an entry of what is listed under ``key``."""
+    def change(told: dict[str, Any]) -> None:
+        told[key][number] = changed
+
+    return change
+
+
 def _faults(schedule: Schedule, change: Callable[[dict[str, Any]], object]) -> list[str]:
     value = json.loads(json.dumps(schedule_to_json(schedule)))
     changed = copy.deepcopy(value)
@@ -64,22 +72,22 @@ def test_a_placement_better_than_the_one_chosen_or_than_its_bound_is_refused(pla
         for number, entry in enumerate(schedule.solver["alternatives"]):
             if entry["verdict"] not in ("none", "memory"):
                 changed = {**entry, "makespan": schedule.makespan * _BELOW}
-                assert _faults(schedule, lambda told, n=number, row=changed: told["alternatives"].__setitem__(n, row))
+                assert _faults(schedule, _entry("alternatives", number, changed))
             if entry["makespan"] is not None:
                 changed = {**entry, "bound": entry["makespan"] * _ABOVE}
-                assert _faults(schedule, lambda told, n=number, row=changed: told["alternatives"].__setitem__(n, row))
+                assert _faults(schedule, _entry("alternatives", number, changed))
 
 
 def test_an_option_better_than_the_one_taken_or_than_its_bound_is_refused(chosen: list[Schedule]) -> None:
     for schedule in chosen:
         for number, entry in enumerate(schedule.solver["options"]):
-            wrong = [{"makespan": schedule.makespan * _BELOW}]
+            wrong: list[dict[str, float | None]] = [{"makespan": schedule.makespan * _BELOW}]
             wrong += [{"bound": None}] if entry["makespan"] is not None else []
             wrong += [{"bound": entry["makespan"] * _ABOVE}] if entry["makespan"] is not None else []
             wrong += [{"makespan": schedule.makespan * _ABOVE, "bound": 0.0}, {"makespan": None}] * entry["taken"]
             for part in wrong:
                 changed = {**entry, **part}
-                assert _faults(schedule, lambda told, n=number, row=changed: told["options"].__setitem__(n, row)), part
+                assert _faults(schedule, _entry("options", number, changed)), part
 
 
 @pytest.mark.parametrize("key", ["steady_bound", "repetend_period_bound", "repetend_period", "bound_over_placements",

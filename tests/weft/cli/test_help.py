@@ -85,8 +85,9 @@ def test_every_size_may_be_written_with_its_unit_and_no_space() -> None:
                 assert callable(action.type) and action.type("45MiB") == 45 * 2**20, (name, option)
                 found.append((name, option))
             if action.metavar == "SIZE" and option == "--memory":
+                assert callable(action.type)
                 with pytest.raises(argparse.ArgumentTypeError, match="did you mean '24 GiB'"):
-                    action.type("24")  # type: ignore[operator]
+                    action.type("24")
             assert action.metavar != "BYTES", f"{name} {option} reads a number without a unit"
     assert {("train", "--memory"), ("profile", "--memory"), ("replay", "--reserve"),
             ("transports", "--sizes")} <= set(found)

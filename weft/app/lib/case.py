@@ -87,7 +87,8 @@ class Case:
         spaces = [(layout_title(layout.shape, layout.chunks), backward_title(space.backward), space.ground.layers)
                   for space in self.spaces for layout in [space.ground.layout]]
         told = [(placement.title, placement.details) for placement in self.placements]
-        told += [(placement.title, placement.details) for placement in (*self.open, *self.whole_model)]
+        told += [(entry.title, entry.details) for entry in self.open]
+        told += [(placement.title, placement.details) for placement in self.whole_model]
         return Coverage.of(told, spaces, alike=bool(self.open))
 
 
