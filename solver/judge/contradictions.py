@@ -197,7 +197,7 @@ class _Told:
                            for choice in {entry["choice"] for entry in options})
             if of != assignments:
                 yield "assignments", f"{assignments}, but the options listed make {of}"
-        if None not in (assignments, leaves) and "sequence" not in self.stated and leaves > assignments:
+        if assignments is not None and leaves is not None and "sequence" not in self.stated and leaves > assignments:
             yield "searched", f"{leaves}, and there are {assignments} assignments"
 
     def _time(self, value: float | None) -> str:

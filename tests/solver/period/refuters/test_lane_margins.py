@@ -25,7 +25,7 @@ def excess(weights: Sequence[int], waits: Sequence[Fraction], start: Fraction) -
     """By how much the cells (of length 1) that a lane moves on count more than its waits."""
     at = list(accumulate(waits, initial=start))
     counted = sum(w * (floor(b) - floor(a)) for w, (a, b) in zip(weights, pairwise(at), strict=True))
-    return counted - sum(w * x for w, x in zip(weights, waits, strict=True))
+    return counted - sum((w * x for w, x in zip(weights, waits, strict=True)), Fraction(0))
 
 
 @pytest.mark.parametrize("weights", [(1,), (3,), (1, 1, 1), (1, 2, 3), (3, 2, 1), (0, 2), (2, 0, 2), (1, 3, 2, 4)])
