@@ -29,4 +29,4 @@ def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     example = textwrap.dedent(communication.__doc__.partition("::\n")[2].partition("\n:class:")[0])
     assert len(example.strip().splitlines()) >= 20
     exec(compile(example, "example", "exec"), {})
-    assert capsys.readouterr().out.startswith("MM-(RS-C-AG): ")
+    assert capsys.readouterr().out.startswith("(MM-RS-C-AG): ")
