@@ -119,7 +119,7 @@ def _of_problem(problem: Problem, axes: Axes) -> _Grid:
     def make(memory: tuple[Number | None, ...], micro_batches: int) -> Variant:
         return Variant(Point(memory, micro_batches), with_memory(problem, memory), 1)
 
-    return _Grid((_memory(axes, capacities, problem.memory_unit), _micro_batches(axes, 1)), make, "micro-batches")
+    return _Grid((_memory(axes, capacities, problem.memory_unit, asks=False), _micro_batches(axes, 1)), make, "micro-batches")
 
 
 # -- specs ---------------------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def _of_spec(spec: Spec, axes: Axes) -> _Grid:
 
     recompute = [run.recompute] if isinstance(run, Training) else [None]
     return _Grid((
-        _memory(axes, have, "B"),
+        _memory(axes, have, "B", asks=True),
         _shapes(axes, spec.placement.shapes),
         recompute if axes.recompute is None else _distinct(_flag(value) for value in axes.recompute),
         [run.micro_batch_size] if axes.micro_batch_sizes is None else
@@ -203,14 +203,15 @@ def _chunks(shapes: tuple[str, ...]) -> int:
 # -- values --------------------------------------------------------------------------------------------------------
 
 
-def _memory(axes: Axes, have: tuple[Number | None, ...], unit: str) -> list[tuple[Number | None, ...]]:
+def _memory(axes: Axes, have: tuple[Number | None, ...], unit: str, *, asks: bool) -> list[tuple[Number | None, ...]]:
     if axes.memory is None:
         return [have]
-    return _distinct(_amounts(value, have, unit) for value in axes.memory)
+    return _distinct(_amounts(value, have, unit, asks) for value in axes.memory)
 
 
-def _amounts(value: Number | str, have: tuple[Number | None, ...], unit: str) -> tuple[Number | None, ...]:
-    """What every device has: ``value``, or as a text like ``1.5x`` that many times what it had."""
+def _amounts(value: Number | str, have: tuple[Number | None, ...], unit: str, asks: bool) -> tuple[Number | None, ...]:
+    """What every device has: ``value``, or as a text like ``1.5x`` that many times what it had. ``asks``: a few bytes
+    without a unit are a question; in a block problem numbers are in its own unit."""
     from weft.models.spec.quantities import parse_bytes, parse_memory
 
     if isinstance(value, str) and value.strip().lower().endswith("x"):
@@ -221,7 +222,7 @@ def _amounts(value: Number | str, have: tuple[Number | None, ...], unit: str) ->
     if unit != "B":
         return (_positive(value, value, unit),) * len(have)
     try:
-        amount = parse_memory(value) if isinstance(value, str) else parse_bytes(value)
+        amount = parse_memory(value) if asks and isinstance(value, str) else parse_bytes(value)
     except ValueError as error:
         raise ValueError(f"memory: {value!r} is no amount, {error}, or times what there is, like '1.5x'") from None
     if amount <= 0:

@@ -21,7 +21,7 @@ def test_profile_of_stages_writes_what_to_solve(tmp_path: Path, capsys: pytest.C
     assert problem.devices[0].memory == 2**20 - 4 * (4 * 2 + 2) * 4
     assert load_stage_costs(tmp_path / "costs.json").stages[0].parameter_bytes == 40
     capsys.readouterr()
-    assert main([*stages, "--problem", f"{tmp_path}/p.json", "--memory", "100"]) == 2
+    assert main([*stages, "--problem", f"{tmp_path}/p.json", "--memory", "100 B"]) == 2
     assert "stage 0 needs 160 bytes for weights" in capsys.readouterr().err
     for wrong, message in ((["profile"], "say what to time"), ([*stages, "a.pt2"], "say what to time"),
                            (["profile", "a.pt2", "--problem", f"{tmp_path}/p.json"], "--problem needs --stages"),

@@ -76,8 +76,8 @@ def test_too_little_memory_is_one_sentence() -> None:
     needed = planned_peaks(decided("gpt", schedule="gpipe")[1].plan)[0]
     with pytest.raises(CaptureError, match="no cut leaves a schedule that fits: schedule 'gpipe': "):
         decided("gpt", memory=needed - 1, schedule="gpipe", memory_plan="keep")
-    with pytest.raises(CaptureError, match=r"memory is 10, and the spec's cluster\.memory says it too: give one"):
-        decided("gpt", memory=10, spec={"cluster": {"memory": 10}})
+    with pytest.raises(CaptureError, match=r"memory is 5000, and the spec's cluster\.memory says it too: give one"):
+        decided("gpt", memory=5000, spec={"cluster": {"memory": 5000}})
 
 
 def test_a_spec_limits_the_memory_that_is_planned_with() -> None:

@@ -29,7 +29,7 @@ def test_a_file_and_a_mapping_say_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("spec", "said"), [
     ({"cluster": {"memry": 3}}, "spec: cluster: unknown key 'memry'; did you mean 'memory'?; the keys are gpus"),
     ({"cluster": {"memory": "2 pounds"}}, "spec: cluster.memory is '2 pounds', it must be"),
-    ({"cluster": {"memory": [1, 2, 3]}}, "spec: cluster.memory lists 3 ranks, but 2 ranks run: start as many"),
+    ({"cluster": {"memory": [1000, 2000, 3000]}}, "spec: cluster.memory lists 3 ranks, but 2 ranks run: start as many"),
     ({"cluster": {"gpus": 4}}, "spec: cluster.gpus is 4, but 2 ranks run: start as many, or say it of these"),
     ({"cluster": {"latency": "1 ms"}}, "spec: cluster: latency needs bandwidth or device beside it"),
     ({"cluster": {"links": "nvlink-v100", "bandwidth": 3}}, "spec: cluster: give either links (measured) or bandwidth"),
