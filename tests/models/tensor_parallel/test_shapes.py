@@ -230,7 +230,7 @@ def test_another_machine_is_farther_away() -> None:
 
 def test_solve_picks_the_shape_and_says_what_the_others_cost() -> None:
     """The table fits on no GPU alone; the answer is judged on every GPU."""
-    spec = spec_of(GPT, memory="1500 MiB", more="placement: {backward: [full]}")
+    spec = spec_of(GPT, memory="1300 MiB", more="placement: {backward: [full]}")
     schedule = weft.solve(spec, effort=0.5)
     validate(schedule)
     assert len(schedule.problem.devices) == 4

@@ -119,7 +119,8 @@ def _of_problem(problem: Problem, axes: Axes) -> _Grid:
     def make(memory: tuple[Number | None, ...], micro_batches: int) -> Variant:
         return Variant(Point(memory, micro_batches), with_memory(problem, memory), 1)
 
-    return _Grid((_memory(axes, capacities, problem.memory_unit, asks=False), _micro_batches(axes, 1)), make, "micro-batches")
+    memory = _memory(axes, capacities, problem.memory_unit, asks=False)
+    return _Grid((memory, _micro_batches(axes, 1)), make, "micro-batches")
 
 
 # -- specs ---------------------------------------------------------------------------------------------------------
