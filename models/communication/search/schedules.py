@@ -76,7 +76,8 @@ def schedules(program: Program, limit: int = 1024) -> Reached:
     one. Of each program that comes out there are up to four: its stages as they are, its pointwise parts fused, these
     fused with the gathers and sends beside them, and with the reduce-scatters as well. They come in order of the
     number of passes; where there are more than ``limit``, or time is over (:mod:`weft.solver.control.clock`), those
-    that are found by following one way to its end before the next. Then these, those of few passes first, with all collectives and products fused as well, with independent
+    that are found by following one way to its end before the next. Then these, those of few passes first, with all
+    collectives and products fused as well, with independent
     collectives of a kind as one stage, with all stages as one, and where there are few stages in every legal way.
     """
     if limit < 1:

@@ -62,7 +62,7 @@ class Tuned:
         whole = f", {rows} in {self.chunks} chunks" if self.chains else ""
         more = ("" if self.choices.complete and self.choices.every_fusion else " (there are more)"
                 if not self.choices.complete else " (not every way to fuse them is among these)")
-        of = f"{self.choices.tried} programs{more}"
+        of = f"{self.choices.tried} program{'s' * (self.choices.tried != 1)}{more}"
         sure = "proven best" if self.proven else f"nothing is below {self.bound:.6g} us"
         return f"{self.variant}{whole}: {self.microseconds:.6g} us, {sure} of {of}"
 

@@ -148,7 +148,8 @@ class SolvedPlan:
     def __str__(self) -> str:
         step, bound, written = (" ".join(time_text(value, "s")) for value in (self.makespan, self.bound, self.written))
         proof = f"{'proven the shortest' if self.proven else f'none below {bound}'} of {len(self.blocks.blocks)} blocks"
-        of = f", over {'all' if self.complete else 'the'} {self.considered} plans considered" * (
+        plans = f"{self.considered} plans" if self.considered > 1 else "one plan"
+        of = f", over {'all' if self.complete else 'the'} {plans} considered" * (
             self.considered > 1 or not self.complete)
         lines = [f"step       {step}, {proof}{of}", f"as listed  {written}"]
         lines += [f"chosen     {name}: {option}" for name, option in self.options.items()]
@@ -163,6 +164,9 @@ def solve_plan(plan: Plan, machine: Machine, options: SearchOptions) -> SolvedPl
     if not plan.program.operations:
         raise PlanError(f"the program {plan.program.name!r} has no operators")
     made, refused, complete, longest = _made(plan, machine, options)
+    if not made and not complete and options.for_preparation <= 0:
+        raise NoneFound(f"{plan.program.name}: found no plan within the time for listing them, {refused[0].reason}, "
+                        "and there are more; give more time")
     if not made:
         raise PlanError(refused[0].reason)
     counts = {blocks.micro_batches for _, blocks in made.values()}
