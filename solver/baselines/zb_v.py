@@ -9,6 +9,7 @@ backward starts where its forward did.
 from __future__ import annotations
 
 from weft.solver.baselines.lib.base import NotApplicable, Row, require_backward, require_pipeline
+from weft.solver.control.clock import checked
 from weft.solver.pipeline import Stage
 from weft.solver.problem import Problem
 
@@ -26,7 +27,8 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
         raise NotApplicable("it needs two stages on each device in a V, the first device with the first and last stage")
     p = len(problem.devices)
     planned = max(micro_batches, 2 * p - 1)  # what the ramp takes; the order without the excess is still an order
-    rows = [_row(rank, p, planned, pipeline.stages[rank], pipeline.stages[2 * p - 1 - rank]) for rank in range(p)]
+    rows = [_row(rank, p, planned, pipeline.stages[rank], pipeline.stages[2 * p - 1 - rank])
+            for rank in checked(range(p))]
     return [[(block, m) for block, m in row if m < micro_batches] for row in rows]
 
 

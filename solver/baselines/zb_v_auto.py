@@ -29,6 +29,7 @@ from statistics import fmean
 from weft.solver.baselines.lib.base import NotApplicable, Row, require_backward, require_pipeline
 from weft.solver.baselines.lib.building_block import StepChain
 from weft.solver.baselines.lib.placing import NoRoom, Placing, shortest
+from weft.solver.control.clock import checkpoint
 from weft.solver.problem import Problem
 
 __all__ = ["orders"]
@@ -101,6 +102,7 @@ class _Scheduler:
         self._warm_up()
         left = 4 * self.p * self.n - sum(map(len, self.placing.ends))
         while left:
+            checkpoint()
             self._gradients()
             self._forwards()
             before, left = left, 4 * self.p * self.n - sum(map(len, self.placing.ends))

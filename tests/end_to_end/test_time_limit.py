@@ -7,6 +7,7 @@ import io
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -27,11 +28,13 @@ from weft.models.candidates.build import candidates
 from weft.models.candidates.split_search import SplitSearch
 from weft.models.candidates.stage_split import NoSplit, split_layers
 from weft.models.spec.spec import parse_spec
+from weft.solver.baselines import NotApplicable
 from weft.solver.bounds.load import work_bound
 from weft.solver.control.clock import OutOfTime, checked, checkpoint, is_over, process_start, unwatched, watching
 from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.solve import Attempt, race
 from weft.solver.judge.validate import validate, violations
+from weft.solver.period.improvers.starts import STARTS
 from weft.solver.problem import Problem
 from weft.solver.step import goals as goals_module
 from weft.solver.step import proven as proven_module
@@ -421,3 +424,21 @@ def test_a_limit_that_one_schedule_does_not_keep_is_said_at_once(monkeypatch: py
     assert not any("longer than" in line for line in said(1000.0))
     assert said(300.0, quiet=True) == []
     notices.forewarn(10**9, 0.0, 1.0)  # nobody listens
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STARTS)
+def test_a_known_schedule_of_many_operations_looks_at_the_clock_while_it_is_made(name: str) -> None:
+    problem, micro_batches = pipeline(v(16), forward=1, split=(1, 1), memory=32), 96
+    operations = len(problem.blocks) * micro_batches
+    longest = last = 0.0
+
+    def look() -> bool:
+        nonlocal longest, last
+        longest, last = max(longest, clock() - last), clock()
+        return False
+
+    with Work() as clock, watching(look), suppress(NotApplicable):
+        STARTS[name](problem, micro_batches)
+    look()
+    assert longest <= 40 * operations, longest / operations

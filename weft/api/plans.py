@@ -124,8 +124,13 @@ def solve(plan: Plan, machine: Machine, *, options: SearchOptions | None = None,
     as a schedule of blocks, its communications derived anew, and its times checked against what every part reads.
 
     ``options``, or ``time_limit``, ``effort``, ``seed`` and ``workers`` as keywords, limit the search as those of
-    :func:`weft.solve`. Raises :class:`PlanError` for a plan that cannot be (with the circle, where data and orders
-    close one), and :class:`weft.solver.step.search.Infeasible` where no order fits the memory.
+    :func:`weft.solve`: one limit for all, from listing the plans to checking the answer. Of the plans that are open as
+    many are made as its first two fifths allow, one in any case, and ``complete`` of the result says whether these are
+    all; past the limit there is only what putting together and checking one plan takes.
+
+    Raises :class:`PlanError` for a plan that cannot be (with the circle, where data and orders close one),
+    :class:`weft.solver.step.search.Infeasible` where no order of any plan fits the memory, and its subclass
+    ``NoneFound`` where none was found and that is open.
     """
     from weft.app.lib.options import SearchOptions
     from weft.app.plans.solving import solve_plan

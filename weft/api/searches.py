@@ -347,7 +347,8 @@ def place_step(
 
     Several graphs are considered, all trade-offs of load and depth that their loads do not rule out, with every choice
     of sizes; the search of a step then orders what no bound rules out. The result's ``schedule`` is the best, its
-    ``bound`` holds over these graphs, ``any_bound`` over all. Raises what :func:`place` does.
+    ``bound`` holds over these graphs, ``any_bound`` over all. The time limit is one for all, from reading to judging:
+    past it there is only what one graph's first schedule takes to make. Raises what :func:`place` does.
     """
     from weft.app.place.place import PlaceQuestion
     from weft.app.place.step import Sizes, place_step_source

@@ -24,6 +24,7 @@ from weft.models.communication.search.chains import Chain, chain_sets, in_chunks
 from weft.models.communication.search.estimates import least, listed
 from weft.models.communication.search.schedules import Schedule, schedules
 from weft.models.communication.search.titles import titles
+from weft.solver.control.clock import is_over
 from weft.solver.problem import Device
 from weft.solver.wide.block import Options, WideBlock
 from weft.solver.wide.problem import WideProblem
@@ -67,7 +68,9 @@ def choices_of(program: Program, prices: Prices, counts: Sequence[int] = (1, 2, 
     ``variants``: the programs to choose among, all that the passes reach (at most ``limit``) unless given. ``held``:
     the bytes of weights and states that a rank may hold; variants that hold more are none. ``every_chain``: each
     chain of a variant is one of its own, otherwise only the longest with those that fit beside it. ``leave_out``:
-    variants and numbers go that cannot be better than what is left.
+    variants and numbers go that cannot be better than what is left. Where time is over
+    (:mod:`weft.solver.control.clock`) the variants listed and priced so far serve, at least one, and ``complete`` is
+    false.
 
     Raises :class:`~weft.models.communication.program.CommunicationError` for counts that are none, below 1 or there
     twice, for a matmul without a price, for seconds of a stage that computes nothing or is not there, where every
@@ -84,15 +87,20 @@ def choices_of(program: Program, prices: Prices, counts: Sequence[int] = (1, 2, 
         variants, complete, every_fusion = reached.schedules, reached.complete, reached.every_fusion
     fitting = [entry for entry in variants if held is None or _held(entry.program) <= held]
     if not fitting:
-        raise CommunicationError(f"held: every variant holds more than {held} bytes on each rank, the least "
+        every = "every variant" if complete else f"each of the {len(variants)} variants listed (there are more)"
+        raise CommunicationError(f"held: {every} holds more than {held} bytes on each rank, the least "
                                  f"{min((_held(entry.program) for entry in variants), default=0)}")
     engines = _engines(fitting, prices, program)
     found = _Candidates(program, prices, tuple(counts), {engine: i for i, engine in enumerate(engines)})
-    for entry in sorted(fitting, key=lambda entry: found.load(entry.program)):
+    tried = len(fitting)
+    for number, entry in enumerate(sorted(fitting, key=lambda entry: found.load(entry.program))):
         if leave_out and found.load(entry.program) >= found.best:
             break
+        if found.all and is_over():  # the bound holds over those before it
+            tried, complete = number, False
+            break
         found.add(entry, every_chain)
-    return replace(found.choices(engines, leave_out, len(fitting), complete), every_fusion=every_fusion)
+    return replace(found.choices(engines, leave_out, tried, complete), every_fusion=every_fusion)
 
 
 @dataclass

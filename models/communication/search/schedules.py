@@ -16,6 +16,7 @@ from weft.models.communication.passes.fuse import fuse, require_fusable
 from weft.models.communication.passes.reorder import reorder
 from weft.models.communication.passes.split import split
 from weft.models.communication.program import CommunicationError, Program, Stage
+from weft.solver.control.clock import is_over
 
 __all__ = ["Reached", "Schedule", "fused_parts", "schedules"]
 
@@ -74,8 +75,9 @@ def schedules(program: Program, limit: int = 1024) -> Reached:
     A split takes the axis along which most of what follows can be moved before the gather. Stages are moved one by
     one. Of each program that comes out there are up to four: its stages as they are, its pointwise parts fused, these
     fused with the gathers and sends beside them, and with the reduce-scatters as well. They come in order of the
-    number of passes; where there are more than ``limit``, those that are found by following one way to its end before
-    the next. Then these, those of few passes first, with all collectives and products fused as well, with independent
+    number of passes; where there are more than ``limit``, or time is over (:mod:`weft.solver.control.clock`), those
+    that are found by following one way to its end before the next. Then these, those of few passes first, with all
+    collectives and products fused as well, with independent
     collectives of a kind as one stage, with all stages as one, and where there are few stages in every legal way.
     """
     if limit < 1:
@@ -84,7 +86,7 @@ def schedules(program: Program, limit: int = 1024) -> Reached:
     found: list[Schedule] = []
     rest = [Schedule(program, ())]
     bases: list[Schedule] = []
-    while rest and len(found) < limit:
+    while rest and len(found) < limit and not (found and is_over()):
         at = rest.pop()
         found.append(at)
         bases.append(at)
@@ -105,7 +107,7 @@ def schedules(program: Program, limit: int = 1024) -> Reached:
     for made in (made for at in sorted(bases, key=lambda entry: len(entry.passes)) for made in _fused_otherwise(at)):
         if _key(made.program) in seen:
             continue
-        if len(others) == _OTHERWISE:
+        if len(others) == _OTHERWISE or is_over():
             every_fusion = False
             break
         seen.add(_key(made.program))

@@ -22,7 +22,7 @@ from weft.solver.baselines.lib.stable_pattern import (
     W_UP,
     StablePattern,
 )
-from weft.solver.control.clock import checkpoint
+from weft.solver.control.clock import checked, checkpoint
 
 __all__ = ["reordered"]
 
@@ -125,6 +125,7 @@ def _squeezed(rows: Sequence[Sequence[int]]) -> list[list[int]] | None:
     table: list[list[int]] = [[] for _ in rows]
     awake = list(range(devices))
     while awake:
+        checkpoint()
         d = awake.pop()
         row, own = rows[d], ends[d]
         while places[d] < len(row):
@@ -165,7 +166,7 @@ def _cooled_down(table: list[list[int]], micro_batches: int, held: int) -> list[
     most_down = min(held - most_up, micro_batches)
     last = max(slot for slot, kind in enumerate(table[0]) if kind == F_UP)
     rows: list[list[int]] = []
-    for d, slots in enumerate(table):
+    for d, slots in enumerate(checked(table)):
         ups, downs = most_up, min(d + 1, most_down)
         kept = _without_last(slots, B_UP, ups)
         kept = _without_last(kept, B_DOWN, downs)
@@ -232,7 +233,7 @@ def _fill_empty_slots(table: list[list[int]], most: int) -> None:
     ends: list[list[list[int]]] = [[[] for _ in KINDS] for _ in table]
     last = [{kind: slot for slot, kind in enumerate(row)} for row in table]
     level = [0] * devices
-    for now in range(length):
+    for now in checked(range(length), 16):
         for d, row in enumerate(table):
             kind = row[now]
             if kind < 0:

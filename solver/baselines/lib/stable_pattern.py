@@ -17,6 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
+from weft.solver.control.clock import checked
+
 __all__ = ["INTERVAL", "KINDS", "StablePattern", "stable_patterns"]
 
 #: Slots from one micro-batch to the next.
@@ -45,7 +47,7 @@ class StablePattern:
 def stable_patterns(devices: int) -> Iterator[StablePattern]:
     """All stable patterns of a V on so many devices, each once."""
     seen: set[tuple[tuple[int, ...], ...]] = set()
-    for first in permutations(range(1, INTERVAL), 3):
+    for first in checked(permutations(range(1, INTERVAL), 3)):
         for steep in range(1, INTERVAL):
             for flat in range(1, steep + 1):
                 for bend in range(1, devices) if flat < steep else (devices - 1,):

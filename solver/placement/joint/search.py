@@ -48,13 +48,18 @@ from weft.solver.step.search import Progress
 
 __all__ = ["place_step", "place_step_within"]
 
+#: Judging the answer takes at most so many times as long as making one 1F1B, and is left at most this share of the
+#: time.
+_AFTERWARDS, _MOST_AFTERWARDS = 1.5, 0.4
+
 
 def place_step(sized: SizedProblem, *, one_size: bool = False, time_limit: float = 60.0, effort: float | None = None,
                seed: int = 0, workers: int = 1, on_progress: Callable[[Progress], None] = lambda _: None) -> PlacedStep:
     """The graph of stages, the size of every stage's micro-batches and the order with the shortest step that was found.
 
     ``one_size``: all stages have the same, as the executor runs them. Other arguments are those of
-    :func:`weft.solver.step.search.solve`; a search cut short by time or Ctrl-C gives the best so far.
+    :func:`weft.solver.step.search.solve`; a search cut short by time or Ctrl-C gives the best so far. ``time_limit``
+    counts everything, judging the answer included: past it there is only what one graph's 1F1B takes to make.
 
     Raises :class:`~weft.solver.placement.refusals.NoPlacement` where it is proven that nothing fits, and ``NoneFound``
     where that is open.
@@ -93,12 +98,14 @@ class _JointSearch:
         self.any_bound = 0.0
         self.settled = False  # every cut was tried at every one size that its bound does not rule out
         self.impossible = True
+        self.listed = False  # the fronts were looked at
         self.whole = not one_cut
 
     def run(self) -> None:
         """All phases."""
         with self.budget.part(self.params.front_share) as part:
             self._fronts(part)
+        self.listed = True
         if not self.one_cut:
             with self.budget.part(self.params.shortest_share) as part:
                 self._shortest(part)
@@ -171,7 +178,9 @@ class _JointSearch:
         if bound >= self.makespan:
             return None
         with unwatched():  # it stays known that it was tried
+            began = self.budget.now()
             candidate = candidate_of(cut, sizes, bound)
+            self._keep_time_afterwards(self.budget.now() - began)
         self.known[cut, sizes] = candidate
         if candidate.makespan < self.makespan:
             self.best = candidate
@@ -184,6 +193,11 @@ class _JointSearch:
                 self.at_one_size is None or candidate.makespan < self.at_one_size.makespan):
             self.at_one_size = candidate
         return candidate
+
+    def _keep_time_afterwards(self, seconds: float) -> None:
+        """Keep time free to judge the answer, as making one 1F1B takes ``seconds``."""
+        self.budget.reserve = max(self.budget.reserve, min(_AFTERWARDS * seconds,
+                                                           _MOST_AFTERWARDS * self.budget.seconds))
 
     # -- 2. short steps ---------------------------------------------------------------------------------------------
 
@@ -288,9 +302,10 @@ class _JointSearch:
                           best if best < math.inf else None, len(tried))
 
     def _nothing(self) -> Exception:
-        if self.impossible and self.whole:
+        if self.listed and self.impossible and self.whole:
             return NoPlacement(IMPOSSIBLE)
-        if self.orders.refusal is not None and not isinstance(self.orders.refusal, NoneFound):
+        if self.orders.refusal is not None and not isinstance(self.orders.refusal, NoneFound) and (
+                not self.budget.spent):
             return Infeasible(str(self.orders.refusal))
         return NoneFound(f"{self.sized.any.name}: found no graph of stages that fits the devices' memory in "
                          f"{self.budget.elapsed:.0f} s, and no proof that there is none; give more time, more memory "

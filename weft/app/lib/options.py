@@ -137,6 +137,12 @@ class SearchOptions:
         """Whether the time limit is over."""
         return time.monotonic() - self.started >= self.time_limit
 
+    @property
+    def for_preparation(self) -> float:
+        """Seconds left for reading and the making of placements, 0 or more."""
+        until = self.started + self.time_limit * (_PREPARATION if self.effort is None else 1.0)
+        return max(0.0, until - time.monotonic())
+
     def restarted(self, seconds_used: float = 0.0) -> SearchOptions:
         """The same from now on, on this machine, ``seconds_used`` of the time limit being gone."""
         return replace(self, started=time.monotonic() - seconds_used)
@@ -163,6 +169,5 @@ class SearchOptions:
         """Reading and the making of placements stop at their checkpoints when their part of the time is over."""
         from weft.solver.control.clock import watching
 
-        until = self.started + self.time_limit * (_PREPARATION if self.effort is None else 1.0)
-        with watching(lambda: time.monotonic() >= until):
+        with watching(lambda: self.for_preparation <= 0):
             yield

@@ -8,8 +8,9 @@ these with each of its cuts moved by an operator. Then what is proven is proven 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from weft.models.layouts.prices import Prices
 from weft.models.transform import planned as transformations
@@ -35,8 +36,9 @@ class Placements:
 
 
 def placements(planned: Planned, names: Sequence[str], devices: int, costs: OperatorCosts, prices: Prices,
-               effort: float) -> Placements:
-    """Where the operators ``names`` may be. Raises :class:`~weft.models.transform.annotation.PlanError` for operators
+               effort: float, left: Callable[[], float] = lambda: inf) -> Placements:
+    """Where the operators ``names`` may be. ``left``: the seconds left to look for stages; the first, on one device,
+    are made in any case. Raises :class:`~weft.models.transform.annotation.PlanError` for operators
     in parts beside each other, which need devices of their own each."""
     for name in names:
         if any(not cut.in_turn for cut in planned.cuts_of(name)):
@@ -50,7 +52,7 @@ def placements(planned: Planned, names: Sequence[str], devices: int, costs: Oper
             return Placements({", ".join(f"{name} on {at}" for name, at in zip(names, where, strict=True)):
                                dict(zip(names, where, strict=True)) for where in every}, True)
     found = {}
-    for where in _in_stages(planned, names, devices, costs, prices, effort):
+    for where in _in_stages(planned, names, devices, costs, prices, effort, left):
         found[_stages_text(names, where)] = where
     return Placements(found, False)
 
@@ -80,11 +82,13 @@ def _stages_text(names: Sequence[str], where: Mapping[str, int]) -> str:
 
 
 def _in_stages(planned: Planned, names: Sequence[str], devices: int, costs: OperatorCosts, prices: Prices,
-               effort: float) -> Iterator[dict[str, int]]:
+               effort: float, left: Callable[[], float]) -> Iterator[dict[str, int]]:
     best: tuple[float, list[list[str]]] | None = None
     for count in range(1, devices + 1):
+        if best is not None and left() <= 0:
+            return
         problem = _problem(planned, names, count, costs, prices)
-        found = place(problem, effort=effort)
+        found = place(problem, effort=effort, time_limit=max(1e-3, left()))
         stages = [[names[node] for node in stage.nodes] for stage in found.stages if stage.nodes]
         yield {name: i for i, stage in enumerate(stages) for name in stage}
         if best is None or found.objective < best[0]:

@@ -9,7 +9,8 @@ and its times held against what every part reads (:mod:`weft.models.transform.au
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias
@@ -29,6 +30,7 @@ from weft.models.transform.planned import Part, Planned
 from weft.models.transform.sequence import InSequence
 from weft.solver.judge.validate import violations
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
+from weft.solver.step.search import Infeasible, NoneFound
 from weft.text.units import time_text
 
 __all__ = ["Costs", "Machine", "SolvedPlan", "as_written", "solve_plan"]
@@ -40,6 +42,9 @@ Costs: TypeAlias = str | Mapping[str, float] | OperatorCosts
 _MOST = 256
 #: Deterministic seconds of each search for stages.
 _STAGES = 1.0
+#: What follows the search takes at most so many times as long as making the blocks of a plan, and is left at most this
+#: share of the time.
+_AFTERWARDS, _MOST_AFTERWARDS = 1.5, 0.4
 
 
 @dataclass(frozen=True)
@@ -143,7 +148,9 @@ class SolvedPlan:
     def __str__(self) -> str:
         step, bound, written = (" ".join(time_text(value, "s")) for value in (self.makespan, self.bound, self.written))
         proof = f"{'proven the shortest' if self.proven else f'none below {bound}'} of {len(self.blocks.blocks)} blocks"
-        of = f", over {'all' if self.complete else 'the'} {self.considered} plans considered" * (self.considered > 1)
+        plans = f"{self.considered} plans" if self.considered > 1 else "one plan"
+        of = f", over {'all' if self.complete else 'the'} {plans} considered" * (
+            self.considered > 1 or not self.complete)
         lines = [f"step       {step}, {proof}{of}", f"as listed  {written}"]
         lines += [f"chosen     {name}: {option}" for name, option in self.options.items()]
         lines += [str(entry) for entry in self.done.communications]
@@ -156,15 +163,10 @@ def solve_plan(plan: Plan, machine: Machine, options: SearchOptions) -> SolvedPl
         raise PlanError(f"a plan is to be solved, not a {type(plan).__name__}: write plans.Plan(...)")
     if not plan.program.operations:
         raise PlanError(f"the program {plan.program.name!r} has no operators")
-    found, refused, complete = _variants(plan, machine)
-    made: dict[str, tuple[Variant, PlanBlocks]] = {}
-    for variant in found:
-        try:
-            blocks = plan_blocks(Plan.of(variant.planned).preserve(machine.joined), machine.pricing)
-        except PlanError as error:
-            refused.append(Refused(variant.options, str(error)))
-            continue
-        made[variant.title] = variant, blocks
+    made, refused, complete, longest = _made(plan, machine, options)
+    if not made and not complete and options.for_preparation <= 0:
+        raise NoneFound(f"{plan.program.name}: found no plan within the time for listing them, {refused[0].reason}, "
+                        "and there are more; give more time")
     if not made:
         raise PlanError(refused[0].reason)
     counts = {blocks.micro_batches for _, blocks in made.values()}
@@ -173,7 +175,16 @@ def solve_plan(plan: Plan, machine: Machine, options: SearchOptions) -> SolvedPl
         counts = {1}
     placed = tuple(Placement(title if len(made) > 1 else "", blocks.folded, {"placement": title}, start=_start(blocks))
                    for title, (_, blocks) in made.items())
-    schedule = solve_case(Case(plan.program.name, placed, counts.pop()), options)
+    # The answer is put together and checked once more, which takes about as long as making its blocks.
+    reserve = min(_AFTERWARDS * longest, _MOST_AFTERWARDS * options.time_limit)
+    try:
+        schedule = solve_case(Case(plan.program.name, placed, counts.pop()),
+                              replace(options, time_limit=options.time_limit - reserve))
+    except Infeasible as refusal:
+        if complete or isinstance(refusal, NoneFound):
+            raise
+        raise NoneFound(f"{plan.program.name}: found no order that fits the memory of any of the {len(made)} plans "
+                        "considered, and there are more; give more time, more memory or more devices") from refusal
     variant, blocks = made[str(schedule.solver["placement"])]
     return _answer(variant, blocks, schedule, machine, refused, complete, len(made))
 
@@ -188,37 +199,64 @@ def _start(blocks: PlanBlocks) -> Schedule | None:
     return None if violations(blocks.written) else blocks.written
 
 
-def _variants(plan: Plan, machine: Machine) -> tuple[list[Variant], list[Refused], bool]:
-    """The plans to search, those that are none, and whether they are all there are."""
-    found: list[Variant] = []
+_Made: TypeAlias = dict[str, tuple[Variant, PlanBlocks]]
+
+
+def _made(plan: Plan, machine: Machine, options: SearchOptions) -> tuple[_Made, list[Refused], bool, float]:
+    """The plans to search by title with their blocks, as many as there is time for and one in any case; those that
+    are none; whether they are all there are; and the most seconds that the blocks of one took."""
+    made: _Made = {}
     refused: list[Refused] = []
-    complete = True
+    complete, longest = True, 0.0
+    _require_few(plan)
+    for one, whole in _variants(plan, machine, lambda: options.for_preparation):
+        complete &= whole
+        if isinstance(one, Refused):
+            refused.append(one)
+            continue
+        if made and options.for_preparation <= 0:
+            complete = False
+            break
+        began = time.monotonic()
+        try:
+            blocks = plan_blocks(Plan.of(one.planned).preserve(machine.joined), machine.pricing)
+        except PlanError as error:
+            refused.append(Refused(one.options, str(error)))
+            continue
+        longest = max(longest, time.monotonic() - began)
+        made[one.title] = one, blocks
+    return made, refused, complete, longest
+
+
+def _require_few(plan: Plan) -> None:
     count = 1
     for call in plan.calls:
         count *= len(call.options) if isinstance(call, Choice) else 1
     if count > _MOST:
         raise PlanError(f"what is open can be decided in {count} ways, at most {_MOST} are searched: leave less open")
+
+
+def _variants(plan: Plan, machine: Machine, left: Callable[[], float]) -> Iterator[tuple[Variant | Refused, bool]]:
+    """The plans to search and those that are none, each with whether there are no others like it."""
     for one in variants(plan.program, plan.calls):
         if isinstance(one, Refused):
-            refused.append(one)
+            yield one, True
             continue
         names = unassigned(one.planned)
         outside = {device for some in one.planned.devices.values() for device in some
                    if machine.devices is not None and device >= machine.devices}
         if outside:
-            refused.append(Refused(one.options, f"device {min(outside)} is assigned, but there are {machine.devices}, "
-                                   "numbered from 0"))
+            yield Refused(one.options, f"device {min(outside)} is assigned, but there are {machine.devices}, "
+                          "numbered from 0"), True
             continue
         if not names:
-            found.append(one)
+            yield one, True
             continue
         if machine.devices is None:
             raise PlanError(f"operator {names[0]!r} has no device: assign it, or say how many devices there are")
-        ways = placements(one.planned, names, machine.devices, machine.pricing.costs, machine.joined, _STAGES)
-        complete &= ways.complete
-        found += [Variant({**one.options, "devices": title}, put(one.planned, where))
-                  for title, where in ways.found.items()]
-    return found, refused, complete
+        ways = placements(one.planned, names, machine.devices, machine.pricing.costs, machine.joined, _STAGES, left)
+        for title, where in ways.found.items():
+            yield Variant({**one.options, "devices": title}, put(one.planned, where)), ways.complete
 
 
 def _answer(variant: Variant, blocks: PlanBlocks, schedule: Schedule, machine: Machine, refused: list[Refused],
