@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -21,20 +20,21 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _lines() -> list[str]:
-    return [line for command in COMMANDS for line in pairwise(command)]
+def _lines() -> list[tuple[str, str]]:
+    return [(kind, line) for kind in KINDS_OF_PAIRS for command in COMMANDS for line in pairwise(command, kind)]
 
 
-@pytest.mark.parametrize("kind", KINDS_OF_PAIRS)
-@pytest.mark.parametrize("line", _lines())
+@pytest.mark.parametrize(("kind", "line"), _lines())
 def test_two_options_run_together_or_a_sentence_says_why_not(
-        kind: str, line: str, inputs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        kind: str, line: str, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(inputs)
-    line = " ".join(line.format(src=KINDS[kind], n=f"-n {MICRO_BATCHES[kind]}" if kind in MICRO_BATCHES else "").split())
+    count = f"-n {MICRO_BATCHES[kind]}" if kind in MICRO_BATCHES else ""
+    line = " ".join(line.format(src=KINDS[kind], n=count).split())
     status, said = ran(line)
     words = reasons(kind, line)
     if not words:
         assert status == GOOD, said
     else:
         assert status in (NO, BAD), said
-        assert len(said.strip().splitlines()) == 1 and said.startswith("weft") and any(word in said for word in words)
+        assert len(said.strip().splitlines()) == 1 and said.startswith("weft"), said
+        assert any(word in said for word in words), said

@@ -22,7 +22,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "solve": (("", "--objective span", "--objective rate", "--objective latency --period 500s",
                "--objective latency --throughput 0.01"), ("", "--overlap auto"), *_KINDS, *_LIMITS),
     "compare": (("", "--objective span"), *_KINDS, *_LIMITS),
-    "latency": (("--points 2", "--period 500s", "--throughput 0.01 --points 1"), ("{n}", "-n 4"), *_LIMITS),
+    "latency": (("--points 2", "--period 500s", "--throughput 0.01"), ("{n}", "-n 4"), *_LIMITS),
     "sweep": (("", "--memory 1x,2x", "--memory 3"), ("{n}", "-n 4", "-n 2,4"), ("", "--recompute both"),
               ("", "--shapes chain", "--chunks 1"), *_LIMITS),
 }
@@ -50,17 +50,20 @@ class Rule:
 _ALL = " ".join(KINDS_OF_PAIRS)
 RULES: tuple[Rule, ...] = (
     Rule("reorder is for micro-batches that differ", "block layers", options="--reorder"),
-    Rule("", "block layers", options="--any-class"),
+    Rule("any-class is for micro-batches that differ", "block layers", options="--any-class"),
     Rule("overlap is for a model spec", "block classes", options="--overlap auto"),
-    Rule("", "layers", options="--overlap auto,--objective span"),
-    Rule("", "layers", options="--overlap auto,--objective rate"),
-    Rule("", "layers", options="--overlap auto,--objective latency"),
+    Rule("for which overlap is not searched", _ALL, options="--overlap auto,--objective latency"),
     Rule("a latency is of one micro-batch", "classes", "latency"),
     Rule("a latency is of one micro-batch", "classes", "solve", "--objective latency"),
+    Rule("the order of micro-batches is searched for the least makespan", "classes",
+         options="--objective span,--reorder", without="--any-class"),
+    Rule("the class of each micro-batch is searched for the least makespan", "classes",
+         options="--objective span,--any-class"),
     Rule("list the class of each", "classes", options="-n 4", without="--any-class"),
     Rule("give how many there are", "classes", options="--any-class", without="-n 4"),
     Rule("'rate' means nothing for so few", "classes", "solve", "--objective rate"),
     Rule("a sweep is of a model or of a block problem without", "classes", "sweep"),
+    Rule("without a unit that is 3 bytes", "layers", "sweep", "--memory 3"),
     Rule("recompute cannot vary", "block", "sweep", "--recompute both"),
     Rule("shapes cannot vary", "block", "sweep", "--shapes chain"),
     Rule("chunks cannot vary", "block", "sweep", "--chunks 1"),
@@ -72,15 +75,21 @@ def reasons(kind: str, line: str) -> list[str]:
     return [rule.words for rule in RULES if rule.applies(kind, line)]
 
 
-def pairwise(command: str) -> Iterator[str]:
-    """Command lines with ``{src}``: every two values of two options are in one of them."""
+def pairwise(command: str, kind: str) -> Iterator[str]:
+    """Command lines with ``{src}``: every two values of two options are in one of them, in one that runs if any does
+    on an input of ``kind``."""
     options = COMMANDS[command]
-    rows = list(product(*options))
-    missing = {pair for row in rows for pair in _pairs(row)}
-    while missing:
-        best = max(rows, key=lambda row: len(missing.intersection(_pairs(row))))
-        missing.difference_update(_pairs(best))
-        yield " ".join(filter(None, (command, "{src}", *best, _FIXED.get(command, ""), "--quiet")))
+    lines = {row: " ".join(filter(None, (command, "{src}", *row, _FIXED.get(command, ""), "--quiet")))
+             for row in product(*options)}
+    running = [row for row, line in lines.items() if not reasons(kind, line)]
+    missing = {pair for row in lines for pair in _pairs(row)}
+    for rows in (running, list(lines)):
+        left = missing.intersection(pair for row in rows for pair in _pairs(row))
+        missing -= left
+        while left:
+            best = max(rows, key=lambda row: len(left.intersection(_pairs(row))))
+            left.difference_update(_pairs(best))
+            yield lines[best]
 
 
 def _pairs(row: Sequence[str]) -> list[tuple[tuple[int, str], tuple[int, str]]]:
