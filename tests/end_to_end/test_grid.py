@@ -69,7 +69,9 @@ class Elsewhere(Executor):
         return future
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("jobs", "classes", "choices")])
+@pytest.mark.parametrize("kind", [
+    pytest.param(kind, marks=[pytest.mark.slow] if kind in ("layers", "config", "lengths", "graph") else [])
+    for kind in KINDS if kind not in ("jobs", "classes", "choices")])
 def test_points_of_a_sweep_can_go_to_other_processes(kind: str, inputs: Path) -> None:
     counts = {"micro_batches": [int(MICRO_BATCHES[kind])]} if kind in MICRO_BATCHES else {}
     source = read_source(inputs / KINDS[kind])

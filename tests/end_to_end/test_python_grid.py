@@ -23,8 +23,10 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
+@pytest.mark.parametrize(("call", "kind"), [
+    pytest.param(call, kind, id=f"{call.name}-{kind}",
+                 marks=[pytest.mark.slow] if call.slow and kind not in call.refused else [])
+    for call in CALLS for kind in KINDS])
 def test_a_function_runs_or_raises_a_sentence(call: Call, kind: str, inputs: Path) -> None:
     count: dict[str, Any] = {"micro_batches": counted(MICRO_BATCHES[kind])} if kind in MICRO_BATCHES else {}
     if kind in call.refused:

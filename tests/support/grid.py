@@ -58,8 +58,7 @@ _SPECS = "layers family config graph lengths inference open decide"
 _EVERY = f"{_PROBLEMS} {_SPECS}"
 #: Micro-batches of one kind alone have a latency.
 _ALIKE = _no("jobs classes", "a latency is of one micro-batch") | _no("lengths", "a latency is of one micro-batch")
-_PLAIN = (_no("choices", "without choices, jobs and classes")
-          | _no("jobs classes", "argument -n/--micro-batches: is"))
+_PLAIN = _no("choices jobs classes", "without choices, jobs and classes")
 _SPEC = _no(_PROBLEMS, "estimate is for model specs")
 _IN_ROW = _no("layers inference open", "model lists layers in a row, placing needs operators")
 _GRAPH = _no(_PROBLEMS, "what is placed is an operator graph or a model spec") | _IN_ROW
@@ -74,7 +73,7 @@ ROWS: tuple[Row, ...] = (
         {kind: "reorder is for micro-batches that differ" for kind in _EVERY.split()
          if kind not in ("classes", "lengths")}),
     Row(f"compare {{src}} {{n}} {QUICK}"),
-    Row(f"compare {{src}} {{n}} {QUICK} --objective span --workers 2 --json"),
+    Row(f"compare {{src}} {{n}} {QUICK} --objective span --workers 2 --json", slow=True),
     Row("estimate {src}", _SPEC),
     Row("estimate {src} --shape v --json", _SPEC),
     Row(f"latency {{src}} {{n}} {QUICK} --points 3 -o front.json", _ALIKE),
