@@ -114,9 +114,6 @@ def _of_problem(problem: Problem, axes: Axes) -> _Grid:
             raise ValueError(f"{name} cannot vary in a block problem, whose blocks are fixed; sweep a model spec")
     if axes.micro_batches is None:
         raise ValueError("a block problem does not say how many micro-batches run: give it (--micro-batches N,N,...)")
-    if axes.memory is not None:  # a plain number is in the problem's unit, bytes included
-        axes = replace(axes, memory=[int(value) if isinstance(value, str) and value.strip().isdecimal() else value
-                                     for value in axes.memory])
     capacities = tuple(device.memory for device in problem.devices)
 
     def make(memory: tuple[Number | None, ...], micro_batches: int) -> Variant:
