@@ -71,7 +71,7 @@ def _none(tree: Tree, problem: WideProblem) -> Exception:
     open_leaf = next((leaf for leaf in leaves if leaf.search is not None and math.isfinite(leaf.bound)), None)
     if math.isfinite(tree.least) and (open_leaf is not None or any(math.isfinite(bound) for _, bound in tree.parts)):
         if open_leaf is not None and open_leaf.search is not None:
-            open_leaf.search.require_value()
+            open_leaf.search.require_value(open_leaf.rounds.counted)
         return NoneFound(f"{problem.name}: no schedule that fits the devices' memory was found within the limit, and "
                          "it is not proven that there is none; give it more time or memory")
     refused = next((leaf for leaf in leaves if leaf.refusal is not None), None)

@@ -115,13 +115,14 @@ class Search(State):
         """The proven lower bound on that so far."""
         return self.proven.of(self.objective)
 
-    def require_value(self) -> None:
+    def require_value(self, counted: str = "micro-batches") -> None:
         """Raise ``ValueError`` where there is a schedule and the objective means nothing for it: it is too short for a
-        steady state; and :class:`~weft.solver.feasibility.infeasible.NoneFound` where none was found in time."""
+        steady state; and :class:`~weft.solver.feasibility.infeasible.NoneFound` where none was found in time.
+        ``counted``: what the problem's micro-batches are called, as rounds of several."""
         if self.best is None or self.best.value < float("inf"):
             return
         if self.periods is None or self.periods.best.depth < self.micro_batches:
             raise NoneFound(f"{self.problem.name}: no steady state was found within the limit; give it more time")
-        raise ValueError(f"{self.problem.name}: the objective 'rate' means nothing for {self.micro_batches} "
-                         "micro-batches: no whole period fits between warm-up and cool-down; give at least "
+        raise ValueError(f"{self.problem.name}: the objective 'rate' means nothing for so few {counted} "
+                         f"({self.micro_batches}): no whole period fits between warm-up and cool-down; give at least "
                          f"{self.periods.best.depth + 1}")

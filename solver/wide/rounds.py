@@ -50,6 +50,15 @@ class Rounds:
         """Whether :attr:`problem` is the problem of one job and one class itself, and a round is a micro-batch."""
         return self.wide.is_plain and all(len(row) == self.run.rounds for row in self.run.classes.values())
 
+    @property
+    def counted(self) -> str:
+        """What the micro-batches of :attr:`problem` are called: rounds, unless a round is one micro-batch."""
+        sizes = {job: len(self.run.per_round(job)) for job in self.run.classes}
+        if sizes == {None: 1}:
+            return "micro-batches"
+        return "rounds of " + " and ".join(f"{size} micro-batch{'es' if size > 1 else ''}"
+                                           + ("" if job is None else f" of {job}") for job, size in sizes.items())
+
     @cached_property
     def places(self) -> tuple[tuple[int, int], ...]:
         """Per plain block, the index of its wide block and which copy of that it is. All of copy 0 come first; with

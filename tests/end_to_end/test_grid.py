@@ -5,10 +5,7 @@ What is expected of each cell is in :mod:`tests.support.grid`.
 
 from __future__ import annotations
 
-import contextlib
-import io
 import pickle
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from pathlib import Path
@@ -17,23 +14,10 @@ from typing import Any
 import pytest
 
 import weft
-from tests.support.grid import QUICK, ROWS, Row
+from tests.support.grid import QUICK, ROWS, Row, ran
 from tests.support.kinds_of_input import KINDS, MICRO_BATCHES, write_inputs
 from weft.app.lib.case import read_source
 from weft.cli.lib.command import BAD, GOOD, NO
-from weft.cli.main import main
-
-
-def ran(command: str) -> tuple[int, str]:
-    """Exit status of a command, and what it wrote to standard error."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            status = main(shlex.split(command))
-        except SystemExit as end:  # argparse
-            assert isinstance(end.code, int)
-            status = end.code
-    return status, err.getvalue()
 
 
 @pytest.fixture(scope="session")
@@ -85,7 +69,9 @@ class Elsewhere(Executor):
         return future
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("jobs", "classes", "choices")])
+@pytest.mark.parametrize("kind", [
+    pytest.param(kind, marks=[pytest.mark.slow] if kind in ("layers", "config", "lengths", "graph") else [])
+    for kind in KINDS if kind not in ("jobs", "classes", "choices")])
 def test_points_of_a_sweep_can_go_to_other_processes(kind: str, inputs: Path) -> None:
     counts = {"micro_batches": [int(MICRO_BATCHES[kind])]} if kind in MICRO_BATCHES else {}
     source = read_source(inputs / KINDS[kind])

@@ -31,15 +31,17 @@ _FAMILY = "model: {family: gpt, layers: 2, hidden: 256, heads: 4, vocabulary: 40
 _GIVEN = "cluster: {gpus: 2, memory: 8 GiB, bandwidth: 36 GB/s, latency: 10 us}\n"
 _MODELLED = "cluster: {gpus: 2, memory: 8 GiB, device: v100, bandwidth: 36 GB/s, latency: 10 us}\n"
 _TRAINING = "training: {micro_batches: 3, micro_batch_size: 1}\n"
+#: Other shapes take longer: the kinds layers and graph have them all.
+_CHAIN = "placement: {shapes: [chain]}\n"
 
 #: The specs: files by kind.
 _SPECS = {
     "layers": _LAYERS + _GIVEN + _TRAINING,
-    "family": _FAMILY + _MODELLED + _TRAINING,
-    "config": "model: {config: config.json, sequence: 64}\n" + _MODELLED + _TRAINING,
+    "family": _FAMILY + _MODELLED + _TRAINING + _CHAIN,
+    "config": "model: {config: config.json, sequence: 64}\n" + _MODELLED + _TRAINING + _CHAIN,
     "graph": "model: {graph: operators.json}\n" + _MODELLED + _TRAINING.replace(
         "}", ", parameter_bytes: 4, gradient_bytes: 4}"),
-    "lengths": _FAMILY + _MODELLED + "training: {lengths: [256, 64, 128]}\n",
+    "lengths": _FAMILY + _MODELLED + "training: {lengths: [256, 64, 128]}\n" + _CHAIN,
     "inference": _LAYERS.replace("input_grad: 0 ms, weight_grad: 2 ms, ", "").replace(
         "input_grad: 6 ms, weight_grad: 5 ms, ", "").replace("input_grad: 10 ms, weight_grad: 10 ms, ", "").replace(
         "weight_grad_memory: 50 MiB, ", "").replace("weight_grad_memory: 300 MiB, ", "").replace(

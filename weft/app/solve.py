@@ -340,7 +340,8 @@ class _Tournament:
                 raise self.faults[0][1]
             for entry in self.entries:
                 if entry.search is not None:
-                    entry.search.require_value()
+                    rounds = entry.placement.rounds
+                    entry.search.require_value("micro-batches" if rounds is None else rounds.counted)
             first = min(self.entries, key=lambda entry: entry.ruled_out, default=None)
             raise (first and first.refusal) or NoneFound(
                 f"{self.case.name}: no schedule that fits the devices' memory was found within the limit, and it is "

@@ -71,8 +71,9 @@ def solve_sequence(
     """
     budget = budget_of("solve_sequence", limits)
     if objective != "makespan":
-        raise ValueError(f"{problem.name}: the order of micro-batches is searched for the least makespan, not for the "
-                         f"objective {objective!r}; give the order")
+        what = "class of each micro-batch" if any_class else "order of micro-batches"
+        raise ValueError(f"{problem.name}: the {what} is searched for the least makespan, not for the "
+                         f"objective {objective!r}; give it")
     if problem.assignment_count > _MOST_ASSIGNMENTS:
         raise ValueError(f"{problem.name}: the choices have {problem.assignment_count} assignments, too many to search "
                          f"the order of micro-batches for each (at most {_MOST_ASSIGNMENTS}); give the order")

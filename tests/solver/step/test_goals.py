@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.oracles.generated import drawn
@@ -112,11 +114,11 @@ def test_a_schedule_to_start_from_is_timed_anew() -> None:
 @pytest.mark.parametrize(("objective", "micro_batches", "fault"), [
     ("speed", 4, "objective is 'speed', it must be one of makespan, span, rate"),
     ("latency", 4, "a latency is searched for by weft.latency or weft.solve"),
-    ("rate", 1, "the objective 'rate' means nothing for 1 micro-batches: no whole period fits between warm-up and "
-                "cool-down; give at least 3"),
+    ("rate", 1, "the objective 'rate' means nothing for so few micro-batches (1): no whole period fits between warm-up "
+                "and cool-down; give at least 3"),
 ])
 def test_what_means_nothing_is_refused(objective: str, micro_batches: int, fault: str) -> None:
-    with pytest.raises(ValueError, match=fault):
+    with pytest.raises(ValueError, match=re.escape(fault)):
         solve(pipeline(chain(3), memory=3), micro_batches, objective=objective, effort=1.0)
 
 

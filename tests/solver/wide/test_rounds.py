@@ -35,6 +35,16 @@ def test_copies_run_in_turn_and_cost_what_their_class_does() -> None:
     assert rounds.apart(2, 2) == (0, 5) and rounds.joined(0, 5) == (2, 2)
 
 
+def test_rounds_are_called_so_unless_each_is_one_micro_batch() -> None:
+    wide = WideProblem("w", (Device("gpu"),), (WideBlock("f", BlockKind.OTHER, (0,), {"s": 1, "l": 4}),))
+    assert Rounds(wide, Run.of(wide, ["s"] * 3)).counted == "micro-batches"
+    assert Rounds(wide, Run.of(wide, ["s", "l", "s"])).counted == "rounds of 3 micro-batches"
+    jobs = WideProblem("j", (Device("gpu"),), (WideBlock("f", BlockKind.OTHER, (0,), 1, job="one"),
+                                               WideBlock("g", BlockKind.OTHER, (0,), 1, job="two")))
+    assert Rounds(jobs, Run.of(jobs, {"one": 2, "two": 4})).counted == (
+        "rounds of 1 micro-batch of one and 2 micro-batches of two")
+
+
 def over_link(*waits: WideDependency) -> WideProblem:
     return WideProblem("w", (Device("a"), Device("b")), (
         WideBlock("p", BlockKind.OTHER, (0,), {"s": 1, "l": 2}),

@@ -51,6 +51,9 @@ def _job(name: str, source: Problem | WideProblem | Spec, parallel: str, options
 
 def _pipeline(name: str, spec: Spec, options: SearchOptions) -> Job:
     """``spec`` in the placement with the least time per micro-batch where it has the GPUs for itself."""
+    if spec.training is not None and spec.training.lengths is not None:
+        raise SharingError(f"{spec.where}: training.lengths lists micro-batches that differ, and a job that shares "
+                           "GPUs has steps that are alike: leave lengths out, and give micro_batches")
     count = max(spec.run.micro_batches, 4 * spec.cluster.gpus)
     found = solve_source(spec, count, replace(options, ratio=None))  # alone it is no problem with jobs
     static = found.solver.get("static_memory") or [0] * len(found.problem.devices)

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 
 from weft import api
-from weft.cli.lib.arguments import add_repeatable, counts, positive, texts, workers
+from weft.cli.lib.arguments import add_repeatable, counts, counts_of_any, positive, texts, workers
 from weft.cli.lib.command import GOOD, INTERRUPTED, SPEC, Command
 from weft.cli.lib.output import keep_and_show, require_output, told
 
@@ -17,7 +17,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("spec", metavar="SPEC", help="a model spec (.yaml) or a block problem (.json)")
     command.add_argument("--memory", type=texts, metavar="M,M,...",
                          help="memory of each GPU, as 24GiB or 1.5x what SPEC says (block problem: in its unit)")
-    command.add_argument("-n", "--micro-batches", type=counts, metavar="N,N,...", help="micro-batches in a step")
+    command.add_argument("-n", "--micro-batches", type=counts_of_any, metavar="N,N,...", help="micro-batches in a step")
     command.add_argument("--micro-batch-size", type=counts, metavar="B,B,...", help="sequences in a micro-batch")
     command.add_argument("--recompute", type=_recompute, metavar="on|off|both", help="recompute activations or not")
     command.add_argument("--shapes", type=texts, metavar="S,S,...",

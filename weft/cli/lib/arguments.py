@@ -17,8 +17,8 @@ from weft.solver.objectives import OBJECTIVES
 _LONG, _WORKERS, _MICRO_BATCHES, _MANY = 1e9, 256, 2_000_000, 10**15
 
 __all__ = ["add_allowed", "add_floor", "add_kinds", "add_objective", "add_repeatable", "add_schedule", "add_search",
-           "add_spec", "byte_size", "count", "counts", "job_ratio", "memory", "micro_batches", "micro_batches_of_any",
-           "natural", "positive", "search_options", "share", "texts", "workers"]
+           "add_spec", "byte_size", "count", "counts", "counts_of_any", "job_ratio", "memory", "micro_batches",
+           "micro_batches_of_any", "natural", "positive", "search_options", "share", "texts", "workers"]
 
 Value = TypeVar("Value")
 
@@ -173,6 +173,17 @@ def texts(text: str) -> list[str]:
 def counts(text: str) -> list[int]:
     """Whole numbers of at least 1 between commas, as micro-batches."""
     return [micro_batches(part) for part in texts(text)]
+
+
+def counts_of_any(text: str) -> Sequence[int] | MicroBatches:
+    """As :func:`counts`, or micro-batches of jobs or classes, which a sweep refuses with a better reason."""
+    try:
+        return counts(text)
+    except argparse.ArgumentTypeError:
+        found = micro_batches_of_any(text)
+        if isinstance(found, int) or any(part.lstrip("+-").isdecimal() for part in texts(text)):
+            raise
+        return found
 
 
 def byte_size(text: str) -> int:

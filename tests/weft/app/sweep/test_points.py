@@ -97,6 +97,12 @@ def test_memory_can_be_scaled() -> None:
     assert found.rows[0].point.memory == (1536 * 2**20, 1536 * 2**20)
 
 
+def test_plain_memory_of_a_problem_is_in_its_unit() -> None:
+    rows = {unit: sweep(replace(uniform(), memory_unit=unit), memory=["2", 3], micro_batches=[3], refine=False).rows
+            for unit in ("B", "units")}
+    assert [row.point.memory for row in rows["B"]] == [row.point.memory for row in rows["units"]] == [(2, 2), (3, 3)]
+
+
 def test_chunks_and_shapes_are_solved_by_themselves() -> None:
     source = parse_spec(SPEC.replace("[chain]", "[chain, v, loop]"))
     by_chunks = sweep(source, chunks=[1, 2], refine=False)
