@@ -144,8 +144,8 @@ def _tune() -> None:
 
 def _explain() -> None:
     found = weft.explain(_problem(), micro_batches=4, what_if=True, time_limit=LIMIT)
+    assert found.schedule is not None and found.text
     validate(found.schedule)
-    assert found.text
 
 
 CALLS: Mapping[str, Callable[[], None]] = {

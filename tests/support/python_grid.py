@@ -36,7 +36,8 @@ _ALIKE = _no("jobs classes lengths", "a latency is of one micro-batch")
 
 
 def _sweep(source: Any, **count: Any) -> Any:
-    return weft.sweep(source, **_SWEPT, **LIMITS, **{name: [value] for name, value in count.items()})
+    counts: dict[str, Any] = {name: [value] for name, value in count.items()}
+    return weft.sweep(source, **_SWEPT, **LIMITS, **counts)
 
 
 CALLS: tuple[Call, ...] = (
