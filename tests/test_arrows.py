@@ -16,12 +16,13 @@ from experiments.house.imports import Sources, imported
 TOP = ("solver", "models", "runtime", "weft")
 
 #: What a room may import, beside itself and what the rooms that it names may. A file that stands in no room is one.
-GROUND = {"control", "io", "model_facts", "names", "objectives", "offload", "pipeline", "pools", "problem",
+GROUND = {"control", "io", "model_facts", "names", "objectives", "offload", "pipeline", "pools", "problem", "spelling",
           "public_names", "schedule", "ticks", "timing", "wide"}
 SOLVER: Mapping[str, set[str]] = {
     "control": set(),
     "public_names": set(),
     "model_facts": set(),
+    "spelling": set(),
     "objectives": set(),
     "problem": {"model_facts"},
     "pools": {"problem"},
@@ -33,7 +34,7 @@ SOLVER: Mapping[str, set[str]] = {
     "ticks": {"problem", "pools"},
     "pipeline": {"problem"},
     "offload": {"problem"},
-    "io": {"control", "problem", "schedule", "model_facts", "objectives", "wide"},
+    "io": {"control", "problem", "schedule", "model_facts", "objectives", "spelling", "wide"},
     "cpsat": {"control"},
     "variants": {"control", "problem", "schedule", "timing"},
     "relations": {"control", "problem", "pools", "schedule", "ticks", "timing"},

@@ -196,14 +196,15 @@ def _drawn(room: str, per_file: int, seed: int) -> list[Mutant]:
     return found
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the mutants, and list those that survive."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--per-file", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--room", action="append", choices=list(ROOMS))
     parser.add_argument("--again", action="store_true", help="only those that survived the last time")
     parser.add_argument("--output", type=Path, default=RESULTS / "mutants.json")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     record = Record(options.output)
     found: dict[str, Any] = dict(record.kept().get("rooms", {}))
     with tempfile.TemporaryDirectory() as folder:
@@ -220,6 +221,7 @@ def main() -> None:
             found[room] = {"mutants": count, "killed": count - len(survivors), "survivors": survivors}
             print(f"{room}: {count - len(survivors)} of {count} killed", flush=True)
             record.write({"rooms": found}, part=options.again or options.room is not None)
+    return 0
 
 
 if __name__ == "__main__":

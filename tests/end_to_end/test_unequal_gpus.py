@@ -16,7 +16,7 @@ name: unequal
 model: {family: gpt, layers: 4, hidden: 256, heads: 8, vocabulary: 1024, sequence: 128}
 cluster: {gpus: 4, memory: [4 GiB, 4 GiB, 8 GiB, 8 GiB], device: [v100, v100, h100, h100], gpus_per_machine: 2}
 training: {micro_batches: 4}
-placement: {backward: [full]}
+placement: {backward: [full], shapes: [chain, v, loop]}
 """
 
 
@@ -39,8 +39,8 @@ def test_unequal_gpus_are_scheduled_judged_checked_and_planned(tmp_path: Path,
 
 @pytest.mark.parametrize(("old", "new", "words"), [
     ("[v100, v100, h100, h100]", "[v100, v100, h100]", "cluster: device lists 3 GPUs, but gpus is 4"),
-    ("backward: [full]", "memory: decide", "placement.memory: decide needs GPUs of one kind"),
-    ("backward: [full]", "shapes: [tensor]", "GPUs that compute together, which takes"),
+    ("backward: [full], shapes: [chain, v, loop]", "memory: decide", "placement.memory: decide needs GPUs of one kind"),
+    ("backward: [full], shapes: [chain, v, loop]", "shapes: [tensor]", "GPUs that compute together, which takes"),
 ])
 def test_what_does_not_go_with_them_is_one_sentence(old: str, new: str, words: str, tmp_path: Path,
                                                     capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,8 +27,8 @@ __all__ = ["DEMO_EFFORT", "DEMO_LIMIT", "Demonstration", "demonstrate"]
 
 #: Deterministic seconds of its search, and seconds on the clock at most: about a minute on two quiet cores.
 DEMO_EFFORT, DEMO_LIMIT = 60.0, 900.0
-#: Its seeds count from this one, the best of three: 879.0 ms, where seed 0 had 881.7 after five sixths of the effort.
-_SEED = 1
+#: Its seeds count from this one: of three that were tried the one whose answer is best (878.0, 879.0 and 881.7 ms).
+_SEED = 3
 #: What a solve is charged, so that an effort of a second is about a second: small models take longer to be built and
 #: loaded than CP-SAT counts. Only the length of the phases beside each other depends on it.
 _PACE = Pace(second=3.0, constraint=1e-4)

@@ -135,7 +135,7 @@ def test_a_split_that_leaves_room_for_1f1b_is_offered_where_it_differs() -> None
 
 def test_a_spec_that_fits_nowhere_says_what_would_do() -> None:
     with pytest.raises(NoSplit) as caught:
-        candidates(small(memory=700))
+        candidates(small(memory="700 B"))
     assert caught.value.least > 700
     assert candidates(small(memory=caught.value.least))
     with pytest.raises(NoSplit):

@@ -73,7 +73,7 @@ def test_operators_may_be_cut_apart(spec: Path) -> None:
 
 def test_devices_of_several_types_have_times_of_their_own(graph: Path) -> None:
     found = weft.place(graph, devices={"a100-40gb": (2, None), "cpu": (1, 2.0**33)}, effort=1)
-    assert [kind.memory for kind in found.problem.kinds] == [39 * 2**30, 2**33]
+    assert [kind.memory for kind in found.problem.kinds] == [38 * 2**30, 2**33]  # 39 as CUDA has them, one kept free
     assert found.problem.kinds[1].transfer_factor == 60  # NVLink's 300 GB/s over 5
     fast, slow = found.problem.nodes[0].times
     assert fast is not None and slow is not None and fast < slow

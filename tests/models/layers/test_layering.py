@@ -150,7 +150,7 @@ def test_a_schedule_says_that_the_model_was_put_in_a_row_and_its_costs_modelled(
     told = capsys.readouterr().out
     assert "note      times on v100 are modelled" in told and "note      the model is no chain" in told
     listed = "{layers: [{name: a, forward: 1 ms, backward: 2 ms}, {name: b, forward: 1 ms, backward: 2 ms}]}"
-    path.write_text(spec_text(listed, costs=""))
+    path.write_text(spec_text(listed, costs="") + "placement: {shapes: [chain, v, loop]}\n")
     assert main(["solve", str(path), "--quiet", "--effort", "0.05"]) == 0
     assert "note" not in capsys.readouterr().out
 

@@ -14,8 +14,11 @@ from typing import Any, cast
 import pytest
 
 import weft
+from tests.support.builders import pipeline, v
 from weft.app import demo
 from weft.app.compare import Comparison
+from weft.app.demo import Demonstration
+from weft.app.lib.known import SEARCHES
 from weft.app.lib.options import SearchOptions
 from weft.cli.main import main
 from weft.solver.control.stopping import STOP
@@ -75,3 +78,15 @@ def test_what_ended_it_before_its_work_was_done_is_said(monkeypatch: pytest.Monk
     assert demo._cut_short(whole, late).startswith("the time limit of 100 s ended the search before its work was done")
     monkeypatch.setattr(STOP, "requested", True)
     assert demo._cut_short(whole, options).startswith("stopped")
+
+
+def test_the_rows_that_matter_are_shown() -> None:
+    whole = weft.compare(pipeline(v(3), memory=5), micro_batches=6, effort=0.1)
+    brief = Demonstration(whole, ()).brief
+    shown = {row.name for row in brief.rows}
+    searches = {row.name: row.value for row in whole.rows if row.name in SEARCHES and row.fits}
+    assert "weft" in shown and whole.best_fixed in shown
+    assert shown & SEARCHES.keys() == {min(searches, key=lambda name: searches[name])}
+    assert shown <= {row.name for row in whole.rows} and len(shown) < len(whole.rows)
+    assert brief.best_fixed == whole.best_fixed and not brief.left_out
+    assert str(Demonstration(whole, ())) == str(brief)
