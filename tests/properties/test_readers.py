@@ -73,7 +73,7 @@ def originals() -> list[dict[str, Any]]:
 def wide_originals() -> list[dict[str, Any]]:
     """Small files with choices, lanes, jobs and classes."""
     options = [{"choice": choice, "option": option, "taken": option == "keep",
-                "bound": 0.0 if option == "keep" else None, "makespan": None}
+                "bound": 0.0 if option == "keep" else None, "makespan": 17.0 if option == "keep" else None}
                for choice in ("memory0", "memory1") for option in ("keep", "recompute")]
     values = []
     for seed in (4, 5, 9, 16):

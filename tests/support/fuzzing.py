@@ -78,7 +78,7 @@ _SEARCH_FLAGS = ("--effort", "--time-limit", "--seed", "--workers", "--quiet", "
 
 #: Every command. An odd value may stand behind each of the flags, and behind the good one.
 COMMANDS: dict[str, _Command] = {
-    "completion": _Command((("bash",),), (), ()),
+    "completion": _Command((("bash",),), (), ("--help",)),
     "solve": _Command((("problem.json", "-n", "3"), ("tiny.yaml",), ("gpt.yaml", "-n", "2"),
                        ("gpt.yaml", "-n", "2", "--overlap", "auto"), ("choices.json", "-n", "2"),
                        ("jobs.json", "-n", "one=2,two=1")), _SEARCH,
