@@ -40,7 +40,7 @@ def replay(plan_path: str | os.PathLike[str], options: ReplayOptions) -> Replay 
     with join(options.timeout, None if options.emulate else device_for(options.transport),
               transport=options.transport, reserve=RESERVE if options.reserve is None else options.reserve,
               replicas=options.replicas) as session:
-        _require_alike(session, plan, options)
+        _require_alike(session, options)
         session.add_groups(plan.groups)
         result = _run(plan, session, options)
         if result is not None and options.timeline_path is not None:
@@ -51,11 +51,12 @@ def replay(plan_path: str | os.PathLike[str], options: ReplayOptions) -> Replay 
     return result
 
 
-def _require_alike(session: Session, plan: Plan, options: ReplayOptions) -> None:
-    """Raise :class:`~weft.runtime.ranks.session.SessionError` where ranks replay another plan, or in another way."""
+def _require_alike(session: Session, options: ReplayOptions) -> None:
+    """Raise :class:`~weft.runtime.ranks.session.SessionError` where ranks replay in another way. That the plan is the
+    same they see when they agree on messages."""
     asked = ("transport", "emulate", "paced", "replicas", "time_scale", "checkpoint_every", "resume")
-    session.agree_on({"the plan's digest": plan.digest, **{
-        f"--{name.replace('_', '-')}": getattr(options, name) for name in asked}}, "the options of the replay")
+    session.agree_on({f"--{name.replace('_', '-')}": getattr(options, name) for name in asked},
+                     "the options of the replay")
 
 
 def _run(plan: Plan, session: Session, options: ReplayOptions) -> Replay | None:
