@@ -57,9 +57,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ahead = _ahead(options.seconds)
     _show(rows, ahead)
     gains = [row["gain"] for row in rows]
+    gaps = [row["mixed"]["gap"] for row in rows if row["mixed"]["gap"] is not None]
     record.write({"seconds": options.seconds, "micro_batches": MICRO_BATCHES, "summary": {
         "caps": len(rows), "mixed is shorter": sum(gain > 1e-6 for gain in gains), "largest gain": max(gains),
-        "widest gap": max(row["mixed"]["gap"] for row in rows)}, "rows": rows, "ahead": ahead})
+        "widest gap": max(gaps, default=None)}, "rows": rows, "ahead": ahead})
     return 0
 
 
@@ -158,7 +159,8 @@ def _show(rows: list[dict[str, Any]], ahead: dict[str, Any]) -> None:
 
 
 def _cell(entry: dict[str, Any]) -> str:
-    return "-" if entry["ms"] is None else f"{entry['ms']:.1f} ({entry['gap']:.1%})"
+    gap = "no bound in time" if entry["gap"] is None else f"{entry['gap']:.1%}"
+    return "-" if entry["ms"] is None else f"{entry['ms']:.1f} ({gap})"
 
 
 if __name__ == "__main__":
