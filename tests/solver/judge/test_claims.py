@@ -51,7 +51,9 @@ def test_a_false_period_is_refused(name: str, fault: str, capsys: pytest.Capture
 
 
 def test_what_is_verified_and_what_is_not_is_listed(steady: Schedule, tmp_path: Path,
-                                                    capsys: pytest.CaptureFixture[str]) -> None:
+                                                    capsys: pytest.CaptureFixture[str],
+                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     save_schedule(steady, tmp_path / "s.json")
     assert main(["check", str(tmp_path / "s.json")]) == 0
     lines = capsys.readouterr().out.splitlines()
