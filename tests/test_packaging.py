@@ -74,6 +74,7 @@ def contents(wheel: Path) -> dict[str, bytes]:
         return {name: archive.read(name) for name in archive.namelist() if not name.endswith("/RECORD")}
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_weft_alone(published: Published) -> None:
     held, about = contents(published.wheel), f"weft-{weft.__version__}.dist-info"
     assert {name.partition("/")[0] for name in held} == {"weft", about}
@@ -83,6 +84,7 @@ def test_the_wheel_holds_weft_alone(published: Published) -> None:
     assert {name for name in held if name.startswith("weft/")} == expected  # sources and data, nothing else
 
 
+@pytest.mark.slow
 def test_the_sdist_builds_the_same_wheel(published: Published, tmp_path: Path) -> None:
     assert not any(path.is_symlink() for path in published.unpacked.rglob("*"))
     assert contents(built("wheel", published.unpacked, tmp_path / "wheel")) == contents(published.wheel)

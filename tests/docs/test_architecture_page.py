@@ -71,6 +71,7 @@ def test_the_journeys_are_four_and_every_step_names_a_file() -> None:
         assert [step for step in steps[:-1] if not re.search(r"`[\w/]+\.py`", step)] == [], journey
 
 
+@pytest.mark.slow
 def test_the_picture_is_that_of_today_s_imports() -> None:
     assert PICTURE.read_text(encoding="utf-8") == Picture().svg(), "python -m experiments.house.picture draws it anew"
     assert PICTURE.with_suffix(".png").exists()

@@ -101,6 +101,7 @@ def broken() -> Iterator[str]:
                 yield f"{path.relative_to(ROOT)}: {target}"
 
 
+@pytest.mark.slow
 def test_references_of_docstrings_lead_somewhere() -> None:
     found = sorted(set(broken()))
     assert not found, "\n".join(found)

@@ -73,6 +73,7 @@ def test_a_command_says_how_it_is_used(folder: Path) -> None:
     assert "usage: weft demo" in started(folder, ["-m", "weft", "demo", "--help"])
 
 
+@pytest.mark.slow
 def test_a_training_that_imports_the_folders_own_models_runs_under_torchrun(folder: Path) -> None:
     said = started(folder, ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "weft", "replay",
                             "plan.json", "--stages", "train:make", "--timeline", "measured.json"])
@@ -82,6 +83,7 @@ def test_a_training_that_imports_the_folders_own_models_runs_under_torchrun(fold
     assert len(json.loads((folder / "measured.json").read_text())["operations"]) == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stages", ["train:make", "train.py:make"])
 def test_one_rank_of_it_runs_by_the_installed_command(folder: Path, stages: str) -> None:
     """The console script's own folder comes first in its path, not the folder where it is started."""

@@ -75,6 +75,7 @@ def test_jobs_share_a_gpu_and_its_network() -> None:
     assert found.value == found.value_bound == 12 and found.rounds is not None and found.rounds.run.rounds == 6
 
 
+@pytest.mark.slow
 def test_the_order_of_micro_batches_is_searched_where_it_is_free() -> None:
     run = ["short"] * 4 + ["long"] * 2
     given = weft.solve(lengths(), micro_batches=run, effort=1.0)
@@ -83,6 +84,7 @@ def test_the_order_of_micro_batches_is_searched_where_it_is_free() -> None:
     assert free.rounds is not None and sorted(map(str, free.rounds.run.classes[None])) == sorted(run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("problem", "asked"), [
     (chunked(), ["-n", "1"]), (two_jobs(), ["-n", "train=4,serve=2"]), (lengths(), ["-n", "4*short,2*long"]),
     (lengths(), ["-n", "2*short,long", "--reorder"]), (lengths(), ["-n", "3", "--any-class"]),

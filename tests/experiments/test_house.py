@@ -73,6 +73,7 @@ def test_boxes_of_the_picture_lie_apart_and_inside_the_page() -> None:
                 and abs(one[0] - other[0]) < picture._HEIGHT and abs(one[1] - other[1]) < picture._WIDTH]
 
 
+@pytest.mark.slow
 def test_what_stands_in_a_box_fits_into_it() -> None:
     """At most so many characters as have room in the widest usual letters of Helvetica."""
     for box in picture.Picture().boxes.values():

@@ -135,6 +135,7 @@ def test_bounds_from_windows_never_exceed_the_optimum(case: Case) -> None:
     _check_windows(case.problem, case.micro_batches, best)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=SLOW_DATA)
 @given(spread_pipelines(max_devices=2), st.integers(2, 4))
 def test_bounds_from_windows_never_exceed_the_optimum_of_a_pipeline(problem: Problem, micro_batches: int) -> None:

@@ -35,6 +35,7 @@ def _counts(run: Run) -> int | Mapping[str, int]:
     return {str(job): len(row) for job, row in run.classes.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("any_class", [False, True])
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=20, deadline=None)

@@ -22,6 +22,7 @@ def test_another_name_is_an_error() -> None:
         weft.runtime.training  # noqa: B018
 
 
+@pytest.mark.slow
 def test_planning_needs_no_torch() -> None:
     program = ("import sys, weft.runtime; from weft.runtime import Plan, ReplayOptions, StageGraph, plan_of; "
                "import weft.runtime.transports, weft.runtime.interface.factory; "

@@ -77,6 +77,7 @@ def test_of_very_many_cuts_those_nearby_and_those_with_the_least_bounds_are_look
     assert cut in looked_at and min(near, key=near.__getitem__) in looked_at and len(looked_at) <= 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("shape", "chunks", "count"), [("chain", 1, 6), ("v", 2, 5)])
 def test_the_least_of_all_is_never_above_the_best_schedule_of_any_cut(mode: Mode, shape: str, chunks: int,

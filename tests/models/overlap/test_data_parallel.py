@@ -104,6 +104,7 @@ def test_gathers_run_beside_the_next_step() -> None:
     assert computed <= steady.value * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_the_bound_on_all_is_below_every_assignment() -> None:
     found = data_parallel(spec_of(device=", bandwidth: 4 GB/s, latency: 20 us"))
     bound = bound_of(found.problem, Run.of(found.problem, 1), "makespan")

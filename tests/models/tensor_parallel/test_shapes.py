@@ -76,6 +76,7 @@ def test_towers_are_k_and_what_joins_them_is_on_all_gpus() -> None:
     assert len(heads) == 2 and all(block.kind == BlockKind.FORWARD for block in best.problem.blocks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model, run", [(GPT, TRAINING), (T5, TRAINING), (FLAVA, TRAINING), (FLAVA, INFERENCE)])
 def test_every_candidate_places_every_layer_and_runs(model: str, run: str) -> None:
     """Each replica has each layer once; on each GPU a greedy schedule is valid, no faster than the bound on any

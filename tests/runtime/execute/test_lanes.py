@@ -37,6 +37,7 @@ def launch(case: str, ranks: int) -> list[Ended]:
     return launch_forked(ranks, [sys.executable, "-m", __name__, case], timeout=60)
 
 
+@pytest.mark.slow
 def test_two_ranks_with_lanes_keep_the_plans_orders_and_its_time() -> None:
     ended = launch("emulate", 2)
     assert [end.code for end in ended] == [0, 0], ended

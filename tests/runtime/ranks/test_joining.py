@@ -204,6 +204,7 @@ with join(20.0) as joined:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 def test_ranks_of_one_machine_listen_on_its_loopback_interface_only() -> None:
     """The store listened on all interfaces, and gloo on that of the machine's name."""

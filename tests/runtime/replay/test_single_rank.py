@@ -164,6 +164,7 @@ def plan_path(tmp_path: Path) -> str:
     return str(tmp_path / "plan.json")
 
 
+@pytest.mark.slow
 def test_all_ranks_alone_from_the_command_line(plan_path: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", plan_path, "--stages", f"{__name__}:stages", "--rank-alone", "all", "--json",
                  "--device", "cpu"]) == 0

@@ -13,6 +13,8 @@ from functools import cache
 from math import ceil, inf
 from typing import ClassVar, Self
 
+import pytest
+
 from tests.oracles.brute import least_chain_period, least_whole_period
 from tests.support.builders import chain, loop, pipeline, uneven, v
 from weft.solver.cpsat.budget import Budget, Slice
@@ -102,6 +104,7 @@ def _union(parts: Sequence[tuple[Problem, int]]) -> tuple[Problem, int]:
     return Problem("side by side", tuple(devices), tuple(blocks)), max(least for _, least in parts)
 
 
+@pytest.mark.slow
 def test_the_two_oracles_agree() -> None:
     """All offsets of all blocks, and block after block of a chain."""
     for tiny in tiny_problems():
@@ -162,6 +165,7 @@ class _Eager(Refuter):
         return [period for period in periods if period < self.least]
 
 
+@pytest.mark.slow
 def test_no_refuter_refutes_what_brute_force_achieves() -> None:
     wrong, asked, sharp = wrong_refutations(REFUTERS)
     assert not wrong, wrong[:5]
@@ -234,6 +238,7 @@ class _Hasty(Improver):
         bracket.offer(replace(bracket.best, period=bracket.best.period * Fraction(9, 10)), self.name)
 
 
+@pytest.mark.slow
 def test_no_improver_offers_what_the_judge_refuses() -> None:
     refused, offered = refused_offers(IMPROVERS)
     assert not refused, refused[:5]

@@ -103,6 +103,7 @@ def test_a_known_schedule_that_fails_leaves_the_others(monkeypatch: pytest.Monke
         monkeypatch.undo()
 
 
+@pytest.mark.slow
 def test_a_schedule_that_the_judge_refuses_is_not_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
     """Timing, or the judge, fails on what a phase offers: the best before it stays."""
     for name in ("goals.time_orders", "incumbent.validate"):

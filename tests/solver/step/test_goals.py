@@ -21,6 +21,7 @@ from weft.solver.step.stretch import unroll
 from weft.solver.ticks import TickProblem
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", (0, 25))
 def test_the_least_span_of_tiny_problems_is_found_and_proven(first: int) -> None:
     """Fractions of a tick included, and times of fifteen digits."""
@@ -86,6 +87,7 @@ def test_uniform_v(cap: int, span: float, makespan: float) -> None:
     assert not verdict.false and "solver.span" in verdict.verified
 
 
+@pytest.mark.slow
 def test_no_published_schedule_has_a_smaller_span() -> None:
     problem = pipeline(v(3), forward=1, split=(1.25, 0.5), memory=5)
     found = solve(problem, 6, objective="span", effort=3.0)
@@ -134,6 +136,7 @@ def test_a_rate_without_balance_is_refused() -> None:
     assert solve(problem, 4, objective="span", effort=1.0).value == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["span", "rate"])
 def test_an_unrolled_schedule_states_what_is_true_of_it(objective: str) -> None:
     found = solve(pipeline(v(3), forward=1, split=(1, 1), memory=4), 12, objective=objective, effort=2.0)

@@ -63,6 +63,7 @@ def test_it_says_what_overlap_brings(tensor: Schedule) -> None:
     assert [row["placement"] for row in chosen] == [tensor.solver["placement"]]
 
 
+@pytest.mark.slow
 def test_an_effort_repeats_it_exactly(tensor: Schedule) -> None:
     again = solved(TENSOR)
     assert (again.operations, again.choices, again.makespan_bound) == (

@@ -19,6 +19,7 @@ placement: {{chunks: 8, cut: {[1] * 32}}}
 """
 
 
+@pytest.mark.slow
 def test_an_evoformers_passes_share_their_gpus_in_the_best_placement() -> None:
     """4209.5 ms was called proven over ten placements, none of which had a block's passes on one GPU; one written by
     hand took 4024.9. Each block's four passes on the same GPU, one block a stage, take 3940.8, proven there."""

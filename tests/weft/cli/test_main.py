@@ -97,6 +97,7 @@ def test_a_model_spec_is_solved_over_its_placements(tmp_path: Path, capsys: pyte
     assert solved["placement"]
 
 
+@pytest.mark.slow
 def test_draw_and_plan_write_their_files(schedule: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     outputs = [tmp_path / f"picture{ending}" for ending in (".svg", ".png", ".html", ".json")]
     assert run("draw", schedule, *(word for output in outputs for word in ("-o", output))) == 0

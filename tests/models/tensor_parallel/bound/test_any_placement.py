@@ -86,6 +86,7 @@ def small_space(memory: str, run: str, modes: str = "[full, split]") -> Space:
     return space
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory, run, modes", [
     ("8 GiB", "training: {micro_batches: 2}", ("full", "split")),
     ("300 MiB", "training: {micro_batches: 3, micro_batch_size: 4, optimizer_bytes_per_parameter: 0}", ("split",)),

@@ -188,6 +188,7 @@ def test_a_layer_in_shares_of_the_batch_needs_less_and_gives_equal_gradients(
     assert max(forward.peak, forward.change + backward.peak) < 0.4 * whole and forward.change == -backward.change
 
 
+@pytest.mark.slow
 def test_shares_give_the_models_gradients_with_whole_and_split_backwards() -> None:
     case = made("gpt", 4)
     _, wanted = plain(case)

@@ -76,6 +76,7 @@ def test_the_case_where_a_known_window_cost_a_factor() -> None:
     assert plan_memory(profiled(GPT, 8, memory=16)).time < 901e6
 
 
+@pytest.mark.slow
 def test_nothing_that_follows_a_rule_beats_the_optimum() -> None:
     problem = profiled(T5, 4, memory=16)
     best = plan_memory(problem)

@@ -17,6 +17,7 @@ from weft.solver.judge.validate import validate
 EXACT = 1 + 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("shapes", "chunks", "count", "gpus", "micro_batches"), [
     (["chain"], 1, 6, 3, 3), (["v"], 2, 5, 2, 2), (["chain", "v", "loop"], 2, 5, 2, 2), (["wave"], 3, 6, 2, 1)])

@@ -48,6 +48,7 @@ def test_periods_that_are_known(pairs: list[tuple[float, float]], turn: float, p
     assert [job.in_turn for job in found.jobs] == [turn, turn]
 
 
+@pytest.mark.slow
 def test_periods_of_random_jobs_are_those_of_trying_every_start() -> None:
     counts: Counter[str] = Counter()
     assert not [fault for number in range(9) for fault in compared(number, 2.0, counts)]

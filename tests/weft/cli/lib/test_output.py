@@ -196,6 +196,7 @@ def test_a_result_outlives_an_output_that_is_closed(problem: Path, tmp_path: Pat
 # -- names -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a\0b", "\x1b[31mred", "\ufffe", "\ud800", "[/x]", ":smile:", "n" * 100_000])
 def test_any_name_can_be_drawn_and_listed(name: str, tmp_path: Path) -> None:
     plain = baseline("1f1b", pipeline(chain(2), memory=2), 4)
