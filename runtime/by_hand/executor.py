@@ -104,17 +104,18 @@ class ShardedExecutor:
             self.piece(instruction)
         elif isinstance(instruction, Collective):
             value = self.values[instruction.key].contiguous()
-            made = self.awaited(f"{instruction.kind} with ranks {', '.join(map(str, instruction.group))}",
+            made = self.awaited(instruction.kind, instruction.group,
                                 lambda: self.collective(instruction, _sendable(value)))
             self.values[instruction.into] = made.bool() if value.dtype == torch.bool else made
         elif isinstance(instruction, Cut):
             self.cut(instruction)
         else:
             ranks = sorted({rank for rank, _ in (*instruction.sends, *instruction.receives)})
-            self.awaited(f"messages with ranks {', '.join(map(str, ranks))}", lambda: self.exchange(instruction))
+            self.awaited("messages", ranks, lambda: self.exchange(instruction))
 
-    def awaited(self, what: str, run: Callable[[], _T]) -> _T:
-        """What ``run`` gives; a communication that fails is told in one sentence."""
+    def awaited(self, kind: str, ranks: Sequence[int], run: Callable[[], _T]) -> _T:
+        """What ``run`` gives; a communication with ``ranks`` that fails is told in one sentence."""
+        what = f"{kind} with ranks {', '.join(map(str, ranks))}"
         try:
             return run()
         except RuntimeError as error:
@@ -123,7 +124,7 @@ class ShardedExecutor:
                 raise RankFailure(f"rank {rank}: {what} did not end: {said}") from error
             reason = (str(error) or type(error).__name__).strip().splitlines()[0]
             if any(sign in reason for sign in LOST):
-                said = self.gone.sentence()
+                said = self.gone.sentence(ranks)
                 self.told.write(said)
                 raise RankFailure(f"rank {rank}: {what} did not end: {said}") from error
             limit = "" if self.timeout is None else f" within {self.timeout:g} s"

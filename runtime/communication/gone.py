@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,17 +48,20 @@ class Gone:
         self._far = [other for other, each in enumerate(every) if each.machine != here]
         self._processes = Processes(self._near)
 
-    def sentence(self) -> str:
-        """Whose process has ended."""
+    def sentence(self, among: Collection[int] | None = None) -> str:
+        """Whose process has ended, of the ranks ``among`` whom it was waited, by default of all: others may have ended
+        well."""
+        near, far = ([other for other in ranks if among is None or other in among]
+                     for ranks in (self._near, self._far))
         until = time.monotonic() + _PATIENCE
-        while not (gone := [other for other in self._near if not self._processes.alive(other)]):
-            if self._far or time.monotonic() > until:
+        while not (gone := [other for other in near if not self._processes.alive(other)]):
+            if far or time.monotonic() > until:
                 break
             time.sleep(_LOOK)
         if gone:
-            return f"{_named(gone)} has ended" if len(gone) == 1 else f"{_named(gone)} have ended"
-        return ("another rank has closed its connections" if not self._far else
-                f"{_named(self._far)} on another machine has ended, or cannot be reached")
+            return f"{_named(gone)} has ended"
+        return ("another rank has closed its connections" if not far else
+                f"{_named(far)} on another machine has ended, or cannot be reached")
 
 
 def _named(ranks: Sequence[int]) -> str:

@@ -133,7 +133,8 @@ class PlanOnRank:
         mine = [(*self.program.given[key], tensor.cpu()) for key, tensor in self.held.items()]
         every: list[list[tuple[str, tuple[tuple[int, int], ...], torch.Tensor]]] = [[] for _ in range(
             dist.get_world_size())]
-        self.executor.awaited("gathering the state", lambda: dist.all_gather_object(every, mine))
+        self.executor.awaited("gathering the state", range(dist.get_world_size()),
+                              lambda: dist.all_gather_object(every, mine))
         tensors = self._given()
         found: dict[str, torch.Tensor] = {}
         for name, span, piece in (entry for entries in every for entry in entries):
