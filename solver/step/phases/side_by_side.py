@@ -12,16 +12,27 @@ from weft.solver.step.state import State
 __all__ = ["SideBySide"]
 
 _ENDED = object()
+#: What a step that brings something counts of the time that it took, and the least that a step counts, in seconds.
+_FRUITFUL, _LEAST = 0.3, 0.002
+
+
+@dataclass
+class _Running:
+    phase: Phase
+    steps: Iterator[None]
+    weight: float
+    used: float = 0.0
 
 
 @dataclass(frozen=True)
 class SideBySide:
-    """So many steps of each phase, again and again, until none has any left or the best is proven."""
+    """A step of one phase after the other, until none has any left or the best is proven. Next is the phase that has
+    had the least time for its weight; time that brought a better schedule or bound counts less."""
 
     name: ClassVar[str] = "whole schedule"
     vital: ClassVar[bool] = True  # every phase in it survives on its own
 
-    phases: tuple[tuple[Phase, int], ...]
+    phases: tuple[tuple[Phase, float], ...]
 
     def due(self, state: State) -> bool:
         """Where a better schedule or bound is possible."""
@@ -29,15 +40,26 @@ class SideBySide:
 
     def steps(self, state: State) -> Iterator[None]:
         """One step of one phase after the other."""
-        running = [(phase, kept(phase, state), count) for phase, count in self.phases if phase.due(state)]
+        running = [_Running(phase, kept(phase, state), weight) for phase, weight in self.phases if phase.due(state)]
         while running:
-            for entry in list(running):
-                phase, steps, count = entry
-                for _ in range(count):
-                    state.phase = phase.name
-                    if next(steps, _ENDED) is _ENDED:
-                        running.remove(entry)
-                        break
-                    yield
-                    if state.done:
-                        return
+            entry = min(running, key=lambda entry: entry.used)
+            state.phase = entry.phase.name
+            before, known = _used(state), _known(state)
+            if next(entry.steps, _ENDED) is _ENDED:
+                running.remove(entry)
+                continue
+            took = max(_LEAST, _used(state) - before) / entry.weight
+            entry.used += took if _known(state) == known else _FRUITFUL * took
+            yield
+            if state.done:
+                return
+
+
+def _used(state: State) -> float:
+    """Seconds so far: deterministic ones where these are limited, so that runs repeat."""
+    budget = state.budget
+    return budget.elapsed if budget.deterministic is None else budget.deterministic_used
+
+
+def _known(state: State) -> tuple[object, object]:
+    return id(state.incumbent.best), state.least

@@ -1,0 +1,112 @@
+"""The compiled kernel (kernel.cpp), called through ctypes.
+
+Why C++ and ctypes, and neither numba nor a binding library: see :mod:`weft.solver.orders`. The binary is built when weft
+is installed, if there is a compiler; it contains no Python, so one serves every version.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import weakref
+from functools import cache
+
+import numpy as np
+
+from weft.solver.orders.tables import Integers, Longs, Tables
+
+__all__ = ["VERSION", "NativeKernel", "why_not"]
+
+#: What the binary must say of itself: ``kVersion`` in kernel.cpp.
+VERSION = 1
+#: The counts of the structure ``Instance`` in kernel.cpp, then its arrays.
+_COUNTS = ("blocks", "micro_batches", "rows", "memories", "arcs", "links", "pools")
+_ARRAYS = ("duration", "row_begin", "row_block", "arc", "lag", "link_row", "memory_row", "capacity", "take", "change",
+           "pool_capacity", "pool_take", "pool_given")
+
+
+class _Instance(ctypes.Structure):
+    _fields_ = [*((name, ctypes.c_int32) for name in _COUNTS), *((name, ctypes.c_void_p) for name in _ARRAYS)]
+
+
+@cache
+def _library() -> ctypes.CDLL | str:
+    """The binary, or why there is none."""
+    found = importlib.util.find_spec("weft.solver.orders._kernel")
+    if found is None or found.origin is None:
+        return "it was not built, as there was no C++ compiler when weft was installed"
+    try:
+        library = ctypes.CDLL(found.origin)
+        version = int(library.weft_version())
+    except (OSError, AttributeError) as error:
+        return f"it does not load ({error})"
+    if version != VERSION:
+        return f"it is of version {version}, and this weft needs {VERSION}: install weft again"
+    pointer, long, double = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+    for name, result, arguments in (
+            ("new", pointer, [pointer]), ("delete", None, [pointer]), ("set", ctypes.c_int, [pointer, pointer]),
+            ("makespan", long, [pointer]), ("overflow", double, [pointer]), ("best", long, [pointer]),
+            ("best_rows", None, [pointer, pointer]), ("starts", None, [pointer, pointer]),
+            ("back_to_best", None, [pointer]),
+            ("anneal", long, [pointer, long, double, double, double, ctypes.c_uint64])):
+        function = getattr(library, f"weft_{name}")
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+def why_not() -> str | None:
+    """Why the compiled kernel cannot be used here; None where it can."""
+    library = _library()
+    return library if isinstance(library, str) else None
+
+
+class NativeKernel:
+    """See :class:`weft.solver.orders.twin.TwinKernel`, which has the same methods and gives the same answers."""
+
+    def __init__(self, tables: Tables) -> None:
+        library = _library()
+        assert not isinstance(library, str), library
+        self._library = library
+        self._count = int(tables.row_begin[-1]) * tables.micro_batches
+        self._operations = len(tables.duration) * tables.micro_batches
+        counts = (len(tables.duration), tables.micro_batches, len(tables.rows), len(tables.memory_row),
+                  len(tables.lag), len(tables.link_row), len(tables.pool_capacity))
+        instance = _Instance(*counts, *(getattr(tables, name).ctypes.data for name in _ARRAYS))
+        self._kernel = ctypes.c_void_p(library.weft_new(ctypes.byref(instance)))
+        weakref.finalize(self, library.weft_delete, self._kernel)
+
+    def set(self, rows: Integers) -> bool:
+        rows = np.ascontiguousarray(rows, dtype=np.int32)
+        if len(rows) != self._count:
+            raise ValueError(f"there are {len(rows)} operations in rows of {self._count}")
+        return bool(self._library.weft_set(self._kernel, rows.ctypes.data))
+
+    @property
+    def makespan(self) -> int:
+        return int(self._library.weft_makespan(self._kernel))
+
+    @property
+    def overflow(self) -> float:
+        return float(self._library.weft_overflow(self._kernel))
+
+    @property
+    def best(self) -> int:
+        return int(self._library.weft_best(self._kernel))
+
+    @property
+    def best_rows(self) -> Integers:
+        rows = np.zeros(self._count, dtype=np.int32)
+        self._library.weft_best_rows(self._kernel, rows.ctypes.data)
+        return rows
+
+    @property
+    def starts(self) -> Longs:
+        starts = np.zeros(self._operations, dtype=np.int64)
+        self._library.weft_starts(self._kernel, starts.ctypes.data)
+        return starts
+
+    def back_to_best(self) -> None:
+        self._library.weft_back_to_best(self._kernel)
+
+    def anneal(self, evaluations: int, hot: float, cold: float, penalty: float, seed: int) -> int:
+        return int(self._library.weft_anneal(self._kernel, evaluations, hot, cold, penalty, seed % 2**64))

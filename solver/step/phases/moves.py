@@ -1,0 +1,48 @@
+"""Local search of the whole schedule: single operations and runs moved along the critical path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from weft.solver.orders.local_search import LocalSearch
+from weft.solver.step.state import State
+
+__all__ = ["Moves"]
+
+
+@dataclass(frozen=True)
+class Moves:
+    """``at_most`` deterministic seconds, and no more than ``share`` of what is left; by default as long as there is
+    time. Rounds without success end it after ``idle`` of them."""
+
+    name: ClassVar[str] = "local search"
+    vital: ClassVar[bool] = False
+
+    at_most: float = float("inf")
+    share: float | None = None
+    idle: float = float("inf")
+
+    def due(self, state: State) -> bool:
+        """Where a shorter makespan is possible; it knows no other objective."""
+        return state.incumbent.goal.name == "makespan" and not state.done
+
+    def steps(self, state: State) -> Iterator[None]:
+        """One step for every round."""
+        incumbent = state.incumbent
+        time = state.budget.slice(self.at_most, share=self.share)
+        search, known = LocalSearch(state.instance, state.micro_batches, state.budget), None
+        while not state.done and search.idle < self.idle:
+            if incumbent.orders is not known:
+                known = incumbent.orders
+                if not search.begin(known):
+                    return
+            better = False
+            with state.budget.limited():
+                better = search.round(time)
+            if better and incumbent.offer(search.orders(), "weft"):
+                known = incumbent.orders
+            yield
+            if time.spent:
+                return
