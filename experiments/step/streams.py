@@ -33,10 +33,9 @@ def solved(grid: int, slots: int, seed: int, seconds: float) -> dict[str, Any]:
     for _ in search.steps():
         if search.done:  # what follows gains a steady state at most
             break
-    best = search.result()
+    best, took = search.result(), time.process_time() - began
     return {"grid": grid, "slots": slots, "seed": seed, "makespan": best.makespan, "bound": best.makespan_bound,
-            "known": baseline("stream", case, 1).makespan, "plain": plain_streamer(case),
-            "seconds": round(time.process_time() - began, 2)}
+            "known": baseline("stream", case, 1).makespan, "plain": plain_streamer(case), "seconds": round(took, 2)}
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

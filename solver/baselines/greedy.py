@@ -18,7 +18,6 @@ from functools import partial
 from itertools import islice
 from typing import TypeAlias
 
-from weft.solver.baselines import stream
 from weft.solver.baselines.lib import sequential
 from weft.solver.baselines.lib.amounts import Amounts
 from weft.solver.baselines.lib.base import Row
@@ -68,7 +67,7 @@ def _with_lanes(problem: Problem, micro_batches: int) -> Orders:
         made = None if rows is None else paced(instance, micro_batches, rows)
         if made is not None:
             return made
-    return stream.orders(problem, micro_batches)
+    return sequential.orders(problem, micro_batches)
 
 
 def _trial(problem: Problem, micro_batches: int) -> int:

@@ -4,8 +4,9 @@ NeuGraph (Ma et al., USENIX ATC 2019) streams what does not fit a GPU's memory t
 column: while one chunk is computed the next is loaded and the last result stored. This is that for any block graph on
 devices that share memory with their lanes. All operations get an order in which they fit one after the other: for each
 result, what it needs right before it. Then every operation starts as soon as it can, those first that come first in
-the order, and takes memory ahead of others only if these still fit (:mod:`weft.solver.relations.pool_pass`). Several
-orders are tried, and the shortest schedule is kept:
+the order, and takes memory ahead of others only if these still fit (:mod:`weft.solver.relations.pool_pass`). The same
+is done from the end of that schedule back, and forth again in the order that comes of it (Li and Willis, European
+Journal of Operational Research 56, 1992). Several orders are tried, and the shortest schedule is kept:
 
 * Of blocks (:mod:`weft.solver.baselines.lib.demand`). What a block needs comes in file order; or what keeps memory
   comes last, as it is then kept no longer than it must; or by Johnson's rule for two machines (Naval Research Logistics
@@ -14,13 +15,15 @@ orders are tried, and the shortest schedule is kept:
   other, or side by side. Or every block comes as late as it can.
 * Of micro-batches. One after the other, or the next when half of one is done, a quarter, and so on.
 * With less memory than there is, as what fits less fits more, and an operation with more room may be in the way of
-  another. The amounts tried are the same whatever there is: more makes nothing worse, from one of these to another.
+  another. The amounts tried are the same whatever there is: more makes nothing worse, from one of these to another, as
+  long as the settings are few enough to be tried all.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice, product
 
 from weft.solver.baselines.lib import sequential
@@ -38,9 +41,9 @@ __all__ = ["orders"]
 #: Settings are tried with no more micro-batches than make so many operations, but with some.
 _TRIAL_OPERATIONS, _FEW = 1000, 8
 #: As many settings are tried as make so many operations in all, which takes about two seconds.
-_TRIED_OPERATIONS = 100_000
-#: Amounts of memory tried: so many times what all amounts are multiples of, and as often the most that a block takes;
-#: of that also the doubles of the last two.
+_TRIED_OPERATIONS = 20_000
+#: Amounts of memory tried: so many times what all amounts are multiples of, and so many times the most that a block
+#: takes; of that also the doubles of the last two.
 _STEPS, _SLOTS = range(1, 17), (1, 2, 3, 4, 6)
 #: Shares of a micro-batch that are done when the next begins.
 _GAPS = (1.0, 0.5, 0.25, 0.125, 0.0625)
@@ -61,7 +64,7 @@ def orders(problem: Problem, micro_batches: int) -> Orders:
     for number, (places, gap, room) in enumerate(islice(_settings(instance, micro_batches), most)):
         start = _passed(instance, _merged(places, gap, trial), trial, room)
         if start is not None:
-            found.append((max(at + instance.durations[op[0]] for op, at in start.items()), number, places, gap, room))
+            found.append((_makespan(instance, start), number, places, gap, room))
     for _, _, places, gap, room in sorted(found, key=lambda entry: entry[:2]):
         made = _made(instance, _merged(places, gap, micro_batches), micro_batches, room)
         if made is not None:
@@ -85,7 +88,33 @@ def _merged(places: Sequence[float], gap: float, micro_batches: int) -> list[Op]
 
 
 def _passed(instance: TickProblem, order: Sequence[Op], micro_batches: int, room: int | None) -> dict[Op, int] | None:
-    return PoolPass(instance, micro_batches, _pools(instance, room), order).run()
+    """Starts by a pass in ``order``, or by one back from its end and forth again; None where the first gets stuck."""
+    pools = _pools(instance, room)
+    first = PoolPass(instance, micro_batches, pools, order).run()
+    if first is None:
+        return None
+    last = micro_batches - 1
+    back = PoolPass(_mirrored(instance), micro_batches, [
+        replace(pool, take={i: pool.given(i) for i in pool.take}, change={i: -c for i, c in pool.change.items()})
+        for pool in pools], [(i, last - m) for i, m in reversed(_by_start(first))]).run()
+    if back is None:
+        return first
+    left = {(i, last - m): -at - instance.durations[i] for (i, m), at in back.items()}
+    again = PoolPass(instance, micro_batches, pools, _by_start(left)).run()
+    return first if again is None else min(first, again, key=lambda start: _makespan(instance, start))
+
+
+def _mirrored(instance: TickProblem) -> TickProblem:
+    """Time runs backwards: what waits is waited for."""
+    return replace(instance, arcs=tuple(replace(arc, source=arc.target, target=arc.source) for arc in instance.arcs))
+
+
+def _by_start(start: Mapping[Op, int]) -> list[Op]:
+    return sorted(start, key=lambda op: (start[op], op))
+
+
+def _makespan(instance: TickProblem, start: Mapping[Op, int]) -> int:
+    return max(at + instance.durations[op[0]] for op, at in start.items())
 
 
 def _made(instance: TickProblem, order: Sequence[Op], micro_batches: int, room: int | None = None
@@ -94,7 +123,7 @@ def _made(instance: TickProblem, order: Sequence[Op], micro_batches: int, room: 
     if start is None:
         return None
     rows: list[list[Op]] = [[] for _ in instance.capacity]
-    for op in sorted(start, key=lambda op: (start[op], op)):
+    for op in _by_start(start):
         for device in instance.problem.blocks[op[0]].devices:
             rows[device].append(op)
     return kept(instance, micro_batches, rows, start)

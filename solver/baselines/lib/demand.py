@@ -3,7 +3,7 @@ or as late as it can."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import networkx as nx
 
@@ -14,25 +14,28 @@ __all__ = ["block_places", "demanded"]
 
 def block_places(instance: TickProblem) -> list[tuple[float, ...]]:
     """Where each block begins in a micro-batch of length 1, in different ways that keep to what it waits for: blocks
-    one after the other in the order of the file, and as :func:`demanded` by all keys; each also with the parts side by
-    side that have nothing to do with each other; and all blocks as late as the longest way to the end allows."""
-    found = [instance.problem.topological_order, *(demanded(instance, key) for key in _keys(instance))]
+    one after the other in the order of the file, and as :func:`demanded` by all keys, for the last blocks and for all;
+    each also with the parts side by side that have nothing to do with each other; and all blocks as late as the longest
+    way to the end allows."""
+    waited_for = {arc.source for arc in instance.arcs if not arc.distance}
+    last = [i for i in instance.blocks if i not in waited_for]
+    found = [instance.problem.topological_order, *(
+        tuple(demanded(instance, key, roots)) for key in _keys(instance) for roots in (last, instance.blocks))]
     part = _parts(instance)
-    return list(dict.fromkeys([*(places for order in found for places in (
+    return list(dict.fromkeys([*(places for order in dict.fromkeys(found) for places in (
         _begins(instance, order, [0] * len(order)), _begins(instance, order, part))), _latest(instance)]))
 
 
-def demanded(instance: TickProblem, key: Sequence[tuple[float, ...]]) -> list[int]:
-    """All blocks: those that none waits for by ``key``, each right behind what it waits for, again by ``key``."""
-    after: list[list[int]] = [[] for _ in instance.blocks]
-    waited_for = set()
+def demanded(instance: TickProblem, key: Sequence[tuple[float, ...]], roots: Iterable[int]) -> list[int]:
+    """``roots`` by ``key`` and, right before each, what it waits for and is not there yet, again by ``key``."""
+    wanted = set(roots)
+    after: list[list[int]] = [[-1] if i in wanted else [] for i in instance.blocks]
     for arc in instance.arcs:
         if not arc.distance:
             after[arc.source].append(arc.target)
-            waited_for.add(arc.source)
     needs: nx.DiGraph[int] = nx.DiGraph()
     for i in sorted(instance.blocks, key=lambda i: (key[i], i)):
-        needs.add_edges_from((j, i) for j in (after[i] if i in waited_for else [-1]))
+        needs.add_edges_from((j, i) for j in after[i])
     return [i for i in nx.dfs_postorder_nodes(needs, -1) if i >= 0]
 
 
