@@ -180,6 +180,8 @@ EXPERIMENTS = {entry.name: entry for entry in (
                slow=True),
     Experiment("small_problems", "step.small_problems", (*_SEARCH, "experiments/step/small_problems.py"), 1,
                ("--count", "12")),
+    Experiment("streams", "step.streams", (*_SEARCH, "tests/oracles/streams.py"), 5,
+               ("--grids", "3", "--slots", "2", "4", "--seconds", "0.5")),
     Experiment("sweep_gpt/sweep", "weft.sweep_gpt", _PLANS, 5,
                ("--gib", "24", "--micro-batches", "8", "--effort", "0.02", "--workers", "1"), rare=True),
     Experiment("tessel_evaluation", "weft.tessel_evaluation", _PLANS, 20,

@@ -126,6 +126,15 @@ def small_problems(d: Any) -> Fields:
     return {"problems": whole["problems"], "most": most([whole["cpu_seconds"]["largest"]], 2)}
 
 
+def streams(d: Any) -> Fields:
+    whole = d["summary"]
+    require(not whole["over_plain"], "no stream is longer than a plain streamer makes it")
+    require(not whole["worse_with_more_memory"], "more memory makes no stream longer")
+    return {"problems": whole["problems"], "seconds": d["seconds"], "proven": whole["proven"],
+            "mean": whole["makespan"]["mean"], "largest": most([whole["makespan"]["largest"]], 2),
+            "known": whole["known"]["mean"], "plain": whole["plain"]["mean"]}
+
+
 def bounds(d: Any) -> Fields:
     whole = d["summary"]["all"]
     return {"problems": whole["problems"], **{way: 100 * whole[way]["mean"] for way in ("basic", "static", "windows")}}

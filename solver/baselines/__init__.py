@@ -1,10 +1,10 @@
-"""Published schedules, and a greedy one for any block graph, as per-device orders with times from
+"""Published schedules, and greedy ones for any block graph, as per-device orders with times from
 :mod:`weft.solver.timing`.
 
 ``BASELINES`` lists them by name; :func:`baseline` makes the schedule of one. A published schedule is what it is, and
 whether it fits is for the judge to say. Only the searches among them (``zb-auto``, ``zb-v-auto``, ``v-block``,
-``greedy``) look at the devices' capacities, and some whose authors leave sizes open (of groups, of what is in flight)
-take what fits, where anything does.
+``stream``, ``greedy``) look at the devices' capacities, and some whose authors leave sizes open (of groups, of what is
+in flight) take what fits, where anything does.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from weft.solver.baselines import (
     one_f_one_b,
     recycled,
     seq1f1b,
+    stream,
     v_blocks,
     zb_auto,
     zb_h2,
@@ -77,6 +78,7 @@ BASELINES: dict[str, Baseline] = {entry.name: entry for entry in (
     Baseline("1f1b+", "1F1B+", "Lin et al., HPCA 2024",
              "a training pipeline, one stage a device, with blocks on several devices along it", spread_1f1b.orders),
     Baseline("greedy", "greedy", "list scheduling under memory, after Graham 1969", "anything", greedy.orders),
+    Baseline("stream", "streaming", "after Ma et al., USENIX ATC 2019", "devices with lanes", stream.orders),
 )}
 
 

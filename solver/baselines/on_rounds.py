@@ -8,7 +8,7 @@ the class that takes most (what fits so, fits), or of a class in the middle. Of 
 Where there are several jobs, each is ordered alone, and the jobs' orders are merged by how much of its own time each
 operation has behind it; no operation comes before what it waits for, as it does not in its own job.
 
-DynaPipe and list scheduling see the micro-batches themselves, and are made for them.
+DynaPipe, streams and list scheduling see the micro-batches themselves, and are made for them.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def _best(schedules: Iterable[Schedule]) -> Schedule:
 
 
 def _makers(name: str, rounds: Rounds) -> Iterator[Callable[[], Orders | None]]:
-    """The ways to make it; the first is the baseline itself where micro-batches are alike."""
-    if _is_plain(rounds):
+    """The ways to make it; the first is the baseline itself where micro-batches are alike, or it is made for any."""
+    if _is_plain(rounds) or name == "stream":
         yield partial(BASELINES[name].orders, rounds.problem, rounds.run.rounds)
         return
     if name == "dynapipe" and len(rounds.run.classes) == 1:

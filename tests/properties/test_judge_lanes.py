@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.support.examples import examples
 from tests.support.strategies import laned, schedules
+from weft.solver.baselines import NotApplicable, baseline
 from weft.solver.io.schedule_files import schedule_from_json, schedule_to_json
 from weft.solver.judge import validate as judge
 from weft.solver.judge.case import tolerance_of
@@ -134,3 +135,17 @@ def test_what_a_file_states_of_lanes_is_true(data: Any, schedule: Schedule) -> N
     verdict = judge_claims(value, schedule_from_json(value))
     assert not verdict.false
     assert "peak_memory" in verdict.verified
+
+
+@suite(60)
+@given(st.data(), schedules())
+def test_streams_keep_what_lanes_share(data: Any, schedule: Schedule) -> None:
+    """On problems of which some schedule fits. None may be found where that is not of one micro-batch at a time."""
+    problem = data.draw(laned(schedule)).problem
+    assume(problem.has_lanes)
+    try:
+        made = baseline("stream", problem, schedule.micro_batches)
+    except NotApplicable as error:
+        assert "one micro-batch at a time" in str(error)
+        return
+    assert violations(made) == []

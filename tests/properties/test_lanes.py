@@ -127,11 +127,12 @@ def test_a_problem_with_one_lane_a_pool_is_the_plain_problem(number: int) -> Non
     assert laned.peak_memory[:len(plain.peak_memory)] == plain.peak_memory
 
 
+@pytest.mark.parametrize("name", ["greedy", "stream"])
 @pytest.mark.parametrize("number", range(0, 60, 3))
-def test_greedy_keeps_what_lanes_share(number: int) -> None:
+def test_known_schedules_keep_what_lanes_share(number: int, name: str) -> None:
     problem = drawn_with_lanes(number)
     try:
-        made = baseline("greedy", problem, 4)
+        made = baseline(name, problem, 4)
     except NotApplicable:
         return
     assert violations(made) == []

@@ -13,7 +13,7 @@ from weft.solver.pools import one_after_another
 from weft.solver.problem import Number, Problem
 from weft.solver.timing import Orders
 
-__all__ = ["block_order", "in_sequence", "orders"]
+__all__ = ["block_order", "in_sequence", "orders", "without_lanes"]
 
 #: How many sets of finished blocks the search for a block order looks at before it settles for the best it met.
 SEARCH_LIMIT = 10_000
@@ -25,18 +25,18 @@ def orders(problem: Problem, micro_batches: int) -> Orders:
     The blocks run in the same topological order each time, one that fits if there is one (:func:`block_order`).
     Raises :class:`~weft.solver.baselines.lib.base.NotApplicable`, naming device and amounts, if not even this fits.
     """
-    return _repeated(problem, block_order(_without_lanes(problem), micro_batches), micro_batches)
+    return _repeated(problem, block_order(without_lanes(problem), micro_batches), micro_batches)
 
 
 def in_sequence(problem: Problem, micro_batches: int) -> Orders | None:
     """The same found without search, in about n log n steps for n operations, or None where that meets a dead end."""
-    plain = _without_lanes(problem)
+    plain = without_lanes(problem)
     amounts = Amounts.of(plain)
     order = _straight_order(plain, amounts, _room_per_micro_batch(plain, amounts, micro_batches))
     return None if order is None else _repeated(problem, order, micro_batches)
 
 
-def _without_lanes(problem: Problem) -> Problem:
+def without_lanes(problem: Problem) -> Problem:
     """What there is to keep where nothing runs beside anything else: blocks on the owners of their lanes."""
     if not problem.has_lanes:
         return problem

@@ -12,7 +12,7 @@ from tests.support.wide_problems import wide_runs
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
 from weft.solver.baselines.on_rounds import baseline_on_rounds, best_on_rounds, known_on_rounds, stand_ins
 from weft.solver.judge.validate import validate, violations
-from weft.solver.problem import Problem
+from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.rounds import Rounds
@@ -75,6 +75,20 @@ def test_jobs_are_merged() -> None:
     assert {"gpipe", "1f1b", "greedy"} <= set(found)
     for schedule in found.values():
         validate(schedule)
+
+
+def test_streams_of_several_jobs_run_side_by_side() -> None:
+    """One is bound by its loads, the other by what it computes: beside each other they take less than in turn."""
+    def job(name: str, load: int, compute: int) -> tuple[WideBlock, ...]:
+        stream = Problem(name, (Device("gpu", 3), Device("loads", lane_of="gpu")), (
+            Block("L" + name, BlockKind.OTHER, (1,), load, (1,)),
+            Block("C" + name, BlockKind.OTHER, (0,), compute, (-1,), after=(Dependency("L" + name),))))
+        return as_wide(stream, name, "")
+
+    wide = WideProblem("two", (Device("gpu", 3), Device("loads", lane_of="gpu")), (*job("a", 9, 2), *job("b", 2, 9)))
+    schedule = known_on_rounds(Rounds(wide, Run.of(wide, {"a": 6, "b": 6})))["stream"]
+    validate(schedule)
+    assert schedule.makespan <= 6 * 11 + 9
 
 
 def test_what_no_known_schedule_is_for_says_so() -> None:

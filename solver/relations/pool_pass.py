@@ -1,0 +1,167 @@
+"""One pass through time that keeps the memory of pools: every operation starts as soon as it can, in an order of
+preference.
+
+*Safe.* Say all operations fit the pools if they run one after the other in the order. An operation that overtakes
+others of it may then take memory only if these still fit, one after the other, once it and all that has started have
+ended. So that stays true of what is left, and the pass never gets stuck: where nothing runs, the first operation left
+has all that it waits for, its engines, and its memory. In particular, loads never fill a memory which computations in
+turn need.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import insort
+from collections.abc import Iterable, Sequence
+
+from weft.solver.control.clock import checkpoint
+from weft.solver.pools import MixedPool, Op
+from weft.solver.ticks import Arc, TickProblem
+from weft.solver.timing import Orders
+
+__all__ = ["PoolPass"]
+
+#: So many operations that have all they wait for are looked at on an idle engine, the first in the order: others hardly
+#: ever fit where none of these does.
+_LOOKED_AT = 16
+
+
+class PoolPass:
+    """All operations of ``micro_batches`` on engines that run them in the order of ``rows``, or without these in any;
+    of what may start at one time, the first in ``order`` starts first. The memory of ``pools`` is kept; with ``safe``
+    as said above, where ``order`` is one in which all fit one after the other. Inside, an operation is its place in
+    ``order``."""
+
+    def __init__(self, instance: TickProblem, micro_batches: int, pools: Sequence[MixedPool], order: Sequence[Op],
+                 rows: Orders | None = None, *, safe: bool = True) -> None:
+        self.instance, self.micro_batches = instance, micro_batches
+        self.pools, self.order, self.safe = pools, order, safe
+        self.place = {op: k for k, op in enumerate(order)}
+        self.start: dict[Op, int] = {}
+        self._rows = None if rows is None else [[self.place[op] for op in row] for row in rows]
+        self._turn = [0] * len(instance.capacity)  # how many of each row have started
+        self._free = [0] * len(instance.capacity)
+        self._link_free = [0] * len(instance.problem.links)
+        self._arcs_from: list[list[Arc]] = [[] for _ in instance.blocks]
+        self._missing = [0] * len(order)
+        self._arrival = [0] * len(order)
+        for arc in instance.arcs:
+            self._arcs_from[arc.source].append(arc)
+            for m in range(arc.distance, micro_batches):
+                self._missing[self.place[arc.target, m]] += 1
+        if rows is None:  # a block's micro-batches have their turns
+            for k, (_, m) in enumerate(order):
+                self._missing[k] += m > 0
+        self._ready: list[list[int]] = [[] for _ in instance.capacity]  # what has all it waits for, on each engine
+        for k in range(len(order)):
+            self._open(k)
+        self._levels = [0] * len(pools)
+        self._settled = [0] * len(pools)  # once all that has started has ended
+        self._sharers = [[k for k, (block, _) in enumerate(order) if block in pool.take] for pool in pools]
+        self._first = [0] * len(pools)  # the first of these that has not started
+        self._times = [0]
+        self._gives: list[tuple[int, int, int]] = []  # when, pool, amount
+
+    def run(self) -> dict[Op, int] | None:
+        """When each operation starts, in ticks, or None where nothing can start any more."""
+        while self._times:
+            checkpoint()
+            now = heapq.heappop(self._times)
+            while self._times and self._times[0] == now:
+                heapq.heappop(self._times)
+            while self._gives and self._gives[0][0] <= now:
+                _, pool, amount = heapq.heappop(self._gives)
+                self._levels[pool] -= amount
+            self._start_what_can(now)
+        return self.start if len(self.start) == len(self.order) else None
+
+    def _open(self, k: int) -> None:
+        if not self._missing[k] and self._rows is None:
+            for d in self._devices(k):
+                insort(self._ready[d], k)
+
+    def _devices(self, k: int) -> tuple[int, ...]:
+        return self.instance.problem.blocks[self.order[k][0]].devices
+
+    def _candidates(self, now: int) -> Iterable[int]:
+        """What may be next on engines that are idle, the most preferred first."""
+        idle = [d for d, free in enumerate(self._free) if free <= now]
+        if self._rows is None:
+            return sorted({k for d in idle for k in self._ready[d][:_LOOKED_AT]})
+        heads = {self._rows[d][self._turn[d]] for d in idle if self._turn[d] < len(self._rows[d])}
+        return sorted(k for k in heads if not self._missing[k] and all(
+            self._turn[d] < len(self._rows[d]) and self._rows[d][self._turn[d]] == k for d in self._devices(k)))
+
+    def _start_what_can(self, now: int) -> None:
+        kept: set[int] = set()  # engines kept free for an operation on several of which some are busy
+        for k in self._candidates(now):
+            devices = self._devices(k)
+            idle = all(self._free[d] <= now for d in devices)
+            if self._arrival[k] > now or not kept.isdisjoint(devices) or not (idle or len(devices) > 1):
+                continue
+            if self._fits(k):
+                if idle:
+                    self._run(k, now)
+                else:
+                    kept.update(devices)
+
+    def _fits(self, k: int) -> bool:
+        block = self.order[k][0]
+        for number, pool in enumerate(self.pools):
+            take = pool.take.get(block, 0)
+            if take and self._levels[number] + take > pool.capacity:
+                return False
+            if self.safe and pool.change.get(block, 0) > 0 and not self._leaves_room(number, k, pool.change[block]):
+                return False
+        return True
+
+    def _leaves_room(self, number: int, k: int, more: int) -> bool:
+        """Whether all that ``k`` overtakes in the pool fits with ``more`` held."""
+        pool, sharers = self.pools[number], self._sharers[number]
+        level = self._settled[number] + more
+        for place in range(self._first[number], len(sharers)):
+            other = sharers[place]
+            if other >= k:
+                break
+            block = self.order[other][0]
+            if self.order[other] in self.start:
+                continue
+            if pool.take[block] and level + pool.take[block] > pool.capacity:
+                return False
+            level += pool.change[block]
+        return True
+
+    def _run(self, k: int, now: int) -> None:
+        block, m = self.order[k]
+        end = now + self.instance.durations[block]
+        self.start[block, m] = now
+        heapq.heappush(self._times, end)
+        for d in self._devices(k):
+            self._turn[d] += 1
+            self._free[d] = end
+            if self._rows is None:
+                self._ready[d].remove(k)
+        if self._rows is None and m + 1 < self.micro_batches:
+            self._arrive(self.place[block, m + 1], now)
+        for number, pool in enumerate(self.pools):
+            if block in pool.take:
+                self._levels[number] += pool.take[block]
+                self._settled[number] += pool.change[block]
+                heapq.heappush(self._gives, (end, number, pool.given(block)))
+                sharers, first = self._sharers[number], self._first[number]
+                while first < len(sharers) and self.order[sharers[first]] in self.start:
+                    first += 1
+                self._first[number] = first
+        for arc in self._arcs_from[block]:
+            if m + arc.distance >= self.micro_batches:
+                continue
+            begin = end if arc.link is None else max(end, self._link_free[arc.link])
+            if arc.link is not None:
+                self._link_free[arc.link] = begin + arc.lag
+            self._arrive(self.place[arc.target, m + arc.distance], begin + arc.lag)
+            heapq.heappush(self._times, begin + arc.lag)
+
+    def _arrive(self, k: int, at: int) -> None:
+        self._missing[k] -= 1
+        self._arrival[k] = max(self._arrival[k], at)
+        self._open(k)

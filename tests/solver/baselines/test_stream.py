@@ -1,0 +1,90 @@
+"""Streams over lanes: never above a plain streamer, and more memory makes none longer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from tests.oracles.streams import drawn_stream, plain_streamer
+from tests.support.builders import chain, pipeline
+from tests.support.lane_problems import laned_pipeline
+from weft.solver.baselines import NotApplicable, baseline
+from weft.solver.judge.validate import validate
+from weft.solver.problem import Problem
+
+SLOTS = range(2, 9)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("grid", [2, 3, 5, 7])
+def test_streams_are_no_longer_than_a_plain_streamers_or_than_with_less_memory(grid: int, seed: int) -> None:
+    found = []
+    for slots in SLOTS:
+        problem = drawn_stream(grid, slots, seed)
+        schedule = baseline("stream", problem, 1)
+        validate(schedule)
+        assert schedule.peak_memory[0] <= slots
+        assert schedule.makespan <= plain_streamer(problem)
+        found.append(schedule.makespan)
+    assert all(more <= less for less, more in pairwise(found))
+
+
+@pytest.mark.parametrize(("slots", "makespan", "plain"), [(2, 278, 430), (4, 241, 254), (8, 236, 248)])
+def test_makespans_of_a_grid_of_six(slots: int, makespan: float, plain: float) -> None:
+    problem = drawn_stream(6, slots, 0)
+    assert (baseline("stream", problem, 1).makespan, plain_streamer(problem)) == (makespan, plain)
+
+
+def test_the_order_of_the_file_does_not_matter() -> None:
+    problem = drawn_stream(5, 3, 0)
+    by_kind = replace(problem, blocks=tuple(sorted(problem.blocks, key=lambda block: "LCS".index(block.name[0]))))
+    schedule = baseline("stream", by_kind, 1)
+    validate(schedule)
+    assert schedule.makespan <= plain_streamer(problem)
+
+
+@pytest.mark.parametrize("memory", [2, 3, 4])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_pipelines_with_copies_run_without_waits_for_memory(ranks: int, memory: int) -> None:
+    """Several micro-batches on several GPUs: the first copy and all copies of rank 0 are the bound."""
+    problem = laned_pipeline(ranks, memory, copy=30)
+    schedule = baseline("stream", problem, 40)
+    validate(schedule)
+    assert schedule.makespan == {2: 2536, 4: 2688}[ranks]  # 40 x 60 of work, and the way there and back
+
+
+def several_gpus(problem: Problem, gpus: int) -> Problem:
+    """``gpus`` copies of it side by side."""
+    count = len(problem.devices)
+    return replace(problem, devices=tuple(
+        replace(device, name=f"{device.name} {g}", lane_of=device.lane_of and f"{device.lane_of} {g}")
+        for g in range(gpus) for device in problem.devices), blocks=tuple(
+        replace(block, name=f"{block.name} {g}", devices=tuple(d + g * count for d in block.devices),
+                after=tuple(replace(item, block=f"{item.block} {g}") for item in block.after))
+        for g in range(gpus) for block in problem.blocks))
+
+
+def test_streams_on_several_gpus_are_as_long_as_on_one() -> None:
+    problem = drawn_stream(3, 3, 1)
+    schedule = baseline("stream", several_gpus(problem, 3), 1)
+    validate(schedule)
+    assert schedule.makespan == baseline("stream", problem, 1).makespan
+
+
+def test_several_micro_batches_overlap() -> None:
+    problem = drawn_stream(3, 4, 0)
+    one, six = (baseline("stream", problem, count) for count in (1, 6))
+    validate(six)
+    assert six.makespan < 6 * one.makespan
+
+
+def test_less_than_a_slot_fits_nothing() -> None:
+    with pytest.raises(NotApplicable, match="even one micro-batch at a time does not fit"):
+        baseline("stream", drawn_stream(3, 0, 0), 1)
+
+
+def test_it_needs_lanes() -> None:
+    with pytest.raises(NotApplicable, match="it needs devices with lanes"):
+        baseline("stream", pipeline(chain(2)), 4)
