@@ -13,7 +13,7 @@ from typing import TypedDict, Unpack
 
 from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.budget import Budget
-from weft.solver.feasibility.infeasible import Infeasible, NoneFound
+from weft.solver.feasibility.refusal import Infeasible, NoneFound
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
 from weft.solver.step.phases import PHASES, kept

@@ -13,12 +13,10 @@ from weft.app.lib.notices import forewarn
 from weft.app.lib.options import SearchOptions
 from weft.app.lib.verdicts import Searched, choice
 from weft.app.lib.wide import WideCase
-from weft.solver.baselines.on_rounds import best_on_rounds
 from weft.solver.bounds.load import load_bound, work_alone
 from weft.solver.control.history import History
 from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.budget import Budget
-from weft.solver.judge.choice_rules import violations_of_choice
 from weft.solver.judge.validate import InvalidSchedule, violations
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Infeasible, NoneFound, Progress, Search
@@ -111,6 +109,8 @@ def _solve_wide(case: WideCase, options: SearchOptions, on_progress: Callable[[P
 
 def _judged(found: Schedule, case: WideCase) -> Schedule:
     """``found``, which keeps every rule and is one of the case's problem, with the options taken as its placement."""
+    from weft.solver.judge.choice_rules import violations_of_choice
+
     faults = [*violations(found), *violations_of_choice(found, case.problem)]
     if faults:
         raise InvalidSchedule(faults)
@@ -219,6 +219,8 @@ class _Tournament:
         start = entry.placement.start if entry.proposal is None else entry.proposal.start
         try:
             if entry.placement.rounds is not None:
+                from weft.solver.baselines.on_rounds import best_on_rounds
+
                 start = best_on_rounds(entry.placement.rounds)
             entry.search = Search(entry.placement.problem, self._count(entry.placement), self.budget, self._report,
                                   start, objective=self.objective)
