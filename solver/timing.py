@@ -17,7 +17,7 @@ from typing import TypeAlias
 from weft.solver.control.clock import checked, checkpoint
 from weft.solver.pools import PooledOrders
 from weft.solver.problem import Problem
-from weft.solver.schedule import Operation
+from weft.solver.schedule import Operation, operations_at
 
 __all__ = ["Begins", "DeadlockError", "Orders", "time_orders"]
 
@@ -110,10 +110,7 @@ def time_orders(problem: Problem, micro_batches: int, orders: Orders,
         stuck = next(i for i in range(total) if waits[i])
         raise DeadlockError(f"block {blocks[stuck // n].name!r} of micro-batch {stuck % n} can never start: "
                             "the device orders wait for each other in a circle")
-    begun = [start[i] for i in ready]
-    numbers = [i // n for i in ready]
-    return tuple(map(Operation, numbers, [i % n for i in ready], begun,
-                     [at + durations[block] for at, block in zip(begun, numbers, strict=True)]))
+    return operations_at(start, durations)
 
 
 def _require_complete(problem: Problem, micro_batches: int, orders: Orders) -> None:

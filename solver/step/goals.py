@@ -10,6 +10,7 @@ To add one: a class like these, a line in :data:`GOALS`, a bound in :class:`~wef
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from weft.solver.judge.spans import span_of
@@ -47,7 +48,7 @@ class Goal:
     def value(self, problem: Problem, micro_batches: int, operations: Sequence[Operation],
               period: float | None) -> float:
         """What they come to, in the problem's time unit; ``period`` is that of their steady state, if any."""
-        return max((operation.end for operation in operations), default=0.0)
+        return max(map(itemgetter(3), operations), default=0.0)
 
     def stated(self, value: float, bound: float) -> dict[str, Any]:
         """What the ``solver`` entry of a schedule says of its value, and of the bound on it."""

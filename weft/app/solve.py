@@ -14,6 +14,7 @@ from weft.app.lib.options import SearchOptions
 from weft.app.lib.verdicts import Searched, choice
 from weft.app.lib.wide import WideCase
 from weft.solver.bounds.load import load_bound, work_alone
+from weft.solver.control.garbage import seldom_collected
 from weft.solver.control.history import History
 from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.budget import Budget
@@ -38,6 +39,7 @@ _FEW = 40_000
 _LOWEST = 0.5
 
 
+@seldom_collected()
 def solve_source(
     source: Source,
     micro_batches: MicroBatches | None,
