@@ -65,8 +65,9 @@ def operations_at(starts: Sequence[float], durations: Sequence[Number]) -> tuple
     start = np.array(starts, dtype=float)
     end = start + np.repeat(np.array(durations, dtype=float), n)
     order = np.lexsort((end, start))  # the last is what counts first; of equals, the order of blocks
-    columns = (order // n, order % n, start[order], end[order])
-    return _InOrder(map(_OPERATION, zip(*(column.tolist() for column in columns), strict=True)))
+    numbers = np.array(range(max(len(durations), n)), dtype=object)  # one object for each, however often it is there
+    columns = (numbers[order // n], numbers[order % n], start[order].tolist(), end[order].tolist())
+    return _InOrder(map(_OPERATION, zip(*columns, strict=True)))
 
 
 def _in_order(operations: Sequence[Operation]) -> _InOrder:

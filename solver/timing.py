@@ -86,14 +86,19 @@ def time_orders(problem: Problem, micro_batches: int, orders: Orders,
             checkpoint()
         block = i // n
         end = start[i] + durations[block]
-        following = follower[i]
-        if following >= 0 or i in others:
-            for j in (*((following,) if following >= 0 else ()), *others[i]) if i in others else (following,):
-                if end > start[j]:
-                    start[j] = end
-                waits[j] -= 1
-                if not waits[j]:
-                    ready.append(j)
+        j = follower[i]
+        if j >= 0:
+            if end > start[j]:
+                start[j] = end
+            waits[j] -= 1
+            if not waits[j]:
+                ready.append(j)
+        for j in others.get(i, ()) if others else ():
+            if end > start[j]:
+                start[j] = end
+            waits[j] -= 1
+            if not waits[j]:
+                ready.append(j)
         for further, lag, link, distance in consumers[block]:
             if distance and i % n + distance >= n:
                 continue

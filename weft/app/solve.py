@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from weft.app.lib.case import Case, Placement, case_of
+from weft.app.lib.case import Case, Placement
 from weft.app.lib.coverage import cut_of_details
 from weft.app.lib.notices import forewarn
 from weft.app.lib.options import SearchOptions
 from weft.app.lib.verdicts import Searched, choice
 from weft.app.lib.wide import WideCase
 from weft.solver.bounds.load import load_bound, work_alone
-from weft.solver.control.garbage import seldom_collected
 from weft.solver.control.history import History
 from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.budget import Budget
@@ -25,9 +24,8 @@ from weft.text.options import assignment_title
 
 if TYPE_CHECKING:
     from weft.app.cuts.search import CutSearch, Proposal
-    from weft.app.lib.sources import MicroBatches, Source
 
-__all__ = ["for_objective", "solve_case", "solve_source"]
+__all__ = ["for_objective", "solve_case"]
 
 #: Seconds of a placement's first slice of time; each later one is twice as long.
 _FIRST_SLICE = 1.0
@@ -37,19 +35,6 @@ _ACTIVE = 3
 _FEW = 40_000
 #: What each round spends on the cuts with the least bounds, as a share of a slice.
 _LOWEST = 0.5
-
-
-@seldom_collected()
-def solve_source(
-    source: Source,
-    micro_batches: MicroBatches | None,
-    options: SearchOptions,
-    on_progress: Callable[[Progress], None] = lambda _: None,
-) -> Schedule:
-    """See :func:`weft.solve`."""
-    with options.preparing():
-        case = case_of(source, micro_batches, options)
-    return case.with_reserve(solve_case(case, options, on_progress))
 
 
 def for_objective(case: Case, objective: str) -> Case:
