@@ -8,11 +8,15 @@ import pytest
 
 import weft
 from tests.support.builders import TINY_SPEC
+from weft.app.lib.case import Case
 from weft.app.lib.options import SearchOptions
 from weft.app.opening import openings, solve_source
 from weft.models.candidates import build
 from weft.models.spec.spec import Spec, SpecError, parse_spec
+from weft.solver.baselines import baseline
+from weft.solver.control.clock import OutOfTime
 from weft.solver.judge.validate import validate
+from weft.solver.schedule import Schedule
 from weft.solver.step.search import NoneFound, Progress
 
 TINY = parse_spec(TINY_SPEC)
@@ -53,6 +57,20 @@ def test_candidates_are_made_when_they_are_asked_for(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(build, "candidate_of", counted)
     next(openings(TINY, None, SearchOptions()))
     assert len(made) == 1
+
+
+def test_1f1b_is_heard_of_on_all_placements_before_they_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where no placement is soon made; and a search that has no time for it goes on without."""
+    def of_first(case: Case, *_: Any) -> Schedule:
+        return baseline("gpipe", case.placements[0].problem, case.micro_batches)
+
+    heard: list[Progress] = []
+    monkeypatch.setattr("weft.app.opening.solve_case", of_first)
+    monkeypatch.setattr("weft.app.opening.openings", lambda *_: iter(()))
+    found = solve_source(TINY, None, SearchOptions(), heard.append)
+    assert heard and found.makespan <= heard[-1].best.makespan and heard[-1].best.solver["name"] == "1f1b"
+    monkeypatch.setattr("weft.app.opening.time_orders", raising(OutOfTime()))
+    assert solve_source(TINY, None, SearchOptions()).solver["name"] == "gpipe"
 
 
 def test_no_progress_and_no_answer_is_worse() -> None:
