@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from heapq import heappop, heappush
 from typing import TypeAlias
 
-import networkx as nx
-
+from weft.solver.late import nx
 from weft.solver.model_facts import ModelFacts
 
 Number: TypeAlias = int | float
@@ -278,8 +278,23 @@ class Problem:
 
     @cached_property
     def topological_order(self) -> tuple[int, ...]:
-        """Block indices, each after the blocks of the same micro-batch it waits for; ties in file order."""
-        return tuple(nx.lexicographical_topological_sort(self._graph()))
+        """Block indices, each after the blocks of the same micro-batch it waits for; ties in file order. Blocks that
+        wait for each other in a cycle, and what follows them, are left out."""
+        open_waits = [0] * len(self.blocks)
+        followers: list[list[int]] = [[] for _ in self.blocks]
+        for i, j, dependency in self.dependencies():
+            if dependency.distance == 0:
+                open_waits[j] += 1
+                followers[i].append(j)
+        ready = [i for i, waits in enumerate(open_waits) if not waits]
+        order = []
+        while ready:
+            order.append(heappop(ready))
+            for j in followers[order[-1]]:
+                open_waits[j] -= 1
+                if not open_waits[j]:
+                    heappush(ready, j)
+        return tuple(order)
 
     def dependencies(self) -> Iterable[tuple[int, int, Dependency]]:
         """All ``(producer, consumer, dependency)`` by block index, in file order."""
@@ -301,16 +316,12 @@ class Problem:
                 raise ProblemError(f"{where}, which is a lane itself: name the device both are engines of, "
                                    f"{owners[device.lane_of].lane_of!r}")
 
-    def _graph(self) -> nx.DiGraph[int]:
+    def _refuse_cycles(self) -> None:
+        if len(self.topological_order) == len(self.blocks):
+            return
         graph: nx.DiGraph[int] = nx.DiGraph()
         graph.add_nodes_from(range(len(self.blocks)))
         graph.add_edges_from((i, j) for i, j, dependency in self.dependencies() if dependency.distance == 0)
-        return graph
-
-    def _refuse_cycles(self) -> None:
-        graph = self._graph()
-        if nx.is_directed_acyclic_graph(graph):
-            return
         cycle = [self.blocks[i].name for i, _ in nx.find_cycle(graph)]
         raise ProblemError("the blocks wait for each other in a cycle: " + " -> ".join([*cycle, cycle[0]])
                            + "; remove one of these `after` entries or give it a distance of 1")

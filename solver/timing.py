@@ -17,7 +17,7 @@ from typing import TypeAlias
 from weft.solver.control.clock import checked, checkpoint
 from weft.solver.pools import PooledOrders
 from weft.solver.problem import Problem
-from weft.solver.schedule import Operation
+from weft.solver.schedule import Operation, operations_at
 
 __all__ = ["Begins", "DeadlockError", "Orders", "time_orders"]
 
@@ -86,14 +86,19 @@ def time_orders(problem: Problem, micro_batches: int, orders: Orders,
             checkpoint()
         block = i // n
         end = start[i] + durations[block]
-        following = follower[i]
-        if following >= 0 or i in others:
-            for j in (*((following,) if following >= 0 else ()), *others[i]) if i in others else (following,):
-                if end > start[j]:
-                    start[j] = end
-                waits[j] -= 1
-                if not waits[j]:
-                    ready.append(j)
+        j = follower[i]
+        if j >= 0:
+            if end > start[j]:
+                start[j] = end
+            waits[j] -= 1
+            if not waits[j]:
+                ready.append(j)
+        for j in others.get(i, ()) if others else ():
+            if end > start[j]:
+                start[j] = end
+            waits[j] -= 1
+            if not waits[j]:
+                ready.append(j)
         for further, lag, link, distance in consumers[block]:
             if distance and i % n + distance >= n:
                 continue
@@ -110,10 +115,7 @@ def time_orders(problem: Problem, micro_batches: int, orders: Orders,
         stuck = next(i for i in range(total) if waits[i])
         raise DeadlockError(f"block {blocks[stuck // n].name!r} of micro-batch {stuck % n} can never start: "
                             "the device orders wait for each other in a circle")
-    begun = [start[i] for i in ready]
-    numbers = [i // n for i in ready]
-    return tuple(map(Operation, numbers, [i % n for i in ready], begun,
-                     [at + durations[block] for at, block in zip(begun, numbers, strict=True)]))
+    return operations_at(start, durations)
 
 
 def _require_complete(problem: Problem, micro_batches: int, orders: Orders) -> None:

@@ -17,16 +17,17 @@ TOP = ("solver", "models", "runtime", "weft")
 
 #: What a room may import, beside itself and what the rooms that it names may. A file that stands in no room is one.
 GROUND = {"control", "io", "model_facts", "names", "objectives", "offload", "pipeline", "pools", "problem", "spelling",
-          "public_names", "schedule", "ticks", "timing", "wide"}
+          "late", "public_names", "schedule", "ticks", "timing", "wide"}
 SOLVER: Mapping[str, set[str]] = {
     "control": set(),
     "public_names": set(),
+    "late": set(),
     "model_facts": set(),
     "spelling": set(),
     "objectives": set(),
-    "problem": {"model_facts"},
+    "problem": {"model_facts", "late"},
     "pools": {"problem"},
-    "wide": {"problem", "model_facts"},
+    "wide": {"problem", "model_facts", "late"},
     "schedule": {"problem", "pools", "model_facts", "objectives", "wide"},
     "names": {"schedule"},
     "judge": {"control", "problem", "schedule", "wide"},
@@ -35,9 +36,9 @@ SOLVER: Mapping[str, set[str]] = {
     "pipeline": {"problem"},
     "offload": {"problem"},
     "io": {"control", "problem", "schedule", "model_facts", "objectives", "spelling", "wide"},
-    "cpsat": {"control"},
+    "cpsat": {"control", "late"},
     "variants": {"control", "problem", "schedule", "timing"},
-    "relations": {"control", "problem", "pools", "schedule", "ticks", "timing"},
+    "relations": {"control", "late", "problem", "pools", "schedule", "ticks", "timing"},
     "feasibility": {"relations", "cpsat", *GROUND},
     "baselines": {"relations", "cpsat", "feasibility", "judge", *GROUND},
     "bounds": {"relations", "cpsat", *GROUND},
@@ -56,7 +57,7 @@ PARTS: Mapping[str, set[str]] = {
     "weft": {"runtime", "models", "solver"},
 }
 #: Imported when they are used, never when a file of the solver, or the command line, is imported.
-HEAVY = {"torch", "altair", "vl_convert"}
+HEAVY = {"torch", "altair", "vl_convert", "ortools", "networkx"}
 
 
 #: Every file by the name that it is imported by, and which file imports which.

@@ -3,7 +3,7 @@
     python -m experiments.period.ablation [--effort 2] [--only TEXT] [--output ablation.json]
 
 Each row is one instance of :mod:`experiments.period.scale`; a column is the search ``without`` one technique of
-:data:`weft.solver.period.search.OPTIONAL`. Shown are CPU seconds, without what a published start takes, as a multiple
+:data:`weft.solver.period.registry.OPTIONAL`. Shown are CPU seconds, without what a published start takes, as a multiple
 of the whole search's, and the gap that was left where the search did not end within ``--effort`` deterministic seconds
 of CP-SAT and 10 seconds. Without least distances, models know no more than dependencies either.
 """
@@ -23,7 +23,8 @@ from weft.solver.cpsat.budget import Budget
 from weft.solver.period.improvers.published_start import PublishedStart
 from weft.solver.period.improvers.starts import one_at_a_time, periodic_seed
 from weft.solver.period.periodic import Periodic
-from weft.solver.period.search import OPTIONAL, find_period
+from weft.solver.period.registry import OPTIONAL
+from weft.solver.period.search import find_period
 from weft.solver.ticks import TickProblem
 
 INSTANCES = [("V", 16, False, 1.5), ("M", 8, True, 1.5), ("NN", 8, True, 1.5), ("K", 8, True, 1.25),

@@ -32,7 +32,7 @@ from weft.solver.placement.memory.plan import MemoryPlan
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
 __all__ = ["Candidate", "CutDoesNotFit", "InFlight", "StageRow", "TooLate", "backward_modes", "bytes_per_parameter",
-           "candidate_of", "candidates", "layer_costs", "under_optimizer"]
+           "candidate_of", "candidates", "first_candidates", "layer_costs", "under_optimizer"]
 
 #: The share by which a stage of a model may differ from one of its family: biases or none, another norm. One layer of
 #: fifty more or less is twice that.
@@ -121,9 +121,7 @@ def candidates(spec: Spec) -> list[Candidate]:
     for shape in shapes:
         for backward in modes:
             try:
-                splits: list[tuple[InFlight, StageSplit]] = (
-                    list(_splits(spec, shape, backward, costs.layers, cluster)) if given is None else
-                    [("least", _given(spec, shape, backward, costs.layers, cluster, given))])
+                splits = list(_splits(spec, shape, backward, costs.layers, cluster, given))
             except (NoSplit, CutDoesNotFit) as error:
                 refusals.append(error)
                 continue
@@ -143,6 +141,18 @@ def candidates(spec: Spec) -> list[Candidate]:
     if not found:
         raise _closest(refusals)
     return found
+
+
+def first_candidates(spec: Spec) -> Iterator[Candidate]:
+    """Those of :func:`candidates` that are soonest there, each made when it is asked for: of the first shape, with a
+    split backward where that is known. Raises what :func:`candidates` raises."""
+    costs = gpu_costs(spec)
+    layers, cluster = costs.layers[0], model_cluster(spec.cluster)
+    given = cut_of(spec, [layer.name for layer in layers])
+    shape = (_shapes(spec, len(layers)) if given is None else cut_shapes(spec))[0]
+    backward = backward_modes(spec, layers)[-1]
+    for in_flight, split in _splits(spec, shape, backward, costs.layers, cluster, given):
+        yield replace(candidate_of(spec, split, backward, in_flight, layers, cluster), notes=costs.notes)
 
 
 def _simple_cuts(spec: Spec, shapes: Sequence[Shape], modes: Sequence[Backward], layers: Sequence[list[LayerCost]],
@@ -219,7 +229,10 @@ def backward_modes(spec: Spec, layers: list[LayerCost]) -> list[Backward]:
 
 
 def _splits(spec: Spec, shape: Shape, backward: Backward, layers: Sequence[list[LayerCost]],
-            cluster: ClusterModel) -> Iterator[tuple[InFlight, StageSplit]]:
+            cluster: ClusterModel, given: Sequence[int] | None) -> Iterator[tuple[InFlight, StageSplit]]:
+    if given is not None:
+        yield "least", _given(spec, shape, backward, layers, cluster, given)
+        return
     count = len(stage_device(shape, len(cluster.memory)))
     rule = MemoryRule(backward, bytes_per_parameter(spec), cluster.reserve)
     if shape == "wave":  # where nothing else is allowed: a cut to start from

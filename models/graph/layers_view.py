@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-import networkx as nx
-
 from weft.models.graph.operators import Operator, OperatorGraph, Parameter, Tensor, Work
+from weft.solver.late import nx
 
 __all__ = ["by_layer", "list_entry"]
 

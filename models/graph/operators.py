@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, TypeAlias
 
-import networkx as nx
+from weft.solver.late import nx
 
 __all__ = ["Layout", "Operator", "OperatorError", "OperatorGraph", "Parameter", "Split", "Tensor", "Work"]
 
@@ -188,9 +188,8 @@ class OperatorGraph:
                 if constant != self.constants[constant.name]:
                     raise OperatorError(f"operator {operator.name!r}: constant {constant.name!r} is of another size "
                                         "in an operator that shares it")
-        cycle = _cycle(self.graph)
-        if cycle:
-            raise OperatorError(f"{self.name}: the operators wait for each other in a cycle: {' -> '.join(cycle)}")
+        if not self._reads_what_is_made_before():
+            self._refuse_cycles()
 
     # -- look-ups --------------------------------------------------------------------------------------------------
 
@@ -304,6 +303,23 @@ class OperatorGraph:
     def _internal(self) -> frozenset[str]:
         return frozenset(tensor.name for operator in self.operators for tensor in operator.internal)
 
+    def _reads_what_is_made_before(self) -> bool:
+        """Whether every operator reads only what those before it make: then there is no cycle."""
+        made = {tensor.name for tensor in self.inputs}
+        for operator in self.operators:
+            if not made.issuperset(operator.inputs):
+                return False
+            made.update(tensor.name for tensor in operator.outputs)
+        return True
+
+    def _refuse_cycles(self) -> None:
+        try:
+            edges = nx.find_cycle(self.graph)
+        except nx.NetworkXNoCycle:
+            return
+        cycle = [*(edge[0] for edge in edges), edges[0][0]]
+        raise OperatorError(f"{self.name}: the operators wait for each other in a cycle: {' -> '.join(cycle)}")
+
     def _some(self, names: Iterable[str] | None) -> Iterable[Operator]:
         return self.operators if names is None else [self.by_name[name] for name in names]
 
@@ -317,11 +333,3 @@ def _require_unique(what: str, names: Iterable[str]) -> None:
         if name in seen:
             raise OperatorError(f"the {what} name {name!r} is used twice")
         seen.add(name)
-
-
-def _cycle(graph: nx.DiGraph[str]) -> list[str]:
-    try:
-        edges = nx.find_cycle(graph)
-    except nx.NetworkXNoCycle:
-        return []
-    return [*(edge[0] for edge in edges), edges[0][0]]

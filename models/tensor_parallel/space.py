@@ -8,8 +8,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-import networkx as nx
-
 from weft.models.candidates.build import bytes_per_parameter, under_optimizer
 from weft.models.candidates.family_costs import FamilyCosts, device_of
 from weft.models.candidates.stages import Backward
@@ -27,6 +25,7 @@ from weft.models.tensor_parallel.layouts import Timer
 from weft.models.tensor_parallel.part_times import PartTimes, has_gradient
 from weft.models.tensor_parallel.shard import Sharded, shard
 from weft.models.times.roofline import Roofline
+from weft.solver.late import nx
 
 __all__ = ["Space", "space_of"]
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-import networkx as nx
-
 from weft.models.transform.annotation import PlanError
 from weft.models.transform.planned import Part, Planned
 from weft.models.transform.preserving import Communication, intersection
 from weft.models.transform.sequence import in_sequence
+from weft.solver.late import nx
 
 __all__ = ["reached", "run_order", "waits"]
 

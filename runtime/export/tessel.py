@@ -17,12 +17,11 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import networkx as nx
-
 from weft.runtime.export.refusal import ExportError, require_one_kind
 from weft.runtime.export.whole_steps import MAX_STEPS, ranked_steps, unit_of_time
 from weft.solver.io.entries import Entry, FormatError, read_json
 from weft.solver.io.writing import write_atomically
+from weft.solver.late import nx
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Number, Problem
 from weft.solver.schedule import Operation, Schedule
 from weft.solver.timing import DeadlockError, time_orders

@@ -11,28 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.solver.baselines import (
-    bitpipe,
-    chimera,
-    dual_pipe,
-    dynapipe,
-    gpipe,
-    greedy,
-    hanayo,
-    interleaved,
-    one_f_one_b,
-    recycled,
-    seq1f1b,
-    stream,
-    v_blocks,
-    zb_auto,
-    zb_h2,
-    zb_v,
-    zb_v_auto,
-    zero_bubble,
-)
-from weft.solver.baselines import building_blocks as block_search
-from weft.solver.baselines import one_f_one_b_plus as spread_1f1b
 from weft.solver.baselines.lib.base import Baseline, NotApplicable
 from weft.solver.judge.validate import validate
 from weft.solver.problem import Problem
@@ -46,39 +24,39 @@ _LOOP = "stages in a loop over the devices"
 _BOTH_WAYS = "two training pipelines, one down the devices and one up"
 
 BASELINES: dict[str, Baseline] = {entry.name: entry for entry in (
-    Baseline("gpipe", "GPipe", "Huang et al., NeurIPS 2019", "a pipeline", gpipe.orders),
+    Baseline("gpipe", "GPipe", "Huang et al., NeurIPS 2019", "a pipeline", "gpipe"),
     Baseline("1f1b", "1F1B", "Narayanan et al., SOSP 2019; Fan et al., PPoPP 2021",
-             "a training pipeline, one stage a device", one_f_one_b.orders),
+             "a training pipeline, one stage a device", "one_f_one_b"),
     Baseline("interleaved", "Interleaved 1F1B", "Narayanan et al., SC 2021; Megatron-LM",
-             "a training pipeline, " + _LOOP, interleaved.orders),
+             "a training pipeline, " + _LOOP, "interleaved"),
     Baseline("interleaved-zb", "Interleaved ZB", "Qi et al., ICLR 2024; PyTorch",
-             "a pipeline with split backwards, " + _LOOP, interleaved.zero_bubble_orders),
+             "a pipeline with split backwards, " + _LOOP, "interleaved", "zero_bubble_orders"),
     Baseline("seq1f1b", "Seq1F1B", "Sun et al., NAACL 2025",
-             "a training pipeline whose micro-batches come in chunks of their sequence", seq1f1b.orders),
+             "a training pipeline whose micro-batches come in chunks of their sequence", "seq1f1b"),
     Baseline("zb-h1", "ZB-H1", "Qi et al., ICLR 2024", "a pipeline with split backwards, one stage a device",
-             zero_bubble.orders),
+             "zero_bubble"),
     Baseline("zb-h2", "ZB-H2", "Qi et al., ICLR 2024", "a pipeline with split backwards, one stage a device",
-             zb_h2.orders),
-    Baseline("zb-v", "ZB-V", "Qi et al., ICLR 2024", _SPLIT_V, zb_v.orders),
+             "zb_h2"),
+    Baseline("zb-v", "ZB-V", "Qi et al., ICLR 2024", _SPLIT_V, "zb_v"),
     Baseline("zb-auto", "zero bubble, automatic", "Qi et al., ICLR 2024",
-             "a pipeline with split backwards, one stage a device", zb_auto.orders),
-    Baseline("zb-v-auto", "ZB-V, automatic", "Qi et al., ICLR 2024, and their program", _SPLIT_V, zb_v_auto.orders),
-    Baseline("v-min", "V-Min", "Qi et al., NeurIPS 2024", _SPLIT_V, v_blocks.min_orders),
-    Baseline("v-half", "V-Half", "Qi et al., NeurIPS 2024", _SPLIT_V, v_blocks.half_orders),
-    Baseline("v-block", "building blocks", "Qi et al., NeurIPS 2024", "a training pipeline", block_search.orders),
-    Baseline("dualpipe-v", "DualPipeV", "DeepSeek-AI, 2024-2025", _SPLIT_V, dual_pipe.orders_v),
-    Baseline("dualpipe", "DualPipe", "DeepSeek-AI, 2024", _BOTH_WAYS + ", with split backwards", dual_pipe.orders),
-    Baseline("chimera", "Chimera", "Li and Hoefler, SC 2021", _BOTH_WAYS, chimera.orders),
+             "a pipeline with split backwards, one stage a device", "zb_auto"),
+    Baseline("zb-v-auto", "ZB-V, automatic", "Qi et al., ICLR 2024, and their program", _SPLIT_V, "zb_v_auto"),
+    Baseline("v-min", "V-Min", "Qi et al., NeurIPS 2024", _SPLIT_V, "v_blocks", "min_orders"),
+    Baseline("v-half", "V-Half", "Qi et al., NeurIPS 2024", _SPLIT_V, "v_blocks", "half_orders"),
+    Baseline("v-block", "building blocks", "Qi et al., NeurIPS 2024", "a training pipeline", "building_blocks"),
+    Baseline("dualpipe-v", "DualPipeV", "DeepSeek-AI, 2024-2025", _SPLIT_V, "dual_pipe", "orders_v"),
+    Baseline("dualpipe", "DualPipe", "DeepSeek-AI, 2024", _BOTH_WAYS + ", with split backwards", "dual_pipe"),
+    Baseline("chimera", "Chimera", "Li and Hoefler, SC 2021", _BOTH_WAYS, "chimera"),
     Baseline("bitpipe", "BitPipe", "Wu et al., arXiv 2410.19367, 2024",
-             _BOTH_WAYS + ", each with several stages a device", bitpipe.orders),
+             _BOTH_WAYS + ", each with several stages a device", "bitpipe"),
     Baseline("hanayo", "Hanayo", "Liu et al., SC 2023", "a training pipeline, stages in waves down and up the devices",
-             hanayo.orders),
-    Baseline("dynapipe", "DynaPipe", "Jiang et al., EuroSys 2024", "a training pipeline", dynapipe.orders),
-    Baseline("3f1b", "3F1B", "Lin et al., OSDI 2024", "a pipeline that runs without gradients first", recycled.orders),
+             "hanayo"),
+    Baseline("dynapipe", "DynaPipe", "Jiang et al., EuroSys 2024", "a training pipeline", "dynapipe"),
+    Baseline("3f1b", "3F1B", "Lin et al., OSDI 2024", "a pipeline that runs without gradients first", "recycled"),
     Baseline("1f1b+", "1F1B+", "Lin et al., HPCA 2024",
-             "a training pipeline, one stage a device, with blocks on several devices along it", spread_1f1b.orders),
-    Baseline("greedy", "greedy", "list scheduling under memory, after Graham 1969", "anything", greedy.orders),
-    Baseline("stream", "streaming", "after Ma et al., USENIX ATC 2019", "devices with lanes", stream.orders),
+             "a training pipeline, one stage a device, with blocks on several devices along it", "one_f_one_b_plus"),
+    Baseline("greedy", "greedy", "list scheduling under memory, after Graham 1969", "anything", "greedy"),
+    Baseline("stream", "streaming", "after Ma et al., USENIX ATC 2019", "devices with lanes", "stream"),
 )}
 
 

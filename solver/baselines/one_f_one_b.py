@@ -7,10 +7,12 @@ with a flush that Fan et al., "DAPPLE", PPoPP 2021, and Megatron-LM run. On unif
 
 from __future__ import annotations
 
+from weft.solver.baselines.lib.amounts import Amounts
 from weft.solver.baselines.lib.base import NotApplicable, Row, require_backward, require_pipeline
+from weft.solver.pipeline import Stage
 from weft.solver.problem import Problem
 
-__all__ = ["orders"]
+__all__ = ["orders", "orders_within_memory"]
 
 
 def orders(problem: Problem, micro_batches: int) -> list[Row]:
@@ -18,21 +20,55 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
 
     Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` for anything else.
     """
+    stages = _stages(problem)
+    rows: list[Row] = [[] for _ in problem.devices]
+    for s, stage in enumerate(stages):
+        rows[stage.device] = _row(stage, min(len(stages) - 1 - s, micro_batches), micro_batches)
+    return rows
+
+
+def orders_within_memory(problem: Problem, micro_batches: int) -> list[Row]:
+    """The same, with fewer forwards ahead of the first backward where a device has no room for as many; then no later
+    stage has more of them than an earlier one."""
+    stages, amounts = _stages(problem), Amounts.of(problem)
+    rows: list[Row] = [[] for _ in problem.devices]
+    ahead = micro_batches
+    for s, stage in enumerate(stages):
+        ahead = min(ahead, len(stages) - 1 - s)
+        while ahead and not _fits(amounts, stage.device, _row(stage, ahead, ahead + 2)):
+            ahead -= 1
+        rows[stage.device] = _row(stage, ahead, micro_batches)
+    return rows
+
+
+def _stages(problem: Problem) -> tuple[Stage, ...]:
     pipeline = require_pipeline(problem)
     require_backward(pipeline)
     crowded = next((device for device, chunk in enumerate(pipeline.chunks) if len(chunk) > 1), None)
     if crowded is not None:
         raise NotApplicable(f"it needs one stage on each device, but device {problem.devices[crowded].name!r} has "
                             f"{len(pipeline.chunks[crowded])}")
-    rows: list[Row] = [[] for _ in problem.devices]
-    for s, stage in enumerate(pipeline.stages):
-        row = rows[stage.device]
-        ahead = min(len(pipeline.stages) - 1 - s, micro_batches)  # forwards before the first backward can be there
-        forward, backwards = stage.forward, stage.blocks[1:]
-        row += [(forward, m) for m in range(ahead)]
-        for m in range(micro_batches):
-            if m + ahead < micro_batches:
-                row.append((forward, m + ahead))
-            for block in backwards:
-                row.append((block, m))
-    return rows
+    return pipeline.stages
+
+
+def _row(stage: Stage, ahead: int, micro_batches: int) -> Row:
+    """``ahead``: forwards before the first backward can be there, and before each later one."""
+    forward, backwards = stage.forward, stage.blocks[1:]
+    row = [(forward, m) for m in range(ahead)]
+    for m in range(micro_batches):
+        if m + ahead < micro_batches:
+            row.append((forward, m + ahead))
+        for block in backwards:
+            row.append((block, m))
+    return row
+
+
+def _fits(amounts: Amounts, device: int, row: Row) -> bool:
+    room, level = amounts.room[device], 0
+    if room is None:
+        return True
+    for block, _ in row:
+        if level + amounts.take[device][block] > room:
+            return False
+        level += amounts.change[device][block]
+    return True

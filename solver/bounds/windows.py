@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from ortools.sat.python import cp_model
 
 from weft.solver.bounds.heads import Heads, Times, laid_out, tails
 from weft.solver.bounds.memory import chains_of_one
 from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.solve import run
+from weft.solver.late import cp_model
 from weft.solver.relations.graph import barriers, graph_of, without_barriers
 from weft.solver.relations.implied_order import Order, implied_order
 from weft.solver.relations.min_dist import least_lifetimes

@@ -17,13 +17,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
-from ortools.sat.python import cp_model
-
 from weft.solver.choices.relaxed.certain import owners
 from weft.solver.choices.relaxed.memory import held_of
 from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.confirm import proven
 from weft.solver.judge.validate import InvalidSchedule, validate
+from weft.solver.late import cp_model
 from weft.solver.problem import Dependency, Number
 from weft.solver.schedule import Operation, Schedule
 from weft.solver.ticks import in_whole_numbers

@@ -1,6 +1,7 @@
 """What every long piece of work listens to: the clock, a stop that is asked for, workers that end with their parent.
 
 Nothing comes in; :mod:`~weft.solver.control.clock` ends work at its checkpoints, :mod:`~weft.solver.control.stopping`
-says what Ctrl-C may break off, :mod:`~weft.solver.control.parallel` runs tasks in processes, and
-:mod:`~weft.solver.control.history` keeps how a search went. This room imports no other.
+says what Ctrl-C may break off, :mod:`~weft.solver.control.parallel` runs tasks in processes,
+:mod:`~weft.solver.control.history` keeps how a search went, and :mod:`~weft.solver.control.garbage` says how often
+garbage is collected. This room imports no other.
 """

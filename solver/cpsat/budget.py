@@ -18,7 +18,6 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -144,6 +143,8 @@ class Budget:
     def side_by_side(self, function: Callable[[_S], _T], items: Iterable[_S]) -> list[_T] | None:
         """``function`` of each of ``items``, in their order, in a thread for each of the ``workers``. ``None`` where
         Ctrl-C comes: the search is interrupted then."""
+        from concurrent.futures import ThreadPoolExecutor
+
         with ThreadPoolExecutor(self.workers) as threads:
             try:
                 return list(threads.map(function, items))

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ortools.sat.python import cp_model
-
 from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.solve import Attempt, Outcome, race, run
+from weft.solver.late import cp_model
 
 __all__ = ["confirmed", "proven"]
 

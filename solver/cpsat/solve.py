@@ -7,11 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ortools.sat.python import cp_model
-
 from weft.solver.control.clock import is_over
 from weft.solver.control.stopping import STOP, shielded
 from weft.solver.cpsat.budget import Budget
+from weft.solver.late import cp_model
 
 __all__ = ["Attempt", "Outcome", "race", "run"]
 

@@ -17,12 +17,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 
-from ortools.sat.python import cp_model
-
 from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.solve import run
 from weft.solver.feasibility.memory_conflict import Collision, Shortage, in_units, shortages
 from weft.solver.feasibility.memory_order import Excess, OrderModel, find_room
+from weft.solver.feasibility.refusal import Infeasible, NoneFound
+from weft.solver.late import cp_model
 from weft.solver.problem import Number
 from weft.solver.relations.fixed_order import Op
 from weft.solver.ticks import TickProblem
@@ -36,25 +36,6 @@ _ONE, _ALL = 5.0, 2.0
 _AGAIN, _EACH = 0.2, 0.25
 #: Up to so many operations the least memory of all micro-batches together is looked for.
 _MOST_OPERATIONS = 120
-
-
-class Infeasible(ValueError):
-    """No schedule fits the devices' memory; the message says where, how much is missing and what would work.
-
-    ``shortages`` says the same device by device, where that is known. ``most_micro_batches`` is how many fit
-    where each leaves memory behind, None where their number is not what matters; ``most_exact``: one more does not.
-    """
-
-    def __init__(self, message: str, shortages: tuple[Shortage, ...] = (),
-                 most_micro_batches: int | None = None, *, most_exact: bool = True) -> None:
-        super().__init__(message)
-        self.shortages = shortages
-        self.most_micro_batches = most_micro_batches
-        self.most_exact = most_exact
-
-
-class NoneFound(Infeasible):
-    """No schedule or placement was found within the limit, and it is not proven that there is none."""
 
 
 def require_room(instance: TickProblem, micro_batches: int, budget: Budget,

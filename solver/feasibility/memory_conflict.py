@@ -11,8 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-import networkx as nx
-
+from weft.solver.late import nx
 from weft.solver.problem import Number, Problem
 from weft.solver.ticks import TickProblem
 

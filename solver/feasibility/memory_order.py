@@ -18,11 +18,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ortools.sat.python import cp_model
-
 from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.confirm import proven
 from weft.solver.cpsat.solve import run
+from weft.solver.late import cp_model
 from weft.solver.pools import one_after_another
 from weft.solver.relations.fixed_order import Op
 from weft.solver.ticks import TickProblem

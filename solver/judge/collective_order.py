@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from itertools import combinations, pairwise
 
-import networkx as nx
-
 __all__ = ["collective_order_faults"]
 
 
@@ -34,6 +32,8 @@ def collective_order_faults(rows: Mapping[int, Sequence[Hashable]]) -> list[str]
 
 def _circle(rows: Mapping[int, Sequence[Hashable]]) -> list[str]:
     """The circle that there is where each two ranks agree, and all together do not."""
+    import networkx as nx
+
     ranks: dict[Hashable, int] = {}
     for row in rows.values():
         for item in row:

@@ -82,7 +82,7 @@ class Columns:
         made: dict[int, list[Operation]] = {}
         for numbers in self.on_device:
             if id(numbers) not in made:
-                made[id(numbers)] = [self.operations[place] for place in self.place[numbers].tolist()]
+                made[id(numbers)] = list(map(self.operations.__getitem__, self.place[numbers].tolist()))
         return [made[id(numbers)] for numbers in self.on_device]
 
     def keep_rules(self, tolerance: float, amounts: Callable[[int], Amounts] | None, in_turn: bool) -> bool:

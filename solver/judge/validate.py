@@ -38,7 +38,6 @@ from weft.solver.judge.columns import Columns
 from weft.solver.judge.memory_rule import check_memory, levels_on, scaled_room
 from weft.solver.judge.order_rules import check_dependencies, check_devices, check_links, check_turns
 from weft.solver.judge.statements import Verdict, judge_statements
-from weft.solver.judge.wide_rules import wide_violations
 from weft.solver.schedule import Schedule
 
 __all__ = ["InvalidSchedule", "peaks", "statements", "validate", "violations"]
@@ -103,6 +102,8 @@ def _violations(schedule: Schedule, capacities: bool, in_turn: bool) -> Iterator
         yield f"micro_batches is {n!r}, a schedule has at least one"
         return
     if schedule.rounds is not None:
+        from weft.solver.judge.wide_rules import wide_violations
+
         broken = False
         for fault in wide_violations(schedule, capacities=capacities, in_turn=in_turn):
             broken = True

@@ -27,9 +27,8 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from itertools import combinations
 
-from ortools.sat.python import cp_model
-
 from weft.solver.control.clock import checked
+from weft.solver.late import cp_model
 from weft.solver.relations.min_dist import Distances, longest_paths
 from weft.solver.ticks import TickProblem
 

@@ -23,11 +23,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from ortools.sat.python import cp_model
-
 from weft.solver.cpsat.budget import Budget, Slice
 from weft.solver.cpsat.confirm import proven
 from weft.solver.cpsat.solve import Outcome
+from weft.solver.late import cp_model
 from weft.solver.latency.free_period_model import FreePeriodModel, heads_and_tails, lags_within
 from weft.solver.latency.retime import FixedHeights
 from weft.solver.period.periodic import Periodic, fits_pools

@@ -30,7 +30,10 @@ _PENALTY = 10.0
 #: CPU seconds of a move: for itself, and for each operation of the schedule (for the few of a pipeline that it changes
 #: and the critical path); where lanes share a memory all operations are timed anew.
 _PER_MOVE, _PER_OPERATION, _PER_TIMED = 1.0e-6, 3e-9, 5e-8
-#: Between two looks at the clock pass about so many seconds.
+#: Deterministic seconds of a CPU second: a deterministic second of CP-SAT on models of schedules takes about three,
+#: building and loading them included.
+_DETERMINISTIC = 1 / 3
+#: Between two looks at the clock pass about so many CPU seconds.
 _BETWEEN = 0.01
 
 
@@ -82,7 +85,7 @@ class LocalSearch:
     def round(self, time: Slice) -> bool:
         """One round within ``time``; whether it found better orders."""
         moves = _FIRST_ROUND << min(self.idle, _DOUBLINGS)
-        moves = max(_FIRST_ROUND // 10, int(min(moves, time.left / self._seconds)))
+        moves = max(_FIRST_ROUND // 10, int(min(moves, time.left / (_DETERMINISTIC * self._seconds))))
         hot, cold = self.mean * _HOT[self._rounds % len(_HOT)], self.mean * _COLD
         few = max(16, int(_BETWEEN / self._seconds))
         before, seed = self.kernel.best, self.budget.seed * 1_000_003 + self._rounds
@@ -93,7 +96,7 @@ class LocalSearch:
             now = min(few, moves - done)
             start, end = (hot * (cold / hot) ** (at / moves) for at in (done, done + now))
             self.kernel.anneal(now, start, end, self._penalty, seed * 1_000_003 + done)
-            self.budget.deterministic_used += now * self._seconds
+            self.budget.deterministic_used += _DETERMINISTIC * now * self._seconds
         self.kernel.back_to_best()
         better = self.kernel.best < before
         self.idle = 0 if better else self.idle + 1

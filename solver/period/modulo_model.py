@@ -28,9 +28,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from ortools.sat.python import cp_model
 
 from weft.solver.control.clock import checked
+from weft.solver.late import cp_model
 from weft.solver.period.params import PARAMETERS
 from weft.solver.period.periodic import Periodic, ring_of
 from weft.solver.relations.min_dist import UNRELATED, Distances, lag_range, lifetimes_in

@@ -17,23 +17,14 @@ from math import ceil
 from weft.solver.cpsat.budget import Budget, Slice
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.climb import refute
-from weft.solver.period.fractions import settle_fractions
-from weft.solver.period.improvers import IMPROVERS
 from weft.solver.period.improvers.published_start import PublishedStart
-from weft.solver.period.improvers.whole_model_solve import WholeModelSolve
 from weft.solver.period.periodic import Periodic
-from weft.solver.period.reductions.barriers import Contraction
-from weft.solver.period.refuters import REFUTERS
 from weft.solver.period.refuters.least_distances import LeastDistances
-from weft.solver.period.strategy import Strategy
 from weft.solver.period.technique import Improver, Refuter, Task
 from weft.solver.relations.min_dist import dependencies_only, least_distances, least_open_period, takes_before_giving
 from weft.solver.ticks import TickProblem
 
-__all__ = ["OPTIONAL", "find_period"]
-
-#: What ``without`` of :func:`find_period` may name: every technique, and the removal of barriers.
-OPTIONAL = (*(refuter.name for refuter in REFUTERS), *(improver.name for improver in IMPROVERS), Contraction.name)
+__all__ = ["find_period"]
 
 
 def find_period(
@@ -53,11 +44,11 @@ def find_period(
     steady state is one too. ``on_change`` hears of every change of best or bound. Within ``budget`` and about
     ``deterministic`` seconds of it, ``each`` for a single period; what is open then stays a gap between ``refuted`` and
     ``best.period``. For an instance of several micro-batches (:mod:`weft.solver.period.reductions.multi_batch`) read
-    "one of each copy" for "one". ``without`` leaves out what is named of :data:`OPTIONAL`, for ablations; raises
-    ``ValueError`` for another name.
+    "one of each copy" for "one". ``without`` leaves out what is named of
+    :data:`~weft.solver.period.registry.OPTIONAL`, for ablations; raises ``ValueError`` for another name.
     """
-    if unknown := set(without) - set(OPTIONAL):
-        raise ValueError(f"no technique is called {', '.join(sorted(unknown))}; there are {', '.join(OPTIONAL)}")
+    if without:
+        _refuse_unknown(without)
     time = budget.slice(deterministic, each=each)
     task = Task(near=instance.heaviest_load, seed=budget.seed, published=published,
                 parts="device-subsets" not in without,
@@ -68,6 +59,23 @@ def find_period(
     bracket.publish()
     if PublishedStart.name not in without and (known := PublishedStart.of(bracket, task)) is not None:
         _run(known, bracket, time)
+    return bracket if bracket.best.period <= bracket.refuted else _narrowed(bracket, time, task, without)
+
+
+def _refuse_unknown(without: Collection[str]) -> None:
+    from weft.solver.period.registry import OPTIONAL
+
+    if unknown := set(without) - set(OPTIONAL):
+        raise ValueError(f"no technique is called {', '.join(sorted(unknown))}; there are {', '.join(OPTIONAL)}")
+
+
+def _narrowed(bracket: Bracket, time: Slice, task: Task, without: Collection[str]) -> Bracket:
+    """``bracket`` after all techniques."""
+    from weft.solver.period.fractions import settle_fractions
+    from weft.solver.period.improvers.whole_model_solve import WholeModelSolve
+    from weft.solver.period.strategy import Strategy
+
+    on_change = bracket.listener
 
     # 2. A smaller problem with the same answer.
     smaller, restored = _reduced(bracket, without)
@@ -95,6 +103,8 @@ def _run(technique: Refuter | Improver, bracket: Bracket, time: Slice) -> None:
 
 def _reduced(bracket: Bracket, without: Collection[str]) -> tuple[Bracket, Callable[[Bracket], Bracket]]:
     """The bracket of a smaller problem, and what a bracket of that says of the problem itself."""
+    from weft.solver.period.reductions.barriers import Contraction
+
     instance, load = bracket.instance, bracket.refuted
     if not takes_before_giving(instance):  # the argument for the range of shifts does not hold: only the load is proven
         return replace(bracket), lambda inner: replace(inner, refuted=load)

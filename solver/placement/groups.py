@@ -14,10 +14,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.solver.late import nx
 from weft.solver.placement.problem import PlacementProblem
 
 __all__ = ["Groups", "Net", "Times", "contract", "groups_of", "least_times", "least_work", "neighbours", "reduced",

@@ -33,8 +33,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
 
-import networkx as nx
-
+from weft.solver.late import nx
 from weft.solver.problem import LARGEST, is_finite_number
 
 __all__ = ["Degree", "DeviceKind", "Node", "PlacementError", "PlacementProblem", "Tensor"]

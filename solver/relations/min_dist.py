@@ -24,11 +24,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isqrt
 
-import networkx as nx
 import numpy as np
 import numpy.typing as npt
 
 from weft.solver.control.clock import checked, checkpoint
+from weft.solver.late import nx
 from weft.solver.ticks import TickProblem
 
 __all__ = ["UNRELATED", "Distances", "Lifetimes", "close_paths", "dependencies_only", "lag_range", "least_distances",

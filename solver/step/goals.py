@@ -10,7 +10,8 @@ To add one: a class like these, a line in :data:`GOALS`, a bound in :class:`~wef
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
 from weft.solver.judge.spans import span_of
 from weft.solver.objectives import OBJECTIVES
@@ -19,10 +20,11 @@ from weft.solver.relations.fixed_order import FixedOrder
 from weft.solver.relations.pool_times import fits_pools
 from weft.solver.relations.spans import Spans
 from weft.solver.schedule import Operation, Schedule
-from weft.solver.step.order_model import Improvement, reorder
-from weft.solver.step.span_model import reorder_for_span
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders, time_orders
+
+if TYPE_CHECKING:
+    from weft.solver.step.order_model import Improvement
 
 __all__ = ["GOALS", "Goal", "goal_of", "timed_for"]
 
@@ -35,6 +37,8 @@ class Goal:
 
     def reorder(self, *stretch: Any, **limits: Any) -> Improvement:
         """A stretch ordered anew: :func:`weft.solver.step.order_model.reorder`, with its arguments."""
+        from weft.solver.step.order_model import reorder
+
         return reorder(*stretch, **limits)
 
     def timed(self, instance: TickProblem, micro_batches: int, orders: Orders) -> tuple[Operation, ...]:
@@ -44,7 +48,7 @@ class Goal:
     def value(self, problem: Problem, micro_batches: int, operations: Sequence[Operation],
               period: float | None) -> float:
         """What they come to, in the problem's time unit; ``period`` is that of their steady state, if any."""
-        return max((operation.end for operation in operations), default=0.0)
+        return max(map(itemgetter(3), operations), default=0.0)
 
     def stated(self, value: float, bound: float) -> dict[str, Any]:
         """What the ``solver`` entry of a schedule says of its value, and of the bound on it."""
@@ -57,6 +61,8 @@ class Span(Goal):
     name = "span"
 
     def reorder(self, *stretch: Any, **limits: Any) -> Improvement:
+        from weft.solver.step.span_model import reorder_for_span
+
         limits.pop("relaxation", None)  # its models ask for constants: CP-SAT is left to itself
         return reorder_for_span(*stretch, **limits)
 

@@ -60,7 +60,8 @@ class Incumbent:
                                                self.instance.capacity, strict=True):
             level = peak = 0
             for block, _ in row:
-                peak = max(peak, level + take[block])
+                if level + take[block] > peak:
+                    peak = level + take[block]
                 level += change[block]
             if capacity is not None and peak > capacity:
                 return False

@@ -30,11 +30,10 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import TypeAlias
 
-from ortools.sat.python import cp_model
-
 from weft.solver.control.clock import checked
 from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.solve import run
+from weft.solver.late import cp_model
 from weft.solver.relations.fixed_order import FixedOrder, Op
 from weft.solver.relations.implied_order import Order
 from weft.solver.relations.min_dist import pools_take_first

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from math import isfinite
 
 from weft.solver.control.history import History
@@ -91,7 +91,10 @@ def _of_period(proven: Proven, periods: Bracket | None) -> dict[str, object]:
             "repetend_proven": periods.proven}
 
 
+@cache
 def _version() -> str:
+    import importlib.metadata
+
     try:
         return importlib.metadata.version("weft")
     except importlib.metadata.PackageNotFoundError:

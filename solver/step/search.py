@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypedDict, Unpack
 
+from weft.solver.control.garbage import seldom_collected
 from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.budget import Budget
-from weft.solver.feasibility.infeasible import Infeasible, NoneFound
+from weft.solver.feasibility.refusal import Infeasible, NoneFound
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
 from weft.solver.step.phases import PHASES, kept
@@ -52,7 +53,7 @@ def solve(
     budget = budget_of("solve", limits)
     search: Search | None = None
     try:
-        with budget.limited(), breakable():
+        with budget.limited(), breakable(), seldom_collected():
             search = Search(problem, micro_batches, budget, on_progress, start, objective)
             for _ in search.steps():
                 pass

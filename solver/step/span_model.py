@@ -28,11 +28,10 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from ortools.sat.python import cp_model
-
 from weft.solver.cpsat.budget import Budget, Slice
 from weft.solver.cpsat.confirm import confirmed
 from weft.solver.cpsat.solve import Attempt, race
+from weft.solver.late import cp_model
 from weft.solver.pools import busy_as_one
 from weft.solver.relations.fixed_order import FixedOrder, Op
 from weft.solver.relations.implied_order import Order

@@ -9,7 +9,7 @@ from math import ceil
 
 from weft.solver.control.clock import unwatched
 from weft.solver.cpsat.budget import Budget
-from weft.solver.feasibility.infeasible import NoneFound
+from weft.solver.feasibility.refusal import NoneFound
 from weft.solver.period.bracket import Bracket
 from weft.solver.problem import Problem
 from weft.solver.relations.implied_order import Order

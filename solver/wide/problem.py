@@ -18,8 +18,7 @@ from functools import cached_property
 from itertools import combinations, product
 from math import prod
 
-import networkx as nx
-
+from weft.solver.late import nx
 from weft.solver.model_facts import ModelFacts
 from weft.solver.problem import Block, BlockKind, Device, Link, Problem, ProblemError, require_name
 from weft.solver.wide.block import Options, WideBlock, all_classes, excludes, holds, options_text

@@ -21,7 +21,8 @@ from weft.app.compare import known_schedules
 from weft.app.lib import notices
 from weft.app.lib.case import Case, Placement, case_of
 from weft.app.lib.options import SearchOptions, command_began
-from weft.app.solve import solve_case, solve_source
+from weft.app.opening import solve_source
+from weft.app.solve import solve_case
 from weft.cli.lib.progress import ProgressLine, Waiting
 from weft.models.candidates import build
 from weft.models.candidates.build import candidates

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
+from itertools import combinations
 from typing import Any
 
+import networkx as nx
 import pytest
 
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem, ProblemError
@@ -117,6 +120,18 @@ def test_topological_order_does_not_need_file_order() -> None:
     backwards = problem(block("c", after=(Dependency("b"),)), block("b", (1,), after=(Dependency("a"),)), block("a"))
     assert backwards.topological_order == (2, 1, 0)
     assert backwards.blocks_on == ((0, 2), (1,), (), ())
+
+
+def test_topological_order_takes_ties_in_file_order() -> None:
+    draw = random.Random(1)
+    for _ in range(50):
+        order = draw.sample(range(8), 8)
+        waits = [(i, j) for i, j in combinations(order, 2) if draw.random() < 0.2]
+        graph: nx.DiGraph[int] = nx.DiGraph(waits)
+        graph.add_nodes_from(range(8))
+        found = problem(*(block(f"b{j}", after=tuple(Dependency(f"b{i}") for i, after in waits if after == j))
+                          for j in range(8)))
+        assert found.topological_order == tuple(nx.lexicographical_topological_sort(graph))
 
 
 @pytest.mark.parametrize(("kind", "letter"), list(zip(BlockKind, "FBIWRCO", strict=True)))

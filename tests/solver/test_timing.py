@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.builders import chain, pipeline
+from weft.solver.baselines import BASELINES
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
+from weft.solver.schedule import Operation, Schedule
 from weft.solver.timing import DeadlockError, Orders, time_orders
 
 
@@ -89,3 +92,16 @@ def test_what_does_not_belong_on_the_device_is_refused(row: list[tuple[int, int]
 def test_too_few_rows_are_refused() -> None:
     with pytest.raises(DeadlockError):
         time_orders(TWO, 1, [[(0, 0)]])
+
+
+def test_many_operations_are_timed_as_few_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They come as a schedule holds them, so that it need not sort them."""
+    chained, n = pipeline(chain(3), backward=1.5, lag=0.1), 1000
+    orders = BASELINES["1f1b"].orders(chained, n)
+    many = time_orders(chained, n, orders)
+    assert Schedule(chained, n, many, 0.0).operations is many
+    monkeypatch.setattr("weft.solver.schedule._MANY", 10**9)
+    few = time_orders(chained, n, orders)
+    assert Schedule(chained, n, few, 0.0).operations == many
+    assert {tuple(map(type, operation)) for operation in (*few, *many)} == {(int, int, float, float)}
+    assert {type(operation) for operation in many} == {Operation}

@@ -14,7 +14,8 @@ from weft.app.lib.decided_memory import plan_text
 from weft.app.lib.known import SEARCHES, Known
 from weft.app.lib.options import SearchOptions
 from weft.app.lib.wide import WideCase
-from weft.app.solve import for_objective, solve_case, solve_source
+from weft.app.opening import solve_source
+from weft.app.solve import for_objective, solve_case
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
 from weft.solver.baselines.on_rounds import baseline_on_rounds, known_on_rounds
 from weft.solver.control.clock import unwatched

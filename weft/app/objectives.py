@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from weft.app.lib.options import OVERLAP, SearchOptions
-from weft.app.solve import solve_source
+from weft.app.opening import solve_source
 from weft.solver.problem import Number
 from weft.solver.schedule import Schedule
 from weft.solver.step.report import Progress

@@ -7,18 +7,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from weft.app.lib.case import Case, Placement, case_of
+from weft.app.lib.case import Case, Placement
 from weft.app.lib.coverage import cut_of_details
 from weft.app.lib.notices import forewarn
 from weft.app.lib.options import SearchOptions
 from weft.app.lib.verdicts import Searched, choice
 from weft.app.lib.wide import WideCase
-from weft.solver.baselines.on_rounds import best_on_rounds
 from weft.solver.bounds.load import load_bound, work_alone
 from weft.solver.control.history import History
 from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.budget import Budget
-from weft.solver.judge.choice_rules import violations_of_choice
 from weft.solver.judge.validate import InvalidSchedule, violations
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Infeasible, NoneFound, Progress, Search
@@ -26,9 +24,8 @@ from weft.text.options import assignment_title
 
 if TYPE_CHECKING:
     from weft.app.cuts.search import CutSearch, Proposal
-    from weft.app.lib.sources import MicroBatches, Source
 
-__all__ = ["for_objective", "solve_case", "solve_source"]
+__all__ = ["for_objective", "solve_case"]
 
 #: Seconds of a placement's first slice of time; each later one is twice as long.
 _FIRST_SLICE = 1.0
@@ -38,18 +35,6 @@ _ACTIVE = 3
 _FEW = 40_000
 #: What each round spends on the cuts with the least bounds, as a share of a slice.
 _LOWEST = 0.5
-
-
-def solve_source(
-    source: Source,
-    micro_batches: MicroBatches | None,
-    options: SearchOptions,
-    on_progress: Callable[[Progress], None] = lambda _: None,
-) -> Schedule:
-    """See :func:`weft.solve`."""
-    with options.preparing():
-        case = case_of(source, micro_batches, options)
-    return case.with_reserve(solve_case(case, options, on_progress))
 
 
 def for_objective(case: Case, objective: str) -> Case:
@@ -111,6 +96,8 @@ def _solve_wide(case: WideCase, options: SearchOptions, on_progress: Callable[[P
 
 def _judged(found: Schedule, case: WideCase) -> Schedule:
     """``found``, which keeps every rule and is one of the case's problem, with the options taken as its placement."""
+    from weft.solver.judge.choice_rules import violations_of_choice
+
     faults = [*violations(found), *violations_of_choice(found, case.problem)]
     if faults:
         raise InvalidSchedule(faults)
@@ -219,6 +206,8 @@ class _Tournament:
         start = entry.placement.start if entry.proposal is None else entry.proposal.start
         try:
             if entry.placement.rounds is not None:
+                from weft.solver.baselines.on_rounds import best_on_rounds
+
                 start = best_on_rounds(entry.placement.rounds)
             entry.search = Search(entry.placement.problem, self._count(entry.placement), self.budget, self._report,
                                   start, objective=self.objective)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import os
 import sys
 import time
@@ -22,26 +21,22 @@ from weft.cli.lib.faults import FOREIGN, is_said, report
 from weft.cli.lib.parsing import Parser, describe, short
 from weft.cli.lib.signals import end_with, listening
 from weft.solver.control.clock import process_start
+from weft.solver.control.garbage import seldom_collected
 from weft.solver.control.stopping import STOP
 from weft.text.version import VERSION
 
 __all__ = ["main"]
-
-#: When garbage is collected: with the defaults looking through millions of operations again and again takes a fifth of
-#: the time, and nothing here makes garbage in circles at that rate.
-_COLLECT = (100_000, 50, 1000)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status. Errors a user can mend are one sentence on standard error, and so are
     those that nobody has foreseen. Without ``arguments`` those of the process are taken, which ends afterwards."""
     began = process_start() if arguments is None else time.monotonic()
-    gc.set_threshold(*_COLLECT)
     for stream in (sys.stdout, sys.stderr):  # a terminal may not know every character that a name has
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
-        with listening(ends=arguments is None) as release, command_began(began):
+        with listening(ends=arguments is None) as release, command_began(began), seldom_collected():
             status = _run(arguments, release)
             if arguments is None:
                 end_with(status)

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
-import networkx as nx
-
 from weft.models.transform.annotation import PlanError
 from weft.models.transform.ordering import reached
 from weft.models.transform.plan import Preserved
 from weft.models.transform.planned import Part
+from weft.solver.late import nx
 
 __all__ = ["Grouped", "grouped"]
 

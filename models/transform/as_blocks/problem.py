@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import networkx as nx
-
 from weft.models.transform.annotation import PlanError
 from weft.models.transform.as_blocks.costs import OperatorCosts
 from weft.models.transform.as_blocks.grouping import Grouped, grouped
@@ -21,6 +19,7 @@ from weft.models.transform.as_blocks.holding import holdings, resident
 from weft.models.transform.as_blocks.turns import Turns, folded, twins
 from weft.models.transform.plan import Preserved
 from weft.models.transform.planned import Part
+from weft.solver.late import nx
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.timing import time_orders

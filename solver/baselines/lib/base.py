@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TypeAlias
 
 from weft.solver.pipeline import NotAPipeline, Pipeline
@@ -24,15 +25,22 @@ class NotApplicable(ValueError):
 class Baseline:
     """A published schedule, or a simple one to be held against.
 
-    ``orders(problem, micro_batches)`` gives per-device orders, or raises :class:`NotApplicable`. ``source`` cites where
-    the schedule was published; ``needs`` says in a few words which problems it applies to.
+    ``source`` cites where the schedule was published; ``needs`` says in a few words which problems it applies to.
+    ``function`` of ``file`` in this room makes its orders; it is loaded for the first ones.
     """
 
     name: str
     title: str
     source: str
     needs: str
-    orders: Callable[[Problem, int], Orders]
+    file: str
+    function: str = "orders"
+
+    def orders(self, problem: Problem, micro_batches: int) -> Orders:
+        """Per-device orders. Raises :class:`NotApplicable`."""
+        found: Callable[[Problem, int], Orders] = getattr(
+            import_module(f"weft.solver.baselines.{self.file}"), self.function)
+        return found(problem, micro_batches)
 
 
 def require_pipeline(problem: Problem) -> Pipeline:

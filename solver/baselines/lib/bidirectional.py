@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import networkx as nx
-
 from weft.solver.baselines.lib.base import NotApplicable, Row, require_backward, require_pipeline
+from weft.solver.late import nx
 from weft.solver.pipeline import Stage, shape_of
 from weft.solver.problem import Problem
 

@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-import networkx as nx
 import numpy as np
 import numpy.typing as npt
 
 from weft.solver.bounds.heads import Times, heads, tails
 from weft.solver.control.clock import checkpoint
+from weft.solver.late import nx
 from weft.solver.relations.graph import graph_of
 from weft.solver.relations.implied_order import Order
 from weft.solver.ticks import TickProblem

@@ -14,9 +14,8 @@ from collections import Counter
 from collections.abc import Mapping
 from fractions import Fraction
 
-import networkx as nx
-
 from weft.solver.choices.relaxed.certain import cases, choices_of
+from weft.solver.late import nx
 from weft.solver.problem import Number
 from weft.solver.wide.block import WideBlock, holds
 from weft.solver.wide.problem import WideProblem

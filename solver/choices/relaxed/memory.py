@@ -24,13 +24,11 @@ from fractions import Fraction
 from functools import lru_cache
 from math import gcd, lcm
 
-import networkx as nx
-from ortools.sat.python import cp_model
-
 from weft.solver.choices.relaxed.certain import Facts, alternative_under, cases, exact
 from weft.solver.choices.relaxed.waits import direct_waits
 from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.solve import run
+from weft.solver.late import cp_model, nx
 from weft.solver.wide.block import Options, WideBlock
 
 __all__ = ["Held", "held_of", "relaxed_amounts"]

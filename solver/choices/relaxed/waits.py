@@ -18,9 +18,8 @@ from collections.abc import Collection, Iterator, Mapping, Set
 from types import MappingProxyType
 from typing import TypeAlias
 
-import networkx as nx
-
 from weft.solver.choices.relaxed.certain import ByClass, Facts, alternative_under, involved
+from weft.solver.late import nx
 from weft.solver.wide.block import Options, WideBlock, holds
 
 __all__ = ["Wait", "direct_waits", "implied_waits"]

@@ -23,13 +23,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-import networkx as nx
 import numpy as np
 import numpy.typing as npt
 
 from weft.solver.choices.sequences.memory import MemoryNeeds
 from weft.solver.choices.sequences.partial import JobPart, Partial
 from weft.solver.control.clock import checkpoint
+from weft.solver.late import nx
 from weft.solver.ticks import in_whole_numbers
 from weft.solver.wide.problem import WideProblem
 

@@ -25,9 +25,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 
-import networkx as nx
-
 from weft.solver.choices.sequences.partial import Partial
+from weft.solver.late import nx
 from weft.solver.problem import Block, Number
 from weft.solver.wide.block import WideBlock
 from weft.solver.wide.problem import WideProblem

@@ -6,9 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from weft.solver.baselines import BASELINES, NotApplicable
-from weft.solver.baselines.one_f_one_b_plus import around_blocks
-from weft.solver.cpsat.budget import Budget
-from weft.solver.feasibility.memory_order import device_rows, find_room
 from weft.solver.judge.validate import violations
 from weft.solver.period.params import PARAMETERS
 from weft.solver.period.periodic import Periodic, fits_pools, in_order, repeat, retime
@@ -21,10 +18,17 @@ from weft.solver.timing import Orders, time_orders
 
 __all__ = ["STARTS", "one_at_a_time", "periodic_seed", "published_steady_state", "steady_state"]
 
+
+def _around(problem: Problem, micro_batches: int, held: int) -> Orders:
+    from weft.solver.baselines.one_f_one_b_plus import around_blocks
+
+    return around_blocks(problem, micro_batches, held=held)
+
+
 #: Per-device orders by name: all baselines, and building blocks around blocks on several devices.
 STARTS: Mapping[str, Callable[[Problem, int], Orders]] = {
     **{name: entry.orders for name, entry in BASELINES.items()},
-    **{f"blocks around, {held} held": partial(around_blocks, held=held) for held in (4, 8)}}
+    **{f"blocks around, {held} held": partial(_around, held=held) for held in (4, 8)}}
 
 
 def periodic_seed(instance: TickProblem, name: str | None) -> Periodic:
@@ -68,6 +72,9 @@ def _alone(instance: TickProblem) -> Orders:
             raise NotApplicable("the order leaves no way to keep what lanes share")
         return short
     except NotApplicable:
+        from weft.solver.cpsat.budget import Budget
+        from weft.solver.feasibility.memory_order import device_rows, find_room
+
         order = find_room(instance, 1, Budget(deterministic=PARAMETERS.alone)).order
         if order is None:
             raise

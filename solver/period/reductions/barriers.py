@@ -28,8 +28,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar
 
-import networkx as nx
-
+from weft.solver.late import nx
 from weft.solver.period.periodic import Periodic, retime
 from weft.solver.relations.graph import barriers, without_barriers
 from weft.solver.ticks import TickProblem

@@ -6,10 +6,9 @@ Latency is what one micro-batch takes if a stage starts when all stages it follo
 
 from __future__ import annotations
 
-from ortools.sat.python import cp_model
-
 from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.solve import run
+from weft.solver.late import cp_model
 from weft.solver.placement.division import Division
 from weft.solver.placement.encoding.least_load import bound_loads, read_stages
 from weft.solver.placement.encoding.threshold import Literal, Threshold, Ticks, TooLate, negated

@@ -20,10 +20,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ortools.sat.python import cp_model
-
 from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.solve import run
+from weft.solver.late import cp_model
 from weft.solver.placement.division import Division
 from weft.solver.placement.encoding.least_load import bound_loads, load_in_ticks, read_stages
 from weft.solver.placement.encoding.threshold import Literal, Threshold, Ticks, TooLate, negated

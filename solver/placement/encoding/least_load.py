@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ortools.sat.python import cp_model
-
 from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.solve import Outcome, run
+from weft.solver.late import cp_model
 from weft.solver.placement.division import Division, largest_load
 from weft.solver.placement.encoding.threshold import Literal, Threshold, Ticks, TooLate
 from weft.solver.placement.encoding.threshold_memory import require_memory

@@ -26,9 +26,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-from ortools.sat.python import cp_model
 
 from weft.solver.cpsat.budget import Budget
+from weft.solver.late import cp_model
 from weft.solver.placement.groups import Groups
 from weft.solver.placement.stage_windows import Windows
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-from ortools.sat.python import cp_model
-
+from weft.solver.late import cp_model
 from weft.solver.placement.encoding.threshold import Terms, Threshold
 from weft.solver.placement.groups import room
 

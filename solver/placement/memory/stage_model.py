@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from ortools.sat.python import cp_model
 
+from weft.solver.late import cp_model
 from weft.solver.placement.memory.classes import Choice, Classes, Ints
 from weft.solver.placement.memory.plan import MemoryProblem
 

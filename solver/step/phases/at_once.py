@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import ClassVar
 
-from weft.solver.baselines import BASELINES, NotApplicable
-from weft.solver.baselines.lib.sequential import in_sequence
+from weft.solver.baselines.lib.at_once import at_once
 from weft.solver.control.clock import unwatched
 from weft.solver.step.state import State
 
@@ -37,11 +35,6 @@ class AtOnce:
 
 
 def _offer(state: State) -> None:
-    problem, micro_batches, incumbent = state.problem, state.micro_batches, state.incumbent
-    with suppress(NotApplicable):
-        orders = BASELINES["1f1b"].orders(problem, micro_batches)
-        if incumbent.fits(orders) and incumbent.offer(orders, "1f1b"):
+    for name, orders in at_once(state.problem, state.micro_batches):
+        if state.incumbent.fits(orders) and state.incumbent.offer(orders, name):
             return
-    sequential = in_sequence(problem, micro_batches)
-    if sequential is not None:
-        incumbent.offer(sequential, "sequential")

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from weft.solver.period.periodic import Periodic
-from weft.solver.period.shorten import shorten_latency
-from weft.solver.step.edges import complete
 from weft.solver.step.state import State
 
 __all__ = ["Completion", "complete_around"]
@@ -37,6 +35,9 @@ class Completion:
 
 def complete_around(found: Periodic, state: State) -> Iterator[None]:
     """Offer ``found``, and one of the same period and less latency, each with wider and wider edges."""
+    from weft.solver.period.shorten import shorten_latency
+    from weft.solver.step.edges import complete
+
     budget, shorter = state.budget, found
     with budget.limited():
         most = _LATENCY_OF_OPTIMUM if state.done else _LATENCY

@@ -9,8 +9,6 @@ from typing import ClassVar
 from weft.solver.baselines import NotApplicable
 from weft.solver.control.clock import checkpoint, unwatched
 from weft.solver.control.stopping import STOP
-from weft.solver.feasibility.infeasible import require_room
-from weft.solver.feasibility.memory_order import device_rows
 from weft.solver.period.improvers.starts import STARTS
 from weft.solver.step.state import State
 
@@ -37,28 +35,38 @@ class FirstSchedule:
     def steps(self, state: State) -> Iterator[None]:
         """One step, and one more for every try that says nothing."""
         _offer_known(state)
-        effort = _FIRST_TRY
-        while state.incumbent.best is None:
-            state.phase = "first schedule"
-            order = None
-            with state.budget.limited():
-                order = require_room(state.instance, state.micro_batches, state.budget, effort)
-            if order is not None:
-                state.incumbent.offer(device_rows(state.instance, order), "weft")
-            elif state.budget.spent or effort >= _LAST_TRY:
-                raise state.none_found()
-            else:
-                effort *= _LONGER
-                yield
+        if state.incumbent.best is None:
+            yield from _any_that_fits(state)
         yield
 
 
+def _any_that_fits(state: State) -> Iterator[None]:
+    from weft.solver.feasibility.infeasible import require_room
+    from weft.solver.feasibility.memory_order import device_rows
+
+    effort = _FIRST_TRY
+    while state.incumbent.best is None:
+        state.phase = "first schedule"
+        order = None
+        with state.budget.limited():
+            order = require_room(state.instance, state.micro_batches, state.budget, effort)
+        if order is not None:
+            state.incumbent.offer(device_rows(state.instance, order), "weft")
+        elif state.budget.spent or effort >= _LAST_TRY:
+            raise state.none_found()
+        else:
+            effort *= _LONGER
+            yield
+
+
 def _offer_known(state: State) -> None:
-    """Known schedules, as many as there is time for; where none is there yet, each gets its time."""
+    """Known schedules, as many as there is time for; where none is there yet, each gets its time. None has a shorter
+    makespan than one that is proven optimal."""
     incumbent = state.incumbent
     with state.budget.limited(_KNOWN_SHARE):
         for name, orders in STARTS.items():
-            if incumbent.best is not None and STOP.requested:
+            proven = state.objective == "makespan" and incumbent.optimal
+            if proven or (incumbent.best is not None and STOP.requested):
                 return
             at_leisure = unwatched() if incumbent.best is None and not state.is_large else nullcontext()
             with at_leisure, state.surviving(), suppress(NotApplicable):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from weft.solver.period.reductions.multi_batch import in_copies, repeat_copies
 from weft.solver.period.search import find_period
 from weft.solver.step.phases.completion import complete_around
 from weft.solver.step.state import State
@@ -33,6 +32,8 @@ class LongerPeriods:
 
     def steps(self, state: State) -> Iterator[None]:
         """One step for every number of micro-batches, and those of the edges of a better period."""
+        from weft.solver.period.reductions.multi_batch import in_copies, repeat_copies
+
         if state.periods is None:
             return
         best = state.periods.best

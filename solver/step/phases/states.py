@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from weft.solver.bounds.states import Analysis, Found, search, system_of
 from weft.solver.relations.fixed_order import FixedOrder
 from weft.solver.step.state import State
 from weft.solver.timing import DeadlockError
+
+if TYPE_CHECKING:
+    from weft.solver.bounds.states import Analysis, Found
 
 __all__ = ["Devices", "States"]
 
@@ -108,12 +110,16 @@ def _suits(state: State) -> bool:
 
 
 def _analysis(state: State) -> Analysis:
+    from weft.solver.bounds.states import Analysis
+
     return Analysis.of(state.instance, state.micro_batches, state.implied)
 
 
 def _searched(state: State, known: Analysis, devices: Collection[int], time: float) -> Found | None:
     """What a search of the system of ``devices`` finds in ``time`` seconds; ``None`` where that is not enough to
     begin."""
+    from weft.solver.bounds.states import search, system_of
+
     system = system_of(known, devices)
     blocks = len(system.blocks)
     most = int((time / blocks - _EACH_LAYER * system.operations) / _EACH_STATE)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from weft.solver.bounds.windows import rolling_bounds
 from weft.solver.step.state import State
 
 __all__ = ["Tighten"]
@@ -26,6 +25,8 @@ class Tighten:
 
     def steps(self, state: State) -> Iterator[None]:
         """One step for every window or less."""
+        from weft.solver.bounds.windows import rolling_bounds
+
         effort = state.budget.share(_SHARE, _EFFORT)
         for bound in rolling_bounds(state.instance, state.micro_batches, state.budget, deterministic=effort):
             state.raise_bound(bound)

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from weft.models.candidates.build import Candidate, bytes_per_parameter, candidates, layer_costs
+from weft.models.candidates.build import Candidate, bytes_per_parameter, candidates, first_candidates, layer_costs
 from weft.models.candidates.stage_split import NoSplit
 from weft.models.candidates.stages import Stages, peak_bytes
 from weft.models.spec.spec import Spec, SpecError, demo_spec, parse_spec
@@ -155,3 +155,10 @@ def test_too_few_layers_are_refused(spec: Spec, words: str) -> None:
 def test_two_stages_a_gpu_are_left_out_where_layers_or_gpus_are_too_few() -> None:
     assert {candidate.shape for candidate in candidates(small(gpus=5))} == {"chain"}
     assert {candidate.shape for candidate in candidates(small(gpus=1))} == {"chain"}
+
+
+@pytest.mark.parametrize("spec", [small(), small(gpus=4), small(run="inference: {micro_batches: 4}"),
+                                  small(extra="placement: {cut: [4, 4]}"), small(extra="placement: {shapes: [v]}")])
+def test_the_first_candidates_are_among_all(spec: Spec) -> None:
+    first, every = list(first_candidates(spec)), candidates(spec)
+    assert first and all(candidate in every for candidate in first)

@@ -5,15 +5,19 @@ As in ``test_baselines``: p uniform stages or devices, F, B = I + W, m micro-bat
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.support.builders import both_ways, chain, in_chunks, loop, pipeline, v, waves
 from weft.models.zoo.tessel_shapes import shape
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
+from weft.solver.baselines.lib.at_once import at_once
+from weft.solver.baselines.one_f_one_b import orders_within_memory
 from weft.solver.judge.validate import validate
 from weft.solver.problem import BlockKind, Problem
 from weft.solver.schedule import Schedule
-from weft.solver.timing import Orders
+from weft.solver.timing import Orders, time_orders
 
 TIMES = [(1, 1, 1), (2, 2, 1), (3, 2, 2), (5, 4, 3)]
 
@@ -253,3 +257,23 @@ def test_not_applicable_says_why(name: str, problem: Problem, message: str) -> N
     with pytest.raises(NotApplicable) as caught:
         baseline(name, problem, 6)
     assert message in str(caught.value)
+
+
+# -- 1F1B within memory ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("p", [1, 2, 4, 7])
+@pytest.mark.parametrize("times", [{"backward": 2}, {"split": (2, 1)}])
+def test_1f1b_holds_no_more_than_there_is_room_for(p: int, times: dict[str, Any]) -> None:
+    """With less room than for p micro-batches it takes longer; with as much it is 1F1B."""
+    made = []
+    for memory in range(3, 3 * p + 1, 3):
+        problem = pipeline(chain(p), activation=3, memory=memory, **times)
+        rows = orders_within_memory(problem, 2 * p)
+        schedule = Schedule(problem, 2 * p, time_orders(problem, 2 * p, rows), 0.0)
+        validate(schedule)
+        assert max(schedule.peak_memory) == memory
+        made.append(schedule.makespan)
+    assert made == sorted(made, reverse=True) and rows == BASELINES["1f1b"].orders(problem, 2 * p)
+    assert [name for name, _ in at_once(problem, 2 * p)] == ["1f1b", "sequential"]
+    assert [name for name, _ in at_once(pipeline(v(p + 1), **times), 2)] == ["sequential"]

@@ -164,7 +164,7 @@ def test_a_proof_by_cp_sat_alone_gets_a_second_opinion(monkeypatch: pytest.Monke
 def undecided(monkeypatch: pytest.MonkeyPatch) -> Problem:
     """A problem of which nobody finds out whether anything fits."""
     monkeypatch.setattr(first_schedule, "STARTS", {})
-    monkeypatch.setattr(first_schedule, "require_room", lambda *_: None)
+    monkeypatch.setattr(infeasible, "require_room", lambda *_: None)
     return repro("gives-before-it-takes")
 
 
@@ -196,7 +196,7 @@ def test_a_placement_that_stays_open_is_not_ruled_out(monkeypatch: pytest.Monkey
     def open_for_one(instance: TickProblem, *limits: object) -> object:
         return None if instance.problem.name == unknown.name else asked(instance, *limits)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(first_schedule, "require_room", open_for_one)
+    monkeypatch.setattr(infeasible, "require_room", open_for_one)
     placements = tuple(Placement(f"p{i}", problem, {"placement": f"p{i}"})
                        for i, problem in enumerate((hopeless, unknown)))
     with pytest.raises(NoneFound):

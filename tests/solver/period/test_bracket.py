@@ -12,7 +12,8 @@ from weft.solver.cpsat.budget import Budget
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.counts import Counts
 from weft.solver.period.improvers.starts import one_at_a_time
-from weft.solver.period.search import OPTIONAL, find_period
+from weft.solver.period.registry import OPTIONAL
+from weft.solver.period.search import find_period
 from weft.solver.ticks import TickProblem
 
 

@@ -21,10 +21,9 @@ from weft.solver.cpsat.budget import Budget, Slice
 from weft.solver.judge.validate import violations
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.climb import Bisection
-from weft.solver.period.improvers import IMPROVERS
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.periodic import Periodic
-from weft.solver.period.refuters import REFUTERS
+from weft.solver.period.registry import IMPROVERS, REFUTERS
 from weft.solver.period.technique import Improver, Refuter, Task
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.relations.min_dist import least_open_period, takes_before_giving

@@ -30,13 +30,13 @@ class Fault(Exception):
 
 
 #: What each phase calls, by the place where the search knows it.
-CALLED = [f"weft.solver.step.{place}" for place in (
-    "proven.makespan_bound", "proven.implied_order", "proven.steady_bound", "incumbent.repeat",
-    "state.takes_before_giving", "phases.steady_state.one_at_a_time", "phases.steady_state.find_period",
-    "phases.completion.shorten_latency", "phases.completion.complete", "goals.reorder", "phases.polish.FixedOrder",
-    "phases.longer_periods.in_copies", "phases.longer_periods.repeat_copies",
-    "phases.longer_periods.find_period", "phases.tighten.rolling_bounds", "phases.states.system_of",
-    "phases.states.search")]
+CALLED = [f"weft.solver.{place}" for place in (
+    "step.proven.makespan_bound", "step.proven.implied_order", "step.proven.steady_bound", "step.incumbent.repeat",
+    "step.state.takes_before_giving", "step.phases.steady_state.one_at_a_time", "step.phases.steady_state.find_period",
+    "period.shorten.shorten_latency", "step.edges.complete", "step.order_model.reorder",
+    "step.phases.polish.FixedOrder", "period.reductions.multi_batch.in_copies",
+    "period.reductions.multi_batch.repeat_copies", "step.phases.longer_periods.find_period",
+    "bounds.windows.rolling_bounds", "bounds.states.system_of", "bounds.states.search")]
 
 STARTS_KNOWN = "weft.solver.step.phases.first_schedule.STARTS"
 
@@ -116,7 +116,7 @@ def test_a_schedule_that_the_judge_refuses_is_not_the_last_word(monkeypatch: pyt
 
 def test_a_fault_before_any_schedule_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(STARTS_KNOWN, {})
-    monkeypatch.setattr("weft.solver.step.phases.first_schedule.require_room", failing)
+    monkeypatch.setattr("weft.solver.feasibility.infeasible.require_room", failing)
     with pytest.raises(Fault):
         solve(problem(), COUNT, effort=1)
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from weft.solver.placement.memory.plan import MemoryPlan, Mode
 from weft.solver.problem import BlockKind
-from weft.solver.schedule import Schedule
 from weft.text.units import bytes_text, time_text
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from weft.solver.placement.memory.plan import MemoryPlan, Mode
+    from weft.solver.schedule import Schedule
 
 __all__ = ["plan_details", "plan_lines", "plan_table", "plan_text", "plan_title"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from weft.app.lib.case import read_source
 from weft.app.lib.options import SearchOptions
 from weft.app.lib.sources import Source
-from weft.app.solve import solve_source
+from weft.app.opening import solve_source
 from weft.models.share.compose import in_one_unit
 from weft.models.share.data_parallel import data_parallel_job, why_not_data_parallel
 from weft.models.share.job import Job, SharingError, job_of

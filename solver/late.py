@@ -1,0 +1,31 @@
+"""Packages that take long to import, each imported when something of it is first used: a search that needs no model and
+no graph is over before OR-Tools would be there.
+
+``cp_model`` is ``ortools.sat.python.cp_model``, ``nx`` is ``networkx``.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["cp_model", "nx"]
+
+if TYPE_CHECKING:
+    import networkx as nx
+    from ortools.sat.python import cp_model
+else:
+
+    class _Late:
+        """The module ``name``, once it is used; what was used is kept, so that using it again costs nothing."""
+
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        def __getattr__(self, name: str) -> Any:
+            value = getattr(import_module(self._name), name)
+            setattr(self, name, value)
+            return value
+
+    cp_model = _Late("ortools.sat.python.cp_model")
+    nx = _Late("networkx")

@@ -1,0 +1,27 @@
+"""All techniques of the period search: :data:`REFUTERS` and :data:`IMPROVERS`. They are loaded where a period is left
+open by what a published schedule repeats."""
+
+from __future__ import annotations
+
+from weft.solver.period.improvers.beam import Beam
+from weft.solver.period.improvers.list_schedule import ListSchedule
+from weft.solver.period.improvers.neighbourhoods import Neighbourhoods
+from weft.solver.period.improvers.published_start import PublishedStart
+from weft.solver.period.improvers.whole_model_solve import WholeModelSolve
+from weft.solver.period.reductions.barriers import Contraction
+from weft.solver.period.refuters.device_subsets import DeviceSubsets
+from weft.solver.period.refuters.lane_waits import LaneWaits
+from weft.solver.period.refuters.least_distances import LeastDistances
+from weft.solver.period.refuters.v_shape import VShape
+from weft.solver.period.refuters.whole_model import WholeModel
+from weft.solver.period.technique import Improver, Refuter
+
+__all__ = ["IMPROVERS", "OPTIONAL", "REFUTERS"]
+
+REFUTERS: tuple[type[Refuter], ...] = (LeastDistances, VShape, LaneWaits, DeviceSubsets, WholeModel)
+
+IMPROVERS: tuple[type[Improver], ...] = (PublishedStart, ListSchedule, WholeModelSolve, Beam, Neighbourhoods)
+
+#: What ``without`` of :func:`~weft.solver.period.search.find_period` may name: every technique, and the removal of
+#: barriers.
+OPTIONAL = (*(refuter.name for refuter in REFUTERS), *(improver.name for improver in IMPROVERS), Contraction.name)
