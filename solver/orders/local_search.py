@@ -24,7 +24,7 @@ __all__ = ["LocalSearch", "kernel_of"]
 _FIRST_ROUND, _DOUBLINGS = 12_500, 4
 #: Where rounds begin and end, in mean durations of a block: from a known schedule of the demo's model 1 ends at 875 to
 #: 894 ms within 0.2 s, 0.1 at 915 to 932.
-_HOT, _COLD = (1.0, 0.3), 0.01
+_HOT, _COLD = (1.0, 0.3), 0.03
 #: Ticks that a unit of memory too much is charged, in mean durations for the largest amount that a block takes.
 _PENALTY = 10.0
 #: CPU seconds of a move: for itself, and for each operation of the schedule (for the few of a pipeline that it changes
@@ -84,7 +84,7 @@ class LocalSearch:
 
     def round(self, time: Slice) -> bool:
         """One round within ``time``; whether it found better orders."""
-        moves = _FIRST_ROUND << min(self.idle, _DOUBLINGS)
+        moves = _FIRST_ROUND << min(self.idle // len(_HOT), _DOUBLINGS)
         moves = max(_FIRST_ROUND // 10, int(min(moves, time.left / (_DETERMINISTIC * self._seconds))))
         hot, cold = self.mean * _HOT[self._rounds % len(_HOT)], self.mean * _COLD
         few = max(16, int(_BETWEEN / self._seconds))
