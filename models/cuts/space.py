@@ -127,6 +127,22 @@ class CutSpace:
         if at is not None and self.cuts is not None:
             self.cuts.bounds[at] = max(int(self.cuts.bounds[at]), bound)
 
+    def neighbours(self, borders: tuple[int, ...], pipeline: Pipeline,
+                   orders: Orders) -> list[tuple[tuple[int, ...], int]]:
+        """The cuts that the move of one layer to another stage makes of ``borders``, each with its bound. Those come
+        first on which ``orders`` of the blocks of ``pipeline``, the cut ``borders``, are shortest, whether they fit
+        there or not."""
+        moved = np.array([[at + by * (first <= k <= last) for k, at in enumerate(borders)] for by in (-1, 1)
+                          for first in range(1, len(borders) - 1) for last in range(first, len(borders) - 1)],
+                         dtype=np.int16)
+        cuts = moved[(np.diff(moved, axis=1) > 0).all(axis=1)]
+        if not len(cuts):
+            return []
+        variants = variants_of(self.ground, cuts, trains=self.backward != "none")
+        times = makespans(variants, orders_of_stages(pipeline, orders), self.micro_batches)
+        bounds = makespan_bounds(variants, self.micro_batches)
+        return [(tuple(map(int, cuts[i])), int(bounds[i])) for i in np.argsort(times, kind="stable")]
+
     def take(self, borders: tuple[int, ...]) -> None:
         """Leave a cut to somebody who searches it."""
         self.taken.add(borders)

@@ -13,7 +13,7 @@ from functools import cache
 from weft.solver.cpsat.budget import Budget, Slice
 from weft.solver.orders import native
 from weft.solver.orders.tables import Tables
-from weft.solver.orders.twin import TwinKernel
+from weft.solver.orders.twin import NEVER, TwinKernel
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders
 
@@ -82,9 +82,16 @@ class LocalSearch:
         self.kernel.back_to_best()
         return self.tables.with_waits(self.kernel.best_rows, self.kernel.starts)
 
-    def round(self, time: Slice) -> bool:
-        """One round within ``time``; whether it found better orders."""
-        moves = _FIRST_ROUND << min(self.idle // len(_HOT), _DOUBLINGS)
+    @property
+    def fits(self) -> bool:
+        """Whether there are orders yet that fit."""
+        return self.kernel.best < NEVER
+
+    def round(self, time: Slice, moves: int | None = None) -> bool:
+        """One round of so many ``moves`` within ``time``; whether it found better orders. By default rounds get longer
+        as long as they find nothing."""
+        if moves is None:
+            moves = _FIRST_ROUND << min(self.idle // len(_HOT), _DOUBLINGS)
         moves = max(_FIRST_ROUND // 10, int(min(moves, time.left / (_DETERMINISTIC * self._seconds))))
         hot, cold = self.mean * _HOT[self._rounds % len(_HOT)], self.mean * _COLD
         few = max(16, int(_BETWEEN / self._seconds))
