@@ -128,6 +128,7 @@ def test_a_great_many_turns() -> None:
     assert not refuted(shape, instance.heaviest_load, 9)
 
 
+@pytest.mark.slow
 def test_finer_cells_refute_nearly_all_that_does_not_work() -> None:
     """Of a V of two chunks with memory for four activations on eight devices, where least distances are 14 % off."""
     instance = TickProblem.of(tight_v())
