@@ -34,6 +34,8 @@ __all__ = ["ROOMS", "Mutant", "mutants_of"]
 
 #: Seconds that the tests of one mutant may take, and one test of them.
 LIMIT, LIMIT_OF_ONE = 400, 60
+#: How pytest ends where all tests passed, or where there were none.
+GOOD, NO_TESTS = 0, 5
 #: What is changed, and the tests that must notice.
 ROOMS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "judge": (("solver/judge",), ("tests/solver/judge", "tests/properties/test_judge.py",
@@ -169,16 +171,21 @@ def _survives(tree: Path, mutant: Mutant, tests: Sequence[str], turn: int) -> bo
     others = [name for name in tests if name not in first]
     try:
         for some in ([first] if first else []) + [others]:
-            done = subprocess.run([sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider",
-                                   f"--timeout={LIMIT_OF_ONE}", "-m", "not slow and not rare", *some], cwd=tree,
-                                  capture_output=True, timeout=LIMIT, check=False, env=_environment(tree))
-            if done.returncode == 1 or done.returncode == 2:
+            if _status(tree, some, "-x", f"--timeout={LIMIT_OF_ONE}") not in (GOOD, NO_TESTS):
                 return False
     except subprocess.TimeoutExpired:
         return False
     finally:
         path.write_text(source)
     return True
+
+
+def _status(tree: Path, tests: Sequence[str], *options: str) -> int:
+    """How pytest ends, of the quick ones of ``tests``."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow and not rare", *options,
+               *tests]
+    return subprocess.run(command, cwd=tree, capture_output=True, timeout=LIMIT, check=False,
+                          env=_environment(tree)).returncode
 
 
 def _environment(tree: Path) -> dict[str, str]:
@@ -227,6 +234,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         tree = _copied(Path(folder) / "tree")
         for room in options.room or ROOMS:
+            if _status(tree, ROOMS[room][1], "--collect-only") != GOOD:
+                raise SystemExit(f"the tests of {room} cannot be collected")
             tried = ([Mutant(**entry) for entry in found[room]["survivors"]] if options.again
                      else _drawn(room, options.per_file, options.sample, options.seed))
             survivors = []
