@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import weft
@@ -97,6 +99,12 @@ def test_a_look_at_all_cuts_leaves_the_bound_below_what_is_found() -> None:
     search.narrow(0.0)
     assert not search.left and search.bound == float("inf")
     assert search.lowest(best, search.budget.slice(10.0)) is None
+
+
+def test_a_placement_s_borders_are_the_first_layers_of_its_stages() -> None:
+    placement = case_of(drawn_spec(4, "full", count=6, gpus=3, shapes=["chain"], cut=[1, 3, 2])).placements[0]
+    assert CutSearch.borders_of(placement) == (0, 1, 4, 6)
+    assert CutSearch.borders_of(replace(placement, details={})) == (0,)
 
 
 def test_one_gpu_and_one_cut_are_no_special_case() -> None:
