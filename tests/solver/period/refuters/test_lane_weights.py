@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 
@@ -29,7 +30,7 @@ def test_waits_share_what_the_period_leaves_of_the_memory(activation: int) -> No
     room, waits may come to 2 T - 6 at a period of T, in activations."""
     found = weights_of(pipeline(chain(2), activation=activation, memory=2 * activation), 1)
     assert found is not None
-    assert (found.capacity, found.least, found.scale) == (2, 6, 1)
+    assert (found.capacity, found.least, found.scale) == (2, 6, Fraction(1))
     assert [found.room(period) for period in (3, 4, 6)] == [0, 2, 6]
     [weights] = found.weights
     assert weights == (1, 1)
@@ -46,7 +47,7 @@ def test_waits_that_hold_the_memory_of_two_devices_count_twice() -> None:
     """Between the last forward and its backward; the second device holds for 1 + 2 by itself."""
     found = weights_of(pipeline(chain(2), memory=2), 2)
     assert found is not None
-    assert (found.capacity, found.least, found.scale) == (4, 6 + 3, 1)
+    assert (found.capacity, found.least, found.scale) == (4, 6 + 3, Fraction(1))
     assert found.weights == ((1, 1),)
     assert found.static == ((), (Static(found.rows[1].index(1), found.rows[1].index(2), 1, 2),))
     assert None not in found.levels

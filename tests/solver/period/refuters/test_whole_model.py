@@ -33,7 +33,7 @@ def test_what_is_impossible_is_refuted_and_what_is_found_is_offered() -> None:
     assert bracket.best.period > least + 1
     refuter = WholeModel(bracket, Task(least))
     assert refuter.refutes([least - 1, least], Slice(Budget(), 60.0, 60.0)) == [least - 1]
-    assert (bracket.best.period, bracket.best_by) == (least, "whole-model")
+    assert bracket.best.period == least and bracket.best_by == "whole-model"
 
 
 def test_it_is_asked_once_or_in_doubling_steps() -> None:
