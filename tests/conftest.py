@@ -8,6 +8,7 @@ note and survive fails the test, but for those marked ``faults``, which inject i
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 
@@ -21,10 +22,22 @@ for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHU
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, usual)
 
+# Workers share the cores: threads of torch and numpy, on tensors this small, would only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 in_ci = bool(os.environ.get("CI"))
 settings.register_profile("few", max_examples=10, deadline=None, derandomize=in_ci)
 settings.register_profile("all", max_examples=100, deadline=None, derandomize=in_ci)
 settings.load_profile("few")
+
+# What is imported and collected stays: nothing of it is looked at for garbage, then or later.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """From now on tests make garbage."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

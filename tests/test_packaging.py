@@ -19,6 +19,8 @@ import pytest
 import weft
 from tests.support.paths import ROOT
 
+pytestmark = pytest.mark.slow
+
 #: Folders of the repository that are links in ``weft``.
 LINKED = ("solver", "models", "runtime")
 
@@ -74,7 +76,6 @@ def contents(wheel: Path) -> dict[str, bytes]:
         return {name: archive.read(name) for name in archive.namelist() if not name.endswith("/RECORD")}
 
 
-@pytest.mark.slow
 def test_the_wheel_holds_weft_alone(published: Published) -> None:
     held, about = contents(published.wheel), f"weft-{weft.__version__}.dist-info"
     assert {name.partition("/")[0] for name in held} == {"weft", about}
@@ -84,7 +85,6 @@ def test_the_wheel_holds_weft_alone(published: Published) -> None:
     assert {name for name in held if name.startswith("weft/")} == expected  # sources and data, nothing else
 
 
-@pytest.mark.slow
 def test_the_sdist_builds_the_same_wheel(published: Published, tmp_path: Path) -> None:
     assert not any(path.is_symlink() for path in published.unpacked.rglob("*"))
     assert contents(built("wheel", published.unpacked, tmp_path / "wheel")) == contents(published.wheel)
@@ -97,7 +97,6 @@ def test_the_sdist_holds_what_its_tests_read(published: Published) -> None:
     assert found == expected
 
 
-@pytest.mark.slow
 def test_tests_run_in_the_sdist(published: Published) -> None:
     some = ["tests/weft/text", "tests/weft/cli/test_main.py", "tests/docs/test_formats_page.py",
             "tests/models/layers/test_cluster.py", "tests/solver/judge/test_validate.py"]

@@ -104,17 +104,17 @@ def imported(tree: ast.AST, *, types_too: bool = False, at_module_level: bool = 
 
 
 def _nodes(tree: ast.AST, types_too: bool, at_module_level: bool) -> Iterator[ast.AST]:
-    """All nodes of ``tree`` whose imports count."""
+    """All nodes of ``tree`` whose imports count, but for expressions, which hold none."""
     waiting = [tree]
     while waiting:
         node = waiting.pop()
         yield node
-        if at_module_level and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        if at_module_level and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         if isinstance(node, ast.If) and _is_for_types(node.test) and not types_too:
             waiting.extend(node.orelse)
         else:
-            waiting.extend(ast.iter_child_nodes(node))
+            waiting.extend(child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr))
 
 
 def _is_for_types(test: ast.expr) -> bool:

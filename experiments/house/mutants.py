@@ -1,13 +1,14 @@
 """Which faults in what proves and judges would the tests see? One small change at a time, and the room's tests.
 
-    python -m experiments.house.mutants [--per-file 4] [--seed 0] [--room judge ...] [--again]
+    python -m experiments.house.mutants [--per-file 4 | --sample 30] [--seed 0] [--room judge ...] [--again]
 
 A mutant is a file with one change: a comparison, an operator, a constant, a function (``min`` for ``max``, ``any`` for
 ``all``, ``floor`` for ``ceil``), a condition, ``and`` for ``or``, ``break`` for ``continue``. Texts, types and
-assertions stay. Of each file so many are drawn. Each runs in a copy of the tree against its room's quick tests, which
-stop at the first failure; one that they do not end within :data:`LIMIT` seconds counts as killed. What survives may be
-equal to the original in all it does: the survivors are listed, to be read. ``--again`` runs only those that survived
-the last time. Writes results/mutants.json.
+assertions stay. Of each file so many are drawn, or of each room, where ``--sample`` says how many. Each runs in a copy
+of the tree against the tests of its file and then its room's quick tests, which stop at the first failure; one that
+they do not end within :data:`LIMIT` seconds counts as killed. What survives may be equal to the original in all it
+does: the survivors are listed, to be read. ``--again`` runs only those that survived the last time, and keeps how many
+were killed at first. Writes results/mutants.json.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
+import os
 import random
 import shutil
 import subprocess
@@ -22,6 +24,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +32,10 @@ from experiments.lib.provenance import RESULTS, ROOT, Record
 
 __all__ = ["ROOMS", "Mutant", "mutants_of"]
 
-#: Seconds that the tests of one mutant may take.
-LIMIT = 400
+#: Seconds that the tests of one mutant may take, and one test of them.
+LIMIT, LIMIT_OF_ONE = 400, 60
+#: How pytest ends where all tests passed, or where there were none.
+GOOD, NO_TESTS = 0, 5
 #: What is changed, and the tests that must notice.
 ROOMS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "judge": (("solver/judge",), ("tests/solver/judge", "tests/properties/test_judge.py",
@@ -156,25 +161,38 @@ def _copied(target: Path) -> Path:
     return target
 
 
-def _survives(tree: Path, mutant: Mutant, tests: Sequence[str]) -> bool:
+def _survives(tree: Path, mutant: Mutant, tests: Sequence[str], turn: int) -> bool:
     path = tree / mutant.file
     source = path.read_text()
     path.write_text(mutated(source, mutant.number))
+    os.utime(path, (turn, turn))  # bytecode of the mutant before is not taken for this one's
     stem = Path(mutant.file).stem
     first = [name for name in _test_files(tree, tests) if Path(name).stem == f"test_{stem}"]
     others = [name for name in tests if name not in first]
     try:
         for some in ([first] if first else []) + [others]:
-            done = subprocess.run([sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m",
-                                   "not slow and not rare", *some], cwd=tree, capture_output=True, timeout=LIMIT,
-                                  check=False)
-            if done.returncode == 1 or done.returncode == 2:
+            if _status(tree, some, "-x", f"--timeout={LIMIT_OF_ONE}") not in (GOOD, NO_TESTS):
                 return False
     except subprocess.TimeoutExpired:
         return False
     finally:
         path.write_text(source)
     return True
+
+
+def _status(tree: Path, tests: Sequence[str], *options: str) -> int:
+    """How pytest ends, of the quick ones of ``tests``."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow and not rare", *options,
+               *tests]
+    return subprocess.run(command, cwd=tree, capture_output=True, timeout=LIMIT, check=False,
+                          env=_environment(tree)).returncode
+
+
+def _environment(tree: Path) -> dict[str, str]:
+    """Bytecode is kept beside the tree, as most of it serves every mutant."""
+    inherited = {name: value for name, value in os.environ.items()
+                 if name not in ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH")}
+    return {**inherited, "PYTHONPATH": str(tree), "PYTHONPYCACHEPREFIX": f"{tree}.bytecode"}
 
 
 def _test_files(tree: Path, tests: Sequence[str]) -> Iterator[str]:
@@ -185,21 +203,26 @@ def _test_files(tree: Path, tests: Sequence[str]) -> Iterator[str]:
             yield entry
 
 
-def _drawn(room: str, per_file: int, seed: int) -> list[Mutant]:
+def _drawn(room: str, per_file: int, sample: int | None, seed: int) -> list[Mutant]:
     folders, _ = ROOMS[room]
     draw = random.Random(seed)
-    found: list[Mutant] = []
-    for path in sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py")):
-        file = str(path.relative_to(ROOT))
-        known = mutants_of(file, path.read_text())
-        found += sorted(draw.sample(known, min(per_file, len(known))), key=lambda mutant: mutant.number)
-    return found
+    files = [mutants_of(str(path.relative_to(ROOT)), path.read_text())
+             for path in sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))]
+    drawn = ([_some(draw, known, per_file) for known in files] if sample is None
+             else [_some(draw, list(chain(*files)), sample)])
+    return sorted(chain(*drawn), key=lambda mutant: (mutant.file, mutant.number))
+
+
+def _some(draw: random.Random, known: list[Mutant], most: int) -> list[Mutant]:
+    """``most`` of those ``known``, or all."""
+    return draw.sample(known, min(most, len(known)))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the mutants, and list those that survive."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--per-file", type=int, default=4)
+    parser.add_argument("--sample", type=int, help="so many of each room, in place of so many of each file")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--room", action="append", choices=list(ROOMS))
     parser.add_argument("--again", action="store_true", help="only those that survived the last time")
@@ -207,19 +230,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     record = Record(options.output)
     found: dict[str, Any] = dict(record.kept().get("rooms", {}))
+    turns = count(1_000_000_000)
     with tempfile.TemporaryDirectory() as folder:
-        tree = _copied(Path(folder))
+        tree = _copied(Path(folder) / "tree")
         for room in options.room or ROOMS:
+            if _status(tree, ROOMS[room][1], "--collect-only") != GOOD:
+                raise SystemExit(f"the tests of {room} cannot be collected")
             tried = ([Mutant(**entry) for entry in found[room]["survivors"]] if options.again
-                     else _drawn(room, options.per_file, options.seed))
+                     else _drawn(room, options.per_file, options.sample, options.seed))
             survivors = []
             for mutant in tried:
-                if _survives(tree, mutant, ROOMS[room][1]):
+                if _survives(tree, mutant, ROOMS[room][1], next(turns)):
                     survivors.append(asdict(mutant))
                     print(f"survives: {mutant.file}:{mutant.line}: {mutant.change}", flush=True)
-            count = found[room]["mutants"] if options.again else len(tried)
-            found[room] = {"mutants": count, "killed": count - len(survivors), "survivors": survivors}
-            print(f"{room}: {count - len(survivors)} of {count} killed", flush=True)
+            all_of_them = found[room]["mutants"] if options.again else len(tried)
+            killed = all_of_them - len(survivors)
+            at_first = found[room].get("killed_at_first", killed) if options.again else killed
+            found[room] = {"mutants": all_of_them, "killed_at_first": at_first, "killed": killed,
+                           "survivors": survivors}
+            print(f"{room}: {killed} of {all_of_them} killed", flush=True)
             record.write({"rooms": found}, part=options.again or options.room is not None)
     return 0
 

@@ -47,6 +47,15 @@ def any_model_ranks(d: Any) -> Fields:
             "error": small(max(row["error"] for row in trained))}
 
 
+def mutants(d: Any) -> Fields:
+    rooms = d["rooms"]
+    require(all(room["killed_at_first"] <= room["killed"] <= room["mutants"] for room in rooms.values()),
+            "no room's tests notice less than before")
+    return {"mutants": sum(room["mutants"] for room in rooms.values()),
+            "at_first": sum(room["killed_at_first"] for room in rooms.values()),
+            "killed": sum(room["killed"] for room in rooms.values()), "rooms": listed(rooms)}
+
+
 def replay_gpt(d: Any) -> Fields:
     require(d["equal"], "planned pipelines train as one process")
     errors = [row["gradient_error"] for row in d["runs"] if row["dtype"] == "fp64"]

@@ -1,7 +1,8 @@
 """The formulas of torch's operators: how the gradients of their weights are made from what they kept.
 
-The kernels are those that torch's own backward calls, so that the numbers are the same. Weights come in the order in
-which the operator takes them, those that are not there left out.
+The kernels are those that torch's own backward calls, so that the numbers are the same, but for the last bits of some
+products of three dimensions: for them ``torch.matmul`` chooses its kernel also by whether the weight wants a gradient,
+and here it wants none. Weights come in the order in which the operator takes them, those that are not there left out.
 
 Some are *light* (:data:`LIGHT`): norms, scales and biases. Their weight gradient reads each number once or twice, and
 keeps as many until W. On a CPU, 2,048 tokens of 1,024 numbers, that of a layer norm takes 0.3 ms, that of a square

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.examples import examples
 from tests.support.fuzzing import COMMANDS, Outcome, draw_input, good_files, run_input
 from weft.cli.commands import commands
 
 #: How many inputs, and the first of them.
-COUNT = int(os.environ.get("WEFT_FUZZ", "270"))
+COUNT = int(os.environ.get("WEFT_FUZZ", max(3 * len(COMMANDS), examples(270))))
 FIRST = int(os.environ.get("WEFT_FUZZ_FIRST", "0"))
 
 
@@ -29,6 +30,7 @@ def test_every_command_is_fuzzed() -> None:
     assert set(COMMANDS) == set(commands())
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("place", range(len(COMMANDS)), ids=list(COMMANDS))
 @pytest.mark.timeout(60 + 2 * COUNT)
 def test_no_input_gets_a_traceback(place: int, good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,10 +14,14 @@ from typing import Any
 import pytest
 
 import weft
+from tests.support.examples import slow
 from tests.support.grid import QUICK, ROWS, Row, ran
 from tests.support.kinds_of_input import KINDS, MICRO_BATCHES, write_inputs
 from weft.app.lib.case import read_source
 from weft.cli.lib.command import BAD, GOOD, NO
+
+#: Kinds of model specs that have much in common with others, and take longest.
+OTHERS = ("config", "lengths", "decide")
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +32,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[slow(kind) if kind in OTHERS else kind for kind in KINDS])
 def names(request: pytest.FixtureRequest, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mapping[str, str]]:
     """What stands for a row's placeholders, of one kind of input; the schedule is made when the first row asks."""
     monkeypatch.chdir(inputs)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.support.examples import slow
 from tests.support.grid import ran
 from tests.support.kinds_of_input import KINDS, MICRO_BATCHES, write_inputs
 from tests.support.option_pairs import COMMANDS, KINDS_OF_PAIRS, pairwise, reasons
@@ -20,8 +22,9 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _lines() -> list[tuple[str, str]]:
-    return [(kind, line) for kind in KINDS_OF_PAIRS for command in COMMANDS for line in pairwise(command, kind)]
+def _lines() -> list[Any]:
+    return [slow(kind, line) if kind == "layers" else (kind, line)
+            for kind in KINDS_OF_PAIRS for command in COMMANDS for line in pairwise(command, kind)]
 
 
 @pytest.mark.parametrize(("kind", "line"), _lines())

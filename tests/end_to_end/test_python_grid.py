@@ -14,6 +14,9 @@ from tests.support.kinds_of_input import KINDS, MICRO_BATCHES, write_inputs
 from tests.support.python_grid import CALLS, Call
 from weft.app.lib.counted import counted
 
+#: Kinds of model specs that have much in common with others, and take longest.
+OTHERS = ("config", "lengths", "decide", "graph")
+
 
 @pytest.fixture(scope="session")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -25,7 +28,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("call", "kind"), [
     pytest.param(call, kind, id=f"{call.name}-{kind}",
-                 marks=[pytest.mark.slow] if call.slow and kind not in call.refused else [])
+                 marks=[pytest.mark.slow] if kind not in call.refused and (call.slow or kind in OTHERS) else [])
     for call in CALLS for kind in KINDS])
 def test_a_function_runs_or_raises_a_sentence(call: Call, kind: str, inputs: Path) -> None:
     count: dict[str, Any] = {"micro_batches": counted(MICRO_BATCHES[kind])} if kind in MICRO_BATCHES else {}

@@ -29,8 +29,8 @@ MACHINE = ("cpu", "cores", "memory_gib", "load", "system", "python", "ortools", 
 #: Those whose numbers are a schedule or a picture of today's code: no file of theirs is kept.
 KEEP_NOTHING = {"weft.figures_gallery": ("--only", "long")}
 
-#: Those that show today's code: its rooms, its tests' blind spots, and a notebook.
-DRAW = {"house.mutants", "house.picture", "weft.notebook"}
+#: Those that show today's code: its rooms, and a notebook.
+DRAW = {"house.picture", "weft.notebook"}
 
 #: Their marks can be missed in small: by times on a busy machine, and by what two batches train.
 MAY_MISS = {"adama", "captured_costs", "overhead", "replay_emulated", "shared_jobs"}

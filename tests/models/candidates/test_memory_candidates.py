@@ -75,6 +75,7 @@ _HOST = _SPEC.replace("repeat: 6", "repeat: 12").replace(
     "micro_batches: 8", "micro_batches: 16")
 
 
+@pytest.mark.slow
 def test_offloading_makes_a_cap_cheaper_than_recomputing_or_fewer_micro_batches_in_flight() -> None:
     """12 blocks of 39 MiB on 4 GPUs of 300 MiB: the first two GPUs hold 4 and 3 micro-batches at once."""
     schedule = weft.solve(parse_spec(_HOST), effort=30.0)
@@ -124,6 +125,7 @@ def test_what_a_stage_receives_is_not_offloaded() -> None:
         assert candidate.decided is not None and set(candidate.decided.inputs) == {"keep"}
 
 
+@pytest.mark.slow
 def test_reports_say_what_is_offloaded(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "spec.yaml"
     path.write_text(_HOST)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.oracles.whole import TooLarge, least_makespan
 from tests.support.cut_specs import MODES, Mode, all_cuts, problems_of, space_of
+from tests.support.examples import slow
 from weft.models.cuts.enumeration import Cuts, Ground, enumerated
 from weft.models.cuts.layout import Layout
 from weft.models.cuts.space import CutSpace
@@ -57,7 +58,8 @@ def test_all_cuts_below_a_limit_are_listed_and_no_other(mode: Mode, shape: str, 
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("shape", "chunks", "count"), [("chain", 1, 5), ("v", 2, 5), ("loop", 2, 5), ("wave", 3, 6)])
+@pytest.mark.parametrize(("shape", "chunks", "count"), [
+    ("chain", 1, 5), slow("v", 2, 5), slow("loop", 2, 5), ("wave", 3, 6)])
 def test_no_bound_is_above_the_optimum(mode: Mode, shape: str, chunks: int, count: int) -> None:
     met = 0
     for number in range(5):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.support.builders import TINY_SPEC
 from tests.support.cut_specs import all_cuts, drawn_spec, spec_of
 from weft.models.candidates.build import candidates
-from weft.models.cuts.spaces import cut_spaces
+from weft.models.cuts.spaces import _in_need, cut_spaces
 from weft.models.spec.spec import Spec, parse_spec
 
 
@@ -81,3 +83,19 @@ def test_a_listed_placement_is_one_of_the_cuts(spec: Spec) -> None:
         assert own.problem == candidate.problem and own.static_memory == candidate.static_memory
         met += 1
     assert met >= 3
+
+
+@pytest.mark.parametrize(("part", "block", "more"), [
+    (None, 0, 0), ("durations", 1, 1), ("durations", 2, 1), ("durations", 0, 1), ("durations", 0, -1), ("take", 0, 1),
+    ("take", 0, -1), ("change", 0, 1), ("take", 1, 3), ("take", 2, 2), ("change", 2, 1)])
+def test_a_split_backward_does_for_a_whole_one_that_takes_as_long_and_holds_as_much(
+        part: str | None, block: int, more: int) -> None:
+    """Forward, backward (or its two parts, of which the first gives 2 of 6 back); one number at a time is too large, or
+    another than the forward's. Room is left for 2 and 1 more while the parts run."""
+    full: Any = SimpleNamespace(durations=np.array([[3], [9], [0]]), take=np.array([[6], [4], [0]]),
+                                change=np.array([[6], [-6], [0]]))
+    split: Any = SimpleNamespace(durations=np.array([[3], [5], [4]]), take=np.array([[6], [2], [5]]),
+                                 change=np.array([[6], [-2], [-4]]))
+    if part is not None:
+        getattr(split, part)[block] += more
+    assert _in_need(split, full).tolist() == [part is not None]

@@ -47,6 +47,7 @@ def layout(vector: Vector) -> Layout:
     return Layout(vector[0], vector[1], vector[2:])
 
 
+@pytest.mark.slow
 def test_all_pairs_over_eight_devices_cost_the_least_and_are_exact() -> None:
     latency, bandwidth = 1e-7, 1e9
     least = cheapest_vectors(8, SHAPE, 8, price_of((latency, bandwidth), (latency, bandwidth), 64))
@@ -58,6 +59,7 @@ def test_all_pairs_over_eight_devices_cost_the_least_and_are_exact() -> None:
         assert error(found, SHAPE) < 1e-12
 
 
+@pytest.mark.slow
 def test_what_every_device_needs_is_brought_at_the_least_cost() -> None:
     shape, machine = (12, 12), 2
     prices = RingPrices(Network(AffineLink(*NEAR), AffineLink(*FAR), machine))

@@ -38,6 +38,7 @@ def under(found: OverlapPlacement, way: str, buckets: int) -> Mapping[str, float
     return {block.name: float(block.duration) for block in plain.blocks}
 
 
+@pytest.mark.slow
 def test_the_search_finds_what_looking_at_every_assignment_does() -> None:
     found = data_parallel(spec_of())
     best = {tuple(options.values()): solve_wide(found.problem.under(options), 1, effort=0.2).makespan
@@ -93,6 +94,7 @@ def test_where_the_whole_state_does_not_fit_slices_do() -> None:
     assert row["bound"] is None or row["makespan"] is None
 
 
+@pytest.mark.slow
 def test_gathers_run_beside_the_next_step() -> None:
     found = data_parallel(spec_of())
     taken = {GRADIENTS: SCATTERED, BUCKETS: "8"}

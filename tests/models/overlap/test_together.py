@@ -58,6 +58,7 @@ def made(text: str, *, backward: Backward = "full", pairs: bool = False, degrees
     return candidate, found
 
 
+@pytest.mark.slow
 def test_the_search_finds_what_looking_at_every_assignment_does() -> None:
     candidate, found = made(SMALL)
     choice, = found.problem.choices

@@ -229,6 +229,7 @@ def test_another_machine_is_farther_away() -> None:
     assert found["tensor"] and found["m"]
 
 
+@pytest.mark.slow
 def test_solve_picks_the_shape_and_says_what_the_others_cost() -> None:
     """The table fits on no GPU alone; the answer is judged on every GPU."""
     spec = spec_of(GPT, memory="1300 MiB", more="placement: {backward: [full]}")
@@ -246,6 +247,7 @@ def test_solve_picks_the_shape_and_says_what_the_others_cost() -> None:
     assert "fits: gpu" in text  # why the chain is none
 
 
+@pytest.mark.slow
 def test_placements_of_one_name_are_told_apart() -> None:
     """A V is cut for one micro-batch in flight, and otherwise for as many as 1F1B holds."""
     listed = """

@@ -97,6 +97,7 @@ def failing(results: Mapping[Work, Parcel]) -> Parcel:
     raise ValueError("the cable is out")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "sentences"), [
     ("raise", {
         1: 'rank 1: ValueError while running "send F1"[1] (micro-batch 1), on gpu 1 network: the cable is out',

@@ -131,6 +131,7 @@ def test_the_rank_that_does_not_come_is_named() -> None:
     assert "waited 4 s for ranks 2, 3 of 4" in ends[0].errors
 
 
+@pytest.mark.slow
 def test_a_port_where_something_listens_that_never_answers_ends_the_rank_in_time() -> None:
     """It hung for as long as the listener ran."""
     with socket.socket() as silent:

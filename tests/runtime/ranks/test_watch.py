@@ -67,6 +67,7 @@ def test_a_rank_ends_though_the_process_of_the_store_is_stopped(tmp_path: Path) 
     assert "rank 1: gave up while waiting for RECV 0F0<0: the rendezvous store has not answered for" in ended.errors
 
 
+@pytest.mark.slow
 def test_a_rank_that_does_not_find_the_first_says_where_it_looked(monkeypatch: pytest.MonkeyPatch) -> None:
     port = str(free_port())
     for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port)):

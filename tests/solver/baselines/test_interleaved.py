@@ -10,6 +10,7 @@ import itertools
 import pytest
 
 from tests.support.builders import loop, pipeline
+from tests.support.examples import slow
 from weft.solver.baselines import NotApplicable, baseline
 from weft.solver.baselines.lib.alternating import Turns, groupings
 from weft.solver.judge.validate import validate
@@ -75,12 +76,12 @@ def test_weight_gradients_put_off(p: int, v: int, m: int, times: tuple[int, int,
     assert max(idle(p, v, m, "interleaved", times)) <= (p - 1) * (f + i + w)
 
 
-def test_long_runs_are_judged_by_short_ones() -> None:
-    for memory in (None, 23, 12):
-        for m in (997, 1000):
-            schedule = baseline("interleaved", pipeline(loop(8), split=(2, 2), forward=2, memory=memory), m)
-            validate(schedule)
-            assert schedule.makespan <= (12 * m + 7 * 6) * (1.1 if memory == 12 else 1)
+@pytest.mark.parametrize(("memory", "m"), [(23, 997), slow(None, 997), slow(12, 997), slow(None, 1000), slow(23, 1000),
+                                           slow(12, 1000)])
+def test_long_runs_are_judged_by_short_ones(memory: int | None, m: int) -> None:
+    schedule = baseline("interleaved", pipeline(loop(8), split=(2, 2), forward=2, memory=memory), m)
+    validate(schedule)
+    assert schedule.makespan <= (12 * m + 7 * 6) * (1.1 if memory == 12 else 1)
 
 
 def test_it_says_what_it_needs() -> None:

@@ -10,9 +10,10 @@ from tests.support.builders import chain, pipeline, v
 from weft.models.zoo.tessel_shapes import shape
 from weft.solver.bounds import makespan_bound, steady_bound
 from weft.solver.bounds.heads import one_machine
+from weft.solver.bounds.span import work_of_busiest
 from weft.solver.bounds.windows import rolling_bounds
 from weft.solver.cpsat.budget import Budget
-from weft.solver.problem import Problem
+from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
 from weft.solver.relations.graph import graph_of
 from weft.solver.relations.implied_order import NEVER, implied_order
 from weft.solver.step.search import solve
@@ -77,6 +78,17 @@ def test_micro_batches_in_flight_bound_the_steady_state() -> None:
     assert steady_bound(TickProblem.of(pipeline(chain(4), memory=2))) == 6
     assert steady_bound(TickProblem.of(pipeline(chain(4), activation=2, memory=5))) == 6  # little's law says 24/5
     assert steady_bound(TickProblem.of(shape("m", 4, 1))) == 2 + Fraction(16)
+
+
+@pytest.mark.parametrize(("micro_batches", "bound"), [(1, 3), (2, 4), (3, 5), (4, 100 + 2)])
+def test_a_link_works_for_the_transfers_that_take_place(micro_batches: int, bound: int) -> None:
+    """The first three micro-batches have nobody to receive from; from then on one transfer of 100 each takes place."""
+    problem = Problem("far", (Device("g0"), Device("g1")), (
+        Block("a", BlockKind.OTHER, (0,), 1), Block("b", BlockKind.OTHER, (1,), 1, after=(
+            Dependency("a", 1), Dependency("a", 100, "wire", 3)))), (Link("wire", 0, 1),))
+    instance = TickProblem.of(problem)
+    assert makespan_bound(instance, micro_batches) == bound
+    assert work_of_busiest(instance, micro_batches) == (100 if micro_batches == 4 else micro_batches)
 
 
 def test_one_machine_with_interruptions() -> None:

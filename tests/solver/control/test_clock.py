@@ -5,12 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 #: Shorter than the shell's sleep by more than Python takes to start.
 _SLEEP, _LESS = 5, 4
 
 _SAID = "import time; from weft.solver.control.clock import process_start; print(time.monotonic() - process_start())"
 
 
+@pytest.mark.slow
 def test_a_shell_that_became_the_process_is_not_counted() -> None:
     """``sh -c "pip install . && weft demo"`` runs its last command in its own place: the install took no limit."""
     ended = subprocess.run(["sh", "-c", f'sleep {_SLEEP}; exec "$0" -c "$1"', sys.executable, _SAID],

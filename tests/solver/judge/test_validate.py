@@ -408,6 +408,13 @@ def test_a_period_is_verified_by_times_where_lanes_share_a_memory(period: float,
             "false": any(sentence.startswith("period is") for sentence in found.false)}[becomes]
 
 
+def test_a_period_that_the_order_needs_is_verified_where_lanes_share_a_memory() -> None:
+    """With room for two the lane is never idle: 3 a micro-batch."""
+    rows = [row for m in range(5) for row in (("f", m, 3.0 * m), ("s", m, 3.0 * m + 1))]
+    found = statements(schedule(sender(2), *rows, period=3.0, period_bound=3.0, repetend=Repetend(0, 5)))
+    assert not found.false and {"period", "period_bound"} <= set(found.verified)
+
+
 def test_a_lane_shifted_into_what_others_hold_is_caught() -> None:
     rows = [row for m in range(3) for row in (("f", m, 4.0 * m), ("s", m, 4.0 * m + 1))]
     assert violations(schedule(sender(1), *rows)) == []

@@ -195,6 +195,7 @@ def test_more_time_for_a_period_never_costs_latency(problem: Problem) -> None:
         last = float(found.best.latency)
 
 
+@pytest.mark.slow
 def test_bytes_times_nanoseconds_fit_the_model() -> None:
     """Of GPT-1.3B on V100s: their products are over 64 bits, and the model must not be refused."""
     problem = pipeline(loop(2), forward=0.104102873, backward=None, split=(0.104102871, 0.074102879),

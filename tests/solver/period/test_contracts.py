@@ -172,6 +172,7 @@ def test_no_refuter_refutes_what_brute_force_achieves() -> None:
     assert all(sharp[technique.name] >= 10 for technique in REFUTERS), sharp
 
 
+@pytest.mark.slow
 def test_a_wrong_refuter_is_noticed() -> None:
     wrong, _, _ = wrong_refutations((_Eager,))
     assert len(wrong) > COUNT / 2
@@ -244,6 +245,7 @@ def test_no_improver_offers_what_the_judge_refuses() -> None:
     assert all(offered[technique.name] >= 20 for technique in IMPROVERS), offered
 
 
+@pytest.mark.slow
 def test_a_wrong_improver_is_noticed() -> None:
     refused, offered = refused_offers((_Hasty,))
     assert offered["hasty"] == COUNT and len(refused) > COUNT / 4

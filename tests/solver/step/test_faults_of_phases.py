@@ -12,6 +12,7 @@ import pytest
 
 import weft
 from tests.support.builders import chain, pipeline, v
+from tests.support.examples import slow
 from weft.app.lib.case import Case, Placement
 from weft.app.lib.options import SearchOptions
 from weft.app.solve import solve_case
@@ -38,13 +39,18 @@ CALLED = [f"weft.solver.{place}" for place in (
     "period.reductions.multi_batch.repeat_copies", "step.phases.longer_periods.find_period",
     "bounds.windows.rolling_bounds", "bounds.states.system_of", "bounds.states.search")]
 
+#: Of each way to go on after a fault.
+SOME = [f"weft.solver.step.{place}" for place in (
+    "proven.makespan_bound", "incumbent.repeat", "phases.steady_state.find_period", "phases.completion.complete",
+    "goals.reorder", "phases.polish.FixedOrder", "phases.states.search")]
+
 STARTS_KNOWN = "weft.solver.step.phases.first_schedule.STARTS"
 
 pytestmark = pytest.mark.faults
 
 
 #: Micro-batches, and the effort with which the search comes by all phases.
-COUNT, EFFORT = 16, 0.6
+COUNT, EFFORT = 16, 0.3
 
 
 def problem() -> Problem:
@@ -71,8 +77,8 @@ def best_without_search() -> float:
     return baseline("greedy", problem(), COUNT).makespan
 
 
-@pytest.mark.parametrize("name", CALLED)
-@pytest.mark.parametrize("calls", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("name", "calls"), [
+    (name, calls) if name in SOME and calls == 0 else slow(name, calls) for name in CALLED for calls in (0, 1)])
 def test_a_fault_in_a_phase_costs_no_schedule(name: str, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
     met = []
     working = after(calls, pkgutil.resolve_name(name))
@@ -94,13 +100,12 @@ def test_a_fault_in_a_phase_costs_no_schedule(name: str, calls: int, monkeypatch
     assert met or calls
 
 
-def test_a_known_schedule_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in STARTS:
-        monkeypatch.setattr(STARTS_KNOWN, {**STARTS, name: failing})
-        schedule = solve(problem(), 2, effort=0.01)
-        validate(schedule)
-        assert schedule.solver["stopped"].startswith("baselines: Fault")
-        monkeypatch.undo()
+@pytest.mark.parametrize("name", [slow(name) if number else name for number, name in enumerate(STARTS)])
+def test_a_known_schedule_that_fails_leaves_the_others(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(STARTS_KNOWN, {**STARTS, name: failing})
+    schedule = solve(problem(), 2, effort=0.01)
+    validate(schedule)
+    assert schedule.solver["stopped"].startswith("baselines: Fault")
 
 
 @pytest.mark.slow

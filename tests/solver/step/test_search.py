@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.builders import chain, pipeline, v
+from tests.support.examples import slow
 from weft.models.zoo.tessel_shapes import shape
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
 from weft.solver.cpsat.budget import Budget
@@ -18,7 +19,7 @@ from weft.solver.step.search import MAX_OPERATIONS, Infeasible, Progress, Search
 from weft.solver.step.stretch import unroll
 
 
-@pytest.mark.parametrize(("cap", "makespan"), [(4, 59), (5, 56), (6, 53), (8, 51)])
+@pytest.mark.parametrize(("cap", "makespan"), [slow(4, 59), slow(5, 56), (6, 53), (8, 51)])
 def test_uniform_v_with_split_backward_reaches_the_proven_optimum(cap: int, makespan: int) -> None:
     """Four devices, two chunks, eight micro-batches, F = I = W = 1; a cap of 8 is 1F1B's memory."""
     schedule = solve(pipeline(v(4), forward=1, split=(1, 1), memory=cap), 8, time_limit=120, effort=60)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.oracles.whole import TooLarge, least_makespan
 from tests.support.cut_specs import MODES, Mode, problems_of, space_of, spec_of
+from tests.support.examples import slow
 from weft.models.cuts.numbers import variants_of
 from weft.models.cuts.space import CutSpace
 from weft.models.cuts.spaces import cut_spaces
@@ -25,7 +26,7 @@ def bounds_of(space: CutSpace, cuts: list[tuple[int, ...]], **options: Any) -> l
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("shape", "chunks", "count", "micro_batches"), [
-    ("chain", 1, 4, 4), ("v", 2, 5, 2), ("loop", 2, 5, 2), ("wave", 3, 6, 1)])
+    ("chain", 1, 4, 4), slow("v", 2, 5, 2), slow("loop", 2, 5, 2), ("wave", 3, 6, 1)])
 def test_no_bound_is_above_the_optimum(mode: Mode, shape: str, chunks: int, count: int, micro_batches: int) -> None:
     met = sharp = 0
     for number in range(6):
@@ -67,7 +68,7 @@ def test_what_a_weight_gradient_waits_with_may_be_more_than_the_forward_kept() -
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("shape", "chunks"), [("chain", 1), ("v", 2)])
+@pytest.mark.parametrize(("shape", "chunks"), [("chain", 1), slow("v", 2)])
 def test_bounds_of_many_micro_batches_stand_between_load_and_schedules(mode: Mode, shape: str, chunks: int) -> None:
     proven = 0
     for number in range(3):

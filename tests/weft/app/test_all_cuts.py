@@ -8,10 +8,12 @@ import pytest
 
 import weft
 from tests.support.cut_specs import best_of_all_cuts, drawn_spec
+from tests.support.examples import slow
 from weft.models.cuts.space import CutSpace
 from weft.solver import Infeasible
 
 
+@pytest.mark.slow
 def test_a_search_whose_cuts_cannot_all_be_listed_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = CutSpace.open
     monkeypatch.setattr(CutSpace, "open", lambda space, below, most=3: whole(space, below, min(most, 3)))
@@ -27,7 +29,7 @@ def test_the_answer_names_the_cuts_that_its_bound_covers() -> None:
     assert str(found.solver["covered"]).startswith("every cut of the 6 layers (1 stage a GPU; V, 2 chunks; B)")
 
 
-@pytest.mark.parametrize("most", [1, 2])
+@pytest.mark.parametrize("most", [1, slow(2)])
 def test_cuts_that_are_not_listed_stay_in_the_bound_over_every_cut(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only a few cuts are ever listed; the best of all may be one of the others."""
     whole = CutSpace.open

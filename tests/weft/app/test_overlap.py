@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import weft
+from tests.support.examples import slow
 from weft.app.lib.overlap_listing import Listing, OpenOverlap
 from weft.cli.lib.summary import summary
 from weft.cli.main import main
@@ -42,7 +43,7 @@ training: {micro_batches: 3}
 
 
 def solved(spec: str, overlap: str = "auto", **options: Any) -> Schedule:
-    return weft.solve(parse_spec(spec), overlap=overlap, effort=options.pop("effort", 1.5), time_limit=120, **options)
+    return weft.solve(parse_spec(spec), overlap=overlap, effort=options.pop("effort", 0.7), time_limit=120, **options)
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +107,7 @@ def test_the_rate_of_whole_steps_is_no_worse_than_a_step() -> None:
     assert found.solver["overlap"]["with"] == found.value
 
 
+@pytest.mark.slow
 def test_a_rate_is_that_of_micro_batches_one_by_one() -> None:
     found, plain = (solved(TENSOR.replace("micro_batches: 2", "micro_batches: 6"), overlap, objective="rate",
                            effort=0.7)
@@ -163,6 +165,7 @@ def test_without_overlap_a_model_on_every_gpu_sums_behind_its_computation() -> N
         weft.solve(spec, objective="rate", effort=0.5)
 
 
+@pytest.mark.slow
 def test_progress_has_one_clock() -> None:
     seen: list[tuple[float, str]] = []
     began = time.monotonic()
@@ -204,7 +207,8 @@ def test_a_model_with_too_few_layers_for_stages_may_be_on_every_gpu() -> None:
         solved(few.replace("[data]", "[chain]"), effort=0.3)
 
 
-@pytest.mark.parametrize(("gpus", "layers", "hidden", "bandwidth"), [(2, 2, 64, 1), (4, 4, 256, 20), (2, 3, 128, 5)])
+@pytest.mark.parametrize(("gpus", "layers", "hidden", "bandwidth"), [
+    (2, 2, 64, 1), slow(4, 4, 256, 20), slow(2, 3, 128, 5)])
 def test_no_bound_over_any_placement_is_beaten_by_what_overlap_finds(gpus: int, layers: int, hidden: int, bandwidth: int
                                                                      ) -> None:
     spec = parse_spec(f"""

@@ -72,7 +72,7 @@ def test_commands_take_such_a_spec(command: list[str], tmp_path: Path, capsys: p
     path = tmp_path / "spec.yaml"
     path.write_text(LAYERS.format(gpus=2, memory=TIGHT, held=400, host="", run="training: {micro_batches: 4}",
                                   placement="choices: [activations, backward], shapes: [chain]"))
-    assert main([*command, str(path), "--effort", "1", "--quiet"]) == 0
+    assert main([*command, str(path), "--effort", "0.1", "--quiet"]) == 0
     assert capsys.readouterr().out
 
 

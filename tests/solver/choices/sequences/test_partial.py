@@ -38,3 +38,6 @@ def test_any_classes_are_divided_by_their_counts() -> None:
     assert len(roots) == 15 and sum(len(below(root)) for root in roots) == 3**4
     with pytest.raises(ProblemError, match="must be at least 1"):
         counts_of(wide, 0)
+    for listed in ({"one": 2, "two": ["len1"]}, {"one": ["len1"], "two": 2}):
+        with pytest.raises(ProblemError, match="give how many there are"):
+            counts_of(wide, listed)  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ import pytest
 
 from tests.oracles.whole import TooLarge
 from tests.support.class_runs import all_orders, any_orders, best_of_orders, drawn_pipeline, pipeline_of_lengths
+from tests.support.examples import slow
 from weft.solver.choices.sequences.solve import solve_sequence
 from weft.solver.choices.solve import solve_wide
 from weft.solver.judge.validate import validate
@@ -15,7 +16,7 @@ from weft.solver.problem import ProblemError
 from weft.solver.step.search import Infeasible
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [0, slow(1), 2, slow(3), 4, 5, slow(6), *map(slow, range(7, 12))])
 def test_the_best_of_all_orders(seed: int) -> None:
     wide = drawn_pipeline(seed, split=seed % 3 == 0)
     draw = random.Random(seed)
@@ -34,7 +35,7 @@ def test_the_best_of_all_orders(seed: int) -> None:
     assert found.rounds is not None and sorted(map(str, found.rounds.run.classes[None])) == sorted(names)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [slow(0), 1, 2, *map(slow, range(3, 6))])
 def test_the_best_of_all_classes(seed: int) -> None:
     wide = drawn_pipeline(seed + 100)
     try:
@@ -50,6 +51,7 @@ def test_the_best_of_all_classes(seed: int) -> None:
     assert found.makespan == pytest.approx(float(expected)) and found.status == "optimal"
 
 
+@pytest.mark.slow
 def test_no_longer_than_the_order_given() -> None:
     wide, run = pipeline_of_lengths(2, [8, 1, 2, 8], memory=10)
     given = solve_wide(wide, run, effort=4.0, time_limit=20.0)

@@ -128,6 +128,7 @@ def test_a_great_many_turns() -> None:
     assert not refuted(shape, instance.heaviest_load, 9)
 
 
+@pytest.mark.slow
 def test_finer_cells_refute_nearly_all_that_does_not_work() -> None:
     """Of a V of two chunks with memory for four activations on eight devices, where least distances are 14 % off."""
     instance = TickProblem.of(tight_v())
@@ -143,6 +144,23 @@ def test_finer_cells_refute_nearly_all_that_does_not_work() -> None:
     assert shape.helped and all(a < b for a, b in pairwise(heard))
     assert bracket.refuted_by == "v-shape" and bracket.counts.of("v-shape").proofs == len(heard)
     assert 0.985 * search.best.period <= heard[-1] < search.best.period
+
+
+def test_cells_get_finer_until_they_are_a_tick() -> None:
+    """A period of 18 ticks is told apart by ticks at once; one of 1,000 by cells of 32 ticks, 23, 17 and so on."""
+    def made(near: int) -> VShape:
+        instance = TickProblem.of(pipeline(v(3), memory=4))
+        shape = VShape.of(Bracket(instance, Fraction(instance.heaviest_load), one_at_a_time(instance)), Task(near))
+        assert shape is not None and shape.ready(time)
+        return shape
+
+    time = Slice(Budget(), 60.0, 60.0)
+    coarse, fine = made(1000), made(18)
+    assert not fine.exhausted and fine.sharpen(time) and fine.exhausted and not fine.ready(time)
+    sharper = 0
+    while not coarse.exhausted:
+        sharper += coarse.sharpen(time)
+    assert sharper == 7  # 32, 23, 17, 12, 9, 7, 5: of 4 ticks there would be more than 240
 
 
 def test_a_spent_budget_refutes_nothing() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from experiments.lib.published_plans import PLANS
 from experiments.lib.published_plans import numbers as given
+from tests.support.examples import slow
 from tests.support.programs import attention, mlp, numbers, random_plan, transformer
 from weft import plans
 from weft.app.lib.options import SearchOptions
@@ -44,7 +45,7 @@ def piped(schedule: str) -> Plan:
                                 schedule=schedule)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", list(PLANS))
+@pytest.mark.parametrize("name", [name if name in ("co-shard", "3f1b") else slow(name) for name in PLANS])
 def test_published_plans_come_out_with_their_communications_and_the_numbers_of_one_device(name: str) -> None:
     published = PLANS[name]
     small = {"devices": 2} if name == "interlaced" else {}
@@ -75,7 +76,7 @@ def test_an_open_order_is_searched_and_given_back_as_one_more_rule() -> None:
     assert again.makespan <= found.makespan  # nothing is open any more; parts that are ordered are blocks of their own
 
 
-@pytest.mark.parametrize(("model", "count"), [(mlp, 4), (attention, 1)])
+@pytest.mark.parametrize(("model", "count"), [slow(mlp, 4), (attention, 1)])
 def test_random_plans_keep_their_numbers_in_the_order_that_is_found(model: Callable[[], Program], count: int) -> None:
     draw = random.Random(f"searched {model.__name__}")
     for _ in range(count):

@@ -114,8 +114,8 @@ def test_chunks_and_shapes_are_solved_by_themselves() -> None:
 
 
 def test_refinement_leaves_no_known_schedule_ahead() -> None:
-    source = pipeline(v(4), memory=8, split=(1, 1))
-    coarse, fine = (sweep(source, micro_batches=[8], refine=refine) for refine in (False, True))
+    source = pipeline(v(3), memory=6, split=(1, 1))
+    coarse, fine = (sweep(source, micro_batches=[6], refine=refine) for refine in (False, True))
     assert coarse.ahead
     assert not fine.ahead
     assert fine.rows[:1] == coarse.rows

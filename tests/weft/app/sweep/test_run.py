@@ -41,6 +41,7 @@ def test_any_executor_gives_the_same_rows_and_stays_open(expected: Sweep) -> Non
         assert threads.submit(int).result() == 0
 
 
+@pytest.mark.slow
 def test_a_dask_cluster_gives_the_same_rows(expected: Sweep, tmp_path: Path,
                                             capsys: pytest.CaptureFixture[str]) -> None:
     distributed = pytest.importorskip("distributed")
@@ -150,6 +151,7 @@ def test_results_outlive_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
     assert found.notes and found.notes[0].startswith(f"not cached: {occupied}")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
 def test_ctrl_c_on_the_command_line_keeps_what_is_done_and_leaves_no_process(tmp_path: Path) -> None:
     path, output = tmp_path / "problem.json", tmp_path / "out.json"

@@ -33,7 +33,7 @@ def decided(name: str, with_target: bool = True, **settings: Any) -> tuple[nn.Mo
         named["target.0"] = case.target
     with one_rank() as session:
         return case.model, decide(captured, Purity(captured), Example(leaves, target, named), goal, session,
-                                  PipelineOptions(3, loss=case.loss, target=case.target, time_limit=1.0, **settings))
+                                  PipelineOptions(3, loss=case.loss, target=case.target, time_limit=0.3, **settings))
 
 
 @pytest.mark.parametrize("name", ["gpt", "masked"])
@@ -68,6 +68,7 @@ def test_no_target_is_said_in_the_notes() -> None:
     assert any("no target was given" in note for note in decision.notes)
 
 
+@pytest.mark.slow
 def test_too_little_memory_is_one_sentence() -> None:
     with pytest.raises(CaptureError, match=r"no cut leaves a schedule that fits: rank 0 needs \d+ bytes for weights"):
         decided("gpt", memory=1000, memory_plan="keep")

@@ -1,0 +1,57 @@
+"""Nodes of open choices: what they prove, into what they are divided, and which leaves lie beside one."""
+
+from __future__ import annotations
+
+import pytest
+
+from weft.solver.choices.partial import Partial
+from weft.solver.problem import BlockKind, Device
+from weft.solver.wide.block import WideBlock
+from weft.solver.wide.problem import WideProblem
+from weft.solver.wide.run import Run
+
+#: What a block takes, by choice and option.
+LASTS = {"small": {"x": 1, "y": 2}, "large": {"x": 5, "y": 9, "z": 7}}
+
+
+@pytest.fixture
+def root() -> Partial:
+    """Two micro-batches on one device, of two blocks that last as is chosen."""
+    blocks = tuple(WideBlock(f"{choice} {option}", BlockKind.OTHER, (0,), lasts, when={choice: option})
+                   for choice, options in LASTS.items() for option, lasts in options.items())
+    problem = WideProblem("w", (Device("gpu"),), blocks, choices={choice: tuple(of) for choice, of in LASTS.items()})
+    return Partial(problem, Run.of(problem, 2), "makespan")
+
+
+def test_a_bound_is_that_of_the_best_that_is_left(root: Partial) -> None:
+    assert root.bound == pytest.approx(2 * (1 + 5))
+    assert root.at({"large": "y"}).bound == pytest.approx(2 * (1 + 9))
+    assert root.at({"large": "y"}).at({"small": "y"}).bound == pytest.approx(2 * (2 + 9))
+
+
+def test_what_is_proven_above_holds_below(root: Partial) -> None:
+    assert Partial(root.whole, root.run, "makespan", {"large": "x"}, least=100.0).at({"small": "y"}).bound == 100
+
+
+def test_the_choice_that_makes_most_of_a_difference_is_divided_first(root: Partial) -> None:
+    nodes = root.children()
+    assert nodes is not None
+    assert [node.options for node in nodes] == [{"large": option} for option in "xyz"]
+    below = nodes[1].children()
+    assert below is not None and [node.options for node in below] == [{"large": "y", "small": o} for o in "xy"]
+    assert below[0].children() is None
+
+
+def test_beside_a_leaf_are_those_with_one_other_option_the_best_first(root: Partial) -> None:
+    found = root.beside(root.at({"small": "x", "large": "y"}))
+    assert [node.options for node in found] == [
+        {"small": "x", "large": "x"}, {"small": "x", "large": "z"}, {"small": "y", "large": "y"}]
+    assert [node.bound for node in found] == pytest.approx([12, 16, 22])
+    assert root.at({"large": "y"}).beside(root.at({"small": "x", "large": "y"}))[0].options == {
+        "small": "y", "large": "y"}  # below the node only
+
+
+def test_any_leaf_takes_the_first_option_of_what_is_open(root: Partial) -> None:
+    leaf = root.at({"small": "y"}).any_leaf()
+    assert leaf.options == {"small": "y", "large": "x"}
+    assert leaf.bound <= root.bound
