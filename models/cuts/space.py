@@ -134,7 +134,7 @@ class CutSpace:
         there or not."""
         moved = np.array([[at + by * (first <= k <= last) for k, at in enumerate(borders)] for by in (-1, 1)
                           for first in range(1, len(borders) - 1) for last in range(first, len(borders) - 1)],
-                         dtype=np.int16)
+                         dtype=np.int16).reshape(-1, len(borders))
         cuts = moved[(np.diff(moved, axis=1) > 0).all(axis=1)]
         if not len(cuts):
             return []

@@ -90,9 +90,10 @@ class Search(State):
     """
 
     def steps(self) -> Iterator[None]:
-        """The search; whoever iterates may stop after any step. Ends when the best is proven or ideas run out."""
+        """The search; whoever iterates may stop after any step. Ends when the best is proven or ideas run out. Phases
+        in :attr:`~weft.solver.step.state.State.without` are left out, which an ablation does."""
         for phase in PHASES:
-            if phase.due(self):
+            if type(phase).__name__ not in self.without and phase.due(self):
                 yield from kept(phase, self)
 
     @property

@@ -23,6 +23,7 @@ from weft.solver.step.search import Infeasible, NoneFound, Progress, Search
 from weft.text.options import assignment_title
 
 if TYPE_CHECKING:
+    from weft.app.cuts.climb import Climb
     from weft.app.cuts.search import CutSearch, Proposal
 
 __all__ = ["for_objective", "solve_case"]
@@ -35,6 +36,8 @@ _ACTIVE = 3
 _FEW = 40_000
 #: What each round spends on the cuts with the least bounds, as a share of a slice.
 _LOWEST = 0.5
+#: What each round spends on the climb over cuts, as a share of a slice.
+_CLIMB = 1.0
 
 
 def for_objective(case: Case, objective: str) -> Case:
@@ -159,6 +162,7 @@ class _Tournament:
         self.entries = [_Entry(placement, _least(placement, self._count(placement), objective))
                         for placement in (*case.placements, *case.whole_model)]
         self.cuts = _cut_search(case, budget)
+        self.climb: Climb | None = None
         self.running: dict[_Entry, Iterator[None]] = {}
         self.history = History()  # over all placements
         self.faults: list[tuple[_Entry, Exception]] = []  # that stopped placements' searches
@@ -223,12 +227,14 @@ class _Tournament:
     def _look_at_cuts(self) -> None:
         if self.winner is None or self.cuts is None or self.budget.spent:
             return
+        from weft.app.cuts.climb import Climb
         from weft.app.cuts.tries import tried
 
+        self.climb = Climb(self.cuts)
         self.cuts.open(self._best, _FEW)
         for entry in self.entries:
             entry.proposal = self.cuts.proposal_of(entry.placement)
-        for proposal in tried(self.cuts, beside=any(entry.proposal is None for entry in self.running)):
+        for proposal in tried(self.climb, beside=any(entry.proposal is None for entry in self.running)):
             self._add(self.cuts, proposal)
         self.cuts.narrow(self._best)
         self.cuts.open(self._best)
@@ -258,7 +264,20 @@ class _Tournament:
                 del self.running[entry]
             if entry.makespan < before:
                 self._carry(entry)
+        self._climb(length)
         self._lowest(length)
+
+    def _climb(self, length: float) -> None:
+        """Climb on from the best cuts so far; a cut that is better than all is searched next."""
+        if self.climb is None or self.cuts is None:
+            return
+        for entry in self.entries:
+            if entry.proposal is not None and entry.search is not None and entry.search.best is not None:
+                self.climb.keep(replace(entry.proposal, start=entry.search.best))
+        with self.budget.limited():
+            self.climb.run(self.budget.slice(_CLIMB * length * (1 if self.running else 8)))
+        if self.climb.kept and self.climb.kept[0].makespan < self._best:
+            self._add(self.cuts, self.climb.kept[0])
 
     def _drop_beaten(self) -> None:
         for entry in [entry for entry in self.running if entry.bound >= self._best]:

@@ -12,6 +12,10 @@ from weft.solver.step.state import State
 __all__ = ["Moves"]
 
 
+#: Up to so many operations. A longer schedule is improved through its period and its ends.
+_MOST_OPERATIONS = 200_000
+
+
 @dataclass(frozen=True)
 class Moves:
     """``at_most`` deterministic seconds, and no more than ``share`` of what is left; by default as long as there is
@@ -26,7 +30,8 @@ class Moves:
 
     def due(self, state: State) -> bool:
         """Where a shorter makespan is possible; it knows no other objective."""
-        return state.incumbent.goal.name == "makespan" and not state.done
+        return (state.incumbent.goal.name == "makespan" and not state.done and state.incumbent.best is not None
+                and state.operations <= _MOST_OPERATIONS)
 
     def steps(self, state: State) -> Iterator[None]:
         """One step for every round."""

@@ -24,12 +24,12 @@ from weft.solver.schedule import Schedule
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders, time_orders
 
-__all__ = ["Climb", "polished"]
+__all__ = ["MOVES", "Climb", "polished"]
 
 #: Cuts that are kept, of one space, and of one makespan, where the newest replaces the oldest.
 _KEPT, _OF_SPACE, _ALIKE = 12, 6, 2
 #: Moves of local search on a cut: at first, and in all where it comes near the best of its time.
-_LOOK, _MOVES = 12_500, 100_000
+_LOOK, MOVES = 12_500, 100_000
 #: So many times as long as the best is not near.
 _NEAR = 1.02
 #: Deterministic seconds that are charged for an operation of a neighbour, which is timed and bounded.
@@ -70,7 +70,11 @@ class Climb:
     def keep(self, proposal: Proposal) -> None:
         """Give ``proposal`` a place among the few, if it is good enough."""
         self.seen.add((id(proposal.space), proposal.borders))
-        self.kept = sorted([*self.kept, proposal], key=lambda kept: kept.makespan)
+        known = [kept for kept in self.kept if kept.space is proposal.space and kept.borders == proposal.borders]
+        if any(kept.makespan <= proposal.makespan for kept in known):
+            return
+        self.kept = sorted([*(kept for kept in self.kept if kept not in known), proposal],
+                           key=lambda kept: kept.makespan)
         alike = [kept for kept in self.kept if kept.makespan == proposal.makespan and kept is not proposal]
         same = [kept for kept in self.kept if kept.space is proposal.space]
         if len(alike) >= _ALIKE:
@@ -107,6 +111,6 @@ class Climb:
         self.seen.add((id(parent.space), borders))
         own = Pipeline.of(parent.space.candidate(borders).problem)
         carried = orders_of_blocks(own, orders_of_stages(pipeline, orders))
-        found = polished(self.cuts, parent.space, borders, carried, _MOVES, _NEAR * self.kept[0].makespan)
+        found = polished(self.cuts, parent.space, borders, carried, MOVES, _NEAR * self.kept[0].makespan)
         if found is not None:
             self.keep(found)

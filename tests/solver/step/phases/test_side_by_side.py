@@ -49,7 +49,8 @@ def test_phases_take_turns_until_none_is_left() -> None:
     log: list[str] = []
     first, second = Counting("first", 5, done=log), Counting("second", 2, done=log)
     steps = list(SideBySide(((first, 2), (second, 1))).steps(search()))  # type: ignore[arg-type]
-    assert log == ["first", "first", "second", "first", "first", "second", "first"] and len(steps) == 7
+    # Steps that take no time count alike, and half as much for twice the weight.
+    assert log == ["first", "second", "first", "first", "second", "first", "first"] and len(steps) == 7
 
 
 def test_a_fault_ends_its_phase_alone() -> None:

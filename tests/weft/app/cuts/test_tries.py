@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.cut_specs import MODES, Mode, drawn_spec
 from weft.app.cuts.search import CutSearch
+from weft.app.cuts.climb import Climb
 from weft.app.cuts.tries import tried
 from weft.models.cuts.spaces import cut_spaces
 from weft.solver.bounds.makespan import least_time
@@ -21,7 +22,7 @@ def test_cuts_that_are_given_back_have_judged_schedules_the_best_first(mode: Mod
         spec = drawn_spec(number, mode, count=8, micro_batches=4, shapes=["chain", "v", "loop"], chunks=2)
         cuts = CutSearch(cut_spaces(spec, 4), 4, Budget(60.0, deterministic=1.0))
         cuts.open(100.0)
-        found = tried(cuts, beside=False)
+        found = tried(Climb(cuts), beside=False)
         assert len({(proposal.space.ground.layout.shape, proposal.borders) for proposal in found}) == len(found)
         assert [proposal.makespan for proposal in found] == sorted(proposal.makespan for proposal in found)
         for proposal in found:
@@ -38,6 +39,6 @@ def test_cuts_that_are_given_back_have_judged_schedules_the_best_first(mode: Mod
 
 def test_without_cuts_there_is_nothing_to_try() -> None:
     cuts = CutSearch(cut_spaces(drawn_spec(0, "full"), 3), 3, Budget(60.0, deterministic=1.0))
-    assert not tried(cuts, beside=False)  # nothing is listed
+    assert not tried(Climb(cuts), beside=False)  # nothing is listed
     cuts.open(0.0)
-    assert not tried(cuts, beside=False)  # everything is ruled out
+    assert not tried(Climb(cuts), beside=False)  # everything is ruled out
