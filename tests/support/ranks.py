@@ -10,6 +10,7 @@ Run as a program (``python -m tests.support.ranks``), this file is the nursery.
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import json
 import os
@@ -62,8 +63,10 @@ def _read(folder: str, name: str) -> str:
 @cache
 def _nursery() -> subprocess.Popen[str]:
     """It ends when its standard input does, which is when this process ends."""
-    return subprocess.Popen([sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                            text=True, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)})
+    started = subprocess.Popen([sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               text=True, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)})
+    atexit.register(started.communicate, timeout=60)
+    return started
 
 
 def nursery() -> None:
