@@ -13,6 +13,7 @@ from functools import cache
 from weft.solver.cpsat.budget import Budget, Slice
 from weft.solver.orders import native
 from weft.solver.orders.tables import Tables
+from weft.solver.orders.timed_rows import NEVER
 from weft.solver.orders.twin import TwinKernel
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders
@@ -78,7 +79,9 @@ class LocalSearch:
         return self.kernel.best
 
     def orders(self) -> Orders:
-        """The best orders, with waits where lanes share a memory."""
+        """The best orders that fit, with waits where lanes share a memory."""
+        if self.makespan == NEVER:
+            raise ValueError("no orders that fit are known")
         self.kernel.back_to_best()
         return self.tables.with_waits(self.kernel.best_rows, self.kernel.starts)
 
