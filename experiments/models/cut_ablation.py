@@ -32,6 +32,7 @@ from unittest.mock import patch
 from experiments.lib.provenance import RESULTS, Record
 from experiments.models.cut_search import searched, spec_of
 from weft.app.cuts import tries
+from weft.app.cuts.climb import Climb
 from weft.app.cuts.search import CutSearch, Proposal
 from weft.app.lib.case import Case, case_of
 from weft.models.cuts.space import Carried, CutSpace
@@ -53,20 +54,14 @@ def stays(self: CutSearch, space: CutSpace, borders: tuple[int, ...], problem: P
     return [] if found is None else [found]
 
 
-def as_it_is(self: tries._Tries) -> None:
-    """In place of a polish: what was carried is given back as it is."""
-    self.polished += self.raw
-    self.seen.update((id(known.space), known.borders) for known in self.raw)
-    self.raw.clear()
-
-
 #: By what is left out: which methods are others.
 _OTHERS: dict[str, tuple[tuple[object, str, object], ...]] = {
     "bounds of whole cuts": ((CutSearch, "raise_some", lambda self, best, time: False),),
     "least bounds": ((CutSearch, "lowest", lambda self, best, time: None),),
     "carrying": ((CutSearch, "carried", stays), (CutSearch, "others", lambda self, proposal, found, count=1: [])),
-    "tries": ((tries, "tried", lambda cuts, beside: []),),
-    "polishing": ((tries._Tries, "_polish_best", as_it_is),)}
+    "tries": ((tries, "tried", lambda climb, beside: []),),
+    "climb": ((Climb, "run", lambda self, time: None),),
+    }
 PARTS = (_LISTED, *_OTHERS, _CHUNK)
 
 

@@ -13,7 +13,8 @@ from functools import cache
 from weft.solver.cpsat.budget import Budget, Slice
 from weft.solver.orders import native
 from weft.solver.orders.tables import Tables
-from weft.solver.orders.twin import NEVER, TwinKernel
+from weft.solver.orders.timed_rows import NEVER
+from weft.solver.orders.twin import TwinKernel
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders
 
@@ -30,6 +31,8 @@ _PENALTY = 10.0
 #: CPU seconds of a move: for itself, and for each operation of the schedule (for the few of a pipeline that it changes
 #: and the critical path); where lanes share a memory all operations are timed anew.
 _PER_MOVE, _PER_OPERATION, _PER_TIMED = 1.0e-6, 3e-9, 5e-8
+#: How many times as long the twin takes.
+_TWIN = 60
 #: Deterministic seconds of a CPU second: a deterministic second of CP-SAT on models of schedules takes about three,
 #: building and loading them included.
 _DETERMINISTIC = 1 / 3
@@ -65,6 +68,8 @@ class LocalSearch:
         self._rounds = 0
         operations = micro_batches * len(instance.durations)
         self._seconds = _PER_MOVE + operations * (_PER_TIMED if instance.mixed_pools else _PER_OPERATION)
+        if isinstance(self.kernel, TwinKernel):
+            self._seconds *= _TWIN
         largest = max([1, *(max(take.values(), default=0) for take in instance.take)])
         self._penalty = _PENALTY * self.mean / largest
 
@@ -78,7 +83,9 @@ class LocalSearch:
         return self.kernel.best
 
     def orders(self) -> Orders:
-        """The best orders, with waits where lanes share a memory."""
+        """The best orders that fit, with waits where lanes share a memory."""
+        if self.makespan == NEVER:
+            raise ValueError("no orders that fit are known")
         self.kernel.back_to_best()
         return self.tables.with_waits(self.kernel.best_rows, self.kernel.starts)
 

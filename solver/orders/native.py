@@ -1,7 +1,7 @@
 """The compiled kernel (kernel.cpp), called through ctypes.
 
-Why C++ and ctypes, and neither numba nor a binding library: see :mod:`weft.solver.orders`. The binary is built when weft
-is installed, if there is a compiler; it contains no Python, so one serves every version.
+Why C++ and ctypes, and neither numba nor a binding library: see :mod:`weft.solver.orders`. The binary is built when
+weft is installed, if there is a compiler; it contains no Python, so one serves every version.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from functools import cache
 import numpy as np
 
 from weft.solver.orders.tables import Integers, Longs, Tables
+from weft.solver.orders.timed_rows import NEVER
 
 __all__ = ["VERSION", "NativeKernel", "why_not"]
 
 #: What the binary must say of itself: ``kVersion`` in kernel.cpp.
-VERSION = 1
+VERSION = 2
 #: The counts of the structure ``Instance`` in kernel.cpp, then its arrays.
 _COUNTS = ("blocks", "micro_batches", "rows", "memories", "arcs", "links", "pools")
 _ARRAYS = ("duration", "row_begin", "row_block", "arc", "lag", "link_row", "memory_row", "capacity", "take", "change",
@@ -95,7 +96,7 @@ class NativeKernel:
 
     @property
     def best_rows(self) -> Integers:
-        rows = np.zeros(self._count, dtype=np.int32)
+        rows = np.zeros(self._count if self.best < NEVER else 0, dtype=np.int32)
         self._library.weft_best_rows(self._kernel, rows.ctypes.data)
         return rows
 

@@ -19,21 +19,18 @@ once they fit, no move is taken that does not.
 
 from __future__ import annotations
 
-import heapq
 import math
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from weft.solver.control.clock import checkpoint
 from weft.solver.orders.tables import Integers, Longs, Tables
+from weft.solver.orders.timed_rows import NEVER, TimedRows
 
-__all__ = ["NEVER", "TwinKernel"]
+__all__ = ["TwinKernel"]
 
-#: The makespan of orders that wait for each other in a circle.
-NEVER = (2**63 - 1) // 4
 _MASK = 2**64 - 1
 
 
@@ -59,48 +56,12 @@ class _Random:
         return ((self.next() >> 11) + 1.0) * 2.0**-53
 
 
-@dataclass(frozen=True, slots=True)
-class _Arc:
-    source: int
-    target: int
-    distance: int
-    link: int
-    lag: int
-    node: int  # of its transfers, as a block has one for its operations; -1 without a link
-
-
-class TwinKernel:
-    """The orders of one problem, and their local search. Nodes are operations ``block * micro_batches + m``, and behind
-    them the transfers on links."""
+class TwinKernel(TimedRows):
+    """The orders of one problem, and their local search."""
 
     def __init__(self, tables: Tables) -> None:
-        self.count = tables.micro_batches
-        self.duration: list[int] = tables.duration.tolist()
-        self.operations = len(self.duration) * self.count
-        self.arcs: list[_Arc] = []
-        linked = len(self.duration)
-        for (source, target, distance, link), lag in zip(tables.arc.tolist(), tables.lag.tolist(), strict=True):
-            self.arcs.append(_Arc(source, target, distance, link, lag, -1 if link < 0 else linked))
-            linked += link >= 0
-        self.of_node = {arc.node: arc for arc in self.arcs if arc.node >= 0}
-        blocks = range(len(self.duration))
-        self.into = [[arc for arc in self.arcs if arc.target == b] for b in blocks]
-        self.out = [[arc for arc in self.arcs if arc.source == b] for b in blocks]
-        self.rows_of = [[r for r, row in enumerate(tables.rows) if b in row] for b in blocks]
-        self.lengths = [len(row) * self.count for row in tables.rows]
-        self.begin = [0, *np.cumsum(self.lengths, dtype=np.int64).tolist()]
-        self.link_row: list[int] = tables.link_row.tolist()
-        self.memories = list(zip(tables.memory_row.tolist(), tables.capacity.tolist(), tables.take.tolist(),
-                                 tables.change.tolist(), strict=True))
-        self.pools = list(zip(tables.pool_capacity.tolist(), tables.pool_take.tolist(), tables.pool_given.tolist(),
-                              strict=True))
-        self.rows: list[list[int]] = [[] for _ in tables.rows]
-        self.place: list[dict[int, int]] = [{} for _ in tables.rows]  # per row, where each operation stands
-        self.start: dict[int, int] = {}
-        self.before_on_link: dict[int, int] = {}
-        self.cause: dict[int, int] = {}  # with pools: whose end made room for an operation, or -1
-        self.makespan = self.best = NEVER
-        self.overflow = 0.0
+        super().__init__(tables)
+        self.best = NEVER
         self._best: list[list[int]] = []
         self._path: list[tuple[int, int]] | None = None
 
@@ -113,6 +74,7 @@ class TwinKernel:
             raise ValueError(f"there are {len(rows)} operations in rows of {self.begin[-1]}")
         flat = rows.tolist()
         self._put([flat[a:b] for a, b in zip(self.begin, self.begin[1:], strict=False)])
+        self._path = None
         self.overflow = self._overflow()
         if not self._time():
             self.makespan = NEVER
@@ -222,153 +184,11 @@ class TwinKernel:
         self._replace(row, min(firsts), now + rest)
         return True
 
-    # -- orders and their times -----------------------------------------------------------------------------------
-
-    def _block(self, op: int) -> int:
-        return op // self.count
-
-    def _put(self, rows: list[list[int]]) -> None:
-        self.rows = rows
-        self.place = [{v: at for at, v in enumerate(row)} for row in rows]
-        self._path = None
-
-    def _replace(self, row: int, first: int, now: list[int]) -> None:
-        self.rows[row][first:first + len(now)] = now
-        self.place[row].update((v, first + k) for k, v in enumerate(now))
-
     def _keep_if_best(self) -> bool:
         if self.overflow > 0 or self.makespan >= self.best:
             return False
         self.best, self._best = self.makespan, [*map(list.copy, self.rows)]
         return True
-
-    def _overflow(self) -> float:
-        """By how much the orders exceed their memories, added up over all operations."""
-        over = 0.0
-        for row, capacity, take, change in self.memories:
-            level = 0
-            for op in self.rows[row]:
-                over += max(0, level + take[op // self.count] - capacity)
-                level += change[op // self.count]
-        return over
-
-    def _length(self, node: int) -> int:
-        return self.duration[node // self.count] if node < self.operations else self.of_node[node // self.count].lag
-
-    def _before(self, node: int) -> Iterator[tuple[int, int, int]]:
-        """What ``node`` waits for, how long after its start, and the row that says so or -1."""
-        block, m = divmod(node, self.count)
-        if node >= self.operations:
-            arc = self.of_node[block]
-            yield arc.source * self.count + m, self.duration[arc.source], -1
-            if node in self.before_on_link:
-                yield self.before_on_link[node], self._length(self.before_on_link[node]), -1
-            return
-        for row in self.rows_of[block]:
-            at = self.place[row][node]
-            if at:
-                yield self.rows[row][at - 1], self._length(self.rows[row][at - 1]), row
-        for arc in self.into[block]:
-            if m >= arc.distance:
-                source = (arc.source if arc.link < 0 else arc.node) * self.count + m - arc.distance
-                yield source, arc.lag + (self.duration[arc.source] if arc.link < 0 else 0), -1
-
-    def _queue_transfers(self) -> None:
-        self.before_on_link = {}
-        last: dict[int, int] = {}
-        for row, ops in enumerate(self.rows):
-            for op in ops:
-                block, m = divmod(op, self.count)
-                for arc in self.out[block]:
-                    if arc.link >= 0 and self.link_row[arc.link] == row and m + arc.distance < self.count:
-                        node = arc.node * self.count + m
-                        if arc.link in last:
-                            self.before_on_link[node] = last[arc.link]
-                        last[arc.link] = node
-
-    def _time(self) -> bool:
-        """Time all nodes; whether none waits for itself, or for room that nobody makes."""
-        if self.pools:
-            start = self._simulate()
-        else:
-            self._queue_transfers()
-            start = self._longest_paths()
-        if start is None:
-            return False
-        self.start = start
-        self.makespan = max((start[row[-1]] + self._length(row[-1]) for row in self.rows if row), default=0)
-        return True
-
-    def _longest_paths(self) -> dict[int, int] | None:
-        nodes = [*range(self.operations), *(arc.node * self.count + m for arc in self.of_node.values()
-                                            for m in range(self.count - arc.distance))]
-        waits = {node: [*self._before(node)] for node in nodes}
-        after: dict[int, list[int]] = {node: [] for node in nodes}
-        missing = {node: len(of) for node, of in waits.items()}
-        for node, of in waits.items():
-            for before, _, _ in of:
-                after[before].append(node)
-        start: dict[int, int] = {}
-        ready = [node for node in nodes if not missing[node]]
-        for node in ready:  # grows as it is read
-            start[node] = max((start[before] + distance for before, distance, _ in waits[node]), default=0)
-            for following in after[node]:
-                missing[following] -= 1
-                if not missing[following]:
-                    ready.append(following)
-        return start if len(start) == len(nodes) else None
-
-    def _simulate(self) -> dict[int, int] | None:
-        """One pass through time: of what may start at one time, the first micro-batch first."""
-        turn, free = [0] * len(self.rows), [0] * len(self.rows)
-        link_free, level = [0] * len(self.link_row), [0] * len(self.pools)
-        start: dict[int, int] = {}
-        self.cause = {}
-        missing, arrival = dict.fromkeys(range(self.operations), 0), dict.fromkeys(range(self.operations), 0)
-        for arc in self.arcs:
-            for m in range(arc.distance, self.count):
-                missing[arc.target * self.count + m] += 1
-        times, gives = [0], list[tuple[int, int, int, int]]()
-        while times:
-            now, giver = heapq.heappop(times), -1
-            while times and times[0] == now:
-                heapq.heappop(times)
-            while gives and gives[0][0] <= now:
-                _, pool, amount, giver = heapq.heappop(gives)
-                level[pool] -= amount
-            heads = [row[at] for row, at in zip(self.rows, turn, strict=True) if at < len(row)]
-            ready = {v for v in heads if not missing[v] and arrival[v] <= now
-                     and all(self.place[r][v] == turn[r] and free[r] <= now for r in self.rows_of[v // self.count])}
-            for op in sorted(ready, key=lambda v: (v % self.count, v)):
-                block, m = divmod(op, self.count)
-                if any(take[block] and held + take[block] > capacity
-                       for held, (capacity, take, _) in zip(level, self.pools, strict=True)):
-                    continue
-                waited = arrival[op] < now and all(free[r] < now for r in self.rows_of[block])
-                self.cause[op] = giver if waited else -1
-                end = now + self.duration[block]
-                start[op] = now
-                heapq.heappush(times, end)
-                for r in self.rows_of[block]:
-                    turn[r] += 1
-                    free[r] = end
-                for pool, (_, take, given) in enumerate(self.pools):
-                    level[pool] += take[block]
-                    if given[block]:
-                        heapq.heappush(gives, (end, pool, given[block], op))
-                for arc in self.out[block]:
-                    if m + arc.distance >= self.count:
-                        continue
-                    begin = end
-                    if arc.link >= 0:
-                        begin = max(end, link_free[arc.link])
-                        start[arc.node * self.count + m] = begin
-                        link_free[arc.link] = begin + arc.lag
-                    target = arc.target * self.count + m + arc.distance
-                    missing[target] -= 1
-                    arrival[target] = max(arrival[target], begin + arc.lag)
-                    heapq.heappush(times, begin + arc.lag)
-        return start if all(at == len(row) for at, row in zip(turn, self.rows, strict=True)) else None
 
     # -- the critical path ----------------------------------------------------------------------------------------
 

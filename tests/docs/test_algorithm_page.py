@@ -24,6 +24,7 @@ from weft.solver.bounds.span import span_bound, work_of_busiest
 from weft.solver.cpsat.budget import Budget, Slice
 from weft.solver.cpsat.solve import run
 from weft.solver.latency.search import least_latency
+from weft.solver.orders.local_search import LocalSearch
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.decide import REFUTED, decide
 from weft.solver.period.improvers.list_schedule import list_periodic
@@ -197,6 +198,19 @@ def test_spans(problem: Problem, work: float, repeated: float, clocks: float, sp
     assert (found.value, found.value_bound) == (span, span)
     least = solve(problem, 8, effort=ENOUGH)
     assert (least.makespan, least.makespan_bound) == (makespan, makespan)
+
+
+def test_local_search_of_orders() -> None:
+    instance = TickProblem.of(SMALL_V)
+    by_stage = [[(b, m) for b in blocks for m in range(8)] for blocks in instance.blocks_on]
+    for orders, start, over, found in ((repeat(one_at_a_time(instance), 8), 120, 0, [84]),
+                                       (by_stage, 78, 364, [88, 85])):
+        budget = Budget()
+        search = LocalSearch(instance, 8, budget)
+        assert search.begin(orders) and (search.kernel.makespan, search.kernel.overflow) == (start, over)
+        for best in found:
+            search.round(budget.slice())
+            assert search.makespan == best == makespan(SMALL_V, 8, search.orders())
 
 
 def test_the_implied_order_of_the_chain() -> None:

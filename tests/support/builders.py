@@ -160,9 +160,11 @@ def waves(p: int, count: int) -> list[int]:
     return v(p) * count
 
 
-def any_order(problem: Problem, micro_batches: int, chance: random.Random) -> Schedule:
-    """Some order that the dependencies allow, drawn from ``chance``."""
+def any_order(problem: Problem, micro_batches: int, chance: random.Random, *, in_turn: bool = False) -> Schedule:
+    """Some order that the dependencies allow, drawn from ``chance``; with ``in_turn`` blocks run their micro-batches in
+    order."""
     waits = {(b, m): {(problem.index[d.block], m - d.distance) for d in block.after if m >= d.distance}
+             | ({(b, m - 1)} if in_turn and m else set())
              for b, block in enumerate(problem.blocks) for m in range(micro_batches)}
     orders: list[list[tuple[int, int]]] = [[] for _ in problem.devices]
     while waits:

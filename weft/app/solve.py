@@ -36,8 +36,8 @@ _ACTIVE = 3
 _FEW = 40_000
 #: What each round spends on the cuts with the least bounds, as a share of a slice.
 _LOWEST = 0.5
-#: What each round spends on the climb over cuts, as a share of a slice.
-_CLIMB = 1.0
+#: What each round spends on the climb over cuts, in slices.
+_CLIMB = 4.0
 
 
 def for_objective(case: Case, objective: str) -> Case:
@@ -248,6 +248,7 @@ class _Tournament:
         self._begin(entry)
 
     def _round(self, length: float, *, first: bool) -> None:
+        self._climb(length)
         self._drop_beaten()
         of_cuts = sorted((entry for entry in self.running if entry.proposal is not None),
                          key=lambda entry: entry.makespan)
@@ -264,7 +265,6 @@ class _Tournament:
                 del self.running[entry]
             if entry.makespan < before:
                 self._carry(entry)
-        self._climb(length)
         self._lowest(length)
 
     def _climb(self, length: float) -> None:

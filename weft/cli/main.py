@@ -20,6 +20,7 @@ from weft.cli.lib.command import BAD, FAULT, GOOD, INTERRUPTED, NO, Command
 from weft.cli.lib.faults import FOREIGN, is_said, report
 from weft.cli.lib.parsing import Parser, describe, short
 from weft.cli.lib.signals import end_with, listening
+from weft.cli.lib.warned import in_one_line
 from weft.solver.control.clock import process_start
 from weft.solver.control.garbage import seldom_collected
 from weft.solver.control.stopping import STOP
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
-        with listening(ends=arguments is None) as release, command_began(began), seldom_collected():
+        with listening(ends=arguments is None) as release, command_began(began), seldom_collected(), in_one_line():
             status = _run(arguments, release)
             if arguments is None:
                 end_with(status)

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-import networkx as nx
-
+from weft.solver.late import nx
 from weft.solver.ticks import TickProblem
 
 __all__ = ["block_places", "demanded"]

@@ -43,10 +43,10 @@ class Moves:
                 known = incumbent.orders
                 if not search.begin(known):
                     return
-            better = False
+            before = search.makespan
             with state.budget.limited():
-                better = search.round(time)
-            if better and incumbent.offer(search.orders(), "weft"):
+                search.round(time)
+            if search.makespan < before and incumbent.offer(search.orders(), "weft"):
                 known = incumbent.orders
             yield
             if time.spent:

@@ -9,7 +9,7 @@ from types import TracebackType
 
 from weft.text.version import VERSION
 
-__all__ = ["FOREIGN", "is_said", "report"]
+__all__ = ["FOREIGN", "is_ours", "is_said", "report"]
 
 #: Errors of the system around weft: whoever raises them, they say what is wrong there.
 FOREIGN = (OSError, ImportError)
@@ -30,7 +30,12 @@ def is_said(error: BaseException) -> bool:
         return False
     code = last.tb_frame.f_code
     raises = dis.opname[code.co_code[last.tb_lasti]] in ("RAISE_VARARGS", "RERAISE")
-    return raises and str(Path(code.co_filename).resolve()).startswith(_OURS)
+    return raises and is_ours(code.co_filename)
+
+
+def is_ours(filename: str) -> bool:
+    """Whether a source file is one of weft's."""
+    return str(Path(filename).resolve()).startswith(_OURS)
 
 
 def report(error: BaseException, command: str) -> str:

@@ -23,6 +23,7 @@ class Counting:
 
     name: str
     count: int
+    takes: float = 0.0
     fails: bool = False
     ends_all: bool = False
     vital: bool = False
@@ -34,6 +35,7 @@ class Counting:
     def steps(self, state: State) -> Iterator[None]:
         for _ in range(self.count):
             self.done.append(state.phase)
+            state.budget.deterministic_used += self.takes
             if self.ends_all:
                 state.budget.interrupted = True
             yield
@@ -42,15 +44,21 @@ class Counting:
 
 
 def search() -> Search:
-    return Search(pipeline(v(2), forward=3, memory=3), 4, Budget())
+    return Search(pipeline(v(2), forward=3, memory=3), 4, Budget(deterministic=1000.0))
 
 
 def test_phases_take_turns_until_none_is_left() -> None:
     log: list[str] = []
     first, second = Counting("first", 5, done=log), Counting("second", 2, done=log)
     steps = list(SideBySide(((first, 2), (second, 1))).steps(search()))  # type: ignore[arg-type]
-    # Steps that take no time count alike, and half as much for twice the weight.
     assert log == ["first", "second", "first", "first", "second", "first", "first"] and len(steps) == 7
+
+
+def test_who_takes_longer_has_fewer_turns() -> None:
+    log: list[str] = []
+    long, short = Counting("long", 2, takes=4.0, done=log), Counting("short", 6, takes=1.0, done=log)
+    list(SideBySide(((long, 2), (short, 1))).steps(search()))  # type: ignore[arg-type]
+    assert log == ["long", "short", "short", "long", "short", "short", "short", "short"]
 
 
 def test_a_fault_ends_its_phase_alone() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support.cut_specs import MODES, Mode, drawn_spec
-from weft.app.cuts.search import CutSearch
 from weft.app.cuts.climb import Climb
+from weft.app.cuts.search import CutSearch
 from weft.app.cuts.tries import tried
 from weft.models.cuts.spaces import cut_spaces
 from weft.solver.bounds.makespan import least_time

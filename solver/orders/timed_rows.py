@@ -1,0 +1,216 @@
+"""Rows of operations and when these start, in Python: what the twin (:mod:`weft.solver.orders.twin`) moves."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.solver.orders.tables import Tables
+
+__all__ = ["NEVER", "TimedRows"]
+
+#: The makespan of orders that wait for each other in a circle.
+NEVER = (2**63 - 1) // 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Arc:
+    source: int
+    target: int
+    distance: int
+    link: int
+    lag: int
+    node: int  # of its transfers, as a block has one for its operations; -1 without a link
+
+
+class TimedRows:
+    """The orders of one problem. Nodes are operations ``block * micro_batches + m``, and behind them the transfers on
+    links."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.count = tables.micro_batches
+        self.duration: list[int] = tables.duration.tolist()
+        self.operations = len(self.duration) * self.count
+        self.arcs: list[_Arc] = []
+        linked = len(self.duration)
+        for (source, target, distance, link), lag in zip(tables.arc.tolist(), tables.lag.tolist(), strict=True):
+            self.arcs.append(_Arc(source, target, distance, link, lag, -1 if link < 0 else linked))
+            linked += link >= 0
+        self.of_node = {arc.node: arc for arc in self.arcs if arc.node >= 0}
+        blocks = range(len(self.duration))
+        self.into = [[arc for arc in self.arcs if arc.target == b] for b in blocks]
+        self.out = [[arc for arc in self.arcs if arc.source == b] for b in blocks]
+        self.rows_of = [[r for r, row in enumerate(tables.rows) if b in row] for b in blocks]
+        self.lengths = [len(row) * self.count for row in tables.rows]
+        self.begin = [0, *np.cumsum(self.lengths, dtype=np.int64).tolist()]
+        self.link_row: list[int] = tables.link_row.tolist()
+        self.memories = list(zip(tables.memory_row.tolist(), tables.capacity.tolist(), tables.take.tolist(),
+                                 tables.change.tolist(), strict=True))
+        self.pools = list(zip(tables.pool_capacity.tolist(), tables.pool_take.tolist(), tables.pool_given.tolist(),
+                              strict=True))
+        self.rows: list[list[int]] = [[] for _ in tables.rows]
+        self.place: list[dict[int, int]] = [{} for _ in tables.rows]  # per row, where each operation stands
+        self.start: dict[int, int] = {}
+        self.before_on_link: dict[int, int] = {}
+        self.cause: dict[int, int] = {}  # with pools: whose end made room for an operation, or -1
+        self.makespan = NEVER
+        self.overflow = 0.0
+
+    def _block(self, op: int) -> int:
+        return op // self.count
+
+    def _put(self, rows: list[list[int]]) -> None:
+        self.rows = rows
+        self.place = [{v: at for at, v in enumerate(row)} for row in rows]
+
+    def _replace(self, row: int, first: int, now: list[int]) -> None:
+        self.rows[row][first:first + len(now)] = now
+        self.place[row].update((v, first + k) for k, v in enumerate(now))
+
+    def _overflow(self) -> float:
+        """By how much the orders exceed their memories, added up over all operations."""
+        over = 0.0
+        for row, capacity, take, change in self.memories:
+            level = 0
+            for op in self.rows[row]:
+                over += max(0, level + take[op // self.count] - capacity)
+                level += change[op // self.count]
+        return over
+
+    def _length(self, node: int) -> int:
+        return self.duration[node // self.count] if node < self.operations else self.of_node[node // self.count].lag
+
+    def _before(self, node: int) -> Iterator[tuple[int, int, int]]:
+        """What ``node`` waits for, how long after its start, and the row that says so or -1."""
+        block, m = divmod(node, self.count)
+        if node >= self.operations:
+            arc = self.of_node[block]
+            yield arc.source * self.count + m, self.duration[arc.source], -1
+            if node in self.before_on_link:
+                yield self.before_on_link[node], self._length(self.before_on_link[node]), -1
+            return
+        for row in self.rows_of[block]:
+            at = self.place[row][node]
+            if at:
+                yield self.rows[row][at - 1], self._length(self.rows[row][at - 1]), row
+        for arc in self.into[block]:
+            if m >= arc.distance:
+                source = (arc.source if arc.link < 0 else arc.node) * self.count + m - arc.distance
+                yield source, arc.lag + (self.duration[arc.source] if arc.link < 0 else 0), -1
+
+    def _queue_transfers(self) -> None:
+        self.before_on_link = {}
+        last: dict[int, int] = {}
+        for row, ops in enumerate(self.rows):
+            for op in ops:
+                block, m = divmod(op, self.count)
+                for arc in self.out[block]:
+                    if arc.link >= 0 and self.link_row[arc.link] == row and m + arc.distance < self.count:
+                        node = arc.node * self.count + m
+                        if arc.link in last:
+                            self.before_on_link[node] = last[arc.link]
+                        last[arc.link] = node
+
+    def _time(self) -> bool:
+        """Time all nodes; whether none waits for itself, or for room that nobody makes."""
+        self._queue_transfers()
+        start = self._pass_through_time() if self.pools else self._longest_paths()
+        if start is None:
+            return False
+        self.start = start
+        self.makespan = max((start[row[-1]] + self._length(row[-1]) for row in self.rows if row), default=0)
+        return True
+
+    def _longest_paths(self) -> dict[int, int] | None:
+        nodes = [*range(self.operations), *(arc.node * self.count + m for arc in self.of_node.values()
+                                            for m in range(self.count - arc.distance))]
+        waits = {node: [*self._before(node)] for node in nodes}
+        after: dict[int, list[int]] = {node: [] for node in nodes}
+        missing = {node: len(of) for node, of in waits.items()}
+        for node, of in waits.items():
+            for before, _, _ in of:
+                after[before].append(node)
+        start: dict[int, int] = {}
+        ready = [node for node in nodes if not missing[node]]
+        for node in ready:  # grows as it is read
+            start[node] = max((start[before] + distance for before, distance, _ in waits[node]), default=0)
+            for following in after[node]:
+                missing[following] -= 1
+                if not missing[following]:
+                    ready.append(following)
+        return start if len(start) == len(nodes) else None
+
+    def _pass_through_time(self) -> dict[int, int] | None:
+        one = _Pass(self)
+        self.cause = one.cause
+        return one.start if one.run() else None
+
+
+class _Pass:
+    """One pass through time: of what may start at one time, the first micro-batch first."""
+
+    def __init__(self, of: TimedRows) -> None:
+        self.of = of
+        self.turn, self.free = [0] * len(of.rows), [0] * len(of.rows)
+        self.link_free, self.level = [0] * len(of.link_row), [0] * len(of.pools)
+        self.start: dict[int, int] = {}
+        self.cause: dict[int, int] = {}
+        self.missing, self.arrival = [0] * of.operations, [0] * of.operations
+        for arc in of.arcs:
+            for m in range(arc.distance, of.count):
+                self.missing[arc.target * of.count + m] += 1
+        self.times, self.gives = [0], list[tuple[int, int, int, int]]()
+
+    def run(self) -> bool:
+        """Go through all times; whether everything has started."""
+        while self.times:
+            now, giver = heapq.heappop(self.times), -1
+            while self.times and self.times[0] == now:
+                heapq.heappop(self.times)
+            while self.gives and self.gives[0][0] <= now:
+                _, pool, amount, giver = heapq.heappop(self.gives)
+                self.level[pool] -= amount
+            for op in self._ready(now):
+                block = op // self.of.count
+                if any(take[block] and held + take[block] > capacity
+                       for held, (capacity, take, _) in zip(self.level, self.of.pools, strict=True)):
+                    continue
+                waited = self.arrival[op] < now and all(self.free[r] < now for r in self.of.rows_of[block])
+                self.cause[op] = giver if waited else -1
+                self._begin(op, now)
+        return all(at == len(row) for at, row in zip(self.turn, self.of.rows, strict=True))
+
+    def _ready(self, now: int) -> list[int]:
+        of = self.of
+        heads = {row[at] for row, at in zip(of.rows, self.turn, strict=True) if at < len(row)}
+        return sorted((v for v in heads if not self.missing[v] and self.arrival[v] <= now and all(
+            of.place[r][v] == self.turn[r] and self.free[r] <= now for r in of.rows_of[v // of.count])),
+            key=lambda v: (v % of.count, v))
+
+    def _begin(self, op: int, now: int) -> None:
+        of, (block, m) = self.of, divmod(op, self.of.count)
+        end = now + of.duration[block]
+        self.start[op] = now
+        heapq.heappush(self.times, end)
+        for r in of.rows_of[block]:
+            self.turn[r] += 1
+            self.free[r] = end
+        for pool, (_, take, given) in enumerate(of.pools):
+            self.level[pool] += take[block]
+            if given[block]:
+                heapq.heappush(self.gives, (end, pool, given[block], op))
+        for arc in of.out[block]:
+            if m + arc.distance >= of.count:
+                continue
+            begin = end
+            if arc.link >= 0:
+                begin = max(end, self.link_free[arc.link])
+                self.start[arc.node * of.count + m] = begin
+                self.link_free[arc.link] = begin + arc.lag
+            target = arc.target * of.count + m + arc.distance
+            self.missing[target] -= 1
+            self.arrival[target] = max(self.arrival[target], begin + arc.lag)
+            heapq.heappush(self.times, begin + arc.lag)
