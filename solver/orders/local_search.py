@@ -33,8 +33,8 @@ _PENALTY = 10.0
 _PER_MOVE, _PER_OPERATION, _PER_TIMED = 1.0e-6, 3e-9, 5e-8
 #: How many times as long the twin takes.
 _TWIN = 60
-#: Deterministic seconds of a CPU second: a deterministic second of CP-SAT on models of schedules takes about three,
-#: building and loading them included.
+#: Deterministic seconds of a CPU second where CP-SAT's count alone: one of CP-SAT's takes about three, models of
+#: schedules built and loaded.
 _DETERMINISTIC = 1 / 3
 #: Between two looks at the clock pass about so many CPU seconds.
 _BETWEEN = 0.01
@@ -70,6 +70,7 @@ class LocalSearch:
         self._seconds = _PER_MOVE + operations * (_PER_TIMED if instance.mixed_pools else _PER_OPERATION)
         if isinstance(self.kernel, TwinKernel):
             self._seconds *= _TWIN
+        self._charged = _DETERMINISTIC * budget.pace.second * self._seconds
         largest = max([1, *(max(take.values(), default=0) for take in instance.take)])
         self._penalty = _PENALTY * self.mean / largest
 
@@ -99,7 +100,7 @@ class LocalSearch:
         as long as they find nothing."""
         if moves is None:
             moves = _FIRST_ROUND << min(self.idle // len(_HOT), _DOUBLINGS)
-        moves = max(_FIRST_ROUND // 10, int(min(moves, time.left / (_DETERMINISTIC * self._seconds))))
+        moves = max(_FIRST_ROUND // 10, int(min(moves, time.left / self._charged)))
         hot, cold = self.mean * _HOT[self._rounds % len(_HOT)], self.mean * _COLD
         few = max(16, int(_BETWEEN / self._seconds))
         before, seed = self.kernel.best, self.budget.seed * 1_000_003 + self._rounds
@@ -110,7 +111,7 @@ class LocalSearch:
             now = min(few, moves - done)
             start, end = (hot * (cold / hot) ** (at / moves) for at in (done, done + now))
             self.kernel.anneal(now, start, end, self._penalty, seed * 1_000_003 + done)
-            self.budget.deterministic_used += _DETERMINISTIC * now * self._seconds
+            self.budget.deterministic_used += now * self._charged
         self.kernel.back_to_best()
         better = self.kernel.best < before
         self.idle = 0 if better else self.idle + 1

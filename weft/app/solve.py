@@ -31,7 +31,7 @@ __all__ = ["for_objective", "solve_case"]
 #: Seconds of a placement's first slice of time; each later one is twice as long.
 _FIRST_SLICE = 1.0
 #: Of all cuts so many are searched beside each other in one round, the best ones.
-_ACTIVE = 3
+_ACTIVE = 1
 #: Cuts of each space that are listed before there is a good schedule, which rules most of them out.
 _FEW = 40_000
 #: What each round spends on the cuts with the least bounds, as a share of a slice.

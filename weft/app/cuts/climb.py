@@ -20,7 +20,7 @@ from weft.solver.cpsat.budget import Slice
 from weft.solver.judge.validate import violations
 from weft.solver.orders.local_search import LocalSearch
 from weft.solver.pipeline import Pipeline
-from weft.solver.schedule import Schedule
+from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders, time_orders
 
@@ -77,7 +77,8 @@ class Climb:
             return
         self.kept = sorted([*(kept for kept in self.kept if kept not in known), proposal],
                            key=lambda kept: kept.makespan)
-        alike = [kept for kept in self.kept if kept.makespan == proposal.makespan and kept is not proposal]
+        alike = [kept for kept in self.kept if kept is not proposal
+                 and abs(kept.makespan - proposal.makespan) <= RELATIVE_TOLERANCE * proposal.makespan]
         same = [kept for kept in self.kept if kept.space is proposal.space]
         if len(alike) >= _ALIKE:
             self.kept.remove(alike[0])
