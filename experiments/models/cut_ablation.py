@@ -10,8 +10,8 @@ layers, here with up to three chunks a GPU). Left out are, by name:
 * ``bounds of whole cuts``: cuts keep the bounds of their beginnings, and no cut is bounded side by side with others;
 * ``least bounds``: the cut with the least bound of all is neither bounded more closely nor searched, round after round;
 * ``carrying``: an order stays on the cut that it was made for;
-* ``tries``: no known schedules of other cuts, carried or not, to begin with;
-* ``polishing``: these are not ordered anew, stretch by stretch;
+* ``tries``: no known schedules of cuts to begin with, so nothing to climb from but the placements listed;
+* ``climb``: no layer moves to another stage with the order carried along;
 * ``third chunk``: at most two stages a GPU. Its bound, too, is one over fewer placements.
 
 Shown are the makespan as a multiple of the whole search's, and the gap to the run's own bound. The same effort is not

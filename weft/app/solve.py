@@ -165,6 +165,7 @@ class _Tournament:
         self.climb: Climb | None = None
         self.running: dict[_Entry, Iterator[None]] = {}
         self.history = History()  # over all placements
+        self.steps = 0  # of all searches
         self.faults: list[tuple[_Entry, Exception]] = []  # that stopped placements' searches
 
     @property
@@ -184,6 +185,11 @@ class _Tournament:
         leader = self._leader
         return math.inf if leader is None else leader.makespan
 
+    @property
+    def _done(self) -> tuple[float, int, int]:
+        """What changes with every round that does anything."""
+        return self.budget.deterministic_used, len(self.entries), self.steps
+
     def _count(self, placement: Placement) -> int:
         return self.case.micro_batches // placement.replicas
 
@@ -197,10 +203,10 @@ class _Tournament:
         self._look_at_cuts()
         length = _FIRST_SLICE
         while not self.budget.spent and (self.running or (self.cuts is not None and self.cuts.left)):
-            used, known = self.budget.deterministic_used, len(self.entries)
+            before = self._done
             self._round(length, first=length == _FIRST_SLICE)
-            if not self.running and (self.budget.deterministic_used, len(self.entries)) == (used, known):
-                return  # what is left cannot be listed
+            if self._done == before:
+                return  # what is left cannot be listed, or is proven
             length *= 2
 
     def _begin(self, entry: _Entry) -> None:
@@ -250,7 +256,7 @@ class _Tournament:
     def _round(self, length: float, *, first: bool) -> None:
         self._climb(length)
         self._drop_beaten()
-        of_cuts = sorted((entry for entry in self.running if entry.proposal is not None),
+        of_cuts = sorted((entry for entry in self.running if entry.proposal is not None and not self._is_settled(entry)),
                          key=lambda entry: entry.makespan)
         active = [*of_cuts[:_ACTIVE], *(entry for entry in self.running if entry.proposal is None)]
         for entry in sorted(active, key=lambda entry: entry.rank(easy_first=first)):
@@ -258,8 +264,8 @@ class _Tournament:
                 return
             leader = self._leader
             beaten = leader not in (None, entry) and entry.bound >= self._best
-            if leader is entry and len(self.running) > 1 and entry.search is not None and entry.search.done:
-                continue  # proven on its placement: the others are next
+            if self._is_settled(entry):
+                continue
             before = entry.makespan
             if beaten or not self._run_slice(entry, self.running[entry], length):
                 del self.running[entry]
@@ -278,6 +284,10 @@ class _Tournament:
             self.climb.run(self.budget.slice(_CLIMB * length * (1 if self.running else 8)))
         if self.climb.kept and self.climb.kept[0].makespan < self._best:
             self._add(self.cuts, self.climb.kept[0])
+
+    def _is_settled(self, entry: _Entry) -> bool:
+        """Whether it leads and is proven on its placement: the others are next, if there are any."""
+        return (entry is self._leader and len(self.running) > 1 and entry.search is not None and entry.search.done)
 
     def _drop_beaten(self) -> None:
         for entry in [entry for entry in self.running if entry.bound >= self._best]:
@@ -309,6 +319,7 @@ class _Tournament:
         until = self._used() + seconds
         try:
             for _ in steps:
+                self.steps += 1
                 if self._used() >= until or self.budget.spent:
                     return True
         except Infeasible as refusal:
