@@ -371,7 +371,7 @@ def demo(
 ) -> Demonstration:
     """Plan GPT-1.3B on four V100s with measured costs, compare, draw, and write everything into ``folder``.
 
-    The search ends after a fixed ``effort`` (default: about a minute's), so that rows and bounds do not depend on the
+    The search ends after a fixed ``effort`` (default: about two minutes'), so that rows and bounds do not depend on the
     machine's speed; where ``time_limit`` comes first, ``cut_short`` of the result says so. The other arguments are
     those of :func:`solve`. Raises ``OSError`` if ``folder`` is unwritable.
     """
