@@ -222,6 +222,7 @@ LONG: dict[str, tuple[Callable[[], Problem], int]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LONG)
 def test_a_search_overruns_by_no_more_than_judging_takes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_module, "_MANY_OPERATIONS", 1)

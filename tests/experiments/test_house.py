@@ -64,6 +64,7 @@ def test_a_room_without_a_place_and_an_arrow_upward_are_refused(sources: Sources
         picture.Picture(sources.root)
 
 
+@pytest.mark.slow
 def test_boxes_of_the_picture_lie_apart_and_inside_the_page() -> None:
     drawn = picture.Picture()
     boxes = sorted((box.y, box.x) for box in drawn.boxes.values())

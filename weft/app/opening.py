@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from weft.solver.control.garbage import seldom_collected
 from weft.solver.control.stopping import breakable
 from weft.solver.judge.validate import violations
 from weft.solver.problem import Problem
-from weft.solver.schedule import Schedule
+from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import MAX_OPERATIONS, NoneFound, Progress, is_large
 from weft.solver.timing import Orders, time_orders
 from weft.solver.wide.problem import WideProblem
@@ -71,7 +72,10 @@ def solve_source(
             raise
         return first.with_solver(interrupted=True)
     found = case.with_reserve(solve_case(case, options, told))
-    return found if first is None or found.makespan <= first.makespan else first
+    if first is None or found.makespan <= first.makespan * (1 + RELATIVE_TOLERANCE):
+        return found
+    bound = float(found.solver.get("bound_over_placements", 0.0))
+    return replace(first, makespan_bound=min(first.makespan, max(first.makespan_bound, bound)))
 
 
 def openings(source: Spec | Problem | WideProblem, micro_batches: MicroBatches | None,
@@ -115,5 +119,6 @@ def _on_all(case: Case, source: Spec | Problem | WideProblem, options: SearchOpt
 def _made(placement: Placement, micro_batches: int, name: str, orders: Orders) -> Schedule | None:
     """A schedule of ``placement``; None where it does not fit."""
     operations = time_orders(placement.problem, micro_batches, orders)
-    made = Schedule(placement.problem, micro_batches, operations, 0.0, solver={"name": name})
+    bound = min(load_bound(placement.problem, micro_batches), max(operation.end for operation in operations))
+    made = Schedule(placement.problem, micro_batches, operations, bound, solver={"name": name})
     return None if violations(made, limit=1) else placement.label(made)

@@ -77,6 +77,7 @@ def test_what_lacks_memory_is_not_compared() -> None:
     assert room[1].makespan is not None  # a slice of the optimizer's state fits a little longer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["makespan", "rate"])
 def test_the_answer_says_what_frameworks_take(objective: str) -> None:
     found = weft.solve(spec(), overlap="auto", effort=1.0, time_limit=120.0, objective=objective)

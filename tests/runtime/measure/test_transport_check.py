@@ -19,6 +19,7 @@ from weft.runtime.ranks.session import Session
 CPU = torch.device("cpu")
 
 
+@pytest.mark.slow
 def test_what_arrives_is_compared_and_calls_are_timed() -> None:
     ended = launch_forked(2, [sys.executable, "-m", "tests.support.check_ranks"], timeout=60)
     assert [end.code for end in ended] == [0, 0], ended

@@ -267,6 +267,7 @@ def faithful(plan: Plan, rank: int) -> Training:
     return training_of(tied([0, 1], say=True), [0, 1], rank, ties=[{0: "weight", 1: "weight"}])
 
 
+@pytest.mark.slow
 def test_all_ranks_say_what_differs_before_the_first_step(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     save_plan(measured(tied([0, 0], say=True), ties=[{0: "weight", 1: "weight"}]), path)

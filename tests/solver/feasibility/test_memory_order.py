@@ -124,6 +124,7 @@ def test_what_is_not_known_to_be_the_least_is_called_at_most(monkeypatch: pytest
     assert "device 'g0' has 1 u, at most 2 u too little: 3 u works, and less may" in str(found)
 
 
+@pytest.mark.slow
 def test_what_is_not_known_to_be_the_most_is_called_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 40 micro-batches 9 or 10 fit: where the last question stays open, the answer is at least the one before."""
     problem = Problem("pile", (Device("gpu", 21),), (

@@ -51,6 +51,7 @@ def tensor() -> Schedule:
     return solved(TENSOR)
 
 
+@pytest.mark.slow
 def test_it_says_what_overlap_brings(tensor: Schedule) -> None:
     told = tensor.solver["overlap"]
     plain = solved(TENSOR, "none")

@@ -1,7 +1,7 @@
-"""A first look at the cuts: a known schedule on those with the least bounds, polished by local search.
+"""A first look at the cuts: a known schedule of those with the least bounds, polished by local search.
 
-Each space has its turn, first with its cut of the least bound, then with the next. The climb
-(:mod:`weft.app.cuts.climb`) goes on from the best of them.
+Each space has its turn, first with its cut of the least bound, then with the next. A schedule is carried to the cut
+that it serves best, if it fits any. The climb (:mod:`weft.app.cuts.climb`) goes on from the best of them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from weft.solver.timing import Orders
 
 __all__ = ["tried"]
 
-#: What all tries may take of what is left; and where other placements are to be searched, too.
-_SHARE, _SHARE_BESIDE = 0.3, 0.15
+#: What all tries may take of what is left, but for the first of each space; and where other placements are to be
+#: searched, too.
+_SHARE, _SHARE_BESIDE = 0.4, 0.25
 #: Cuts of a space that are tried at most.
 _CUTS = 3
 #: The known schedules that serve a cut best, for training and without.
@@ -33,11 +34,16 @@ def tried(climb: Climb, *, beside: bool) -> list[Proposal]:
     share = _SHARE_BESIDE if beside else _SHARE
     time = cuts.budget.slice(share=share)
     with cuts.budget.limited(share):
-        for space, borders in _in_turn(cuts):
-            if time.spent:
+        for number, space, borders in _in_turn(cuts):
+            if time.spent and number:
                 break
             orders = _orders(cuts, space, borders)
-            found = None if orders is None else polished(cuts, space, borders, orders, MOVES)
+            if orders is None:
+                continue
+            for carried in cuts.carried(space, borders, space.candidate(borders).problem, orders):
+                assert carried.start is not None
+                borders, orders = carried.borders, carried.start.orders
+            found = polished(cuts, space, borders, orders, MOVES)
             if found is not None:
                 climb.keep(found)
     found_so_far: list[Proposal] = []
@@ -48,13 +54,13 @@ def tried(climb: Climb, *, beside: bool) -> list[Proposal]:
     return found_so_far
 
 
-def _in_turn(cuts: CutSearch) -> Iterator[tuple[CutSpace, tuple[int, ...]]]:
-    """The cuts with the least bounds, one of each space after the other."""
+def _in_turn(cuts: CutSearch) -> Iterator[tuple[int, CutSpace, tuple[int, ...]]]:
+    """The cuts with the least bounds, one of each space after the other, with the number of the turn."""
     listed = [(space, space.some(_CUTS)) for space in cuts.worth_trying]
     for number in range(_CUTS):
         for space, borders in listed:
             if number < len(borders):
-                yield space, borders[number]
+                yield number, space, borders[number]
 
 
 def _orders(cuts: CutSearch, space: CutSpace, borders: tuple[int, ...]) -> Orders | None:

@@ -40,8 +40,8 @@ COMMAND = Command(
         "Compares the known schedules with weft's at a memory cap where the difference matters, prints four "
         "rows of the table, and writes the whole table, picture (HTML, SVG, PNG), Perfetto trace, schedule and plan "
         "into a folder.",
-        "The search ends after a fixed amount of work (--effort, about two minutes on one core), not after a time: rows "
-        "and bounds are the same on a slower machine.",
+        "The search ends after a fixed amount of work (--effort, about two minutes on one core), not after a time: "
+        "rows and bounds are the same on a slower machine.",
     ),
     example="weft demo",
     arguments=_arguments,
