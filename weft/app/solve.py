@@ -256,7 +256,8 @@ class _Tournament:
     def _round(self, length: float, *, first: bool) -> None:
         self._climb(length)
         self._drop_beaten()
-        of_cuts = sorted((entry for entry in self.running if entry.proposal is not None and not self._is_settled(entry)),
+        of_cuts = sorted((entry for entry in self.running
+                          if entry.proposal is not None and not self._is_settled(entry)),
                          key=lambda entry: entry.makespan)
         active = [*of_cuts[:_ACTIVE], *(entry for entry in self.running if entry.proposal is None)]
         for entry in sorted(active, key=lambda entry: entry.rank(easy_first=first)):

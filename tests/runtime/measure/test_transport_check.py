@@ -11,6 +11,8 @@ from typing import cast
 
 import torch
 
+import pytest
+
 from tests.support.check_ranks import NAMES
 from tests.support.ranks import launch_forked
 from weft.runtime.measure.transport_check import CASES, STEPS, case_parcel, rpc_refuses
