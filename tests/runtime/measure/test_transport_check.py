@@ -9,9 +9,8 @@ from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import cast
 
-import torch
-
 import pytest
+import torch
 
 from tests.support.check_ranks import NAMES
 from tests.support.ranks import launch_forked
