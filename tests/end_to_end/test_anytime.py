@@ -159,6 +159,7 @@ def test_a_history_that_means_nothing_is_refused(history: tuple[Any, ...], messa
         build(with_history(*history), title=None, hover=False)
 
 
+@pytest.mark.slow
 def test_the_command_draws_history_and_critical_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "schedule.json"
     save_schedule(solve(pipeline(chain(2), memory=2), 4, effort=0.3), path)

@@ -74,6 +74,7 @@ def _anew(made: tuple[Problem, int]) -> tuple[Problem, int]:
                    problem.memory_unit), micro_batches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GROWING)
 def test_what_is_told_of_a_schedule_takes_n_log_n(name: str) -> None:
     def told(problem: Problem, micro_batches: int) -> None:

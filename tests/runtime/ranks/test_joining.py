@@ -101,6 +101,7 @@ def sentences(end: Ended) -> list[str]:
     pytest.param("stopped-1", "saving", r"of saving .*; rank 1 was last heard of .* s ago", marks=pytest.mark.slow),
     pytest.param("left-1", "leaving", r"rank 1( gave up)?: SystemExit while", marks=pytest.mark.slow),
 ])
+@pytest.mark.slow
 def test_a_rank_that_is_lost_is_named_by_all_others(tmp_path: Path, fault: str, moment: str, says: str) -> None:
     ends = launch(fault, moment, str(tmp_path / "saved"))
     guilty = int(fault.partition("-")[2])

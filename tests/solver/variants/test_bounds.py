@@ -45,6 +45,7 @@ def test_no_bound_is_above_the_optimum(mode: Mode, shape: str, chunks: int, coun
     assert met >= 3 and sharp > met / 2
 
 
+@pytest.mark.slow
 def test_what_a_weight_gradient_waits_with_may_be_more_than_the_forward_kept() -> None:
     """Memory holds ``kept`` until the input gradient, and only then what the weight gradient gives back."""
     met = 0

@@ -65,6 +65,7 @@ def test_a_good_cutoff_makes_a_large_graph_small_enough_for_proof() -> None:
     assert found.status == "optimal" and found.solver["coarsening"] is None
 
 
+@pytest.mark.slow
 def test_what_is_too_large_for_proof_is_coarsened_and_said_to_be() -> None:
     found = place_within(row(1000), Budget(seconds=60), params=replace(PARAMS, whole_variables=-1))
     assert found.solver["coarsening"].startswith("heuristic")

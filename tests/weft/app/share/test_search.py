@@ -76,6 +76,7 @@ def test_own_overlap_is_part_of_what_a_job_does_alone() -> None:
     assert found.speedup == 1 and found.speedup_bare == pytest.approx(10 / 6)
 
 
+@pytest.mark.slow
 def test_steps_that_repeat_together_may_take_less_than_one_by_one() -> None:
     devices = (Device("gpu", 4), Device("net", lane_of="gpu"))
     slow = Problem("a", devices, (
@@ -157,6 +158,7 @@ def files(folder: Path) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_schedule_that_others_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "shared.json")
     assert main(["share", *files(tmp_path), "--ratio", "1:1", "--quiet", "--time-limit", "20", "-o", out, "-o",

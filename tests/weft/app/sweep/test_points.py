@@ -232,6 +232,7 @@ def spec_file(tmp_path: Path) -> Iterator[Path]:
     yield path
 
 
+@pytest.mark.slow
 def test_the_command_prints_and_writes(spec_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     outputs = [tmp_path / f"front{ending}" for ending in (".html", ".svg", ".png", ".json")]
     arguments = ["sweep", str(spec_file), "--memory", ",".join(CAPS), "-n", "2,4", "--recompute", "both",
