@@ -147,6 +147,17 @@ def open_gaps(d: Any) -> Fields:
             "before": 100 * whole["mean_gap_before"], "gap": 100 * whole["mean_gap"]}
 
 
+def local_search(d: Any) -> Fields:
+    seconds = max(d["seconds"])
+    whole = d["summary"][str(seconds)]
+    require(not whole["without local search"]["shorter"], "nothing is shorter without local search")
+    return {"problems": d["summary"]["problems"], "seconds": seconds, "near": whole["within_1_percent"],
+            "gap": 100 * whole["mean_gap"],
+            **{f"{key}_{name}": value for name, variant in (("moves", "without local search"),
+                                                            ("windows", "without CP-SAT windows"))
+               for key, value in whole[variant].items()}}
+
+
 def large_specs(d: Any) -> Fields:
     head = ("model", "micro-batches", "first schedule, s", "step, s", "bound over the cuts considered, s", "gap")
     return {"table": table(head, ((row["case"].partition(",")[0], row["micro_batches"],
