@@ -437,9 +437,11 @@ bool Kernel::replace(std::int32_t row, std::int32_t from, const std::vector<Node
 
 // Whether a block is in both of two neighbouring runs: its micro-batches keep their order.
 bool Kernel::shared(std::int32_t a, std::int32_t mid, std::int32_t b) const {
-  for (std::int32_t i = a; i < mid; ++i)
+  for (std::int32_t i = a; i < mid; ++i) {
+    if (i > a && seq_[i] / N_ == seq_[i - 1] / N_) continue;  // runs of one block may be as long as there are micro-batches
     for (std::int32_t j = mid; j < b; ++j)
-      if (seq_[i] / N_ == seq_[j] / N_) return true;
+      if ((j == mid || seq_[j] / N_ != seq_[j - 1] / N_) && seq_[i] / N_ == seq_[j] / N_) return true;
+  }
   return false;
 }
 
