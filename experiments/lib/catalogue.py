@@ -91,7 +91,7 @@ EXPERIMENTS = {entry.name: entry for entry in (
     Experiment("collectives", "models.collectives", ("models",), 0.1, ()),
     Experiment("cut_ablation", "models.cut_ablation", ("models/cuts", "solver/variants", "weft/app/cuts",
                "experiments/models/cut_search.py"), 12,
-               ("--only", "random 3", "--parts", "carrying", "climb", "--effort", "0.05"), slow=True),
+               ("--only", "random 3", "--parts", "carrying", "tries", "--effort", "0.05"), slow=True),
     Experiment("cut_search", "models.cut_search", ("models/cuts", "solver/variants", "weft/app/cuts"), 30,
                ("--count", "1", "--effort", "0.5"), slow=True),
     Experiment("equality", "runtime.equality", (*_EXECUTOR, *_SEARCH), 6,
