@@ -14,6 +14,7 @@ import json
 import statistics
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from experiments.lib.generated import problem, suite
@@ -63,8 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--every", default=27, type=int, help="take every so many-th problem of the suite")
     parser.add_argument("--seconds", default=[3.0], type=float, nargs="+", help="CPU seconds of each search")
     parser.add_argument("--seed", default=0, type=int, help="of the suite")
+    parser.add_argument("--output", default=RESULTS / "local_search.json", type=Path, help="the file to write")
     options = parser.parse_args(arguments)
-    record = Record(RESULTS / "local_search.json")
+    record = Record(options.output)
     rows: list[dict[str, Any]] = []
     for drawn in suite(540, options.seed)[::options.every]:
         case, micro_batches = problem(drawn)
