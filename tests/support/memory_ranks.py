@@ -13,6 +13,7 @@ import torch
 
 import weft
 from tests.support.captured_models import GPT, token_loss
+from weft.runtime.plan.buffers import OPEN_SENDS
 
 __all__ = ["CASES", "LIMIT", "batch", "model"]
 
@@ -44,9 +45,10 @@ def main() -> None:
         with weft.pipeline(model(), (ids,), loss=token_loss, target=ids, micro_batches=4, time_limit=1.0, timeout=40.0,
                            **given) as pipe:
             loss = pipe.step(ids, target=ids)
+            sent = sorted(send.layout.size for send in pipe._stepping.executor.table.sends)
             found[name] = {"loss": loss, "gradients": {n: g.clone() for n, g in pipe.gradients().items()},
                            "report": pipe.report().to_json(), "decided": pipe.plan.solver["operator_memory"],
-                           "digest": pipe.plan.digest}
+                           "digest": pipe.plan.digest, "under_way": sum(sent[-OPEN_SENDS:])}
             torch.save(found, Path(sys.argv[1]) / f"{pipe.rank}.pt")
 
 

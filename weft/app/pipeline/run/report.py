@@ -16,7 +16,9 @@ class Report:
     on this rank, without the optimizer's; no schedule is under ``bound``. ``stages``: where each stage begins and ends,
     by the model's modules (:func:`weft.app.pipeline.run.names.stage_names`); ``ranks``: where each stage is. ``peaks``:
     the bytes that each rank was planned to hold at most, ``measured_peaks`` the most that it held when the plan was run
-    before training (``None``: it was not); both with two values of an optimizer for each weight, as Adam has."""
+    before training (``None``: it was not); both with two values of an optimizer for each weight, as Adam has.
+    ``peaks`` count results that wait for their receiver for as long as they do by the plan's times: a receiver that is
+    late leaves more of them, at most eight messages."""
 
     planned: float
     measured: float | None

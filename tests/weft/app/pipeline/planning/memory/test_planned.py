@@ -48,8 +48,9 @@ def test_what_was_decided_runs_on_two_ranks(tmp_path: Path) -> None:
         for key, value in gradients.items():
             assert float((together[key] - value).norm()) <= 1e-12 * float(value.norm())
         report = own[0]["report"]
-        for planned, measured in zip(report["peaks"], report["measured_peaks"], strict=True):
-            assert 0.9 * planned <= measured <= 1.05 * planned  # room for messages is planned that few need
+        for each, planned, measured in zip(own, report["peaks"], report["measured_peaks"], strict=True):
+            # Results are planned to wait as long as they do by the plan's times; a busy receiver takes them later.
+            assert 0.9 * planned <= measured <= 1.05 * planned + each["under_way"]
     report, decided = found[0]["planned"]["report"], found[0]["planned"]["decided"]
     assert decided["recompute"] and max(report["peaks"]) <= LIMIT
     assert any("are recomputed" in note for note in report["notes"])
