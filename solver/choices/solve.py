@@ -21,7 +21,7 @@ from weft.solver.step.search import Limits, Progress, budget_of
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Counted, Run
 
-__all__ = ["solve_wide"]
+__all__ = ["solve_wide", "tree_of"]
 
 #: Deterministic seconds for the whole problem in one model, and the share of what is left that it may take.
 _WHOLE, _WHOLE_SHARE = 10.0, 0.25
@@ -57,8 +57,7 @@ def solve_wide(
     tree: Tree | None = None
     try:
         with budget.limited(), breakable():
-            root = Partial(problem, run, objective)
-            tree = Tree(root, budget, objective, on_progress, partial(_at_once, root, budget))
+            tree = tree_of(problem, run, budget, objective, on_progress)
             tree.run()
     except KeyboardInterrupt:
         budget.interrupted = True
@@ -66,6 +65,13 @@ def solve_wide(
             raise
     assert tree is not None  # what it starts with has no checkpoints
     return result_of(tree, problem)
+
+
+def tree_of(problem: WideProblem, run: Run, budget: Budget, objective: str = "makespan",
+            on_progress: Callable[[Progress], None] = lambda _: None) -> Tree:
+    """The search of :func:`solve_wide`, for a caller with a ``budget`` of its own."""
+    root = Partial(problem, run, objective)
+    return Tree(root, budget, objective, on_progress, partial(_at_once, root, budget))
 
 
 def _at_once(root: Partial, budget: Budget, least: float, best: float) -> Found | None:

@@ -130,7 +130,7 @@ class Tree:
 
     def _show_others(self) -> None:
         """First schedules of the best leaf's neighbours that were ruled out: what they would cost."""
-        if self.leader is None:
+        if self.leader is None or "other options" in self.budget.without:
             return
         until = max(_FIRST_SLICE, (1 + _OTHERS) * self._used)
         for node in self.root.beside(self.leader.node):
@@ -141,7 +141,7 @@ class Tree:
 
     def _look(self) -> None:
         """Known schedules where they may serve: none of these is better than the answer."""
-        for node in self.root.looks():
+        for node in () if "first looks" in self.budget.without else self.root.looks():
             if self.budget.spent:
                 return
             if node.key not in self.leaves and node.bound < self._beaten:
@@ -149,7 +149,8 @@ class Tree:
 
     def _whole(self) -> None:
         """Everything at once, where somebody can and there is more than one leaf."""
-        if self.proven or math.isinf(self.least) or self.root.children() is None:
+        if (self.proven or math.isinf(self.least) or self.root.children() is None
+                or "whole choices" in self.budget.without):
             return
         found = self.at_once(self.least, self.best)
         if found is not None:
@@ -237,12 +238,15 @@ class Tree:
 
     def _start(self, rounds: Rounds) -> Schedule | None:
         """The best order so far, for another problem."""
-        if self.leader is None or self.leader.search is None or self.leader.search.best is None:
+        if (self.leader is None or self.leader.search is None or self.leader.search.best is None
+                or "carried orders" in self.budget.without):
             return None
         return carried(self.leader.search.best, rounds)
 
     def _try_beside(self) -> None:
         """The next neighbour of the best schedule's leaf that may be better."""
+        if "neighbours" in self.budget.without:
+            return
         if self._beside_of is not self.leader and self.leader is not None:
             self._beside_of, self._beside = self.leader, iter(self.root.beside(self.leader.node))
         for node in self._beside:

@@ -55,6 +55,7 @@ class Budget:
 
     ``started``: since when the seconds count, by ``now`` (by default from here on). ``reserve``: seconds at the end
     that are kept free for what follows the search, such as writing what it found. ``pace``: what a solve is charged.
+    ``without``: techniques that an ablation leaves out (:mod:`weft.solver.step.optional`).
     """
 
     seconds: float = float("inf")
@@ -66,6 +67,7 @@ class Budget:
     deterministic_used: float = 0.0
     reserve: float = 0.0
     pace: Pace = Pace()
+    without: frozenset[str] = frozenset()
     now: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
@@ -121,7 +123,7 @@ class Budget:
         it uses is charged to the whole at the end of the block, and a Ctrl-C that it hears ends the whole too."""
         limited = self.deterministic is not None
         part = Budget(seconds=self.left if limited else self.share(share), seed=self.seed, workers=self.workers,
-                      deterministic=self.share(share) if limited else None, pace=self.pace)
+                      deterministic=self.share(share) if limited else None, pace=self.pace, without=self.without)
         try:
             yield part
         finally:

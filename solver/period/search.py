@@ -49,6 +49,7 @@ def find_period(
     """
     if without:
         _refuse_unknown(without)
+    without = budget.without.union(without)
     time = budget.slice(deterministic, each=each)
     task = Task(near=instance.heaviest_load, seed=budget.seed, published=published,
                 parts="device-subsets" not in without,

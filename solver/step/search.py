@@ -8,7 +8,7 @@ order: :mod:`weft.solver.step.phases`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TypedDict, Unpack
 
 from weft.solver.control.garbage import seldom_collected
@@ -17,7 +17,7 @@ from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.refusal import Infeasible, NoneFound
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
-from weft.solver.step.phases import PHASES, kept
+from weft.solver.step.phases import PHASES, kept, named
 from weft.solver.step.report import Progress
 from weft.solver.step.state import MAX_OPERATIONS, State, is_large
 
@@ -43,12 +43,13 @@ def solve(
     Of the ``limits`` ``time_limit`` is wall time in seconds (60). ``effort`` limits CP-SAT's deterministic time (about
     seconds) instead of leaving it to the clock: with it, a ``seed`` and one worker a run repeats exactly, as long as
     the time limit is not reached. Ctrl-C ends the search as the time limit does (and says ``interrupted`` in the
-    result's ``solver``). ``start`` is a known valid schedule of the same problem to improve on. ``on_progress`` hears
-    of every improvement.
+    result's ``solver``). ``without`` names techniques to leave out, for ablations
+    (:data:`weft.solver.step.optional.OPTIONAL`). ``start`` is a known valid schedule of the same problem to improve on.
+    ``on_progress`` hears of every improvement.
 
     Raises :class:`~weft.solver.feasibility.infeasible.Infeasible` if it is proven that no schedule fits the devices'
     memory, its subclass ``NoneFound`` if that is open and none was found within the limit, and ``ValueError`` for
-    numbers out of range and an objective that means nothing for this problem.
+    numbers out of range, an unknown technique and an objective that means nothing for this problem.
     """
     budget = budget_of("solve", limits)
     search: Search | None = None
@@ -67,19 +68,24 @@ def solve(
 
 
 class Limits(TypedDict, total=False):
-    """What ends a search, and what its random choices depend on; see :func:`solve`."""
+    """What ends a search, what its random choices depend on, and what an ablation leaves out; see :func:`solve`."""
 
     time_limit: float
     effort: float | None
     seed: int
     workers: int
+    without: Collection[str]
 
 
 def budget_of(function: str, limits: Limits) -> Budget:
     """What ``function`` may spend by the ``limits`` that it was given. Raises ``TypeError`` for one that is none."""
     for name in limits.keys() - Limits.__annotations__.keys():
         raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
-    return Budget(seconds=limits.get("time_limit", 60.0), deterministic=limits.get("effort"),
+    if without := frozenset(limits.get("without", ())):
+        from weft.solver.step.optional import require_known
+
+        require_known(without)
+    return Budget(without=without, seconds=limits.get("time_limit", 60.0), deterministic=limits.get("effort"),
                   seed=limits.get("seed", 0), workers=limits.get("workers", 1))
 
 
@@ -90,10 +96,9 @@ class Search(State):
     """
 
     def steps(self) -> Iterator[None]:
-        """The search; whoever iterates may stop after any step. Ends when the best is proven or ideas run out. Phases
-        in :attr:`~weft.solver.step.state.State.without` are left out, which an ablation does."""
-        for phase in PHASES:
-            if type(phase).__name__ not in self.without and phase.due(self):
+        """The search; whoever iterates may stop after any step. Ends when the best is proven or ideas run out."""
+        for name, phase in named(PHASES).items():
+            if not {name, type(phase).__name__} & self.budget.without and phase.due(self):
                 yield from kept(phase, self)
 
     @property

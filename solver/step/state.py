@@ -58,8 +58,6 @@ class State:
         self.problem = problem
         self.micro_batches = micro_batches
         self.budget = budget
-        #: Phases that an ablation leaves out, by the names of their classes.
-        self.without: frozenset[str] = frozenset()
         self.instance = TickProblem.of(problem)
         with unwatched():  # this much is done in any case
             if objective == "rate" and not self.repeats:

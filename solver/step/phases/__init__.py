@@ -7,6 +7,8 @@ one: a file with a class as :class:`~weft.solver.step.phases.base.Phase` says, a
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from weft.solver.step.phases.at_once import AtOnce
 from weft.solver.step.phases.base import Phase, kept
 from weft.solver.step.phases.completion import Completion
@@ -20,7 +22,7 @@ from weft.solver.step.phases.steady_state import SteadyState
 from weft.solver.step.phases.tighten import Tighten
 from weft.solver.step.phases.whole import Whole
 
-__all__ = ["PHASES", "Phase", "kept"]
+__all__ = ["PHASES", "Phase", "kept", "named"]
 
 #: Operations up to which a problem is solved whole from the start, to proof; up to which that is tried for a while; up
 #: to which for a moment; and, once there is a steady state to start from, for longer.
@@ -42,3 +44,10 @@ PHASES: tuple[Phase, ...] = (
     States(at_most=10.0, share=0.3, no_less=2.0),
     SideBySide(((Moves(), 2), (Polish(), 3), (Tighten(), 1), (Devices(each=1.0, share=0.1), 1))),
 )
+
+
+def named(phases: Sequence[Phase]) -> Mapping[str, Phase]:
+    """``phases`` by the names of their classes, numbered where there are several: ``Whole 1``."""
+    names = [type(phase).__name__ for phase in phases]
+    return {name if names.count(name) == 1 else f"{name} {names[:i + 1].count(name)}": phase
+            for i, (name, phase) in enumerate(zip(names, phases, strict=True))}

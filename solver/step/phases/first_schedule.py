@@ -66,6 +66,8 @@ def _offer_known(state: State) -> None:
     with state.budget.limited(_KNOWN_SHARE):
         for name, orders in STARTS.items():
             proven = state.objective == "makespan" and incumbent.optimal
+            if name in state.budget.without:
+                continue
             if proven or (incumbent.best is not None and STOP.requested):
                 return
             at_leisure = unwatched() if incumbent.best is None and not state.is_large else nullcontext()

@@ -41,7 +41,7 @@ class SideBySide:
     def steps(self, state: State) -> Iterator[None]:
         """One step of one phase after the other."""
         running = [_Running(phase, kept(phase, state), weight) for phase, weight in self.phases
-                   if type(phase).__name__ not in state.without and phase.due(state)]
+                   if type(phase).__name__ not in state.budget.without and phase.due(state)]
         while running:
             entry = min(running, key=lambda entry: entry.used)
             state.phase = entry.phase.name

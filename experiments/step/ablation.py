@@ -1,0 +1,184 @@
+"""What does each technique bring? The same search with and without it, with the same effort.
+
+    python -m experiments.step.ablation [--effort 1.5] [--every 24] [--only TEXT] [--parts NAME ...] [--processes 2]
+
+Problems: every so many-th of the suites of :mod:`experiments.lib.generated` (2 to 8 devices, tight to unlimited memory,
+equal and unequal stages, five shapes) and :mod:`experiments.lib.extended` (choices, lanes, jobs, classes), the large
+ones of :mod:`experiments.period.scale` (8 to 128 devices), and streams over lanes (:mod:`experiments.step.streams`).
+Each is solved with everything, and then without one technique after the other of
+:data:`weft.solver.step.optional.OPTIONAL`. Published schedules that no search makes are left out together (``fixed
+starts``). An effort makes runs repeat, so a technique without
+influence changes nothing; CPU seconds are recorded beside it.
+
+For each technique the summary says on how many problems the answer is longer or shorter without it, how bounds compare,
+how many more are proven, and how much later the search ends. Writes ablation.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from experiments.lib.extended import extended, widened
+from experiments.lib.generated import problem, suite
+from experiments.lib.provenance import RESULTS, Record
+from experiments.period import scale
+from tests.oracles.streams import drawn_stream
+from weft.app.lib.known import SEARCHES
+from weft.solver.choices.report import result_of
+from weft.solver.choices.solve import tree_of
+from weft.solver.control.parallel import mapped
+from weft.solver.cpsat.budget import Budget
+from weft.solver.period.improvers.starts import STARTS
+from weft.solver.problem import Problem
+from weft.solver.schedule import Schedule
+from weft.solver.step.optional import OF_CHOICES, OPTIONAL
+from weft.solver.step.search import Infeasible, Search
+from weft.solver.wide.problem import WideProblem
+from weft.solver.wide.run import Run
+
+__all__ = ["main"]
+
+_FIXED = "fixed starts"
+#: A search without its first schedules has none to begin with; phases that come again, or side by side, are left out
+#: one by one.
+_NOT_ALONE = {"AtOnce", "FirstSchedule", "SideBySide", "Whole", "States"}
+#: What is left out in turn, by the names in the record.
+PARTS: dict[str, frozenset[str]] = {
+    **{name: frozenset({name}) for name in OPTIONAL
+       if name not in _NOT_ALONE and (name not in STARTS or name in SEARCHES)},
+    _FIXED: frozenset(set(STARTS) - set(SEARCHES))}
+#: Large problems: shape, devices, split backward, memory as a multiple of the least.
+LARGE = [("V", 8, True, 1.25), ("V", 16, False, 1.5), ("V", 32, True, 1.0), ("M", 8, True, 1.5), ("NN", 8, True, 1.5),
+         ("NN", 16, False, 1.25), ("K", 8, True, 1.25), ("V2", 8, False, 1.5), ("V2", 8, True, 1.25),
+         ("V2", 32, False, 1.25), ("loop2", 8, True, 1.25), ("loop2", 16, False, 1.5), ("loop2", 32, True, 2.0),
+         ("V", 128, False, 1.25)]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A problem by its name and family; ``run`` is a number of micro-batches of a plain one."""
+
+    name: str
+    family: str
+    problem: Problem | WideProblem
+    run: Run | int
+
+
+def drawn(every: int, seed: int) -> Iterator[Drawn]:
+    """All of them."""
+    for each in suite(540, seed)[::every]:
+        case, count = problem(each)
+        yield Drawn(case.name, "suite", case, count)
+    for wide in extended(460, seed)[::every]:
+        with_more, run = widened(wide)
+        yield Drawn(with_more.name, "wide", with_more, run)
+    for shape, devices, split, cap in LARGE:
+        large = scale.problem(shape, devices, split, cap, seed)
+        yield Drawn(large.name, "large", large, 2 * devices if devices <= 32 else devices)
+    for chunks, slots in ((3, 2), (5, 3), (6, 2), (8, 4)):
+        yield Drawn(f"stream of {chunks} x {chunks} chunks, {slots} slots", "stream",
+                    drawn_stream(chunks, slots, seed), 1)
+
+
+def _searched(case: Drawn, budget: Budget) -> Schedule:
+    if isinstance(case.problem, WideProblem):
+        assert isinstance(case.run, Run)
+        tree = tree_of(case.problem, case.run, budget)
+        with budget.limited():
+            tree.run()
+        return result_of(tree, case.problem)
+    assert isinstance(case.run, int)
+    search = Search(case.problem, case.run, budget)
+    with budget.limited():
+        for _ in search.steps():
+            if budget.spent:
+                break
+    return search.result()
+
+
+def measured(case: Drawn, effort: float, without: frozenset[str]) -> dict[str, Any]:
+    """The makespan, its bound, and the CPU seconds that the search took."""
+    budget = Budget(deterministic=effort, now=time.process_time, without=without)
+    try:
+        found = _searched(case, budget)
+    except Infeasible:
+        return {"makespan": None, "bound": None, "seconds": round(budget.elapsed, 3)}
+    return {"makespan": found.makespan, "bound": found.makespan_bound, "seconds": round(budget.elapsed, 3)}
+
+
+def compared(case: Drawn, effort: float, parts: Sequence[str]) -> dict[str, Any]:
+    """One problem: the whole search, and without each of ``parts``."""
+    runs = {"whole": measured(case, effort, frozenset())}
+    for name in parts:
+        if name not in OF_CHOICES or isinstance(case.problem, WideProblem):
+            runs[name] = measured(case, effort, PARTS[name])
+    return {"name": case.name, "family": case.family, "runs": runs}
+
+
+def summed_up(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """By technique: what the answers, bounds and times are without it, each beside the whole search's."""
+    found = {}
+    for name in dict.fromkeys(name for row in rows for name in row["runs"] if name != "whole"):
+        pairs = [(row["runs"]["whole"], row["runs"][name]) for row in rows if name in row["runs"]]
+        there = [(whole, other) for whole, other in pairs if whole["makespan"] and other["makespan"]]
+        answers = [other["makespan"] / whole["makespan"] for whole, other in there]
+        bounds = [other["bound"] / whole["bound"] for whole, other in there]
+        found[name] = {
+            "problems": len(pairs), "none found": sum(whole["makespan"] is not None and other["makespan"] is None
+                                                      for whole, other in pairs),
+            "longer": sum(r > 1 + 1e-9 for r in answers), "shorter": sum(r < 1 - 1e-9 for r in answers),
+            "answer": _mean(answers), "longest": round(max(answers, default=1.0), 4),
+            "shortest": round(min(answers, default=1.0), 4),
+            "bound": _mean(bounds), "lowest bound": round(min(bounds, default=1.0), 4),
+            "proven": sum(_proven(other) for _, other in there) - sum(_proven(whole) for whole, _ in there),
+            "seconds": round(sum(other["seconds"] for _, other in pairs), 1),
+            "of the whole search": round(sum(whole["seconds"] for whole, _ in pairs), 1)}
+    return found
+
+
+def _mean(ratios: Sequence[float]) -> float:
+    return round(statistics.fmean(ratios), 5) if ratios else 1.0
+
+
+def _proven(run: dict[str, Any]) -> bool:
+    return bool(run["makespan"] <= run["bound"] * (1 + 1e-9))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Solve, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--effort", default=1.5, type=float, help="deterministic seconds of each search")
+    parser.add_argument("--every", default=24, type=int, help="take every so many-th problem of the suites")
+    parser.add_argument("--only", default="", help="problems whose name or family contains this")
+    parser.add_argument("--parts", default=[*PARTS], nargs="+", choices=[*PARTS], metavar="NAME")
+    parser.add_argument("--seed", default=1, type=int, help="of the problems")
+    parser.add_argument("--processes", default=1, type=int)
+    parser.add_argument("--output", default=RESULTS / "ablation.json", type=Path)
+    options = parser.parse_args(arguments)
+    record = Record(options.output)
+    chosen = [case for case in drawn(options.every, options.seed) if options.only in case.name + " " + case.family]
+    one: Callable[[Drawn], dict[str, Any]] = partial(compared, effort=options.effort, parts=options.parts)
+    rows = []
+    for row in mapped(one, chosen, options.processes):
+        rows.append(row)
+        whole = row["runs"]["whole"]
+        print(f"{row['name']}: {whole}", *(f"\n  without {name}: {run}" for name, run in row["runs"].items()
+                                          if (run["makespan"], run["bound"]) != (whole["makespan"], whole["bound"])),
+              flush=True)
+    summary = summed_up(rows)
+    for name, of in summary.items():
+        print(f"{name:24} {json.dumps(of)}")
+    record.write({"effort": options.effort, "seed": options.seed, "summary": summary, "rows": rows})
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
