@@ -9,11 +9,33 @@ from typing import ClassVar
 from weft.solver.step.phases.base import Phase, kept
 from weft.solver.step.state import State
 
-__all__ = ["SideBySide"]
+__all__ = ["InTurn", "SideBySide"]
 
 _ENDED = object()
 #: What a step that brings something counts of the time that it took, and the least that a step counts, in seconds.
 _FRUITFUL, _LEAST = 0.3, 0.002
+
+
+@dataclass(frozen=True)
+class InTurn:
+    """One phase after the other, as one of those side by side."""
+
+    name: ClassVar[str] = "repetend"
+    vital: ClassVar[bool] = True  # every phase in it survives on its own
+
+    phases: tuple[Phase, ...]
+
+    def due(self, state: State) -> bool:
+        """Whether the first of them may run: the others are asked when their turn comes."""
+        return True
+
+    def steps(self, state: State) -> Iterator[None]:
+        """The steps of each, if it is due then."""
+        for phase in self.phases:
+            if type(phase).__name__ not in state.budget.without and phase.due(state):
+                for _ in kept(phase, state):
+                    yield
+                    state.phase = phase.name
 
 
 @dataclass

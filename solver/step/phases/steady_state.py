@@ -16,7 +16,7 @@ __all__ = ["SteadyState"]
 #: Up to so many blocks a period is searched: its matrices have a row and a column a block.
 _MOST_BLOCKS = 2048
 #: Deterministic seconds for it; and where the best is proven already, which only gains a steady state to unroll.
-_EFFORT, _TO_UNROLL = 30.0, 1.0
+_EFFORT, _SHARE, _TO_UNROLL = 30.0, 0.3, 1.0
 
 
 class SteadyState:
@@ -27,7 +27,7 @@ class SteadyState:
 
     def due(self, state: State) -> bool:
         """Where there are not too many blocks."""
-        return len(state.problem.blocks) <= _MOST_BLOCKS
+        return state.periods is None and len(state.problem.blocks) <= _MOST_BLOCKS
 
     def steps(self, state: State) -> Iterator[None]:
         """One step, if there can be a steady state.
@@ -48,7 +48,7 @@ class SteadyState:
 
         with state.budget.limited():
             state.periods = find_period(state.instance, start, state.budget, changed,
-                                        deterministic=_TO_UNROLL if state.done else _EFFORT,
+                                        deterministic=_TO_UNROLL if state.done else state.budget.share(_SHARE, _EFFORT),
                                         published=state.incumbent.name)
         if state.periods is not None:
             state.report.techniques.add(state.periods.counts)

@@ -10,7 +10,7 @@ import pytest
 from tests.support.builders import pipeline, v
 from weft.solver.cpsat.budget import Budget
 from weft.solver.step.phases import PHASES, kept
-from weft.solver.step.phases.side_by_side import SideBySide
+from weft.solver.step.phases.side_by_side import InTurn, SideBySide
 from weft.solver.step.search import Search
 from weft.solver.step.state import State
 
@@ -59,6 +59,22 @@ def test_who_takes_longer_has_fewer_turns() -> None:
     long, short = Counting("long", 2, takes=4.0, done=log), Counting("short", 6, takes=1.0, done=log)
     list(SideBySide(((long, 2), (short, 1))).steps(search()))  # type: ignore[arg-type]
     assert log == ["long", "short", "short", "long", "short", "short", "short", "short"]
+
+
+def test_phases_in_turn_share_one_turn_and_say_which_of_them_runs() -> None:
+    log: list[str] = []
+    own, first, second = (Counting(name, 3, done=log) for name in ("own", "first", "second"))
+    in_turn = InTurn((first, second))  # type: ignore[arg-type]
+    list(SideBySide(((own, 1), (in_turn, 1))).steps(search()))  # type: ignore[arg-type]
+    assert log == ["own", "first", "own", "first", "own", "first", "second", "second", "second"]
+
+
+def test_a_fault_in_one_phase_in_turn_leaves_the_next() -> None:
+    log: list[str] = []
+    state = search()
+    failing, other = Counting("failing", 1, fails=True, done=log), Counting("other", 2, done=log)
+    list(kept(InTurn((failing, other)), state))  # type: ignore[arg-type]
+    assert log == ["failing", "other", "other"] and state.report.stopped == ["failing: RuntimeError: injected"]
 
 
 def test_a_fault_ends_its_phase_alone() -> None:
