@@ -67,8 +67,9 @@ class Experiment:
 
 
 EXPERIMENTS = {entry.name: entry for entry in (
-    Experiment("ablation", "period.ablation", (*_SEARCH, "experiments/period/scale.py"), 20,
-               ("--only", "K8", "--effort", "0.05"), quiet=True, slow=True),
+    Experiment("ablation", "step.ablation", (*_SEARCH, "experiments/lib/generated.py", "experiments/lib/extended.py",
+               "experiments/period/scale.py"), 300,
+               ("--only", "stream of 3", "--effort", "0.05", "--parts", "Moves", "fixed starts")),
     Experiment("activation_choices", "step.activation_choices", (*_SEARCH, "models/candidates"), 10,
                ("--caps", "9", "--rows", "recompute", "--effort", "0.05")),
     Experiment("adama", "runtime.adama", (*_PLANS, *_EXECUTOR), 25,
@@ -125,8 +126,6 @@ EXPERIMENTS = {entry.name: entry for entry in (
                "tests/support/programs.py"), 3, ("--devices", "2", "3", "--plans", "2"), slow=True),
     Experiment("lengths", "step.lengths", _PLANS, 12, ("--draws", "1", "--seconds", "10", "--memories", "40GiB",
                "--micro-batches", "2"), ("--seconds", "40"), slow=True),
-    Experiment("local_search", "step.local_search", (*_SEARCH, "experiments/lib/generated.py"), 5,
-               ("--every", "270", "--seconds", "0.5"), slow=True),
     Experiment("memory_plan", "placement.memory_plan", ("solver/placement", "models"), 40,
                ("--only", "GPT-1.3B", "--devices", "4", "--largest", "1", "--time-limit", "5"), slow=True),
     Experiment("mutants", "house.mutants", ("solver/judge", "solver/bounds", "solver/period/refuters", "solver/choices",

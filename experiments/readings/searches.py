@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from statistics import mean
 from typing import Any
 
@@ -103,21 +103,13 @@ def scale(d: Any) -> Fields:
 
 
 def ablation(d: Any) -> Fields:
-    old = {"least-distances": "no closure", "barriers": "no contraction"}  # names in older files
-
-    def without(row: Any, name: str) -> Any:
-        return row[name if name in row else old[name]]
-
-    def slower(name: str, some: Callable[[Any], bool]) -> str:
-        return span((without(row, name)["cpu_seconds"] / row["whole"]["cpu_seconds"] for row in d["rows"] if some(row)),
-                    0)
-
-    left = {name: sum(not without(row, name)["proven"] for row in d["rows"])
-            for name in ("whole", "least-distances", "whole-model-solve")}
-    return {"instances": len(d["rows"]), "open": left["whole"], "no_distances": left["least-distances"],
-            "no_model": left["whole-model-solve"],
-            "slower": slower("least-distances", lambda row: without(row, "least-distances")["proven"]),
-            "no_barriers": slower("barriers", lambda row: row["name"].startswith(("M", "NN", "K")))}
+    found = d["summary"]
+    same = [name for name, of in found.items() if not of["none found"] + of["longer"] + of["shorter"]
+            and of["bound"] == of["lowest bound"] == 1]
+    most_first = sorted((name for name in found if found[name]["answer"] > 1), key=lambda name: -found[name]["answer"])
+    return {"problems": len(d["rows"]), "effort": d["effort"], "techniques": len(found), "same": len(same),
+            "largest": listed(f"without *{name}* {found[name]['answer']:.3f} times as long (at most "
+                              f"{found[name]['longest']:.2f} times)" for name in most_first[:3])}
 
 
 def small_problems(d: Any) -> Fields:
@@ -145,17 +137,6 @@ def open_gaps(d: Any) -> Fields:
     require(not whole["longer"] and not whole["lower_bound"], "nothing is worse than before")
     return {"problems": whole["problems"], "effort": d["effort"], "proven": whole["proven"],
             "before": 100 * whole["mean_gap_before"], "gap": 100 * whole["mean_gap"]}
-
-
-def local_search(d: Any) -> Fields:
-    seconds = max(d["seconds"])
-    whole = d["summary"][str(seconds)]
-    require(not whole["without local search"]["shorter"], "nothing is shorter without local search")
-    return {"problems": d["summary"]["problems"], "seconds": seconds, "near": whole["within_1_percent"],
-            "gap": 100 * whole["mean_gap"],
-            **{f"{key}_{name}": value for name, variant in (("moves", "without local search"),
-                                                            ("windows", "without CP-SAT windows"))
-               for key, value in whole[variant].items()}}
 
 
 def large_specs(d: Any) -> Fields:
