@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 import textwrap
-from functools import cache
 from types import SimpleNamespace
 
 from experiments.lib.catalogue import EXPERIMENTS, HOME, Experiment
@@ -24,17 +22,11 @@ class _Figures(dict[str, SimpleNamespace]):
     """The fields of each experiment that the template names, read where they are needed."""
 
     def __missing__(self, name: str) -> SimpleNamespace:
-        content, experiment = _content(_BY_NAME[name]), _BY_NAME[name]
-        source = f"([{experiment.script}](../experiments/{experiment.script}), `{content['provenance']['commit'][:8]}`)"
-        numbers = {key: value for key, value in content.items() if key != "provenance"}
+        experiment = _BY_NAME[name]
+        source = f"([{experiment.script}](../experiments/{experiment.script}), `{experiment.commit}`)"
+        numbers = {key: value for key, value in experiment.content.items() if key != "provenance"}
         self[name] = SimpleNamespace(**READINGS[name](numbers), source=source)
         return self[name]
-
-
-@cache
-def _content(experiment: Experiment) -> dict[str, dict[str, str]]:
-    content: dict[str, dict[str, str]] = json.loads(experiment.file.read_text())
-    return content
 
 
 def page() -> str:
@@ -48,7 +40,7 @@ def page() -> str:
 def _scripts() -> str:
     return table(("command", "question", "commit", "result"), (
         (f"`{experiment.command}`", experiment.title.replace("|", "\\|"),
-         f"`{_content(experiment)['provenance']['commit'][:8]}`",
+         f"`{experiment.commit}`",
          f"[{experiment.name}.json](../experiments/results/{experiment.name}.json)")
         for experiment in EXPERIMENTS.values()))
 
