@@ -6,10 +6,10 @@ import re
 import textwrap
 from types import SimpleNamespace
 
-from experiments.lib.catalogue import EXPERIMENTS, HOME, Experiment
+from experiments.lib.catalogue import EXPERIMENTS, HOME
 from experiments.lib.provenance import ROOT
-from experiments.readings import READINGS
-from experiments.readings.writing import table
+from experiments.lib.readings import READINGS
+from experiments.lib.writing import table
 
 __all__ = ["PAGE", "TEMPLATE", "page"]
 
@@ -30,8 +30,7 @@ class _Figures(dict[str, SimpleNamespace]):
 
 
 def page() -> str:
-    """The page as it has to be; raises :class:`~experiments.readings.writing.FalseClaimError` where a file does not
-    bear a sentence out."""
+    """The page as it has to be."""
     figures = _Figures(experiments=SimpleNamespace(table=_scripts()))
     filled = TEMPLATE.read_text(encoding="utf-8").format_map(figures)
     return "\n\n".join(_wrapped(paragraph) for paragraph in re.split(r"\n\n+", filled.strip())) + "\n"

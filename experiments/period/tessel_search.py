@@ -9,13 +9,11 @@ the search alone. They depend on the machine: read them beside the count of prob
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
-
-from rich.console import Console
-from rich.table import Table
 
 from experiments.lib.provenance import RESULTS, Record
 from weft.models.zoo.tessel_shapes import TESSEL_PROBLEMS, shape
@@ -37,13 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     record = Record(options.output)
     solve(shape("chain", 2, 2), 2)  # loads what is loaded on first use
     rows = [_measure(shape(*entry), options.effort) for entry in TESSEL_PROBLEMS[:options.first]]
-    table = Table(title="The Tessel evaluation's problems")
-    for header in ("problem", "period", "bound", "proven", "CPU s", "makespan, N = 128", "bound", "gap"):
-        table.add_column(header, justify="left" if header == "problem" else "right")
-    for row in rows:
-        table.add_row(*(_text(value) for value in row.values()))
+    print(*map(json.dumps, rows), sep="\n")
     mean = math.exp(sum(math.log(max(float(row["cpu_seconds"]), 1e-4)) for row in rows) / len(rows))
-    Console(width=110).print(table)
     print(f"{sum(bool(row['proven']) for row in rows)} of {len(rows)} periods proven; "
           f"geometric mean {mean:.4f} CPU s, most {max(float(row['cpu_seconds']) for row in rows):.3f}")
     record.write({"rows": rows, "geometric_mean_cpu_seconds": mean})
@@ -67,12 +60,6 @@ def _measure(problem: Problem, effort: float) -> dict[str, str | float | bool]:
         "makespan_bound": schedule.makespan_bound,
         "gap": round(schedule.gap, 5),
     }
-
-
-def _text(value: str | float | bool) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 if __name__ == "__main__":
