@@ -3,10 +3,11 @@
     python -m experiments                    # what there is: measured when, at which commit, in how many minutes
     python -m experiments --all              # all again, one after the other; told before: how long each took last time
     python -m experiments --rerun NAME ...   # some again
+    python -m experiments --check [NAME ...] # small reruns: which files have figures that no longer come out?
     python -m experiments --docs             # docs/RESULTS.md and docs/COMMANDS.md, from the files and the help
 
-What takes times of the clock runs first, and only while the machine has nothing else to do. Whether an experiment still
-gives what its page says is seen by running it again: ``git diff docs`` after ``--docs`` shows which figures changed.
+What takes times of the clock runs first, and only while the machine has nothing else to do. An experiment is stale when
+a figure of its file no longer comes out.
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ from rich.table import Table
 
 from experiments.lib import commands, results
 from experiments.lib.catalogue import EXPERIMENTS, Experiment
+from experiments.lib.check import checked
 from experiments.lib.provenance import ROOT
 from weft.solver.io.writing import write_atomically
 
 #: Of the load average: above it a machine is not quiet. What ran before leaves it within :data:`PATIENCE` seconds.
 QUIET, PATIENCE = 0.5, 300
+#: Differences that are printed of one experiment.
+SHOWN = 3
 
 
 def listed() -> Table:
@@ -72,6 +76,18 @@ def rerun(chosen: Sequence[Experiment]) -> int:
     return int(bool(failed))
 
 
+def check(chosen: Sequence[Experiment]) -> int:
+    """Rerun all in small that do not depend on the machine; 1 if a figure of a file no longer comes out."""
+    stale = 0
+    for experiment in chosen:
+        if experiment.check is not None:
+            found = checked(experiment)
+            stale += bool(found)
+            print(f"{experiment.name}: {'as in the file' if not found else f'{len(found)} differ'}",
+                  *found[:SHOWN], sep="\n  ", flush=True)
+    return int(stale > 0)
+
+
 def has_gpu() -> bool:
     """Whether torch finds a GPU on this machine."""
     import torch
@@ -93,12 +109,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m experiments", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--all", action="store_true", help="run all again")
     parser.add_argument("--rerun", nargs="+", metavar="NAME", choices=EXPERIMENTS, help="run some again")
+    parser.add_argument("--check", nargs="*", metavar="NAME", help="run all, or some, again in small, and compare")
     parser.add_argument("--docs", action="store_true", help="write docs/RESULTS.md and docs/COMMANDS.md")
     options = parser.parse_args(arguments)
     if options.docs:
         for document in (commands, results):
             write_atomically(document.PAGE, document.page())
         return 0
+    if options.check is not None:
+        return check([EXPERIMENTS[name] for name in options.check or EXPERIMENTS])
     if options.all or options.rerun:
         return rerun([EXPERIMENTS[name] for name in options.rerun or EXPERIMENTS])
     Console(width=130).print(listed())

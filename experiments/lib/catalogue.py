@@ -19,15 +19,16 @@ HOME = ROOT / "experiments"
 @dataclass(frozen=True)
 class Experiment:
     """``name`` is its file's, without ``.json``; ``arguments`` are those of the numbers that are kept, ``smoke`` those
-    of a run of seconds. ``quiet``: it takes times of the clock, which need a machine with nothing else to do.
-    ``slow``: its smoke run takes more than some seconds; ``rare``: so long that the suite leaves it out
-    (``python -m pytest -m rare`` runs these). ``gpu``: its numbers are those of a GPU; its smoke run
-    takes the CPU."""
+    of a run of seconds, ``check`` those of a run of a minute or so whose figures are some of those that are kept, where
+    they do not depend on the machine. ``quiet``: it takes times of the clock, which need a machine with nothing else to
+    do. ``slow``: its smoke run takes more than some seconds; ``rare``: so long that the suite leaves it out (``python
+    -m pytest -m rare`` runs these). ``gpu``: its numbers are those of a GPU; its smoke run takes the CPU."""
 
     name: str
     module: str
     smoke: str
     arguments: str = ""
+    check: str | None = None
     quiet: bool = False
     slow: bool = False
     rare: bool = False
@@ -73,39 +74,45 @@ class Experiment:
 
 
 EXPERIMENTS = {entry.name: entry for entry in (
-    Experiment("readme/comparison", "weft.readme", "--effort 0.02", slow=True),
-    Experiment("never_worse/suite", "step.never_worse", "--count 2 --effort 0.02 --processes 1", slow=True),
+    Experiment("readme/comparison", "weft.readme", "--effort 0.02", check="", slow=True),
+    Experiment("never_worse/suite", "step.never_worse", "--count 2 --effort 0.02 --processes 1",
+               check="--count 3", slow=True),
     Experiment("never_worse_wide", "step.never_worse", "--family wide --count 2 --effort 0.02 --processes 1",
-               arguments="--family wide", slow=True),
+               arguments="--family wide", check="--family wide --count 3", slow=True),
     Experiment("published_costs", "step.never_worse", "--family costs --count 1 --effort 0.02 --processes 1",
-               arguments="--family costs", slow=True),
+               arguments="--family costs", check="--family costs --count 2", slow=True),
     Experiment("rivals", "step.never_worse", "--family shapes --count 2 --effort 0.02 --processes 1",
-               arguments="--family shapes"),
-    Experiment("streams", "step.streams", "--grids 3 --slots 2 4 --seconds 0.5"),
-    Experiment("cut_search", "models.cut_search", "--count 1 --effort 0.5", slow=True),
+               arguments="--family shapes", check="--family shapes --count 12"),
+    Experiment("streams", "step.streams", "--grids 3 --slots 2 4 --seconds 0.5", check="--grids 2 3 --slots 2 3"),
+    Experiment("cut_search", "models.cut_search", "--count 1 --effort 0.5", check="--count 1", slow=True),
     Experiment("cut_ablation", "models.cut_ablation", "--only 'random 3' --parts carrying tries --effort 0.05",
-               slow=True),
-    Experiment("tessel_search", "period.tessel_search", "--first 2 --effort 0.02"),
+               check="--only 'random 3' --parts carrying", slow=True),
+    Experiment("tessel_search", "period.tessel_search", "--first 2 --effort 0.02", check="--first 4"),
     Experiment("scale", "period.scale", "--devices 4 --shapes V --caps 1.5 --seconds 2",
-               arguments="--devices 8,16,32,64,128", quiet=True),
-    Experiment("ablation", "step.ablation", "--only 'stream of 3' --effort 0.05 --parts Moves 'fixed starts'"),
-    Experiment("roofline", "models.roofline", "--fit"),
-    Experiment("collectives", "models.collectives", ""),
+               arguments="--devices 8,16,32,64,128", check="--devices 8 --shapes V --caps 1.5,2.0", quiet=True),
+    Experiment("ablation", "step.ablation", "--only 'stream of 3' --effort 0.05 --parts Moves 'fixed starts'",
+               check="--only 'stream of 3' --parts Moves 'fixed starts'"),
+    Experiment("roofline", "models.roofline", "--fit", check="--fit"),
+    Experiment("collectives", "models.collectives", "", check=""),
     Experiment("tessel_evaluation", "weft.tessel_evaluation",
-               "--only '24.24x1024|197, batch 1$' --sizes 8 --effort 0.02", slow=True),
-    Experiment("placement", "placement.placement", "--only 'inception, 6'", slow=True),
-    Experiment("offload", "placement.offload", "--sizes 1 --samples 4 --effort 0.02", slow=True),
-    Experiment("overlap_modelled", "models.overlap_modelled", "--only tensor --models GPT --effort 0.3", slow=True),
-    Experiment("share", "step.share", "--effort 0.05 --only 'two inferences, one'"),
-    Experiment("annotations", "models.annotations", "--only 'U-Net (torch)'"),
-    Experiment("plans_found", "models.plans_found", "--only co-shard sharded-optimizer --effort 0.05", slow=True),
-    Experiment("equality", "runtime.equality", "--shapes V --ranks 2 --dtypes fp64", slow=True),
+               "--only '24.24x1024|197, batch 1$' --sizes 8 --effort 0.02", check="--only ', batch 1$'", slow=True),
+    Experiment("placement", "placement.placement", "--only 'inception, 6'", check="--only 'inception, 6'", slow=True),
+    Experiment("offload", "placement.offload", "--sizes 1 --samples 4 --effort 0.02", check="--sizes 1", slow=True),
+    Experiment("overlap_modelled", "models.overlap_modelled", "--only tensor --models GPT --effort 0.3",
+               check="--only tensor --models GPT", slow=True),
+    Experiment("share", "step.share", "--effort 0.05 --only 'two inferences, one'",
+               check="--only 'two inferences, one'"),
+    Experiment("annotations", "models.annotations", "--only 'U-Net (torch)'",
+               check="--only 'U-Net (torch)' 'Transformer (torch)'"),
+    Experiment("plans_found", "models.plans_found", "--only co-shard sharded-optimizer --effort 0.05",
+               check="--only co-shard sharded-optimizer", slow=True),
+    Experiment("equality", "runtime.equality", "--shapes V --ranks 2 --dtypes fp64",
+               check="--shapes V --ranks 2 --dtypes fp64", slow=True),
     Experiment("any_model_ranks", "runtime.any_model_ranks", "--only 'U-Net (torch)' --ranks 2 --dtypes fp64",
                arguments="--dtypes fp64", quiet=True, rare=True),
     Experiment("captured_costs", "runtime.captured_costs", "--only perceptron", quiet=True, rare=True),
     Experiment("overhead", "runtime.overhead", "--rounds 1", quiet=True, rare=True),
-    Experiment("gpu_plan", "runtime.gpu_plan",
-               "--preset tiny --micro-batches 2 --repeats 1 --time-limit 1 --no-shared",
+    Experiment("gpu_plan", "runtime.gpu_plan", "--preset tiny --micro-batches 2 --repeats 1 --time-limit 1 --no-shared",
                arguments="--preset 1.3b 2.7b --optimizer adam adama", quiet=True, slow=True, gpu=True),
     Experiment("equality_gpu", "runtime.equality", "--shapes V --ranks 2 --dtypes fp32", rare=True, gpu=True,
                arguments="--gpu --shapes 'V,M head,NN,tied,skip,branches' "
