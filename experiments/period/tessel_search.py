@@ -18,6 +18,7 @@ from pathlib import Path
 from experiments.lib.provenance import RESULTS, Record
 from weft.models.zoo.tessel_shapes import TESSEL_PROBLEMS, shape
 from weft.solver.cpsat.budget import Budget
+from weft.solver.period.bracket import Bracket
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.search import find_period
 from weft.solver.problem import Problem
@@ -32,9 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--effort", default=1.0, type=float, help="deterministic seconds for each makespan")
     parser.add_argument("--first", type=int, metavar="N", help="only the first problems")
     options = parser.parse_args(arguments)
-    record = Record(options.output)
-    solve(shape("chain", 2, 2), 2)  # loads what is loaded on first use
-    rows = [_measure(shape(*entry), options.effort) for entry in TESSEL_PROBLEMS[:options.first]]
+    record, problems = Record(options.output), [shape(*entry) for entry in TESSEL_PROBLEMS[:options.first]]
+    for problem in problems:
+        _period(problem)  # loads what is loaded on first use
+    rows = [_measure(problem, options.effort) for problem in problems]
     print(*map(json.dumps, rows), sep="\n")
     mean = math.exp(sum(math.log(max(float(row["cpu_seconds"]), 1e-4)) for row in rows) / len(rows))
     print(f"{sum(bool(row['proven']) for row in rows)} of {len(rows)} periods proven; "
@@ -43,23 +45,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _period(problem: Problem) -> Bracket:
+    instance = TickProblem.of(problem)
+    return find_period(instance, one_at_a_time(instance), Budget())
+
+
 def _measure(problem: Problem, effort: float) -> dict[str, str | float | bool]:
     began = time.process_time()
-    instance = TickProblem.of(problem)
-    start = one_at_a_time(instance)
-    search = find_period(instance, start, Budget())
+    search = _period(problem)
     seconds = time.process_time() - began
     schedule = solve(problem, 128, effort=effort)
-    return {
-        "problem": problem.name,
-        "period": instance.time(search.best.period),
-        "period_bound": instance.bound(search.refuted, 1),
-        "proven": search.proven,
-        "cpu_seconds": round(seconds, 4),
-        "makespan": schedule.makespan,
-        "makespan_bound": schedule.makespan_bound,
-        "gap": round(schedule.gap, 5),
-    }
+    return {"problem": problem.name, "period": search.instance.time(search.best.period),
+            "period_bound": search.instance.bound(search.refuted, 1), "proven": search.proven,
+            "cpu_seconds": round(seconds, 4), "makespan": schedule.makespan,
+            "makespan_bound": schedule.makespan_bound, "gap": round(schedule.gap, 5)}
 
 
 if __name__ == "__main__":
