@@ -39,7 +39,9 @@ def checked(experiment: Experiment) -> list[str]:
 
 
 def differences(found: Any, kept: Any, path: str = "") -> Iterator[str]:
-    """Where ``found`` is not as ``kept`` has it; ``None`` says nothing."""
+    """Where ``found`` is not as ``kept`` has it; ``None`` and what is empty say nothing."""
+    if found is None or found in ([], {}):
+        return
     if isinstance(found, dict) and isinstance(kept, dict):
         for key, value in found.items():
             if key not in kept:
@@ -53,8 +55,8 @@ def differences(found: Any, kept: Any, path: str = "") -> Iterator[str]:
     elif isinstance(found, int | float) and isinstance(kept, int | float):
         if not math.isclose(found, kept, rel_tol=1e-6, abs_tol=1e-9):
             yield f"{path} is {found:g}, in the file {kept:g}"
-    elif found is not None and found != kept:
-        yield f"{path} is {found}, in the file {kept}"
+    elif found != kept:
+        yield f"{path} is {str(found)[:60]}, in the file {str(kept)[:60]}"
 
 
 def _alike(row: Mapping[str, Any], other: Mapping[str, Any]) -> int:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from experiments.lib.check import differences
 
-KEPT = {"provenance": {"commit": "a"}, "effort": 1.0, "summary": {"problems": 2}, "rows": [
+KEPT = {"provenance": {"commit": "a"}, "effort": 1.0, "more": [1], "summary": {"problems": 2}, "rows": [
     {"name": "one", "devices": 2, "weft": 10.0, "bound": 9.0, "seconds": 1.0},
     {"name": "two", "devices": 4, "weft": 20.0, "bound": 20.0, "seconds": 3.0}]}
 
 
 def test_rows_are_found_again_and_times_do_not_count() -> None:
     again = {"provenance": {"commit": "b"}, "effort": 1.0, "summary": {"problems": 1},
-             "rows": [{"name": "two", "devices": 4, "weft": 20.0 + 1e-9, "bound": 20.0, "seconds": 7.0}]}
+             "more": [], "rows": [{"name": "two", "devices": 4, "weft": 20.0 + 1e-9, "bound": 20.0, "seconds": 7.0}]}
     assert not [*differences(again, KEPT)]
 
 
