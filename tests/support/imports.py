@@ -54,10 +54,6 @@ class Sources:
         """The folder of a module, from the root of the repository."""
         return self.name(self.files[module]).rpartition("/")[0]
 
-    def room(self, module: str) -> str:
-        """The room of a module: its folder, or the one above for the parts of a room (``solver/period``)."""
-        return "/".join(self.folder(module).split("/")[:2])
-
     def imports(self, module: str) -> Iterator[str]:
         """The modules of weft that ``module`` imports."""
         for name in imported(self.trees[module]):
