@@ -11,7 +11,7 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
-from experiments.house.imports import Sources, imported
+from tests.support.imports import Sources, imported
 
 TOP = ("solver", "models", "runtime", "weft")
 

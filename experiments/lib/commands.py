@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator
 
 from experiments.lib.provenance import ROOT
-from experiments.readings.writing import table
+from experiments.lib.writing import table
 from weft.cli.commands import commands
 from weft.cli.lib.command import Command
 

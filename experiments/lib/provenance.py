@@ -5,8 +5,9 @@ A script makes a :class:`Record` when it starts and writes its file through it. 
 * ``commit``: of the working tree when the run began; ``dirty``: whether source files differed from it;
 * ``command``: as it was typed, with paths relative to the repository;
 * ``machine``: CPU, cores, memory (GiB) and the load on it as the run began; versions of Python, ortools and torch;
-* ``date`` (UTC) of the start; ``minutes`` of wall time and of CPU time, child processes included;
-* ``partial``: the same of later runs that wrote only a part of the file anew; the rest is of the run above.
+* ``date`` (UTC) of the start; ``minutes`` of wall time and of CPU time, child processes included.
+
+Some older files have been made in parts: their ``partial`` are the later runs, each of which wrote a part anew.
 
 What an older file does not tell is :data:`NOT_RECORDED`.
 """
@@ -58,25 +59,9 @@ class Record:
         return {**self._start, "minutes": {"wall": round((time.monotonic() - self._began) / 60, 2),
                                            "cpu": round((_cpu_seconds() - self._cpu) / 60, 2)}}
 
-    def kept(self) -> dict[str, Any]:
-        """What the file holds already; empty where there is none."""
-        found: dict[str, Any] = json.loads(self.path.read_text()) if self.path.exists() else {}
-        return found
-
-    def write(self, found: Mapping[str, Any], *, part: bool = False) -> None:
-        """Write ``found`` with its provenance. ``part``: it holds what an earlier run found too, which stays the
-        file's provenance; this run is told beside it."""
-        own = self.provenance
-        earlier = self.kept().get("provenance") if part else None
-        if earlier is not None and not self._is(earlier):
-            others = [entry for entry in earlier.get("partial", []) if not self._is(entry)]
-            own = {**earlier, "partial": [*others, own]}
-        content = {"provenance": own, **{key: value for key, value in found.items() if key != "provenance"}}
-        write_atomically(self.path, json.dumps(content, indent=1) + "\n")
-
-    def _is(self, told: Mapping[str, Any]) -> bool:
-        """Whether ``told`` is this run, at an earlier moment."""
-        return all(told.get(key) == value for key, value in self._start.items())
+    def write(self, found: Mapping[str, Any]) -> None:
+        """Write ``found`` with its provenance, as far as the run has come."""
+        write_atomically(self.path, json.dumps({"provenance": self.provenance, **found}, indent=1) + "\n")
 
 
 def machine() -> dict[str, Any]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 import textwrap
-from functools import cache
 from types import SimpleNamespace
 
-from experiments.lib.catalogue import EXPERIMENTS, HOME, Experiment
+from experiments.lib.catalogue import EXPERIMENTS, HOME
 from experiments.lib.provenance import ROOT
-from experiments.readings import READINGS
-from experiments.readings.writing import table
+from experiments.lib.readings import READINGS
+from experiments.lib.writing import table
 
 __all__ = ["PAGE", "TEMPLATE", "page"]
 
@@ -24,22 +22,15 @@ class _Figures(dict[str, SimpleNamespace]):
     """The fields of each experiment that the template names, read where they are needed."""
 
     def __missing__(self, name: str) -> SimpleNamespace:
-        content, experiment = _content(_BY_NAME[name]), _BY_NAME[name]
-        source = f"([{experiment.script}](../experiments/{experiment.script}), `{content['provenance']['commit'][:8]}`)"
-        numbers = {key: value for key, value in content.items() if key != "provenance"}
+        experiment = _BY_NAME[name]
+        source = f"([{experiment.script}](../experiments/{experiment.script}), `{experiment.commit}`)"
+        numbers = {key: value for key, value in experiment.content.items() if key != "provenance"}
         self[name] = SimpleNamespace(**READINGS[name](numbers), source=source)
         return self[name]
 
 
-@cache
-def _content(experiment: Experiment) -> dict[str, dict[str, str]]:
-    content: dict[str, dict[str, str]] = json.loads(experiment.file.read_text())
-    return content
-
-
 def page() -> str:
-    """The page as it has to be; raises :class:`~experiments.readings.writing.FalseClaimError` where a file does not
-    bear a sentence out."""
+    """The page as it has to be."""
     figures = _Figures(experiments=SimpleNamespace(table=_scripts()))
     filled = TEMPLATE.read_text(encoding="utf-8").format_map(figures)
     return "\n\n".join(_wrapped(paragraph) for paragraph in re.split(r"\n\n+", filled.strip())) + "\n"
@@ -48,7 +39,7 @@ def page() -> str:
 def _scripts() -> str:
     return table(("command", "question", "commit", "result"), (
         (f"`{experiment.command}`", experiment.title.replace("|", "\\|"),
-         f"`{_content(experiment)['provenance']['commit'][:8]}`",
+         f"`{experiment.commit}`",
          f"[{experiment.name}.json](../experiments/results/{experiment.name}.json)")
         for experiment in EXPERIMENTS.values()))
 

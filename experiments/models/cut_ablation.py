@@ -15,8 +15,7 @@ layers, here with up to three chunks a GPU). Left out are, by name:
 * ``third chunk``: at most two stages a GPU. Its bound, too, is one over fewer placements.
 
 Shown are the makespan as a multiple of the whole search's, and the gap to the run's own bound. The same effort is not
-the same CPU time. Writes ``cut_ablation.json`` after every spec; with ``--only`` the rows of other specs stay as they
-are.
+the same CPU time. Writes ``cut_ablation.json`` after every spec.
 """
 
 from __future__ import annotations
@@ -107,9 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--effort", default=8.0, type=float)
     parser.add_argument("--output", default=RESULTS / "cut_ablation.json", type=Path)
     options = parser.parse_args(arguments)
-    record, chosen = Record(options.output), list(specs())
-    rows = {row["name"]: row for row in record.kept().get("rows", ())} if options.only else {}
-    for spec in chosen:
+    record, rows = Record(options.output), []
+    for spec in specs():
         if options.only not in spec.name:
             continue
         row: dict[str, Any] = {"name": spec.name, "gpus": spec.cluster.gpus,
@@ -120,9 +118,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             row[part]["takes_times"] = round(row[part]["makespan"] / row["whole"]["makespan"], 6)
             print(f"  without {part:22} x{row[part]['takes_times']:.4f}, gap {row[part]['gap']:.2%}, "
                   f"{row[part]['cpu_seconds']:.0f} s", flush=True)
-        rows[spec.name] = row
-        ranked = [rows[spec.name] for spec in chosen if spec.name in rows]
-        record.write({"effort": options.effort, "rows": ranked}, part=bool(options.only))
+        rows.append(row)
+        record.write({"effort": options.effort, "rows": rows})
     return 0
 
 

@@ -4,10 +4,9 @@ Random specs of 4 to 16 GPUs: 2 to 4 layers a GPU whose times differ by up to a 
 holds much, a heavy head, links from fast to slow, memory from hardly enough to ample, whole and split backwards, in
 chains, Vs and loops. Every fifth is small: 4 GPUs in a chain, 5 to 7 layers, 2 or 3 micro-batches; there, every cut is
 also solved alone, one by one. What is listed are the cuts with the least largest load for one micro-batch in flight and
-for as many as 1F1B holds, which were all that was searched once. Writes ``cut_search.json`` after every spec. With
-``--first`` the rows of earlier specs stay as they are.
+for as many as 1F1B holds, which were all that was searched once. Writes ``cut_search.json`` after every spec.
 
-    python -m experiments.models.cut_search [--first 26] [--count 60] [--effort 4]
+    python -m experiments.models.cut_search [--count 60] [--effort 4]
 """
 
 from __future__ import annotations
@@ -120,55 +119,18 @@ def row_of(seed: int, effort: float) -> dict[str, Any]:
     return row
 
 
-def summary_of(asked: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What the rows come to."""
-    rows = [row for row in asked if "refused" not in row]
-    gains = sorted(row["takes_times"] for row in rows)
-    tried = [row for row in rows if row.get("brute_force") is not None]
-
-    def proven(row: dict[str, Any]) -> bool:
-        return bool(row["all_cuts"]["makespan"] <= row["all_cuts"]["bound"] * (1 + 1e-9))
-
-    return {
-        "asked": len(asked), "fit": len(rows),
-        "listed_takes_times": {"least": gains[0], "median": gains[len(gains) // 2],
-                               "mean": round(sum(gains) / len(gains), 4), "most": gains[-1]},
-        "shorter": sum(gain > 1 + 1e-6 for gain in gains), "equal": sum(abs(gain - 1) <= 1e-6 for gain in gains),
-        "longer": sum(gain < 1 - 1e-6 for gain in gains), "proven_over_all_cuts": sum(map(proven, rows)),
-        "median_gap": sorted(row["all_cuts"]["makespan"] / row["all_cuts"]["bound"] - 1
-                             for row in rows)[len(rows) // 2],
-        "against_brute_force": len(tried),
-        "equal_to_brute_force": sum(abs(row["all_cuts"]["makespan"] / row["brute_force"] - 1) < 1e-9 for row in tried),
-        "bounds_above_brute_force": sum(row["all_cuts"]["bound"] > row["brute_force"] * (1 + 1e-9) for row in tried),
-        "listed_equal_to_brute_force": sum(abs(row["listed_cuts"]["makespan"] / row["brute_force"] - 1) < 1e-9
-                                           for row in tried),
-        "cpu_seconds": {name: round(sum(row[name]["cpu_seconds"] for row in rows), 1)
-                        for name in ("listed_cuts", "all_cuts")}}
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Search, print and write all specs."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--first", type=int, help="the first seed: rows of earlier runs are kept")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--count", type=int, default=60, help="the seeds are below this")
     parser.add_argument("--effort", type=float, default=4.0)
     parser.add_argument("--output", type=Path, default=RESULTS / "cut_search.json")
     options = parser.parse_args(arguments)
-    record = Record(options.output)
-    earlier = {} if options.first is None else record.kept()
-    if earlier.get("effort", options.effort) != options.effort:
-        parser.error(f"the rows that are kept were made with --effort {earlier['effort']:g}, and so must these be")
-    rows = {row["seed"]: row for row in earlier.get("rows", ())}
-    for seed in range(options.first or 0, options.count):
-        row = rows[seed] = row_of(seed, options.effort)
-        print(seed, row.get("refused") or [row[key] for key in ("gpus", "layers", "takes_times")],
-              row.get("brute_force"), flush=True)
-        ranked = [rows[seed] for seed in sorted(rows)]
-        if any("refused" not in row for row in ranked):
-            record.write({"effort": options.effort, "summary": summary_of(ranked), "rows": ranked},
-                         part=options.first is not None)
-    for key, value in summary_of([rows[seed] for seed in sorted(rows)]).items():
-        print(f"{key:32} {value}")
+    record, rows = Record(options.output), []
+    for seed in range(options.count):
+        rows.append(row_of(seed, options.effort))
+        print(json.dumps({key: value for key, value in rows[-1].items() if not isinstance(value, dict)}), flush=True)
+        record.write({"effort": options.effort, "rows": rows})
     return 0
 
 

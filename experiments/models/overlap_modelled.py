@@ -21,13 +21,11 @@ Writes overlap_modelled.json.
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
-from rich.table import Table
 
 from experiments.lib.provenance import RESULTS, Record
 from weft.api import solve
@@ -35,7 +33,6 @@ from weft.models.overlap.data_parallel import ALL_REDUCE, GRADIENTS, SCATTERED
 from weft.models.spec.spec import Spec, parse_spec
 from weft.solver.judge.validate import validate
 from weft.solver.schedule import Schedule
-from weft.text.options import assignment_title
 
 SPECS = {
     "GPT-1.3B on 4 V100": """
@@ -80,10 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows, published = ([_row(*case, options.effort) for case in cases
                         if case[1] in options.only and case[0].startswith(tuple(options.models))]
                        for cases in (CASES, PUBLISHED))
-    _show(rows)
-    _show_frameworks([row for row in (*rows, *published) if "frameworks" in row])
-    record.write({"effort": options.effort, "rows": rows, "published_batch": published},
-                 part=len(rows) + len(published) < len(CASES) + len(PUBLISHED))
+    record.write({"effort": options.effort, "rows": rows, "published_batch": published})
     return 0
 
 
@@ -106,8 +100,7 @@ def _row(model: str, shape: str, count: int, size: int, recompute: bool, effort:
                found.peak_memory, found.solver["static_memory"], strict=True)) / 2**30, 3),
            **(_beside_frameworks(spec, found, effort) if shape == "data" else {}),
            "notes": list(found.solver.get("notes", ())), "cpu_seconds": round(time.process_time() - began, 1)}
-    print(f"{model}, {shape}: {row['best_without']} -> {row['with']} (bound {row['bound']}), {row['cpu_seconds']} s",
-          flush=True)
+    print(json.dumps({key: value for key, value in row.items() if key != "options"}), flush=True)
     return row
 
 
@@ -134,33 +127,6 @@ def _beside_frameworks(spec: Spec, step: Schedule, effort: float) -> dict[str, A
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 9)
-
-
-def _show(rows: Sequence[dict[str, Any]]) -> None:
-    table = Table(title="a step in ms, modelled")
-    for heading in ("model", "shape", "micro-batches", "without", "with", "saved", "bound", "placement", "chosen"):
-        table.add_column(heading, justify="left" if heading in ("model", "shape", "placement", "chosen") else "right")
-    for row in rows:
-        table.add_row(row["model"], row["shape"], f"{row['micro_batches']} x {row['micro_batch_size']}",
-                      *(f"{row[key] * 1e3:.1f}" for key in ("best_without", "with")),
-                      f"{1 - row['with'] / row['best_without']:.1%}", f"{row['bound'] * 1e3:.1f}",
-                      row["placement"], assignment_title(row["chosen"]))
-    Console(width=200).print(table)
-
-
-def _show_frameworks(rows: Sequence[dict[str, Any]]) -> None:
-    table = Table(title="the whole model on every GPU, ms a step: weft beside frameworks' own overlap")
-    for heading in ("model", "micro-batches", "weft", "beside DDP", "beside ZeRO-1", "with DDP's collectives",
-                    "with ZeRO-1's", "steady", "beside DDP", "beside ZeRO-1"):
-        table.add_column(heading, justify="left" if heading == "model" else "right")
-    for row in rows:
-        ddp, zero = row["frameworks"]["ddp"], row["frameworks"]["zero-1"]
-        shares = [(one, key) for key in ("step", "ours", "steady") for one in (ddp, zero)]
-        cells = ["-" if one.get(key) is None else f"{one[key] * 1e3:.1f} ({one[f'{key}_saved']:.1%})"
-                 for one, key in shares]
-        table.add_row(row["model"], f"{row['micro_batches']} x {row['micro_batch_size']}", f"{row['with'] * 1e3:.1f}",
-                      *cells[:4], f"{row['steady'] * 1e3:.1f}", *cells[4:])
-    Console(width=200).print(table)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,9 @@
 
 Shares are fitted on one model of Aceso's V100 profiles (GPT-1.3B, micro-batches of 1, 2, 4 and 8) and judged on the
 other (T5-770M), which has other sizes and a decoder; and the other way round. Errors are modelled over measured time,
-minus one: per operator (a profile's row), and per layer, where operators' errors even out. Beside it, how far counted
-memory is from the profile's; and how far what one of 2, 4 or 8 GPUs that compute together does is from the profiles of
-such GPUs, collectives included: modelled with the shipped shares, and scaled by them from the measured whole operator.
-Writes ``roofline.json`` and ``roofline.png``.
+minus one: per operator (a profile's row), and per layer, where operators' errors even out. Beside it, how far what one
+of 2, 4 or 8 GPUs that compute together does is from the profiles of such GPUs, collectives included: modelled with the
+shipped shares, and scaled by them from the measured whole operator. Writes ``roofline.json``.
 
     python -m experiments.models.roofline
 """
@@ -20,20 +19,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import altair as alt
-import vl_convert
 
 from experiments.lib.provenance import RESULTS, Record
-from weft.models.candidates.build import layer_costs
-from weft.models.candidates.stage_split import split_layers
-from weft.models.candidates.stages import Stages, peak_bytes
 from weft.models.graph.operators import Operator, Work
 from weft.models.hardware.devices import DEVICES, KernelClass, Pass, Reach, kernel_class
 from weft.models.layers.collectives import collective_time
 from weft.models.spec.families import GptModel, T5Model
-from weft.models.spec.spec import parse_spec
 from weft.models.tensor_parallel.part_times import PartTimes
 from weft.models.times.profile_times import ProfileTimes, rows_of, sizes_agree
 from weft.models.times.profiles import DEGREES, shipped_profile
@@ -41,13 +32,6 @@ from weft.models.times.roofline import Roofline, dtype_of, pass_seconds
 from weft.models.zoo.graphs import model_graph
 
 SIZES = (1, 2, 4, 8)
-_GPT = """
-name: GPT-1.3B
-model: {{family: gpt, layers: 24, hidden: 2048, heads: 32, vocabulary: 51200, sequence: 2048}}
-costs: {costs}
-cluster: {{gpus: 4, memory: 32 GiB, links: nvlink-v100}}
-training: {{micro_batches: 8, micro_batch_size: {batch}, recompute: {recompute}}}
-"""
 MODELS = {
     "gpt-1.3b-v100": GptModel(family="gpt", layers=1, hidden=2048, heads=32, vocabulary=51200, sequence=2048),
     "t5-770m-v100": T5Model(family="t5", encoder_layers=1, decoder_layers=1, hidden=1024, heads=16, feed_forward=4096,
@@ -217,49 +201,6 @@ def _distribution(found: Mapping[tuple[int, str], float]) -> dict[str, object]:
             "worst": [str(part) for part in worst], "worst_error": round(found[worst], 4)}
 
 
-def memory() -> dict[str, object]:
-    """Modelled over measured memory, minus one: GPT-1.3B on four GPUs under 1F1B, with the same cuts."""
-    result: dict[str, object] = {}
-    for recompute in (False, True):
-        for batch in SIZES:
-            measured, counted = (layer_costs(parse_spec(_GPT.format(batch=batch, recompute=str(recompute).lower(),
-                                                                    costs=costs)))
-                                 for costs in ("gpt-1.3b-v100", "v100"))
-            split = split_layers("chain", measured, [2**50] * 4, [4, 3, 2, 1])
-            ours = Stages(counted)
-            peaks = []
-            for stage, in_flight in zip(split.stages, (4, 3, 2, 1), strict=True):
-                other = ours.stage(stage.first, stage.last)
-                held = [one.parameters * 16 + peak_bytes([one], [in_flight], "full") for one in (other, stage)]
-                peaks.append(round(held[0] / held[1] - 1, 4))
-            kept = [a.activation_bytes / b.activation_bytes - 1 for a, b in zip(counted, measured, strict=True)]
-            result[f"micro-batch {batch}{', recomputation' if recompute else ''}"] = {
-                "kept activations, largest error of a layer": round(max((abs(error), error) for error in kept)[1], 4),
-                "peak of each GPU": peaks}
-    return result
-
-
-def draw(tested: Sequence[Sample], path: Path) -> None:
-    """Modelled against measured time of every operator and pass, with the shipped shares."""
-    points: list[dict[str, Any]] = [
-        {"measured": sample.seconds[which] * 1e6, "kernels": kernel_class(sample.operators[0][0].kind),
-         "modelled": modelled(sample, which, dict(V100.reach), V100.launch[which]) * 1e6, "pass": which}
-        for sample in tested for which in _PASSES[-1]]
-    ends = [min(p["measured"] for p in points), max(p["measured"] for p in points)]
-    line = alt.Chart(alt.InlineData(values=[{"measured": end, "modelled": end} for end in ends])).mark_line(
-        color="#6b6b6b", strokeDash=[4, 3], strokeWidth=1)
-    dots = alt.Chart(alt.InlineData(values=points)).mark_point(filled=True, size=45, opacity=0.8).encode(
-        color=alt.Color("kernels:N", scale=alt.Scale(range=["#56B4E9", "#E69F00", "#009E73", "#D55E00", "#CC79A7",
-                                                            "#0072B2", "#999999"])), shape="pass:N")
-    axis = alt.Scale(type="log")
-    chart = alt.layer(line, dots).encode(
-        x=alt.X("measured:Q", scale=axis, title="measured, \N{MICRO SIGN}s"),
-        y=alt.Y("modelled:Q", scale=axis, title="modelled, \N{MICRO SIGN}s")).properties(
-        width=420, height=420, title="Operators of GPT-1.3B on a V100, micro-batches of 1 to 8; fitted on T5-770M")
-    path.write_bytes(vl_convert.vegalite_to_png(chart.to_dict(), vl_version=alt.SCHEMA_VERSION.rpartition(".")[0],
-                                                scale=1.25))
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fit on each model, judge on both, print and write the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -280,11 +221,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "reach": {f"{group} {which}": [reach.compute, reach.memory] for (group, which), reach in shares.items()},
             **{f"judged on {other}": errors(data[other], shares, launch) for other in MODELS}}
     shipped = {key: V100.reach[key] for key in V100.reach}
-    report["memory, GPT-1.3B on 4 V100"] = memory()
     report["GPUs that compute together"] = {name: together(name) for name in MODELS}
     report["shipped"] = {f"judged on {other}": errors(data[other], shipped, V100.launch) for other in MODELS}
     record.write(report)
-    draw(data["gpt-1.3b-v100"], options.output.with_suffix(".png"))
     print(json.dumps(report, indent=1))
     return 0
 

@@ -162,8 +162,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         verdict = "proven" if row["proven"] else f"{row['gap']:.2%}"
                         print(f"{row['name']:32} {row['period']:9.1f} {row['bound']:9.1f} {verdict:>7} "
                               f"{row['wall_seconds']:8.2f} s", flush=True)
-                        _write(record, rows, options, part=True)
-    _write(record, rows, options)
+                        record.write({"seconds": options.seconds, "workers": options.workers,
+                                      "summary": summarised(rows), "rows": rows})
     print(json.dumps(summarised(rows), indent=1))
     return 0
 
@@ -180,11 +180,6 @@ def summarised(rows: list[dict[str, Any]]) -> dict[str, Any]:
             "worst_gap": max((row["gap"], row["name"]) for row in mine),
             "worst_seconds": max((row["wall_seconds"], row["name"]) for row in mine)}
     return summary
-
-
-def _write(record: Record, rows: list[dict[str, Any]], options: argparse.Namespace, *, part: bool = False) -> None:
-    record.write({"seconds": options.seconds, "workers": options.workers, "summary": summarised(rows), "rows": rows},
-                 part=part)
 
 
 if __name__ == "__main__":

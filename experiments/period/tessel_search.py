@@ -9,17 +9,16 @@ the search alone. They depend on the machine: read them beside the count of prob
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from experiments.lib.provenance import RESULTS, Record
 from weft.models.zoo.tessel_shapes import TESSEL_PROBLEMS, shape
 from weft.solver.cpsat.budget import Budget
+from weft.solver.period.bracket import Bracket
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.search import find_period
 from weft.solver.problem import Problem
@@ -34,45 +33,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--effort", default=1.0, type=float, help="deterministic seconds for each makespan")
     parser.add_argument("--first", type=int, metavar="N", help="only the first problems")
     options = parser.parse_args(arguments)
-    record = Record(options.output)
-    solve(shape("chain", 2, 2), 2)  # loads what is loaded on first use
-    rows = [_measure(shape(*entry), options.effort) for entry in TESSEL_PROBLEMS[:options.first]]
-    table = Table(title="The Tessel evaluation's problems")
-    for header in ("problem", "period", "bound", "proven", "CPU s", "makespan, N = 128", "bound", "gap"):
-        table.add_column(header, justify="left" if header == "problem" else "right")
-    for row in rows:
-        table.add_row(*(_text(value) for value in row.values()))
+    record, problems = Record(options.output), [shape(*entry) for entry in TESSEL_PROBLEMS[:options.first]]
+    for problem in problems:
+        _period(problem)  # loads what is loaded on first use
+    rows = [_measure(problem, options.effort) for problem in problems]
+    print(*map(json.dumps, rows), sep="\n")
     mean = math.exp(sum(math.log(max(float(row["cpu_seconds"]), 1e-4)) for row in rows) / len(rows))
-    Console(width=110).print(table)
     print(f"{sum(bool(row['proven']) for row in rows)} of {len(rows)} periods proven; "
           f"geometric mean {mean:.4f} CPU s, most {max(float(row['cpu_seconds']) for row in rows):.3f}")
     record.write({"rows": rows, "geometric_mean_cpu_seconds": mean})
     return 0
 
 
+def _period(problem: Problem) -> Bracket:
+    instance = TickProblem.of(problem)
+    return find_period(instance, one_at_a_time(instance), Budget())
+
+
 def _measure(problem: Problem, effort: float) -> dict[str, str | float | bool]:
     began = time.process_time()
-    instance = TickProblem.of(problem)
-    start = one_at_a_time(instance)
-    search = find_period(instance, start, Budget())
+    search = _period(problem)
     seconds = time.process_time() - began
     schedule = solve(problem, 128, effort=effort)
-    return {
-        "problem": problem.name,
-        "period": instance.time(search.best.period),
-        "period_bound": instance.bound(search.refuted, 1),
-        "proven": search.proven,
-        "cpu_seconds": round(seconds, 4),
-        "makespan": schedule.makespan,
-        "makespan_bound": schedule.makespan_bound,
-        "gap": round(schedule.gap, 5),
-    }
-
-
-def _text(value: str | float | bool) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return {"problem": problem.name, "period": search.instance.time(search.best.period),
+            "period_bound": search.instance.bound(search.refuted, 1), "proven": search.proven,
+            "cpu_seconds": round(seconds, 4), "makespan": schedule.makespan,
+            "makespan_bound": schedule.makespan_bound, "gap": round(schedule.gap, 5)}
 
 
 if __name__ == "__main__":

@@ -17,9 +17,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 import weft
 from experiments.lib.provenance import RESULTS, Record
 from weft.app.lib.case import case_of
@@ -67,7 +64,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
               flush=True)
     best = {way: _best(rows, way) for way in (PUBLISHED, *WAYS)}
     record.write({"samples_per_step": options.samples, "effort": options.effort, "best": best, "sizes": rows})
-    Console(width=140).print(_table(rows, best))
     return 0
 
 
@@ -107,23 +103,6 @@ def _best(rows: dict[str, dict[str, Any]], way: str) -> dict[str, Any] | None:
         return None
     size = max(speeds, key=lambda key: speeds[key])
     return {"micro_batch_size": int(size), "samples_per_second": speeds[size]}
-
-
-def _table(rows: dict[str, dict[str, Any]], best: dict[str, dict[str, Any] | None]) -> Table:
-    table = Table(title="Samples a second (gap to the bound over that way's placements)")
-    for heading in ("micro-batch", *best):
-        table.add_column(heading, justify="right")
-    for size, row in rows.items():
-        table.add_row(size, *map(_cell, row.values()))
-    table.add_row("best", *("-" if found is None else f"{found['samples_per_second']:.3f}" for found in best.values()))
-    return table
-
-
-def _cell(found: dict[str, Any] | None) -> str:
-    if found is None:
-        return "-"
-    gap = f" ({found['step'] / found['bound'] - 1:.1%})" if "bound" in found else ""
-    return f"{found['samples_per_second']:.3f}{gap}"
 
 
 if __name__ == "__main__":

@@ -15,8 +15,6 @@ model's.
 from __future__ import annotations
 
 import argparse
-import ast
-import inspect
 import itertools
 import json
 import sys
@@ -72,16 +70,6 @@ def trained(model: Model, batches: Sequence[Model], heard: Callable[[Any, float]
         optimizer.step()
         optimizer.zero_grad()
     return pipe
-
-
-def lines_by_hand() -> int:
-    """The statements of :func:`trained` that a user writes: all but the loop over their data, ``heard``, ``return``."""
-    function, = ast.parse(inspect.getsource(trained)).body
-    assert isinstance(function, ast.FunctionDef)
-    loops = [node for node in ast.walk(function) if isinstance(node, ast.For)]
-    statements = [*function.body, *(statement for loop in loops for statement in loop.body)]
-    return sum(not isinstance(statement, ast.For | ast.Return) and "heard" not in ast.unparse(statement)
-               for statement in statements[1:])  # the first is the docstring
 
 
 # -- one process -------------------------------------------------------------------------------------------------------
@@ -225,8 +213,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     record = Record(options.output)
     rows: list[dict[str, Any]] = []
     left_out: list[dict[str, str]] = []
-    print(f"{'model':14} ranks  type  schedule  recompute  gradient error  loss error  planned ms  measured / planned",
-          flush=True)
     for name in options.only:
         runs = [Run(*each) for each in itertools.product(options.dtypes, options.schedules, options.recompute)]
         with tempfile.TemporaryDirectory() as folder:
@@ -243,9 +229,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     (here / path.name).symlink_to(path)
                 for row in launched(here, name, ranks, runs):
                     rows.append(row)
-                    print(line_of(row), flush=True)
-        record.write({"lines_by_hand": lines_by_hand(), "steps": STEPS, "micro_batches": MICRO_BATCHES, "rows": rows,
-                      "left_out": left_out}, part=options.only != list(NAMES))  # should the rest not come
+                    print(json.dumps(row), flush=True)
+        record.write({"steps": STEPS, "micro_batches": MICRO_BATCHES, "rows": rows, "left_out": left_out})
     return int(any("failed" in row or row["error"] > EXACT[row["dtype"]] for row in rows))
 
 
@@ -260,15 +245,6 @@ def parser() -> argparse.ArgumentParser:
                       help="0: plain, 1: with stages recomputed")
     made.add_argument("--output", type=Path, default=RESULTS / "any_model_ranks.json")
     return made
-
-
-def line_of(row: dict[str, Any]) -> str:
-    """A run for people."""
-    begun = f"{row['model']:14} {row['ranks']:5d}  {row['dtype']}  {row['schedule']:8}  {row['recompute']!s:9}"
-    if "failed" in row:
-        return f"{begun}  failed: {row['failed']}"
-    return (f"{begun}  {row['error']:14.1e}  {row['loss_error']:10.1e}  {row['planned'] * 1e3:10.2f}  "
-            f"{row['ratio']:18.2f}")
 
 
 if __name__ == "__main__":

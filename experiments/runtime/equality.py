@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from experiments.lib.provenance import RESULTS, Record
-from experiments.lib.stage_graph_training import expected, held_gradients, single_process, training
-from experiments.lib.stage_graphs import MODES, SHAPES, Case, case, varied
+from tests.support.graph_training import expected, held_gradients, single_process, training
+from tests.support.training_graphs import MODES, SHAPES, Case, case, varied
 from weft.runtime.plan.plan import Plan, load_plan, plan_of, save_plan
 from weft.runtime.ranks.launch import launch_local
 from weft.runtime.ranks.session import Session, join
@@ -146,18 +146,6 @@ def run(folder: Path, todo: Sequence[Row], gpu: bool = False) -> list[dict[str, 
     return done
 
 
-def table(done: Sequence[dict[str, Any]]) -> str:
-    """The rows as text."""
-    head = f"{'shape':22} {'ranks':>7}  {'precision':9} {'backward':20} {'schedule':8} " + "".join(
-        f"{name:>10}" for name in ("gradients", "weights", "losses", "norms"))
-    lines = [head]
-    for row in done:
-        ranks = f"{row['replicas']} x {row['ranks']}" if row["replicas"] > 1 else str(row["ranks"])
-        lines.append(f"{row['shape']:22} {ranks:>7}  {row['dtype']:9} {row['mode']:20} {row['schedule']:8} " + "".join(
-            f"{row[key]:10.1e}" for key in ("gradient_error", "weight_error", "loss_error", "norm_error")))
-    return "\n".join(lines)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the experiment and write its numbers."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -176,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     todo = rows(options.shapes.split(","), [int(count) for count in options.ranks.split(",")])
     with tempfile.TemporaryDirectory() as folder:
         done = run(Path(folder), [row for row in todo if row.dtype in options.dtypes.split(",")], options.gpu)
-    print(table(done))
+    print(*map(json.dumps, done), sep="\n")
     good = all(row[error] <= TOLERANCE[row["dtype"]] for row in done
                for error in ("gradient_error", "weight_error", "loss_error", "norm_error"))
     record.write({"equal": good, "tolerance": TOLERANCE, "micro_batches": MICRO_BATCHES, "steps": STEPS,

@@ -17,23 +17,25 @@ import argparse
 import json
 import statistics
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, schedules
 
-from experiments.lib.rounds import RoundsExperiment, in_rounds, on_ranks, ratio
+from experiments.lib.provenance import RESULTS, Record
 from weft.runtime.execute.executor import Executor
 from weft.runtime.export.torch_csv import torch_csv
 from weft.runtime.interface.training import Boundary, Training
 from weft.runtime.plan.plan import Plan, plan_of
 from weft.runtime.plan.program import Recv, Send
+from weft.runtime.ranks.launch import launch_local
 from weft.runtime.ranks.session import Session, join
 from weft.runtime.train.stage import StageRunner
 from weft.runtime.train.worker import Stages
@@ -45,6 +47,7 @@ RANKS, MICRO_BATCHES, ROWS, WIDTH, STEPS = 2, 16, 2, 8, 20
 OURS, THEIRS, WRITTEN_OUT = "weft", "PyTorch, schedule from CSV", "PyTorch, Schedule1F1B"
 SHARED = "weft, through shared memory"
 ALONE = "one process, no messages"
+Found = TypeVar("Found")
 
 
 def one_f_one_b() -> Schedule:
@@ -140,13 +143,33 @@ def rank_main(folder: Path, rounds: int) -> None:
     print(json.dumps(found))
 
 
-def compare(options: argparse.Namespace) -> dict[str, Any]:
+def in_rounds(ways: Mapping[str, Callable[[], Found]], rounds: int) -> dict[str, list[Found]]:
+    """What each of ``ways`` gave in each of ``rounds`` rounds; one more round before is for warming up. What else the
+    machine does then affects all ways alike."""
+    found: dict[str, list[Found]] = {name: [] for name in ways}
+    for number in range(-1, rounds):
+        for name, way in ways.items():
+            result = way()
+            if number >= 0:
+                found[name].append(result)
+    return found
+
+
+def ratio(ones: Sequence[float], others: Sequence[float]) -> float:
+    """The median over the rounds of one over the other."""
+    return statistics.median(one / other for one, other in zip(ones, others, strict=True))
+
+
+def compare(rounds: int) -> dict[str, Any]:
     """All methods on two processes of this machine."""
-    rounds = options.rounds
     schedule = one_f_one_b()
-    text = torch_csv(schedule, communication=True, torch=torch.__version__)
-    ranks: list[dict[str, list[tuple[float, float]]]] = on_ranks(
-        "experiments.runtime.overhead", RANKS, {"schedule.csv": text}, rounds, 280)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "schedule.csv").write_text(torch_csv(schedule, communication=True, torch=torch.__version__))
+        ended = launch_local(RANKS, [sys.executable, "-m", "experiments.runtime.overhead", "--rank", folder,
+                                     "--rounds", str(rounds)], timeout=280)
+    if any(end.code for end in ended):
+        raise SystemExit("\n".join(end.errors for end in ended))
+    ranks: list[dict[str, list[tuple[float, float]]]] = [json.loads(end.output) for end in ended]
     row = plan_of(schedule).program.ranks[0]
     messages = sum(isinstance(instruction, Send | Recv) for instruction in row)
     wall = {name: [seconds for seconds, _ in each] for name, each in ranks[0].items()}
@@ -162,14 +185,6 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
             "steps_a_round": STEPS, "instructions_a_rank": len(row), "of_them_messages": messages, "methods": methods}
 
 
-def lines(result: dict[str, Any]) -> Iterator[str]:
-    """The table."""
-    yield f"{'':28}{'us a step':>12}{'ratio to weft':>16}{'in CPU time':>13}{'CPU us an instruction':>23}"
-    for row in result["methods"]:
-        yield (f"{row['method']:28}{row['microseconds_a_step']:12.0f}{row['ratio_to_weft']:16.2f}"
-               f"{row['cpu_ratio_to_weft']:13.2f}{row['cpu_microseconds_an_instruction_beyond_compute']:23.1f}")
-
-
 def is_slower(result: dict[str, Any]) -> bool:
     """Whether the executor takes more CPU time than either of PyTorch's, over the same transport."""
     return any(row["cpu_ratio_to_weft"] < 1 for row in result["methods"] if row["method"] in (THEIRS, WRITTEN_OUT))
@@ -177,7 +192,19 @@ def is_slower(result: dict[str, Any]) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare, print, write; 1 if the executor is slower."""
-    return RoundsExperiment("overhead", __doc__, 15, compare, rank_main, lines, is_slower).main(arguments)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=15, metavar="N")
+    parser.add_argument("--output", type=Path, default=RESULTS / "overhead.json")
+    parser.add_argument("--rank", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.rank is not None:
+        rank_main(options.rank, options.rounds)
+        return 0
+    record = Record(options.output)
+    result = compare(options.rounds)
+    print(json.dumps(result, indent=1))
+    record.write(result)
+    return int(is_slower(result))
 
 
 if __name__ == "__main__":

@@ -1,218 +1,146 @@
-"""Weft against every known schedule on a generated suite: is it ever worse, how often better, and by how much?
+"""Weft against every known schedule: is it ever worse, how often better, and how near to its bound?
 
-    python -m experiments.step.never_worse [--count 540] [--effort 1] [--seed 0] [--processes 2]
+    python -m experiments.step.never_worse [--family suite] [--count N] [--effort SECONDS] [--processes 2]
 
-The problems are those of :mod:`experiments.lib.generated`. A baseline counts where the judge passes it, memory
-included. Weft's search starts from these baselines, so "never worse" checks the engine, and the gain says what the
-search adds. Writes never_worse/suite.json and never_worse/gain.png.
+Families of problems: ``suite``, 540 plain ones (:mod:`experiments.lib.generated`); ``wide``, 460 with choices, lanes,
+jobs and classes (:mod:`experiments.lib.extended`); ``costs`` and ``shapes``, those that published schedules are made
+for (:mod:`experiments.lib.known_problems`). A known schedule counts where the judge passes it, memory included. On
+choices it gets each assignment, of more than 16 those that take the first option of each, the second ...; on jobs and
+classes the stand-ins that serve it best. Weft's search starts from these schedules, so "never worse" checks the engine,
+and the gain says what the search adds. Writes the file of its family; exits with 1 where weft is worse or fails.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import altair as alt
-import vl_convert
-
-from experiments.lib.generated import Instance, problem, suite
+from experiments.lib.extended import extended, widened
+from experiments.lib.generated import problem, suite
+from experiments.lib.known_problems import costs, shapes
 from experiments.lib.provenance import RESULTS, Record
-from weft.app.lib.known import SEARCHES
-from weft.figures.style import FONT, INK, MUTED
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
+from weft.solver.baselines.on_rounds import known_on_rounds
+from weft.solver.choices.looks import first_looks
+from weft.solver.choices.solve import solve_wide
 from weft.solver.control.parallel import mapped
-from weft.solver.judge.validate import InvalidSchedule, validate, violations
-from weft.solver.schedule import RELATIVE_TOLERANCE
-from weft.solver.step.search import solve
-from weft.solver.timing import DeadlockError
+from weft.solver.judge.validate import validate, violations
+from weft.solver.problem import Problem, ProblemError
+from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
+from weft.solver.step.search import Infeasible, solve
+from weft.solver.wide.problem import WideProblem
+from weft.solver.wide.rounds import Rounds
+from weft.solver.wide.run import Run
 
-HOME = RESULTS / "never_worse"
+#: Of the clock, for each search: all end by their effort before.
+_LIMIT = 3600.0
 
 
-def compare(drawn: Instance, effort: float) -> dict[str, Any]:
-    """One instance: weft's makespan and those of all baselines that fit."""
-    began = time.perf_counter()
-    case, micro_batches = problem(drawn)
-    rivals: dict[str, float] = {}
-    misfits: list[str] = []
-    broken: dict[str, str] = {}
+@dataclass(frozen=True)
+class Drawn:
+    """A problem, what runs of it, and what it is grouped by."""
+
+    problem: Problem | WideProblem
+    run: int | Run
+    family: Mapping[str, Any]
+
+
+def _suite() -> Iterator[Drawn]:
+    for each in suite(540, 0):
+        yield Drawn(*problem(each), {**each.family, "seed": each.seed})
+
+
+def _wide() -> Iterator[Drawn]:
+    for each in extended(460, 0):
+        yield Drawn(*widened(each), {**each.family, "seed": each.plain.seed})
+
+
+#: By name: the problems, deterministic seconds of each search, and the file.
+FAMILIES: dict[str, tuple[Callable[[], Iterator[Drawn]], float, str]] = {
+    "suite": (_suite, 1.0, "never_worse/suite.json"), "wide": (_wide, 0.5, "never_worse_wide.json"),
+    "costs": (lambda: (Drawn(*each) for each in costs()), 0.5, "published_costs.json"),
+    "shapes": (lambda: (Drawn(*each) for each in shapes()), 0.3, "rivals.json")}
+
+
+def known(case: Drawn) -> Iterator[tuple[str, Schedule]]:
+    """Every known schedule that is made for the problem, whether it fits or not."""
+    if isinstance(case.problem, WideProblem):
+        assert isinstance(case.run, Run)
+        for options in first_looks(case.problem):
+            try:
+                yield from known_on_rounds(Rounds(case.problem.under(options), case.run)).items()
+            except ProblemError:  # no problem under these options
+                continue
+        return
+    assert isinstance(case.run, int)
     for name in BASELINES:
         try:
-            schedule = baseline(name, case, micro_batches)
+            yield name, baseline(name, case.problem, case.run)
         except NotApplicable:
             continue
-        except (DeadlockError, InvalidSchedule) as error:
-            broken[name] = str(error)
-            continue
-        if violations(schedule, limit=1):
-            misfits.append(name)
-        else:
-            rivals[name] = schedule.makespan
-    baselines_took = time.perf_counter() - began
-    row: dict[str, Any] = {"name": case.name, **drawn.family, "seed": drawn.seed, "rivals": rivals,
-                           "do_not_fit": misfits, "broken_baselines": broken}
+
+
+def compared(case: Drawn, effort: float) -> dict[str, Any]:
+    """One problem: weft's makespan and bound, and the makespans of all known schedules that fit."""
+    rivals: dict[str, float] = {}
+    row: dict[str, Any] = {"name": case.problem.name, **case.family, "rivals": rivals}
     try:
-        own = solve(case, micro_batches, time_limit=600.0, effort=effort)
+        for name, schedule in known(case):
+            if schedule.makespan < rivals.get(name, float("inf")) and not violations(schedule, limit=1):
+                rivals[name] = schedule.makespan
+        began = time.process_time()
+        if isinstance(case.problem, WideProblem):
+            own = solve_wide(case.problem, case.run, time_limit=_LIMIT, effort=effort)
+        else:
+            assert isinstance(case.run, int)
+            own = solve(case.problem, case.run, time_limit=_LIMIT, effort=effort)
         validate(own)
-    except Exception as error:  # whatever goes wrong belongs in the tally, and the suite goes on
+    except Infeasible as refusal:
+        return {**row, "weft": None, "infeasible": str(refusal)}
+    except Exception as error:  # whatever goes wrong belongs in the tally, and the rest goes on
         return {**row, "weft": None, "error": f"{type(error).__name__}: {error}"}
     return {**row, "weft": own.makespan, "bound": own.makespan_bound, "proven": own.gap == 0,
-            "found_by": own.solver["name"], "seconds": round(time.perf_counter() - began, 2),
-            "baseline_seconds": round(baselines_took, 2)}
+            "seconds": round(time.process_time() - began, 2)}
 
 
-def judge(row: dict[str, Any]) -> dict[str, Any]:
-    """``row`` with weft's gain over the best of all baselines and over the best fixed schedule that fit.
-
-    A gain is the share of the rival's makespan that weft saves; negative where the rival is better.
-    """
-    def best(rivals: dict[str, float]) -> tuple[str | None, float | None]:
-        if not rivals:
-            return None, None
-        name = min(rivals, key=lambda rival: rivals[rival])
-        if row["weft"] is None:
-            return name, None
-        gain = 1 - row["weft"] / rivals[name]
-        return name, 0.0 if abs(gain) <= RELATIVE_TOLERANCE else gain
-
-    over_all = best(row["rivals"])
-    over_fixed = best({name: makespan for name, makespan in row["rivals"].items() if name not in SEARCHES})
-    return {**row, "best_baseline": over_all[0], "gain": over_all[1], "best_fixed": over_fixed[0],
-            "gain_over_fixed": over_fixed[1]}
-
-
-def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Counts and gains of ``rows``, all together and per family."""
-    families = {label: {value: _counts([row for row in rows if row[label] == value])
-                        for value in dict.fromkeys(row[label] for row in rows)}
-                for label in ("shape", "stages", "transfers", "backward", "cap")}
-    unequal = [row for row in rows if row["stages"] != "uniform"]
-    worse = [row["name"] for row in rows if (row["gain"] or 0) < 0]
-    open_ties = sorted(((row["weft"] / row["bound"] - 1, row["name"]) for row in rows
-                        if row["gain"] == 0 and not row["proven"]), reverse=True)
-    return {"all": _counts(rows), "unequal_stages": _counts(unequal), **families, "worse": worse,
-            "failed": [{"name": row["name"], "error": row["error"]} for row in rows if row["weft"] is None],
-            "broken_baselines": {name: sum(name in row["broken_baselines"] for row in rows) for name in BASELINES
-                                 if any(name in row["broken_baselines"] for row in rows)},
-            "widest_open_ties": open_ties[:5],
-            "largest_gains": sorted(((row["gain"] or 0, row["name"]) for row in rows), reverse=True)[:5],
-            "slowest": max((row.get("seconds", 0), row["name"]) for row in rows)}
-
-
-def _counts(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    counts: dict[str, Any] = {"problems": len(rows), "proven_optimal": sum(row.get("proven", False) for row in rows)}
-    for label, key in (("all_baselines", "gain"), ("fixed_schedules", "gain_over_fixed")):
-        gains = sorted(row[key] for row in rows if row[key] is not None)
-        if not gains:
-            counts[label] = {"with_a_rival": 0}
-            continue
-        counts[label] = {
-            "with_a_rival": len(gains), "worse": sum(gain < 0 for gain in gains),
-            "tied": sum(gain == 0 for gain in gains), "better": sum(gain > 0 for gain in gains),
-            "tied_and_proven": sum(row[key] == 0 and row.get("proven", False) for row in rows),
-            "share_better": round(sum(gain > 0 for gain in gains) / len(gains), 4),
-            "median_gain": round(statistics.median(gains), 5), "mean_gain": round(statistics.fmean(gains), 5),
-            "ninth_decile": round(gains[int(0.9 * (len(gains) - 1))], 5), "largest": round(gains[-1], 5)}
-    return counts
-
-
-# -- the picture -------------------------------------------------------------------------------------------------
-
-_BINS = ("worse", "tied, optimal", "tied, open", "0–1", "1–2", "2–3", "3–4", "4–5", "5–7.5", "7.5–10", "10–15", "15–20",
-         "20–30", "over 30")
-_EDGES = (0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3)
-_CLASSES = {"unequal stages": "#0072B2", "uniform stages": "#9ccbe8"}
-
-
-def picture(rows: list[dict[str, Any]]) -> alt.VConcatChart:
-    """Two histograms of the gain over each other: over the best of all baselines, over the best fixed schedule."""
-    panels = [_histogram(rows, "gain", "Over the best of all baselines that fit, searches among them"),
-              _histogram(rows, "gain_over_fixed", "Over the best fixed schedule that fits")]
-    counts = summarise(rows)
-    better, total = counts["all"]["all_baselines"]["better"], counts["all"]["all_baselines"]["with_a_rival"]
-    uneven = counts["unequal_stages"]["all_baselines"]
-    heading = alt.TitleParams(
-        f"Makespan that weft saves on {len(rows)} generated problems", anchor="start", fontSize=14, color=INK,
-        subtitle=[f"Worse than a baseline on {len(counts['worse'])}, failed on {len(counts['failed'])}; "
-                  f"strictly better than the best of all on {better} of {total}, with unequal stages on "
-                  f"{uneven['better']} of {uneven['with_a_rival']}. "
-                  f"{counts['all']['proven_optimal']} makespans are proven optimal."],
-        subtitleColor=MUTED, subtitleFontSize=11, subtitlePadding=4, offset=10)
-    chart: alt.VConcatChart = alt.vconcat(*panels, spacing=18, title=heading).configure(
-        font=FONT, background="white", padding=12, view=alt.ViewConfig(stroke=None))
-    return chart
-
-
-def _histogram(rows: list[dict[str, Any]], key: str, title: str) -> alt.LayerChart:
-    tally = {(name, label): 0 for name in _CLASSES for label in _BINS}
-    for row in rows:
-        if row[key] is not None:
-            tally["uniform stages" if row["stages"] == "uniform" else "unequal stages", _bin(row, key)] += 1
-    bars = [{"class": name, "bin": label, "problems": count, "place": i}
-            for i, ((name, label), count) in enumerate(tally.items())]
-    totals = [{"bin": label, "problems": sum(tally[name, label] for name in _CLASSES)} for label in _BINS]
-    ink: dict[str, Any] = {"domainColor": "#888888", "tickColor": "#888888", "labelColor": INK, "titleColor": INK,
-                           "labelFontSize": 10, "titleFontSize": 11, "titleFontWeight": "normal"}
-    x = alt.X("bin:N", sort=list(_BINS), axis=alt.Axis(title="makespan saved (%)", labelAngle=0, **ink))
-    y = alt.Y("problems:Q", axis=alt.Axis(title="problems", tickMinStep=1, gridColor="#eeeeee", **ink))
-    colour = alt.Color("class:N", scale=alt.Scale(domain=list(_CLASSES), range=list(_CLASSES.values())),
-                       legend=alt.Legend(title=None, orient="top-right", labelColor=INK, labelFontSize=11))
-    chart = alt.Chart(alt.InlineData(values=bars)).mark_bar().encode(x=x, y=y, color=colour, order="place:Q")
-    labels = alt.Chart(alt.InlineData(values=totals)).mark_text(dy=-6, fontSize=10, color=INK).encode(
-        x=x, y=y, text="problems:Q")
-    heading = alt.TitleParams(f"{title} ({sum(tally.values())} problems)", anchor="start", fontSize=12, color=INK)
-    return alt.LayerChart(layer=[chart, labels], width=780, height=190, title=heading)
-
-
-def _bin(row: dict[str, Any], key: str) -> str:
-    gain: float = row[key]
-    if gain == 0:
-        return "tied, optimal" if row["proven"] else "tied, open"
-    return "worse" if gain < 0 else _BINS[3 + sum(gain > edge for edge in _EDGES)]
-
-
-def _work(task: tuple[Instance, float]) -> dict[str, Any]:
-    return judge(compare(*task))
+def is_bad(row: Mapping[str, Any]) -> bool:
+    """Whether weft failed, or a known schedule is faster or there where weft says that none is."""
+    best = min(row["rivals"].values(), default=None)
+    if row["weft"] is None:
+        return "error" in row or best is not None
+    return best is not None and row["weft"] > best * (1 + RELATIVE_TOLERANCE)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Solve the suite, print, draw and write."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--count", default=540, type=int)
-    parser.add_argument("--effort", default=1.0, type=float, help="deterministic seconds for each problem")
-    parser.add_argument("--seed", default=0, type=int)
+    """Solve a family, print what is bad, and write."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--family", default="suite", choices=FAMILIES)
+    parser.add_argument("--count", type=int, help="only the first problems")
+    parser.add_argument("--effort", type=float, help="deterministic seconds for each problem")
     parser.add_argument("--processes", default=2, type=int)
-    parser.add_argument("--output", default=HOME / "suite.json", type=Path, help="the picture is beside it")
+    parser.add_argument("--output", type=Path)
     options = parser.parse_args(arguments)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    record = Record(options.output)
+    problems, effort, file = FAMILIES[options.family]
+    effort = options.effort or effort
+    record = Record(options.output or RESULTS / file)
     rows: list[dict[str, Any]] = []
-    tasks = [(drawn, options.effort) for drawn in suite(options.count, options.seed)]
-    for row in mapped(_work, tasks, options.processes):
+    one: Callable[[Drawn], dict[str, Any]] = partial(compared, effort=effort)
+    for row in mapped(one, [*islice(problems(), options.count)], options.processes):
         rows.append(row)
-        if (row["gain"] or 0) < 0 or row["weft"] is None:
-            print(f"{row['name']}: weft {row.get('error', row['weft'])}, best baseline {row['best_baseline']}",
-                  flush=True)
-        if len(rows) % 50 == 0:
-            print(f"{len(rows)} of {len(tasks)}", flush=True)
-    summary = summarise(rows)
-    print(json.dumps(summary, indent=1))
-    record.write({"effort": options.effort, "seed": options.seed, "summary": summary, "rows": rows})
-    draw(rows, options.output.with_name("gain.png"))
-    return 0
-
-
-def draw(rows: list[dict[str, Any]], target: Path) -> None:
-    """Write :func:`picture` as a PNG."""
-    specification = json.dumps(picture(rows).to_dict())
-    target.write_bytes(vl_convert.vegalite_to_png(specification, vl_version=alt.SCHEMA_VERSION.rpartition(".")[0],
-                                                  scale=2.0))
+        if is_bad(row):
+            print(f"{row['name']}: weft {row.get('error', row['weft'])}, rivals {row['rivals']}", flush=True)
+        if len(rows) % 20 == 0:
+            print(f"{len(rows)}, {sum(row.get('proven', False) for row in rows)} proven", flush=True)
+    record.write({"effort": effort, "rows": rows})
+    return int(any(map(is_bad, rows)))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

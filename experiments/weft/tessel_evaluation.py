@@ -29,11 +29,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import altair as alt
-import vl_convert
-from rich.console import Console
-from rich.table import Table
-
 from experiments.lib.provenance import RESULTS, Record
 from weft.app.lib.case import Case, Placement, case_of, shape_placement
 from weft.app.lib.options import SearchOptions
@@ -241,7 +236,7 @@ def infer(batch: int, text: int, effort: float) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Plan all cases, print, draw and write."""
+    """Plan all cases, print and write."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--only", default="", help="cases whose name this expression finds")
     parser.add_argument("--effort", default=10.0, type=float, help="deterministic seconds of a training case")
@@ -250,88 +245,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--batches", type=int, nargs="*", default=FLAVA_BATCHES, help="of Flava")
     options = parser.parse_args(arguments)
     record = Record(options.output)
-    report: dict[str, Any] = record.kept() if options.only else {}
+    report: dict[str, Any] = {"training": {}, "inference": {}}
     for model in training_cases():
         if re.search(options.only, model.name):
-            report.setdefault("training", {})[model.name] = plan(model, options.effort, options.sizes)
-            _save(report, record, model.name)
+            report["training"][model.name] = plan(model, options.effort, options.sizes)
+            print(model.name, report["training"][model.name].get("cpu_seconds"), flush=True)
+            record.write(report)
     for text, batch in itertools.product(TEXTS, options.batches):
         name = f"Flava, texts of {text}, batch {batch}"
         if re.search(options.only, name):
-            report.setdefault("inference", {})[name] = infer(batch, text, options.effort / 50)
-            _save(report, record, name)
-    record.write(report, part=bool(options.only))
-    for table in tables(report):
-        Console(width=150).print(table)
-    draw(report, options.output.with_suffix(".png"))
+            report["inference"][name] = infer(batch, text, options.effort / 50)
+            print(name, report["inference"][name]["cpu_seconds"], flush=True)
+            record.write(report)
     return 0
-
-
-def _save(report: dict[str, Any], record: Record, name: str) -> None:
-    record.write(report, part=True)
-    row = report.get("training", {}).get(name) or report["inference"][name]
-    print(name, f"{row.get('cpu_seconds')} CPU s", flush=True)
-
-
-def tables(report: dict[str, Any]) -> Iterator[Table]:
-    """The report for people."""
-    training = Table(title="Training, seconds a step of 128 sequences (modelled V100-32GB)", title_justify="left")
-    for heading in ("model", "GPUs", *TITLES, "bound", "any placement", "placement x order over the best rival"):
-        training.add_column(heading, justify="left" if heading == "model" else "right")
-    for name, row in report.get("training", {}).items():
-        if "refused" in row:
-            training.add_row(name, str(row["gpus"]), *["out of memory"] * len(TITLES))
-            continue
-        known = min((title for title in RIVALS if title in row["comes_from"]),
-                    key=lambda title: row["rivals"][title]["seconds"], default=None)
-        parts = None if known is None else row["comes_from"][known]
-        training.add_row(name, str(row["gpus"]), *(
-            f"{row['rivals'][title]['seconds']:.1f}" if "seconds" in row["rivals"][title] else "none"
-            for title in RIVALS), f"{row['weft']['seconds']:.1f} ({row['weft']['placement']})",
-            f"{row['weft']['bound_over_placements']:.1f}", f"{row['weft']['bound_over_any_placement']:.1f}",
-            "-" if parts is None else f"{parts['placement']:.2f} x {parts['order']:.2f}")
-    yield training
-    inference = Table(title="Flava inference on 4 GPUs, milliseconds a batch", title_justify="left")
-    for heading in ("tokens of a text", "batch", "tensor parallel", "pipeline", "weft", "its placement", "bound",
-                    "less latency"):
-        inference.add_column(heading, justify="right")
-    for row in report.get("inference", {}).values():
-        shown = (f"{row[title]['seconds'] * 1e3:.1f}" if title in row else "none"
-                 for title in ("tensor parallel", "pipeline", "weft"))
-        inference.add_row(str(row["text"]), str(row["batch"]), *shown,
-                          row["weft"]["placement"], f"{row['bound_over_placements'] * 1e3:.1f}",
-                          f"{min(row['less_latency'].values(), default=math.nan):.1%}")
-    yield inference
-
-
-def draw(report: dict[str, Any], path: Path) -> None:
-    """Step time over the bound on any placement, by case; and Flava's latency by batch."""
-    bars = [{"case": f"{name}, {row['gpus']} GPUs", "schedule": title,
-             "ratio": (row["weft"] if title == "weft" else row["rivals"][title]).get("seconds", 0.0)
-             / row["weft"]["bound_over_any_placement"],
-             "label": "" if title == "weft" or "seconds" in row["rivals"][title] else "none fits"}
-            for name, row in report.get("training", {}).items() if "refused" not in row for title in TITLES]
-    colours = alt.Scale(domain=[*TITLES, "pipeline"], range=["#999999", "#56B4E9", "#0072B2", "#CC79A7", "#D55E00",
-                                                             "#56B4E9"])
-    base = alt.Chart().encode(x=alt.X("schedule:N", sort=list(TITLES), title=None, axis=alt.Axis(labelAngle=-60)),
-                              y=alt.Y("ratio:Q", title="step time / bound on any placement"))
-    marks = alt.layer(base.mark_bar().encode(color=alt.Color("schedule:N", scale=colours, legend=None)),
-                      base.mark_text(angle=270, align="left", dx=4, color="#6b6b6b").encode(text="label:N"))
-    training = marks.properties(width=110, height=150, data=alt.InlineData(values=bars)).facet(
-        facet=alt.Facet("case:N", title=None, sort=[bar["case"] for bar in bars[::len(TITLES)]]), columns=4)
-    lines = [{"batch": row["batch"], "schedule": title, "ms": row[title]["seconds"] * 1e3 / row["batch"],
-              "text": f"texts of {row['text']} tokens"}
-             for row in report.get("inference", {}).values() for title in ("tensor parallel", "pipeline", "weft")
-             if title in row]
-    inference = alt.Chart().mark_line(point=True).encode(
-        x=alt.X("batch:Q", scale=alt.Scale(type="log", base=2), title="batch of Flava, 4 GPUs"),
-        y=alt.Y("ms:Q", title="latency of a batch / batch, ms"), color=alt.Color("schedule:N", scale=colours))
-    by_text = inference.properties(width=240, height=180, data=alt.InlineData(values=lines)).facet(
-        facet=alt.Facet("text:N", title=None, sort="descending"))
-    whole = alt.vconcat(training, by_text).properties(
-        title="Tessel's evaluation on modelled V100-32GB")
-    path.write_bytes(vl_convert.vegalite_to_png(whole.to_dict(), vl_version=alt.SCHEMA_VERSION.rpartition(".")[0],
-                                                scale=1.25))
 
 
 if __name__ == "__main__":

@@ -34,7 +34,8 @@ class PlacementParams:
     ``coarse_parts``: a joined group takes at most this part of a stage's share of work or memory (1 / so many).
     ``tying_groups``: a net of more groups ties no two of them.
 
-    Searches for a graph of stages (set on the models of ``experiments/placement/graph_pipelines.py``):
+    Searches for a graph of stages (set on a multimodal transformer, DLRM and CANDLE-Uno on 4 to 32
+    modelled V100s):
 
     ``way_shares``: by technique, of each of its questions. ``chain_share``, ``depth_share``: of the encoding's, for the
       best chain that fits, and for the least load with memory by depth.
@@ -46,7 +47,7 @@ class PlacementParams:
     ``replicated_groups``: graphs of more have tables that do not fit a machine. ``pieces``: of how many groups paths
       are made where whole ones are too many, most first; ``pieces_cuts``: cuts that are worth their time then.
 
-    Memory plans (set on the profiles of ``experiments/placement/memory_plan.py``):
+    Memory plans (set on profiles of GPT-1.3B and T5-770M and on modelled BERT, GPT-2, T5 and AmoebaNet):
 
     ``buffer_levels``: sizes of buffers that the quick bound tells apart. ``stage_effort``: deterministic seconds of
       CP-SAT for one question about one stage. ``first_step``: of the limit above the lower bound, as a share of it;

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.house.imports import located
+from tests.support.imports import located
 from tests.support.paths import ROOT
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -57,13 +57,6 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_paths_that_a_page_names_exist(page: Path) -> None:
     missing = sorted({path for path in paths(page) if not located(ROOT, path).exists()})
     assert not missing, f"{page.name} names what is not there: {', '.join(missing)}"
-
-
-@pytest.mark.parametrize("page", PAGES, ids=ids)
-def test_lines_are_no_longer_than_the_code_s(page: Path) -> None:
-    text = FENCES.sub("", page.read_text(encoding="utf-8"))
-    long = [line for line in text.splitlines() if len(line) > 120 and not line.startswith(("|", "!["))]
-    assert not long, f"{page.name} has long lines: {long[0][:60]} ..."
 
 
 def test_every_page_is_reached_from_the_readme() -> None:

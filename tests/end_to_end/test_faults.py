@@ -1,10 +1,10 @@
-"""Faults on real ranks: everyone stops in time, and says what it was (all: ``experiments/runtime/faults.py``)."""
+"""Faults on real ranks: everyone stops in time, and says what it was."""
 
 from __future__ import annotations
 
 import pytest
 
-from experiments.runtime.faults import FAULTS, provoke
+from tests.support.faults import FAULTS, provoke
 from tests.support.ranks import launch_forked
 
 

@@ -15,11 +15,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from experiments.lib.stage_graph_training import single_process, training
-from experiments.lib.stage_graphs import MODES, SHAPES, case, varied
-from experiments.lib.stage_modules import LENGTH, VOCABULARY, WIDTH, Embed, Mix
 from experiments.runtime.equality import CLIP, MICRO_BATCHES, STEPS, Row, compared, plan_for
+from tests.support.graph_training import single_process, training
 from tests.support.ranks import launch_forked
+from tests.support.stage_modules import LENGTH, VOCABULARY, WIDTH, Embed, Mix
+from tests.support.training_graphs import MODES, SHAPES, case, varied
 from weft.models.zoo.tessel_shapes import shape
 from weft.runtime.interface.training import Boundary, Training
 from weft.runtime.plan.plan import Plan, plan_of

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from experiments.step.time_limit import chain, everywhere, folded, random_graph, wide_m
+from tests.support.large_problems import chain, everywhere, folded, random_graph, wide_m
 from weft.solver.baselines.lib.sequential import in_sequence
 from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.validate import validate

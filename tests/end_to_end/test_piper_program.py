@@ -7,7 +7,7 @@ import math
 import pytest
 from hypothesis import given, settings
 
-from experiments.lib.piper_program import pairs_of_branches, piper
+from tests.oracles.piper import pairs_of_branches, piper
 from tests.support.examples import examples
 from tests.support.replicated_stages import problems
 from tests.support.stage_graphs import forks

@@ -1,5 +1,4 @@
-"""SIGTERM and SIGINT at moments of every long command, in processes of their own; 20 a command are in
-:mod:`experiments.step.signals`."""
+"""SIGTERM and SIGINT at moments of every long command, in processes of their own."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.step.signals import cases, signalled
+from tests.support.signals import cases, signalled
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 

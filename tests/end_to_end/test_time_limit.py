@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from experiments.step.time_limit import chain, everywhere, folded, random_graph, wide_m
 from tests.solver.cpsat.test_solve import market_split
 from tests.support.builders import TINY_SPEC, pipeline, v
+from tests.support.large_problems import chain, everywhere, folded, random_graph, wide_m
 from weft.app.compare import known_schedules
 from weft.app.lib import notices
 from weft.app.lib.case import Case, Placement, case_of

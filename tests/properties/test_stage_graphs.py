@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from experiments.lib.stage_graphs import MODES, Case, graph_problem, varied
 from tests.support.builders import any_order
 from tests.support.examples import examples
 from tests.support.threads import run_in_threads
+from tests.support.training_graphs import MODES, Case, graph_problem, varied
 from weft.runtime.interface.training import Boundary, Ports, Training
 from weft.runtime.plan.plan import plan_of
 from weft.runtime.plan.stage_graph import StageGraph

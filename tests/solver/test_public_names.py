@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from experiments.house.imports import Sources
+from tests.support.imports import Sources
 from tests.support.paths import ROOT
 
 LAZY = sorted(name for name, path in Sources(ROOT).files.items()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from experiments.placement.profile_chains import profile_chain
+from tests.support.profile_chains import profile_chain
 from weft.solver.placement.memory.plan import ChainOperator, MemoryProblem, Rules
 
 GIB = 2**30

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.house.imports import imported
+from tests.support.imports import imported
 from tests.support.paths import ROOT
 
 #: Room -> the rooms of the front door that it may use, beside itself.

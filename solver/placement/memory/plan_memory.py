@@ -13,7 +13,7 @@ T? A question about one stage from one cut to another is a small knapsack
 * Otherwise the cuts are found from the end back, and every stage of them is a fit that was shown.
 
 No window between compute- and memory-balanced cuts is assumed: the best cut can lie outside it once memory is decided
-together with the cuts (:func:`experiments.lib.memory_rivals.balance_windows`).
+together with the cuts (the tests have planners that keep them apart).
 """
 
 from __future__ import annotations

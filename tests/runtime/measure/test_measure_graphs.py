@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from experiments.lib.stage_graphs import case
+from tests.support.training_graphs import case
 from weft.cli.main import main
 from weft.runtime.interface.training import Boundary, Ports, Training
 from weft.runtime.measure.measure_stages import measure_stages

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from experiments.lib.stage_graphs import MODES, SHAPES, case, varied
 from tests.support.builders import any_order, both_ways, chain, pipeline
 from tests.support.paths import DATA
+from tests.support.training_graphs import MODES, SHAPES, case, varied
 from weft.models.zoo.tessel_shapes import shape
 from weft.runtime.plan.check import check_program
 from weft.runtime.plan.plan import plan_from_json, plan_of, plan_to_json

@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from experiments.lib.stage_graph_training import training
-from experiments.lib.stage_graphs import case, varied
 from tests.runtime.measure.test_measure_stages import gpt
 from tests.support.builders import chain, pipeline
+from tests.support.graph_training import training
 from tests.support.paths import ROOT
+from tests.support.training_graphs import case, varied
 from weft.cli.main import main
 from weft.runtime.interface.precision import MasterWeights
 from weft.runtime.interface.training import Boundary, Training

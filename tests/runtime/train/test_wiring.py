@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.lib.stage_graphs import graph_problem
+from tests.support.training_graphs import graph_problem
 from weft.runtime.interface.training import Boundary, Ports, Training
 from weft.runtime.plan.program import StageWork
 from weft.runtime.plan.stage_graph import StageGraph

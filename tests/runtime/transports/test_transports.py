@@ -1,4 +1,4 @@
-"""Counts of what a planned transfer takes, by the experiment that takes them."""
+"""Counts of what a planned transfer takes, message by message."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from experiments.runtime.transports import PICKLED, PLANNED
+from tests.support.count_ranks import PICKLED, PLANNED
 from tests.support.ranks import launch_forked
 
 

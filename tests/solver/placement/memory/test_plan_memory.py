@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.lib.memory_rivals import (
+from tests.support.memory_plans import GIB, GPT, T5, operator, profiled
+from tests.support.memory_rivals import (
     balance_windows,
     balanced,
     between_layers,
     keeping,
     within_windows,
 )
-from experiments.placement.profile_chains import profile_chain, profile_rows, wider_gpt
-from tests.support.memory_plans import GIB, GPT, T5, operator, profiled
+from tests.support.profile_chains import profile_chain, profile_rows, wider_gpt
 from weft.models.candidates.memory_chains import graph_chain
 from weft.models.hardware.devices import DEVICES
 from weft.models.spec.families import GptModel

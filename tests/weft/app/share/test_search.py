@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import weft
-from experiments.step.shared_periods import compared
 from tests.support.examples import slow
+from tests.support.shared_periods import compared
 from tests.support.sharing import one_gpu, random_jobs
 from weft.app.lib.options import SearchOptions
 from weft.app.share import search

@@ -1,1 +1,0 @@
-"""The house itself: which room imports which, how large the rooms are, and their picture."""

@@ -1,0 +1,289 @@
+"""The figures of docs/RESULTS.md: one function for each file of ``experiments/results``, by its name.
+
+In comes the content of a file, out come the fields that ``experiments/results.md`` writes as ``{NAME.field}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import mean, median
+from typing import Any
+
+from experiments.lib.writing import listed, most, ms, small, span, table
+from weft.app.lib.known import SEARCHES
+from weft.solver.schedule import RELATIVE_TOLERANCE
+
+__all__ = ["READINGS"]
+
+#: By name; numbers are formatted in the template.
+Fields = dict[str, Any]
+
+# -- searches ----------------------------------------------------------------------------------------------------------
+
+
+def _gains(rows: Sequence[Mapping[str, Any]], *, fixed: bool = False) -> list[float]:
+    """Of each row with a rival, or a fixed schedule, the share of the best one's makespan that weft saves."""
+    found = []
+    for row in rows:
+        rivals = [time for name, time in row["rivals"].items() if not (fixed and name in SEARCHES)]
+        if rivals and row["weft"] is not None:
+            gain = 1 - row["weft"] / min(rivals)
+            found.append(0.0 if abs(gain) <= RELATIVE_TOLERANCE else gain)
+    return found
+
+
+def _better(gains: Sequence[float]) -> int:
+    return sum(gain > 0 for gain in gains)
+
+
+def known_schedules(d: Any) -> Fields:
+    """Of a family of problems, weft beside all known schedules."""
+    rows = d["rows"]
+    gains, fixed = _gains(rows), _gains(rows, fixed=True)
+    gaps = [row["weft"] / row["bound"] - 1 for row in rows if row["weft"] is not None]
+    return {
+        "problems": len(rows), "effort": d["effort"],
+        "worse": sum(gain < 0 for gain in gains) + sum("error" in row for row in rows),
+        "better": _better(gains), "saved": 100 * mean(gains), "fitting": len(fixed),
+        "better_than_fixed": _better(fixed), "saved_of_fitting": 100 * mean(fixed),
+        "proven": sum(row.get("proven", False) for row in rows), "gap": 100 * mean(gaps),
+        "median_gap": 100 * median(gaps), "largest_gap": most((100 * gap for gap in gaps), 1)}
+
+
+def never_worse(d: Any) -> Fields:
+    rows = d["rows"]
+    unequal = _gains([row for row in rows if row["stages"] != "uniform"])
+    best = [min(row["rivals"], key=row["rivals"].get) for row in rows if row["rivals"]]
+    found, gains = known_schedules(d), _gains(rows)
+    return {**found, "greedy": best.count("greedy"), "blocks": best.count("v-block"),
+            "better": 100 * found["better"] / len(gains), "better_unequal": 100 * _better(unequal) / len(unequal),
+            "tied_open": sum(not row["proven"] and not gain for row, gain in zip(rows, gains, strict=True)),
+            "proven": 100 * found["proven"] / len(rows),
+            "near": 100 * mean(row["weft"] <= 1.01 * row["bound"] for row in rows),
+            "widest": most((100 * (row["weft"] / row["bound"] - 1) for row in rows), 0)}
+
+
+def published_costs(d: Any) -> Fields:
+    return {**known_schedules(d), "devices": span((row["devices"] for row in d["rows"]), 0)}
+
+
+def readme(d: Any) -> Fields:
+    step = {row["name"]: row["makespan"] for row in d["rows"]}
+    return {"blocks": most([100 * (step["v-block"] / step["weft"] - 1)], 0)}
+
+
+def streams(d: Any) -> Fields:
+    whole = d["summary"]
+    return {"problems": whole["problems"], "seconds": d["seconds"], "proven": whole["proven"],
+            "mean": whole["makespan"]["mean"], "largest": most([whole["makespan"]["largest"]], 2),
+            "known": whole["known"]["mean"], "plain": whole["plain"]["mean"], "over_plain": whole["over_plain"],
+            "worse_with_more": whole["worse_with_more_memory"]}
+
+
+def cut_search(d: Any) -> Fields:
+    rows = [row for row in d["rows"] if "refused" not in row]
+    times = [row["takes_times"] for row in rows]
+    brute = [row for row in rows if row.get("brute_force") is not None]
+    return {"fit": len(rows), "gpus": span((row["gpus"] for row in rows), 0), "mean": mean(times),
+            "least": min(times), "most": max(times), "longer": sum(ratio > 1 + 1e-6 for ratio in times),
+            "shorter": sum(ratio < 1 - 1e-6 for ratio in times), "brute": len(brute),
+            "equal": sum(abs(row["all_cuts"]["makespan"] / row["brute_force"] - 1) < 1e-9 for row in brute)}
+
+
+def cut_ablation(d: Any) -> Fields:
+    times = {part: found["takes_times"] for part, found in d["rows"][0].items()
+             if isinstance(found, dict) and "takes_times" in found}
+    return {"listed": times["cuts not listed"], "tries": times["tries"], "polishing": times["polishing"],
+            "two_stages": times["third chunk"]}
+
+
+def tessel_search(d: Any) -> Fields:
+    rows = d["rows"]
+    return {"problems": len(rows), "proven": sum(row["proven"] for row in rows),
+            "most": most((row["cpu_seconds"] for row in rows), 2), "makespans": sum(row["gap"] == 0 for row in rows)}
+
+
+def scale(d: Any) -> Fields:
+    def of(devices: Iterable[int], key: str) -> int:
+        return sum(d["summary"][str(count)][key] for count in devices)
+
+    few, still_open = (8, 16, 32), [row for row in d["rows"] if not row["proven"]]
+    return {"periods": of(few, "instances"), "proven": of(few, "proven"), "soon": of(few, "proven_within_10_s"),
+            "near": of(few, "gap_under_1_percent"), "on_64": of([64], "instances"), "open": len(still_open),
+            "two_chunks": sum(row["shape"] in ("V2", "loop2") for row in still_open),
+            **{f"{name}_{count}": of([count], key) for count in (64, 128)
+               for name, key in (("proven", "proven"), ("near", "gap_under_1_percent"))},
+            **{f"worst_{count}": 100 * d["summary"][str(count)]["worst_gap"][0] for count in (64, 128)}}
+
+
+def ablation(d: Any) -> Fields:
+    found = d["summary"]
+    same = [name for name, of in found.items() if not of["none found"] + of["longer"] + of["shorter"]
+            and of["bound"] == of["lowest bound"] == 1]
+    most_first = sorted((name for name in found if found[name]["answer"] > 1), key=lambda name: -found[name]["answer"])
+    return {"problems": len(d["rows"]), "effort": d["effort"], "techniques": len(found), "same": len(same),
+            "largest": listed(f"without *{name}* {found[name]['answer']:.3f} times as long (at most "
+                              f"{found[name]['longest']:.2f} times)" for name in most_first[:3])}
+
+
+# -- costs, placements, memory -----------------------------------------------------------------------------------------
+
+
+def roofline(d: Any) -> Fields:
+    judged = d["shipped"]["judged on gpt-1.3b-v100"]
+
+    def together(model: str) -> list[float]:
+        return [100 * found["layer forward and backward"]["median_absolute"]
+                for name, found in d["GPUs that compute together"][model].items() if name.endswith("modelled")]
+
+    return {"operator": 100 * judged["operator forward and backward"]["median_absolute"],
+            "layer": 100 * judged["layer forward and backward"]["median_absolute"],
+            "gpt": span(together("gpt-1.3b-v100"), 0),
+            "t5": listed(f"{error:.0f}" for error in together("t5-770m-v100"))}
+
+
+def collectives(d: Any) -> Fields:
+    return {"errors": span((100 * found["median_absolute_error"] for found in d.values()), 0)}
+
+
+def tessel_evaluation(d: Any) -> Fields:
+    training = d["training"]
+
+    def faster(title: str) -> str:
+        return span((row["speedup"][title] for row in training.values() if title in row.get("speedup", {})), 2)
+
+    def saved(text: int, batches: Callable[[int], bool]) -> list[float]:
+        return [100 * min(row["less_latency"].values()) for row in d["inference"].values()
+                if row["text"] == text and batches(row["batch"])]
+
+    return {
+        **{model: listed(row["gpus"] for name, row in training.items() if name.startswith(model))
+           for model in ("GPT", "mT5")},
+        "tensor": faster("tensor parallel"), "plus": faster("1F1B+"), "one": faster("1F1B"),
+        "gap": most((100 * (row["weft"]["seconds"] / row["weft"]["bound_over_placements"] - 1)
+                     for row in training.values() if "weft" in row), 0),
+        "first": span(saved(512, lambda batch: batch == 1) + saved(197, lambda batch: batch == 1), 0),
+        "long": most(saved(512, lambda batch: batch > 1), 0),
+        "two": saved(197, lambda batch: batch == 2)[0], "many": saved(197, lambda batch: batch == 128)[0]}
+
+
+def placement(d: Any) -> Fields:
+    published = [row for row in d["rows"].values() if row["published"] is not None]
+    large = [row for name, row in d["rows"].items() if "10,000" in name]
+    proven = [row for row in large if row["status"] == "optimal"]
+    return {"published": len(published), "large": len(large), "proven": len(proven),
+            "reached": sum(row["status"] == "optimal" and row["objective"] <= row["published"] * (1 + 1e-5)
+                           for row in published),
+            "quick": most((row["cpu_seconds"] for row in published), 1),
+            "medium": span((row["cpu_seconds"] for name, row in d["rows"].items() if name.startswith("bert, 2,012")),
+                           1),
+            "seconds": span((row["cpu_seconds"] for row in proven), 0),
+            "gap": most((100 * row["gap"] for row in large), 1),
+            "skips": 100 * d["rows"]["nasnet, 8 accelerators"]["gap"]}
+
+
+def offload(d: Any) -> Fields:
+    best = {way: found["samples_per_second"] for way, found in d["best"].items()}
+    added = [100 * (row["decided, with offload"]["samples_per_second"] / row["decided"]["samples_per_second"] - 1)
+             for row in d["sizes"].values()]
+    return {"samples": d["samples_per_step"], "added": most(added, 0),
+            "size": listed(sorted({found["micro_batch_size"] for found in d["best"].values()})),
+            "at_best": 100 * (best["decided, with offload"] / best["decided"] - 1),
+            **{field: 100 * (best["decided"] / best[way] - 1)
+               for field, way in (("chain", "kept"), ("anywhere", "kept, any placement"), ("one", "1F1B"))}}
+
+
+# -- communication, jobs, plans ----------------------------------------------------------------------------------------
+
+
+def overlap_modelled(d: Any) -> Fields:
+    kinds = {"data": "whole model on every GPU", "tensor": "all GPUs share every layer", "groups": "groups of GPUs"}
+
+    def beside(row: Any, framework: str, key: str) -> str:
+        found = row["frameworks"][framework]
+        return "does not fit" if found.get(key) is None else f"{ms(found[key])} ({100 * found[f'{key}_saved']:.1f} %)"
+
+    whole = [row for row in (*d["rows"], *d["published_batch"]) if "frameworks" in row]
+    worst = min(row["frameworks"]["zero-1"]["steady_saved"] for row in whole)
+    return {"table": table(
+        ("model", "placement, micro-batches", "no overlap, ms", "weft, ms", "bound, ms", "less", "chosen"),
+        ((row["model"], f"{kinds[row['shape']]}, {row['micro_batches']} of {row['micro_batch_size']}",
+          ms(row["without"]), ms(row["with"]),
+          "proven" if row["bound"] >= row["with"] * (1 - 1e-6) else ms(row["bound"]),
+          f"{100 * (1 - row['with'] / row['without']):.1f} %",
+          listed(sorted({f"{name} {value}" if name == "buckets" else value for name, value in row["chosen"].items()})))
+         for row in d["rows"])),
+        "frameworks": table(
+            ("model, micro-batches", "weft", "DDP", "ZeRO-1", "weft with DDP's collectives", "weft with ZeRO-1's",
+             "weft, steady state", "ZeRO-1, steady state"),
+            ((f"{row['model']}, {row['micro_batches']} of {row['micro_batch_size']}", ms(row["with"]),
+              beside(row, "ddp", "step"), beside(row, "zero-1", "step"), beside(row, "ddp", "ours"),
+              beside(row, "zero-1", "ours"), ms(row["steady"]), beside(row, "zero-1", "steady")) for row in whole)),
+        "slower": most([-100 * worst], 3)}
+
+
+def share(d: Any) -> Fields:
+    return {"table": table(("jobs", "times as fast"), ((row["pair"], f"{row['speedup']:.2f}") for row in d["rows"]))}
+
+
+def annotated(d: Any) -> Fields:
+    return {"models": len(d["rows"]), "known": sum(row.get("known") == row.get("operators", 0) for row in d["rows"])}
+
+
+def plans_found(d: Any) -> Fields:
+    found, rivals_of = d["evoformer"], d["evoformer"]["rivals"]
+    step = {row["plan"]: row for row in d["at_size"]}
+    return {
+        "table": table(("plan", "by hand, ms", "found, ms", "proven", "communications derived"), (
+            (row["title"], ", ".join(f"{1e3 * seconds:.2f} ({name})" for name, seconds in row["by_hand"].items()),
+             f"{1e3 * row['seconds']:.2f}", "yes" if row["proven"] else "no",
+             ", ".join(name.replace("_", "-") for name in row["communications"]) or "none")
+            for row in d["rows"])),
+        "plain": ms(step["plain"]["seconds"]), "plain_by_hand": ms(min(step["plain"]["by_hand"].values())),
+        "interlaced": ms(step["interlaced"]["seconds"]), "interlaced_bound": ms(step["interlaced"]["bound"]),
+        "ratio": step["interlaced"]["seconds"] / step["plain"]["seconds"], "evoformer": ms(found["seconds"]),
+        "evoformer_bound": ms(found["bound_over_placements"]), "placements": found["placements"],
+        "own": ms(rivals_of["3f1b"]["seconds"])}
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+def equality(d: Any) -> Fields:
+    return {dtype: small(max(row["gradient_error"] for row in d["rows"] if row["dtype"] == dtype))
+            for dtype in ("fp64", "fp32", "bf16")} | {"shapes": len({row["shape"] for row in d["rows"]})}
+
+
+def any_model_ranks(d: Any) -> Fields:
+    rows = [row for row in d["rows"] if row["dtype"] == "fp64"]
+    trained = [row for row in rows if "failed" not in row]
+    return {"models": len({row["model"] for row in trained}), "runs": len(trained), "tried": len(rows),
+            "error": small(max(row["error"] for row in trained))}
+
+
+def captured_costs(d: Any) -> Fields:
+    return {"models": len(d["rows"]), "times": d["within_10_percent"], "peaks": d["peaks_within_5_percent"]}
+
+
+def overhead(d: Any) -> Fields:
+    ratio = {row["method"]: row["cpu_ratio_to_weft"] for row in d["methods"]}
+    return {"own": ratio["PyTorch, Schedule1F1B"], "any": ratio["PyTorch, schedule from CSV"]}
+
+
+def gpu_plan(d: Any) -> Fields:
+    def ratios(optimizer: str) -> list[float]:
+        return [100 * (row[plan]["time_ratio"] - 1) for name, row in d.items() if name.endswith(f" {optimizer}")
+                for plan in ("1F1B", "weft")]
+
+    peaks = [ratio for row in d.values() if "1F1B" in row for plan in ("1F1B", "weft")
+             for ratio in row[plan]["peak_ratios"]]
+    return {"adam": most(map(abs, ratios("adam")), 1), "adama": span(ratios("adama"), 1),
+            "peaks": most((100 * abs(ratio - 1) for ratio in peaks), 1)}
+
+
+READINGS: dict[str, Callable[[Any], Fields]] = {
+    "never_worse_wide": known_schedules, "rivals": known_schedules, "equality_gpu": equality, "annotations": annotated,
+    **{function.__name__: function for function in (
+        never_worse, published_costs, readme, streams, cut_search, cut_ablation, tessel_search, scale, ablation,
+        roofline, collectives, tessel_evaluation, placement, offload, overlap_modelled, share, plans_found,
+        equality, any_model_ranks, captured_costs, overhead, gpu_plan)}}
