@@ -21,9 +21,9 @@ from weft.runtime.communication.instructions import (
     Instruction,
     Key,
     Lane,
-    Part,
     RankProgram,
     Step,
+    TensorPart,
     Value,
     Wait,
 )
@@ -116,9 +116,9 @@ class _Lowering:
         self.lane_of[key] = lane
         self.read.update(part.name for part in reads)
 
-    def part(self, name: str, overlap: Overlap | None, chunk: int) -> Part:
+    def part(self, name: str, overlap: Overlap | None, chunk: int) -> TensorPart:
         """A tensor, or its chunk in a chain that cuts it."""
-        return Part(name, self.chunk(name, overlap, chunk))
+        return TensorPart(name, self.chunk(name, overlap, chunk))
 
     def chunk(self, name: str, overlap: Overlap | None, chunk: int) -> Chunk | None:
         """As :func:`weft.models.communication.chunks.chunk_ranges` has it."""

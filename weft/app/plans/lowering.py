@@ -17,7 +17,6 @@ from weft.runtime.by_hand.instructions import (
     Collective,
     Compute,
     Copy,
-    Cut,
     Exchange,
     Instruction,
     KernelCall,
@@ -25,6 +24,7 @@ from weft.runtime.by_hand.instructions import (
     Piece,
     RankProgram,
     Span,
+    TakePart,
 )
 
 __all__ = ["lower"]
@@ -143,7 +143,7 @@ class _Lowering:
         for at, step in enumerate(entry.conversion.steps):
             names = self.step(entry, step, names, f"brought {i} at {at + 1}")
         for device in entry.wanted:
-            self.lists[device].append(Cut(names[device], f"brought {i}", None, 1, 0))
+            self.lists[device].append(TakePart(names[device], f"brought {i}", None, 1, 0))
 
     def copies(self, entry: Communication, views: Sequence[View], box: Box) -> Iterator[Copy]:
         """Each element of each term once."""
@@ -169,7 +169,7 @@ class _Lowering:
                 self.groups[tuple(sorted(had))] = None
             for index, device in enumerate(get):
                 if step.kind == "slice" or step.kind == "term":
-                    self.lists[device].append(Cut(names[device], into, step.target, step.parts, index))
+                    self.lists[device].append(TakePart(names[device], into, step.target, step.parts, index))
                 else:
                     self.lists[device].append(Collective(step.kind, names[device], into, had, get, step.source,
                                                          step.target))
