@@ -191,8 +191,8 @@ def open_problem(name: str, plain: Candidate, split: StageSplit, ways: Sequence[
     ``plain``: the placement that gives it its devices. ``host_bandwidth``: bytes a second of copies to the host,
     needed where a way has any.
     """
-    stages = [_Stage(s, split.devices[s], tuple(own),
-                     tuple(modes) if len(modes) == 1 or _has_parts(split.stages[s]) else ("full",))
+    stages = [_StageWithWays(s, split.devices[s], tuple(own),
+                             tuple(modes) if len(modes) == 1 or _has_parts(split.stages[s]) else ("full",))
               for s, own in enumerate(ways)]
     lags = transfer_seconds(split.stages, split.devices, network)
     devices, lane = _with_lanes(plain.problem.devices, stages)
@@ -255,7 +255,7 @@ def _has_parts(stage: StageCost) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stage:
+class _StageWithWays:
     """Stage ``number`` on ``device`` with its ways and backward modes."""
 
     number: int
@@ -346,7 +346,7 @@ def _wide(block: Block, after: tuple[WideDependency, ...]) -> WideBlock:
     return WideBlock(block.name, block.kind, block.devices, block.duration, block.memory, block.workspace, after)
 
 
-def _with_lanes(devices: tuple[Device, ...], stages: Sequence[_Stage]
+def _with_lanes(devices: tuple[Device, ...], stages: Sequence[_StageWithWays]
                 ) -> tuple[tuple[Device, ...], Mapping[int, tuple[int, int]]]:
     """``devices`` with two lanes for each whose stages may offload, and which these are."""
     lanes: dict[int, tuple[int, int]] = {}

@@ -75,7 +75,7 @@ class _Entrance(torch.autograd.Function):
         return None, None, None, None
 
 
-class _Graph(NamedTuple):
+class _BackwardEdges(NamedTuple):
     """What a forward leaves for its backward: the edges where outputs leave, by their number, and where the inputs'
     gradients are put down."""
 
@@ -124,7 +124,7 @@ class StageRunner:
         self.module, self.constant, self.add = module, constant, add
         self.complete: Callable[[Tensor], None] = lambda parameter: None
         self._function = module if function is None else function
-        self._graphs: dict[int, _Graph] = {}
+        self._graphs: dict[int, _BackwardEdges] = {}
         self._kept: dict[int, list[DeferredInputs]] = {}
         self._repeats: dict[int, _Repeat] | None = {} if recompute else None
         self._shelves: dict[int, Shelf] | None = None if offloading is None else {}
@@ -286,7 +286,7 @@ class StageRunner:
         if not ends:
             raise ValueError("none of the stage's outputs depends on a parameter or on an input that has a gradient, "
                              "but the plan has a backward for it")
-        self._graphs[micro_batch] = _Graph(ends, gradients)
+        self._graphs[micro_batch] = _BackwardEdges(ends, gradients)
         if shelf is not None and self._beside:
             shelf.begin_offload()
         return tuple(y.detach() for y in ys)

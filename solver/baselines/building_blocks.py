@@ -70,7 +70,7 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
     """
     pipeline = require_pipeline(problem)
     require_backward(pipeline)
-    search = _Search(pipeline, micro_batches)
+    search = _BlockSearch(pipeline, micro_batches)
     ranked = search.ranked()
     search.spare_memory(ranked)
     for choice in ranked:
@@ -84,7 +84,7 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
     raise NotApplicable("no building block that was tried fits the devices' memory")
 
 
-class _Search:
+class _BlockSearch:
     """The building blocks of one pipeline, tried on a few of its micro-batches."""
 
     def __init__(self, pipeline: Pipeline, micro_batches: int) -> None:

@@ -65,10 +65,10 @@ def lower(program: Program, rank: int, emulated: Emulated | None = None, schedul
             raise CommunicationError(f"emulated: the stage {program.stage(name).name!r} is to take {value} seconds, it "
                                      "takes 0 or more")
         program.stage(name)
-    return _Lowering(program, rank, emulated, Order(program, schedule)).lowered()
+    return _ProgramLowering(program, rank, emulated, Order(program, schedule)).lowered()
 
 
-class _Lowering:
+class _ProgramLowering:
     def __init__(self, program: Program, rank: int, emulated: Emulated, order: Order) -> None:
         self.program, self.rank, self.emulated, self.order = program, rank, emulated, order
         self.group = rank // program.ranks

@@ -36,10 +36,10 @@ def lower(done: Preserved, ranks: int) -> tuple[RankProgram, ...]:
     highest = max(done.planned.device(part) for part in done.order)
     if highest >= ranks:
         raise PlanError(f"the plan uses device {highest}, but there are {ranks} ranks: device d runs on rank d")
-    return _Lowering(done, ranks).programs()
+    return _PlanLowering(done, ranks).programs()
 
 
-class _Lowering:
+class _PlanLowering:
     def __init__(self, done: Preserved, ranks: int) -> None:
         self.done, self.planned, self.program = done, done.planned, done.planned.program
         self.lists: list[list[Instruction]] = [[] for _ in range(ranks)]
