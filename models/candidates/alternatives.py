@@ -41,11 +41,11 @@ from weft.solver.problem import Block, BlockKind, Device, ProblemError
 from weft.solver.wide.block import Options, WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
 
-__all__ = ["Kept", "OpenCandidate", "activations_choice", "backward_choice", "by_micro_batch", "copy_lanes",
+__all__ = ["ActivationsKept", "OpenCandidate", "activations_choice", "backward_choice", "by_micro_batch", "copy_lanes",
            "kept_ways", "open_candidates", "open_problem", "recomputing_spec"]
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ActivationsKept:
     """One way for a stage to have its activations when its backward needs them.
 
     ``forward`` and ``backward``: what the stage costs where its forward and where its backward runs. ``again``:
@@ -163,7 +163,7 @@ def _halves(shape: Shape, layers: Sequence[list[LayerCost]], layers_again: Seque
 
 
 def kept_ways(stage: StageCost, recomputing: StageCost, half: StageCost, received: int,
-              allowed: Sequence[Activations] = ACTIVATIONS, *, offloads: bool = True) -> tuple[Kept, ...]:
+              allowed: Sequence[Activations] = ACTIVATIONS, *, offloads: bool = True) -> tuple[ActivationsKept, ...]:
     """The ways among ``allowed`` that differ for ``stage``, which is ``recomputing`` where its layers recompute,
     ``half`` where half of them do, and of which ``received`` bytes are what the stage before it sends; to keep all
     where none of them does.
@@ -172,27 +172,27 @@ def kept_ways(stage: StageCost, recomputing: StageCost, half: StageCost, receive
     """
     spared = stage.activation - recomputing.activation
     more = recomputing.backward - stage.backward
-    found = {"keep": Kept("keep", stage, stage)}
+    found = {"keep": ActivationsKept("keep", stage, stage)}
     if stage.backward and spared > 0 and more > 0:
-        found["recompute"] = Kept("recompute", recomputing, recomputing)
+        found["recompute"] = ActivationsKept("recompute", recomputing, recomputing)
         if recomputing.activation < half.activation < stage.activation and half.backward < recomputing.backward:
-            found["recompute-half"] = Kept("recompute-half", half, half)
-        found["recompute-ahead"] = Kept("recompute-ahead", recomputing, stage, again=more)
+            found["recompute-half"] = ActivationsKept("recompute-half", half, half)
+        found["recompute-ahead"] = ActivationsKept("recompute-ahead", recomputing, stage, again=more)
     if offloads and stage.backward and stage.activation > received:
-        found["offload"] = Kept("offload", stage, stage, away=stage.activation - received)
+        found["offload"] = ActivationsKept("offload", stage, stage, away=stage.activation - received)
     ways = tuple(found[way] for way in allowed if way in found)
     return ways or (found["keep"],)
 
 
-def open_problem(name: str, plain: Candidate, split: StageSplit, ways: Sequence[Sequence[Kept]],
+def open_problem(name: str, plain: Candidate, split: StageSplit, ways: Sequence[Sequence[ActivationsKept]],
                  modes: Sequence[Backward], network: Network, host_bandwidth: float | None = None) -> WideProblem:
     """The problem of the stages of ``split`` with the ``ways`` and backward ``modes`` that each may have.
 
     ``plain``: the placement that gives it its devices. ``host_bandwidth``: bytes a second of copies to the host,
     needed where a way has any.
     """
-    stages = [_Stage(s, split.devices[s], tuple(own),
-                     tuple(modes) if len(modes) == 1 or _has_parts(split.stages[s]) else ("full",))
+    stages = [_StageWithWays(s, split.devices[s], tuple(own),
+                             tuple(modes) if len(modes) == 1 or _has_parts(split.stages[s]) else ("full",))
               for s, own in enumerate(ways)]
     lags = transfer_seconds(split.stages, split.devices, network)
     devices, lane = _with_lanes(plain.problem.devices, stages)
@@ -255,12 +255,12 @@ def _has_parts(stage: StageCost) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stage:
+class _StageWithWays:
     """Stage ``number`` on ``device`` with its ways and backward modes."""
 
     number: int
     device: int
-    ways: tuple[Kept, ...]
+    ways: tuple[ActivationsKept, ...]
     modes: tuple[Backward, ...]
 
     @property
@@ -303,14 +303,14 @@ class _Stage:
         """Its backward under every mode and way."""
         for mode in self.modes:
             when = {backward_choice(self.number): str(mode)} if len(self.modes) > 1 else {}
-            found: dict[str, list[tuple[Kept, WideBlock]]] = {}
+            found: dict[str, list[tuple[ActivationsKept, WideBlock]]] = {}
             for kept in self.ways:
                 for block in gradient_blocks(self.number, kept.backward, self.device, mode, ()):
                     found.setdefault(block.name, []).append((kept, self._gradient(block, kept, after)))
             for alternatives in found.values():
                 yield from self._under_ways(alternatives, when)
 
-    def _gradient(self, block: Block, kept: Kept, after: WideDependency) -> WideBlock:
+    def _gradient(self, block: Block, kept: ActivationsKept, after: WideDependency) -> WideBlock:
         if block.after:  # a weight gradient behind its input gradient
             waits = tuple(WideDependency(self._name(wait.block)) for wait in block.after)
         else:
@@ -329,7 +329,8 @@ class _Stage:
                  if block.kind != BlockKind.WEIGHT_GRAD}
         return len(names) > 1
 
-    def _under_ways(self, alternatives: Sequence[tuple[Kept, WideBlock]], when: Options) -> Iterator[WideBlock]:
+    def _under_ways(self, alternatives: Sequence[tuple[ActivationsKept, WideBlock]], when: Options
+                    ) -> Iterator[WideBlock]:
         """A block that is the same under all ways once, else each under its own."""
         if len(alternatives) == len(self.ways) and all(block == alternatives[0][1] for _, block in alternatives):
             yield replace(alternatives[0][1], when=when)
@@ -337,7 +338,7 @@ class _Stage:
         for kept, block in alternatives:
             yield replace(block, when={**self._when(kept), **when})
 
-    def _when(self, kept: Kept) -> dict[str, str]:
+    def _when(self, kept: ActivationsKept) -> dict[str, str]:
         return {activations_choice(self.number): kept.way} if len(self.ways) > 1 else {}
 
 
@@ -345,7 +346,7 @@ def _wide(block: Block, after: tuple[WideDependency, ...]) -> WideBlock:
     return WideBlock(block.name, block.kind, block.devices, block.duration, block.memory, block.workspace, after)
 
 
-def _with_lanes(devices: tuple[Device, ...], stages: Sequence[_Stage]
+def _with_lanes(devices: tuple[Device, ...], stages: Sequence[_StageWithWays]
                 ) -> tuple[tuple[Device, ...], Mapping[int, tuple[int, int]]]:
     """``devices`` with two lanes for each whose stages may offload, and which these are."""
     lanes: dict[int, tuple[int, int]] = {}

@@ -77,7 +77,7 @@ def decided_candidates(spec: Spec, *, every: bool = True, time_limit: float = 2 
     found.
     """
     whole = Budget(seconds=time_limit)
-    made = _Chain(spec)
+    made = _OperatorChain(spec)
     kinds: list[tuple[frozenset[Mode], Sequence[tuple[int, int]]]] = [(frozenset({"recompute"}), _RECOMPUTING)]
     if spec.cluster.host_bandwidth is not None:
         kinds.insert(0, (frozenset({"recompute", "offload"}), _OFFLOADING))
@@ -115,11 +115,11 @@ def decided_least_period(spec: Spec) -> float:
 
     Raises :class:`~weft.models.spec.spec.SpecError` where the spec has no such placement.
     """
-    made = _Chain(spec)
+    made = _OperatorChain(spec)
     return least_bottleneck(made.problem(frozenset({"recompute"}), 0, 2), gap=_GAP, time_limit=_TIME) * 1e-9
 
 
-class _Chain:
+class _OperatorChain:
     """The spec's operators in their order, and the cluster that they are put on."""
 
     def __init__(self, spec: Spec) -> None:

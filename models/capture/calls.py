@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from weft.models.capture.exported import Exported, Meta, Named, Ref, Step
 from weft.models.capture.operator_costs import mutated, storage
 
-__all__ = ["Call", "Run", "follow"]
+__all__ = ["TracedCall", "Run", "follow"]
 
 _TARGET = re.compile(r"torch\.ops\.(?P<space>[A-Za-z]\w*)\.(?P<name>[A-Za-z_]\w*)\.(?P<overload>[A-Za-z]\w*)")
 
@@ -37,7 +37,7 @@ def follow(exported: Exported, *, trusted: bool = False) -> Run:
 
 
 @dataclass
-class Call:
+class TracedCall:
     """One step of the program as it ran on fake tensors.
 
     ``reads``, ``weights`` and ``constants`` name what it was given; ``saved`` are the storages that autograd kept of
@@ -82,7 +82,7 @@ class Run:
         self.owner: dict[int, str] = {}   # storage -> the name of the tensor, parameter or constant it was made for
         self.changed: dict[int, tuple[int, str]] = {}  # storage -> the last step that wrote into it, and its output
         self.made: dict[str, int] = {}    # name -> the step that made it
-        self.calls: list[Call] = []
+        self.calls: list[TracedCall] = []
         self.others: set[str] = set()     # devices that are not the CPU
 
     def go(self) -> None:
@@ -103,10 +103,10 @@ class Run:
         return torch.empty_strided(meta.shape, meta.stride, dtype=dtype, device="cpu",
                                    requires_grad=meta.requires_grad and differentiable)
 
-    def call(self, i: int, step: Step) -> Call:
+    def call(self, i: int, step: Step) -> TracedCall:
         function, problem = _resolve(step.target, self.trusted)
         arguments, keywords = _real(step.arguments, self.values), _real(step.keywords, self.values)
-        call = Call(step, function, arguments, keywords, problem=problem)
+        call = TracedCall(step, function, arguments, keywords, problem=problem)
         names = list(dict.fromkeys(ref.name for ref in tree_leaves((step.arguments, dict(step.keywords)),
                                                                    is_leaf=lambda x: isinstance(x, Ref))
                                    if isinstance(ref, Ref)))
@@ -124,7 +124,7 @@ class Run:
                     self.changed[storage(value)] = i, name
         return call
 
-    def classify(self, call: Call, names: list[str]) -> None:
+    def classify(self, call: TracedCall, names: list[str]) -> None:
         reads, weights, constants = [], [], []
         for name in names:
             owner = self.owner[storage(self.values[name])]
@@ -142,7 +142,7 @@ class Run:
         call.weight_ids = frozenset(id(self.values[name]) for name in names
                                     if self.owner[storage(self.values[name])] in self.trained)
 
-    def results(self, call: Call) -> list[Any]:
+    def results(self, call: TracedCall) -> list[Any]:
         if call.function is not None:
             def keep(tensor: torch.Tensor) -> torch.Tensor:
                 call.saved.setdefault(storage(tensor), tensor.detach())

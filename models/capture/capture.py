@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from weft.models.capture.calls import Call, Run, follow
+from weft.models.capture.calls import Run, TracedCall, follow
 from weft.models.capture.exported import Exported, ExportError
 from weft.models.capture.exported_file import read_exported
 from weft.models.capture.operator_costs import CallCost, call_cost, mutated, storage
@@ -87,7 +87,7 @@ def operator_graph(exported: Exported, *, trusted: bool = False) -> OperatorGrap
     return OperatorGraph(exported.name, operators, inputs, outputs, tuple(builder.notes()))
 
 
-def signature(call: Call) -> tuple[Any, ...]:
+def signature(call: TracedCall) -> tuple[Any, ...]:
     """Equal for two calls that cost the same: operator, other arguments, and shapes, strides and types of tensors."""
     seen: dict[int, int] = {}
 
@@ -120,7 +120,7 @@ class _Builder:
             if call.outputs or writes:
                 yield self.operator(call)
 
-    def operator(self, call: Call) -> Operator:
+    def operator(self, call: TracedCall) -> Operator:
         outputs, internal = self.outputs(call)
         keeps, more = self.keeps(call) if call.backward else ((), ())
         cost = self.cost(call)
@@ -138,7 +138,7 @@ class _Builder:
         return Tensor(name, value.numel() * value.element_size(), tuple(value.shape),
                       str(value.dtype).removeprefix("torch."), base)
 
-    def outputs(self, call: Call) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    def outputs(self, call: TracedCall) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """The tensors a call gives, and storages larger than the one tensor that is seen of them."""
         outputs, larger = [], []
         for name, value in call.outputs:
@@ -151,7 +151,7 @@ class _Builder:
             outputs.append(self.tensor(name, value, base))
         return tuple(outputs), tuple(larger)
 
-    def keeps(self, call: Call) -> tuple[tuple[str, ...], tuple[Tensor, ...]]:
+    def keeps(self, call: TracedCall) -> tuple[tuple[str, ...], tuple[Tensor, ...]]:
         """What autograd saved of a call: by the name under which the call sees it, else as an internal tensor."""
         names: dict[int, str] = {}
         for name in (*call.reads, *(name for name, _ in call.outputs)):
@@ -170,7 +170,7 @@ class _Builder:
 
     # -- costs -------------------------------------------------------------------------------------------------------
 
-    def cost(self, call: Call) -> CallCost:
+    def cost(self, call: TracedCall) -> CallCost:
         key = signature(call)
         if key not in self.costs:
             self.costs[key] = self.counted(call)
@@ -182,7 +182,7 @@ class _Builder:
             self.without_formula[call.kind] = None
         return cost
 
-    def counted(self, call: Call) -> CallCost | str:
+    def counted(self, call: TracedCall) -> CallCost | str:
         if call.function is None:
             return call.problem
         try:
@@ -192,7 +192,7 @@ class _Builder:
         except Exception as error:  # torch's own refusals are of many types
             return f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}"
 
-    def guess(self, call: Call) -> CallCost:
+    def guess(self, call: TracedCall) -> CallCost:
         """One operation per element that comes out; every tensor moved once, and twice by each part of a backward."""
         given = [self.run.values[name] for name in (*call.reads, *call.weights, *call.constants)]
         read = sum(value.numel() * value.element_size() for value in given)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from weft.models.capture.calls import Call, Run
+from weft.models.capture.calls import Run, TracedCall
 from weft.models.capture.capture import signature
 from weft.models.capture.operator_costs import mutated
 
@@ -19,16 +19,16 @@ __all__ = ["Trial", "distinct_calls", "shapes_text"]
 _LOOK_UPS = {"embedding": (0, 0), "cross_entropy_loss": (0, 1), "nll_loss_nd": (0, 1), "nll_loss": (0, 1)}
 
 
-def distinct_calls(run: Run, names: set[str]) -> list[tuple[Call, tuple[str, ...]]]:
+def distinct_calls(run: Run, names: set[str]) -> list[tuple[TracedCall, tuple[str, ...]]]:
     """One call of each kind, shapes, types and settings among those named, with the names of all that cost the same."""
-    found: dict[Any, tuple[Call, list[str]]] = {}
+    found: dict[Any, tuple[TracedCall, list[str]]] = {}
     for call in run.calls:
         if call.step.name in names:
             found.setdefault(signature(call), (call, []))[1].append(call.step.name)
     return [(call, tuple(alike)) for call, alike in found.values()]
 
 
-def shapes_text(call: Call) -> str:
+def shapes_text(call: TracedCall) -> str:
     """The tensors a call is given, for people: ``float32[2, 8] float32[8]``."""
     return " ".join(f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}"
                     for leaf in tree_leaves((call.arguments, call.keywords)) if isinstance(leaf, torch.Tensor))
@@ -38,12 +38,12 @@ def shapes_text(call: Call) -> str:
 class Trial:
     """A call on tensors with data. :meth:`prepare` is to be called before each forward."""
 
-    call: Call
+    call: TracedCall
     leaves: dict[int, torch.Tensor]
     written: set[int]
 
     @classmethod
-    def of(cls, call: Call, device: torch.device) -> Trial:
+    def of(cls, call: TracedCall, device: torch.device) -> Trial:
         """Random numbers in the shapes, strides and types of ``call``; indices stay within what they look up."""
         bound = 1
         if call.kind in _LOOK_UPS:
@@ -55,7 +55,7 @@ class Trial:
         return cls(call, leaves, {id(leaf) for leaf in mutated(call.function, call.arguments, call.keywords)})
 
     @staticmethod
-    def needed_bytes(call: Call) -> int:
+    def needed_bytes(call: TracedCall) -> int:
         """What a trial has in memory at once, from shapes: everything given, made and saved, and gradients of all."""
         given = {id(leaf): leaf for leaf in tree_leaves((call.arguments, call.keywords))
                  if isinstance(leaf, torch.Tensor)}

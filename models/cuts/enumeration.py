@@ -30,7 +30,7 @@ from weft.models.cuts.tables import Tables
 from weft.solver.control.clock import checkpoint
 from weft.solver.variants.variants import Numbers
 
-__all__ = ["MOST", "Cuts", "Ground", "enumerated"]
+__all__ = ["MOST", "ListedCuts", "Ground", "enumerated"]
 
 #: No more beginnings of cuts are kept at a time, none that have more numbers together (some 500 MB), and none with
 #: which more numbers are looked at in all (some seconds).
@@ -99,7 +99,7 @@ class Ground:
 
 
 @dataclass(frozen=True)
-class Cuts:
+class ListedCuts:
     """``borders`` (K x stages + 1): the first layer of every stage, and the number of layers. ``bounds``: what each
     takes at least, in ns. ``left_out``: what those take at least that there was no room for; None without any."""
 
@@ -111,7 +111,7 @@ class Cuts:
         return len(self.borders)
 
 
-def enumerated(ground: Ground, micro_batches: int, below: int, most: int = MOST) -> Cuts:
+def enumerated(ground: Ground, micro_batches: int, below: int, most: int = MOST) -> ListedCuts:
     """The cuts whose bound is less than ``below`` (ns); of more than ``most`` beginnings those with the least."""
     each, stages = 5 * ground.layout.gpus + ground.layout.stages, ground.layout.stages
     most = max(1, min(most, _NUMBERS // each, _LOOKED_AT // (each * stages * (ground.layers - stages + 1))))
@@ -128,7 +128,7 @@ def enumerated(ground: Ground, micro_batches: int, below: int, most: int = MOST)
             dropped = int(frontier.bounds[ranked[most:]].min())
             left_out = dropped if left_out is None else min(left_out, dropped)
             frontier = frontier.chosen(np.sort(ranked[:most]))
-    return Cuts(frontier.borders, frontier.bounds, left_out)
+    return ListedCuts(frontier.borders, frontier.bounds, left_out)
 
 
 @dataclass

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from weft.models.candidates.build import Candidate
 from weft.models.candidates.stages import Backward
-from weft.models.cuts.enumeration import MOST, Cuts, Ground, enumerated
+from weft.models.cuts.enumeration import MOST, Ground, ListedCuts, enumerated
 from weft.models.cuts.numbers import orders_of_blocks, orders_of_stages, variants_of
 from weft.solver.control.clock import checkpoint
 from weft.solver.pipeline import Pipeline
@@ -51,7 +51,7 @@ class CutSpace:
     backward: Backward
     micro_batches: int
     candidate: Callable[[tuple[int, ...]], Candidate]
-    cuts: Cuts | None = None
+    cuts: ListedCuts | None = None
     #: Per cut, whether its bound is as good as it gets here.
     bounded: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     #: Cuts that somebody searches: they are listed no more.
@@ -103,7 +103,7 @@ class CutSpace:
 
     def _keep(self, kept: npt.NDArray[np.bool_], left_out: int | None) -> None:
         assert self.cuts is not None
-        self.cuts = Cuts(self.cuts.borders[kept], self.cuts.bounds[kept], left_out)
+        self.cuts = ListedCuts(self.cuts.borders[kept], self.cuts.bounds[kept], left_out)
         self.bounded = self.bounded[kept]
 
     def tighten(self, most: int) -> int:

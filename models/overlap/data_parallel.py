@@ -103,7 +103,7 @@ def data_parallel(spec: Spec, micro_batches: int | None = None) -> OverlapPlacem
 
 
 @dataclass(frozen=True)
-class _Bucket:
+class _GradientBucket:
     """Groups ``first`` to ``last - 1``, number ``place`` of ``count`` buckets."""
 
     place: int
@@ -199,13 +199,13 @@ class _Step:
 
     # -- gradients
 
-    def _buckets(self, count: int) -> list[_Bucket]:
+    def _buckets(self, count: int) -> list[_GradientBucket]:
         """Groups in ``count`` buckets, the first layers' first."""
         groups = len(self.stages)
         borders = [groups * place // count for place in range(count + 1)]
-        return [_Bucket(place, count, borders[place], borders[place + 1]) for place in range(count)]
+        return [_GradientBucket(place, count, borders[place], borders[place + 1]) for place in range(count)]
 
-    def _sums(self, bucket: _Bucket) -> Iterator[WideBlock]:
+    def _sums(self, bucket: _GradientBucket) -> Iterator[WideBlock]:
         """The sum, the update and the gather of ``bucket`` in every way."""
         parameters = sum(self.stages[s].parameters for s in range(bucket.first, bucket.last))
         gpus, j = self.spec.cluster.gpus, bucket.place

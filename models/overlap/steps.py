@@ -52,14 +52,14 @@ class LayerSteps:
 
     def forward(self, layers: Sequence[int]) -> list[Step]:
         """The forward of ``layers`` (by index)."""
-        row = _Row()
+        row = _StepsInARow()
         for layer in layers:
             self._forward(row, self.layers[layer])
         return row.steps
 
     def backward(self, layers: Sequence[int], *, weights: bool) -> list[Step]:
         """The backward of ``layers``, with or without their weight gradients."""
-        row, again = _Row(), _Row()
+        row, again = _StepsInARow(), _StepsInARow()
         later: list[Step] = []
         for number in reversed(layers):
             layer = self.layers[number]
@@ -76,13 +76,13 @@ class LayerSteps:
 
     # -- one operator
 
-    def _forward(self, row: _Row, layer: Sequence[Operator]) -> None:
+    def _forward(self, row: _StepsInARow, layer: Sequence[Operator]) -> None:
         for operator in layer:
             waits = [row.made[name] for name in operator.inputs if name in row.made]
             number = row.add(self._step(operator, "forward", self.sharded.times[operator.name].forward, waits))
             row.made |= {tensor.name: number for tensor in operator.outputs}
 
-    def _backward(self, row: _Row, operator: Operator, later: list[Step], *, weights: bool) -> None:
+    def _backward(self, row: _StepsInARow, operator: Operator, later: list[Step], *, weights: bool) -> None:
         time = self.sharded.times[operator.name]
         readers = [row.gradient[reader] for tensor in operator.outputs
                    for reader in self.sharded.graph.readers[tensor.name] if reader in row.gradient]
@@ -132,7 +132,7 @@ class LayerSteps:
                 for axis, dimension in enumerate(DIMENSIONS) if axis < len(shape) - 1}
 
 
-class _Row:
+class _StepsInARow:
     """Steps in a row; ``made``: which one made a tensor, ``gradient``: which one gave back an operator's gradient."""
 
     def __init__(self) -> None:

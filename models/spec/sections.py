@@ -51,7 +51,7 @@ def _counted_otherwise(schema: dict[str, Any]) -> None:
                        if name in schema["properties"]]
 
 
-class _Run(Section):
+class _RunSection(Section):
     micro_batches: int = Field(ge=1, le=MAX_MICRO_BATCHES, description="Micro-batches in one step.", examples=[16])
     micro_batch_size: int = Field(default=1, ge=1, le=MAX_BATCH, description="Sequences in one micro-batch. Default 1.")
     global_batch_size: int | None = Field(
@@ -88,7 +88,7 @@ class _Run(Section):
         return {"micro_batches": batch // size, **rest}
 
 
-class Training(_Run):
+class Training(_RunSection):
     """One training step: forward and backward of every micro-batch, then the optimizer."""
 
     recompute: bool = Field(
@@ -124,7 +124,7 @@ class Training(_Run):
         return self
 
 
-class Inference(_Run):
+class Inference(_RunSection):
     """Forwards only; activations are given back when a block ends."""
 
 

@@ -51,7 +51,8 @@ def degree_problem(space: Space, cuts: Sequence[int], homes: Sequence[int], degr
         if degree not in space.costs or space.gpus % degree:
             raise ProblemError(f"degree {degree} does not divide {space.gpus} GPUs evenly, use "
                                + ", ".join(str(d) for d in space.degrees if space.gpus % d == 0))
-    stages = [_Stage(s, homes[s], {degree: stage_cost(space.costs[degree], range(first, last)) for degree in degrees})
+    stages = [_StageByDegree(s, homes[s], {degree: stage_cost(space.costs[degree], range(first, last))
+                                           for degree in degrees})
               for s, (first, last) in enumerate(pairwise(cuts))]
     blocks: list[WideBlock] = []
     for before, stage in zip([None, *stages], stages, strict=False):
@@ -64,7 +65,7 @@ def degree_problem(space: Space, cuts: Sequence[int], homes: Sequence[int], degr
                        time_unit="s", memory_unit="B")
 
 
-class _Stage:
+class _StageByDegree:
     """A stage with its costs by degree."""
 
     def __init__(self, number: int, home: int, costs: dict[int, StageCost]) -> None:
@@ -75,13 +76,13 @@ class _Stage:
     def group(self, degree: int) -> tuple[int, ...]:
         return group_of(self.home, degree)
 
-    def forwards(self, space: Space, before: _Stage | None) -> list[WideBlock]:
+    def forwards(self, space: Space, before: _StageByDegree | None) -> list[WideBlock]:
         kind: Backward = "full" if space.training else "none"
         return [self._placed(forward_block(self.number, cost, 0, kind, ()), degree,
                              () if before is None else before.sends(space, f"F{before.number}", self, degree))
                 for degree, cost in self.costs.items()]
 
-    def gradients(self, space: Space, behind: _Stage | None, backward: Backward) -> list[WideBlock]:
+    def gradients(self, space: Space, behind: _StageByDegree | None, backward: Backward) -> list[WideBlock]:
         found = []
         for degree, cost in self.costs.items():
             waits = ((WideDependency(f"F{self.number}"),) if behind is None else
@@ -97,12 +98,12 @@ class _Stage:
         """The name of what earlier stages wait for."""
         return f"B{self.number}"
 
-    def sends(self, space: Space, block: str, target: _Stage, degree: int) -> tuple[WideDependency, ...]:
+    def sends(self, space: Space, block: str, target: _StageByDegree, degree: int) -> tuple[WideDependency, ...]:
         """The waits for ``block`` of this stage at each of its degrees, by ``target`` of ``degree``."""
         return tuple(WideDependency(block, space.network.seconds(cost.output, self.group(own), target.group(degree)),
                                     when=self._when(own)) for own, cost in self.costs.items())
 
-    def returns(self, space: Space, target: _Stage, degree: int) -> tuple[WideDependency, ...]:
+    def returns(self, space: Space, target: _StageByDegree, degree: int) -> tuple[WideDependency, ...]:
         """The waits for the gradient of what ``target`` of ``degree`` sent."""
         size = target.costs[degree].output
         return tuple(WideDependency(self.gradient, space.network.seconds(size, self.group(own), target.group(degree)),
@@ -116,7 +117,7 @@ class _Stage:
                          waits, self._when(degree))
 
 
-def _devices(space: Space, stages: Sequence[_Stage]) -> tuple[Device, ...]:
+def _devices(space: Space, stages: Sequence[_StageByDegree]) -> tuple[Device, ...]:
     """The GPUs with what is left of their memory, whatever is chosen."""
     devices = []
     for gpu in range(space.gpus):

@@ -116,7 +116,7 @@ def cut_row(tables: Sequence[StageTables], where: Sequence[int], held: Sequence[
     """Layers in ``len(where)`` stages, stage s at the costs of ``tables[s]`` on group ``where[s]`` with ``held[s]``
     micro-batches in flight: a cut with a small largest load of a group among those that need no more than ``room``
     bytes, and that load in nanoseconds; ``None`` if none was found."""
-    row = _Row(tables, where, held, room)
+    row = _RowMeasures(tables, where, held, room)
     if row.count < len(where):
         return None
     cuts = row.even()
@@ -136,7 +136,7 @@ def cut_row(tables: Sequence[StageTables], where: Sequence[int], held: Sequence[
     return (tuple(cuts.tolist()), round(float(best[1]))) if best[0] <= 0 else None
 
 
-class _Row:
+class _RowMeasures:
     """What cuts of a row measure."""
 
     def __init__(self, tables: Sequence[StageTables], where: Sequence[int], held: Sequence[int], room: int) -> None:

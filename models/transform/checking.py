@@ -53,7 +53,7 @@ def run_planned(planned: Planned, joined: Sequence[Communication], order: Sequen
     where devices that should hold the same do not.
     """
     _require_given(planned.program, given)
-    return _Run(planned, joined, given).go(order)
+    return _VirtualDevices(planned, joined, given).go(order)
 
 
 def largest_difference(planned: Planned, joined: Sequence[Communication], order: Sequence[Part],
@@ -80,7 +80,7 @@ def _require_given(program: Program, given: Mapping[str, Array]) -> None:
             raise PlanError(f"the {tensor.source} {name!r} of shape {tensor.shape} {what}")
 
 
-class _Run:
+class _VirtualDevices:
     def __init__(self, planned: Planned, joined: Sequence[Communication], given: Mapping[str, Array]) -> None:
         self.planned, self.program, self.given = planned, planned.program, given
         self.made: dict[tuple[Part, str], Array] = {}

@@ -28,7 +28,7 @@ TESSEL_PROBLEMS: tuple[tuple[str, int, int | None], ...] = (
 )
 
 
-class _Blocks:
+class _BlockRow:
     """Blocks added one after another, each waiting for the one before unless others are given."""
 
     def __init__(self) -> None:
@@ -60,14 +60,14 @@ def shape(kind: str, devices: int, memory: Number | None) -> Problem:
                    tuple(build(devices, memory is not None).blocks), time_unit="step", memory_unit="unit")
 
 
-def _chain(devices: int, train: bool) -> _Blocks:
-    made = _Blocks()
+def _chain(devices: int, train: bool) -> _BlockRow:
+    made = _BlockRow()
     _stages(made, range(devices), range(devices) if train else ())
     return made
 
 
-def _m(devices: int, train: bool) -> _Blocks:
-    made = _Blocks()
+def _m(devices: int, train: bool) -> _BlockRow:
+    made = _BlockRow()
     everywhere = range(devices)
     made.add(BlockKind.FORWARD, everywhere, 1, 0)
     _stages(made, everywhere, everywhere if train else ())
@@ -76,8 +76,8 @@ def _m(devices: int, train: bool) -> _Blocks:
     return made
 
 
-def _nn(devices: int, train: bool) -> _Blocks:
-    made = _Blocks()
+def _nn(devices: int, train: bool) -> _BlockRow:
+    made = _BlockRow()
     everywhere, encoder, decoder = range(devices), range(devices // 2), range(devices // 2, devices)
     keep = int(train)
     made.add(BlockKind.FORWARD, everywhere, 1, 0)
@@ -93,8 +93,8 @@ def _nn(devices: int, train: bool) -> _Blocks:
     return made
 
 
-def _k(devices: int, train: bool) -> _Blocks:
-    made = _Blocks()
+def _k(devices: int, train: bool) -> _BlockRow:
+    made = _BlockRow()
     everywhere, half = range(devices), devices // 2
     keep = int(train)
     ends: list[str] = []
@@ -108,7 +108,7 @@ def _k(devices: int, train: bool) -> _Blocks:
     return made
 
 
-def _stages(made: _Blocks, forwards: Sequence[int], backwards: Sequence[int]) -> None:
+def _stages(made: _BlockRow, forwards: Sequence[int], backwards: Sequence[int]) -> None:
     for d in forwards:
         made.add(BlockKind.FORWARD, [d], 1, int(bool(backwards)))
     for d in reversed(backwards):

@@ -20,12 +20,12 @@ from torch import distributed as dist
 from weft.runtime.by_hand.instructions import (
     Collective,
     Compute,
-    Cut,
     Exchange,
     Instruction,
     Piece,
     RankProgram,
     Span,
+    TakePart,
     reads,
 )
 from weft.runtime.by_hand.kernels import run_kernel
@@ -107,7 +107,7 @@ class ShardedExecutor:
             made = self.awaited(instruction.kind, instruction.group,
                                 lambda: self.collective(instruction, _sendable(value)))
             self.values[instruction.into] = made.bool() if value.dtype == torch.bool else made
-        elif isinstance(instruction, Cut):
+        elif isinstance(instruction, TakePart):
             self.cut(instruction)
         else:
             ranks = sorted({rank for rank, _ in (*instruction.sends, *instruction.receives)})
@@ -158,7 +158,7 @@ class ShardedExecutor:
             total[_slices(copy.target)] += self.values[copy.key][_slices(copy.source)]
         self.values[instruction.key] = total
 
-    def cut(self, instruction: Cut) -> None:
+    def cut(self, instruction: TakePart) -> None:
         """Keep a part, or all or nothing of the numbers."""
         value = self.values[instruction.key]
         if instruction.dimension is not None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-__all__ = ["Collective", "Compute", "Copy", "Cut", "Exchange", "Instruction", "KernelCall", "Operand", "Piece",
+__all__ = ["Collective", "Compute", "Copy", "TakePart", "Exchange", "Instruction", "KernelCall", "Operand", "Piece",
            "RankProgram", "Span", "reads"]
 
 #: First element and the one after the last, by dimension.
@@ -85,7 +85,7 @@ class Collective:
 
 
 @dataclass(frozen=True)
-class Cut:
+class TakePart:
     """Keep the ``index``-th of ``parts`` along a dimension; with none, keep all, or zeros for an index above 0."""
 
     key: str
@@ -110,7 +110,7 @@ class Exchange:
     dtype: str = ""
 
 
-def reads(instruction: Compute | Piece | Collective | Cut | Exchange) -> tuple[str, ...]:
+def reads(instruction: Compute | Piece | Collective | TakePart | Exchange) -> tuple[str, ...]:
     """The keys that an instruction reads."""
     if isinstance(instruction, Compute):
         return tuple(key for operand in instruction.inputs for key, _ in operand.terms)
@@ -119,7 +119,7 @@ def reads(instruction: Compute | Piece | Collective | Cut | Exchange) -> tuple[s
     return () if instruction.key is None else (instruction.key,)
 
 
-Instruction: TypeAlias = Compute | Piece | Collective | Cut | Exchange
+Instruction: TypeAlias = Compute | Piece | Collective | TakePart | Exchange
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 from weft.runtime.by_modules.calls import READS, Counts, calls_seen, function_name, is_random, users_line, version
 from weft.runtime.by_modules.copying import copied
 from weft.runtime.by_modules.ghost import Ghost, Imagination, real
-from weft.runtime.by_modules.traced import Call, Made, Traced, argument_name
+from weft.runtime.by_modules.traced import Made, ModuleCall, Traced, argument_name
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.interface.training import Boundary
 from weft.runtime.train.moment import Seeded
@@ -43,7 +43,7 @@ class ModuleStage(nn.Module):
         super().__init__()
         self.number = number
         model = copied(traced.model)
-        run = _Run(traced, number, model, tuple(values), tuple(inputs), tuple(gives))
+        run = _StageRun(traced, number, model, tuple(values), tuple(inputs), tuple(gives))
         self.__dict__["run_"] = run
         if not plain:
             self.add_module(RANDOM, Seeded(run, number))
@@ -62,7 +62,7 @@ class ModuleStage(nn.Module):
     def train(self, mode: bool = True) -> ModuleStage:
         """The whole model's code is run, so all of it changes its mode; submodules that the user has set apart from the
         rest stay as they are in training."""
-        run: _Run | None = self.__dict__.get("run_")
+        run: _StageRun | None = self.__dict__.get("run_")
         if run is not None and mode != run.training:
             run.set_training(mode)
         self.training = mode
@@ -81,7 +81,7 @@ def _put(root: nn.Module, path: str, what: nn.Module | nn.Parameter) -> None:
         root._modules[leaf] = what
 
 
-class _Run:
+class _StageRun:
     """What a stage runs, again and again."""
 
     def __init__(self, traced: Traced, number: int, model: nn.Module, values: tuple[str, ...], inputs: tuple[int, ...],
@@ -133,7 +133,7 @@ class _Left(BaseException):
 class _Walk(TorchFunctionMode):
     """One forward of a stage: what comes before it is imagined, what is its own is run."""
 
-    def __init__(self, run: _Run, received: Mapping[str, Tensor], device: torch.device) -> None:
+    def __init__(self, run: _StageRun, received: Mapping[str, Tensor], device: torch.device) -> None:
         super().__init__()
         self.run, self.traced, self.received, self.device = run, run.traced, received, device
         self.mine, self.inside = run.number == 0, False
@@ -187,7 +187,7 @@ class _Walk(TorchFunctionMode):
             self.kept[argument_name(path, first)] = real(leaves[first])
         raise _Left
 
-    def _known(self, path: str, name: str) -> Call | None:
+    def _known(self, path: str, name: str) -> ModuleCall | None:
         """What a call gave in the example; one more than there were is like the first."""
         return self.traced.calls.get(name, self.traced.calls.get(path))
 

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from weft.runtime.by_modules.calls import READS, Counts, calls_seen, function_name, is_random, users_line, version
 from weft.runtime.by_modules.copying import copied
-from weft.runtime.by_modules.traced import Call, Entry, Made, Traced, argument_name, merged
+from weft.runtime.by_modules.traced import Entry, Made, ModuleCall, Traced, argument_name, merged
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.captured.inputs.arguments import leaves_of
 from weft.runtime.captured.told import raised_at
@@ -104,7 +104,7 @@ class _Trace(TorchFunctionMode):
         self.entries = [Entry(None)]
         self.counts, self.inside = Counts(), False
         self.values: dict[int, tuple[Tensor, _Value]] = {}  # the tensor too, so that its id stays its own
-        self.calls: dict[str, Call] = {}
+        self.calls: dict[str, ModuleCall] = {}
         self.looks: dict[str, Boundary] = {}
         self.reads: list[tuple[int, _Value]] = []  # by Python, in which stage
         self.free_reads: list[tuple[int, int]] = []  # of an input by what every stage computes, from which on
@@ -219,7 +219,7 @@ class _Trace(TorchFunctionMode):
                 raise CaptureError(f"split: the submodule {path!r} returns a {type(leaf).__name__}, which cannot be "
                                    "sent to another stage: return tensors in tuples, lists or dicts, and for a model "
                                    "of transformers give use_cache=False among kwargs")
-        self.calls[name] = Call(spec, tuple(found))
+        self.calls[name] = ModuleCall(spec, tuple(found))
 
     # -- torch's functions ---------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from weft.runtime.captured.captured import CaptureError
 from weft.runtime.captured.inputs.arguments import Leaf
 from weft.runtime.interface.training import Boundary
 
-__all__ = ["Call", "Entry", "Made", "Traced", "argument_name", "merged"]
+__all__ = ["ModuleCall", "Entry", "Made", "Traced", "argument_name", "merged"]
 
 
 class Made(str):
@@ -24,7 +24,7 @@ class Made(str):
     __slots__ = ()
 
 
-class Call(NamedTuple):
+class ModuleCall(NamedTuple):
     """What a submodule that one stage runs gave: how it is nested, and of each leaf how it looks, the type of a number,
     or what it is."""
 
@@ -66,7 +66,7 @@ class Traced:
     inputs: tuple[Leaf, ...]
     in_leaves: tuple[Any, ...]
     entries: tuple[Entry, ...]
-    calls: Mapping[str, Call]
+    calls: Mapping[str, ModuleCall]
     looks: Mapping[str, Boundary]
     results: tuple[Any, ...]
     through: frozenset[str]
@@ -103,7 +103,7 @@ def merged(found: Sequence[Traced]) -> Traced:
     """
     first = found[0]
     looks: dict[str, Boundary] = {}
-    calls: dict[str, Call] = {}
+    calls: dict[str, ModuleCall] = {}
     for each in found:
         if [e.at for e in each.entries] != [e.at for e in first.entries] or any(
                 one.spec != other.spec for one, other in zip(each.entries, first.entries, strict=True)):

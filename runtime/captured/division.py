@@ -10,7 +10,7 @@ from torch.utils._pytree import TreeSpec
 
 from weft.runtime.interface.training import Boundary, Ports
 
-__all__ = ["Division", "InputLeaf", "Known", "Parts"]
+__all__ = ["Division", "InputLeaf", "KnownModel", "Parts"]
 
 
 class InputLeaf(Protocol):
@@ -21,7 +21,7 @@ class InputLeaf(Protocol):
         """What it is called: in a batch, behind :data:`~weft.runtime.captured.cut.BATCH`."""
 
 
-class Known(Protocol):
+class KnownModel(Protocol):
     """A model of which it is known what it does, by an export or by a run."""
 
     @property
@@ -76,7 +76,7 @@ class Division(Protocol):
     """A model cut into ``count`` stages."""
 
     @property
-    def captured(self) -> Known:
+    def captured(self) -> KnownModel:
         """The model."""
 
     @property

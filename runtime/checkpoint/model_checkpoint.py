@@ -27,7 +27,7 @@ from weft.runtime.checkpoint.optimizer_state import OptimizerState, OptimizerSta
 from weft.runtime.checkpoint.tensor_files import TensorFile, TensorFileError, write_tensors
 from weft.runtime.ranks.session import Session, SessionError
 
-__all__ = ["MODEL_FORMAT", "Found", "find", "restore_training", "save"]
+__all__ = ["MODEL_FORMAT", "WholeCheckpoint", "find", "restore_training", "save"]
 
 MODEL_FORMAT = "weft.model-checkpoint/1"
 INDEX = "model.safetensors.index.json"
@@ -74,7 +74,7 @@ def save(session: Session, folder: Path, step: int, model: Mapping[str, Tensor],
 
 
 @dataclass(frozen=True)
-class Found:
+class WholeCheckpoint:
     """A checkpoint that has been proven whole: its folder, how many batches it has behind it, the seed of its random
     operators, and the types of the modules' parameters."""
 
@@ -84,7 +84,7 @@ class Found:
     dtype: str | None = None
 
 
-def find(session: Session, folder: Path) -> Found | None:
+def find(session: Session, folder: Path) -> WholeCheckpoint | None:
     """The newest checkpoint in ``folder``, or ``folder`` itself if it is one; ``None`` if there is none.
 
     Raises :class:`~weft.runtime.ranks.session.SessionError` for one that is damaged or of another format, and if not
@@ -100,10 +100,11 @@ def find(session: Session, folder: Path) -> Found | None:
         raise SessionError(str(error)) from None
     require_one(session, folder, (here.name, marker.digest))
     require_whole(here, marker, session)
-    return Found(here, marker.step, marker.seed, marker.dtype)
+    return WholeCheckpoint(here, marker.step, marker.seed, marker.dtype)
 
 
-def restore_training(session: Session, found: Found, optimizer: Optimizer | None, names: Mapping[int, str]) -> None:
+def restore_training(session: Session, found: WholeCheckpoint, optimizer: Optimizer | None, names: Mapping[int, str]
+                     ) -> None:
     """Bring ``optimizer`` to the state that it had, and random numbers, if there were as many ranks.
 
     Raises :class:`~weft.runtime.ranks.session.SessionError` where it does not fit.

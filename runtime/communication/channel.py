@@ -40,7 +40,7 @@ class RankError(RuntimeError):
     """Ranks that cannot go on together: one sentence, with the rank that failed where it is known."""
 
 
-class _Lane:
+class _ThreadState:
     """What the thread of a channel knows: its queue, and whether a collective has failed."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Pending:
         self._error: BaseException | None = None
         self._event: torch.cuda.Event | None = None
 
-    def run(self, lane: _Lane) -> None:
+    def run(self, lane: _ThreadState) -> None:
         """On the channel's thread: from the start to the end."""
         try:
             if lane.failed is not None:
@@ -131,7 +131,7 @@ class Channel:
         name, every = self._met()
         self.told, self._gone = Told(name) if told is None else told, Gone(self.rank, every)
         self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        self._lane = _Lane()
+        self._lane = _ThreadState()
         self._failed: str | None = None
         self._end = weakref.finalize(self, _ended, self._lane, self._started())
 
@@ -210,7 +210,7 @@ class Channel:
         return found[0][0], [where for _, where in found]
 
 
-def _ended(lane: _Lane, thread: threading.Thread | None) -> None:
+def _ended(lane: _ThreadState, thread: threading.Thread | None) -> None:
     """A thread that is still at work when the interpreter ends would bring the process down."""
     lane.queue.put(None)
     if thread is not None and thread is not threading.current_thread():

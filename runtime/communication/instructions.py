@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-__all__ = ["Call", "Chunk", "Instruction", "Key", "Lane", "Part", "RankProgram", "Step", "Value", "Wait"]
+__all__ = ["Call", "Chunk", "Instruction", "Key", "Lane", "TensorPart", "RankProgram", "Step", "Value", "Wait"]
 
 #: Where a step runs: where the instructions do, on the lane of the group's collectives, on the lane between groups.
 Lane: TypeAlias = Literal["compute", "network", "sends"]
@@ -36,7 +36,7 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Part:
+class TensorPart:
     """A tensor by name, or a chunk of it."""
 
     name: str
@@ -72,8 +72,8 @@ class Step:
     key: Key
     lane: Lane
     calls: tuple[Call, ...]
-    reads: tuple[Part, ...]
-    writes: tuple[Part, ...]
+    reads: tuple[TensorPart, ...]
+    writes: tuple[TensorPart, ...]
     after: tuple[Key, ...] = ()
     seconds: float = 0.0
 

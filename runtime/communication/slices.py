@@ -18,7 +18,7 @@ from weft.runtime.communication.rules import RULES, STATES, direction, moments, 
 __all__ = ["Slice"]
 
 
-class _Run(NamedTuple):
+class _UpdatedTogether(NamedTuple):
     """Elements of a slice that are updated together, and where they go."""
 
     begin: int
@@ -37,7 +37,7 @@ class Slice:
         self.bucket, self.rule = bucket, rule
         self.states = {name: torch.zeros_like(bucket.slice) for name in STATES}
         self.steps = [0] * len(bucket.members)
-        self._runs: list[_Run] = []
+        self._runs: list[_UpdatedTogether] = []
         self._present: Sequence[bool] = ()
 
     @property
@@ -62,7 +62,7 @@ class Slice:
             goes = direction(states, step, options)
             if self.rule == "lamb" and decay:
                 goes.add_(weight, alpha=decay)
-            self._runs.append(_Run(begin, end, goes))
+            self._runs.append(_UpdatedTogether(begin, end, goes))
 
     def squares(self) -> Tensor:
         """For each member, the sum of squares of its weights here, and in the second row of its directions."""
@@ -94,7 +94,7 @@ class Slice:
                 tensor[segment.begin:segment.end].copy_(
                     saved[names[segment.member]][state].reshape(-1)[segment.offset:last])
 
-    def _members(self, run: _Run) -> Iterator[tuple[int, int, int]]:
+    def _members(self, run: _UpdatedTogether) -> Iterator[tuple[int, int, int]]:
         for segment in self.bucket.segments:
             if run.begin <= segment.begin and segment.end <= run.end:
                 yield segment.member, segment.begin, segment.end

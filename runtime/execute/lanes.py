@@ -182,7 +182,7 @@ class InLanes:
 
     def __init__(self, executor: Executor) -> None:
         self.session = executor.session
-        compiled = _Compiler(executor)
+        compiled = _LaneCompiler(executor)
         self.queues: Mapping[int, tuple[Action, ...]] = {
             device: tuple(compiled.lane(device)) for device in compiled.lanes} | {MESSAGES: tuple(compiled.messages())}
         self._keys, self._readers = tuple(compiled.keys), compiled.readers
@@ -233,7 +233,7 @@ class InLanes:
         return nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
-class _Compiler:
+class _LaneCompiler:
     """Makes the actions of every queue. Names of what is announced: a Work is done; ``("here", work, device)``: the
     device has come to a block that holds several; ``("posted", work)``: the receive of its result is."""
 

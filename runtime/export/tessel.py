@@ -119,7 +119,7 @@ def _repeats(problem: Problem, window: list[tuple[int, int, int]], spans: Mappin
 # -- in ------------------------------------------------------------------------------------------------------------
 
 
-class _Row(NamedTuple):
+class _TesselRow(NamedTuple):
     gid: int
     micro_batch: int
     step: int
@@ -169,7 +169,7 @@ def tessel_from_json(value: Any, where: str = "schedule", problem: Problem | Non
     return Schedule(problem, len(table[0]), operations, 0.0, solver={"name": "imported", "source": where})
 
 
-def _row(entry: Entry, devices: int) -> _Row:
+def _row(entry: Entry, devices: int) -> _TesselRow:
     entry.allow("mid", "span", "memory", "btype", "gid", "step", "device")
     kind = entry.text("btype")
     if kind not in ("forward", "backward"):
@@ -179,13 +179,13 @@ def _row(entry: Entry, devices: int) -> _Row:
             or not all(isinstance(d, int) and not isinstance(d, bool) and 0 <= d < devices for d in on)):
         raise FormatError(f"{entry.where}: device is {json.dumps(on):.60}, it must be a list of different devices from "
                           f"0 to {devices - 1}")
-    return _Row(entry.count("gid"), entry.count("mid"), entry.count("step"), entry.count("span", minimum=1),
-                entry.number("memory"), BlockKind(kind), tuple(on))
+    return _TesselRow(entry.count("gid"), entry.count("mid"), entry.count("step"), entry.count("span", minimum=1),
+                      entry.number("memory"), BlockKind(kind), tuple(on))
 
 
-def _table(rows: list[_Row], where: str) -> list[list[_Row]]:
+def _table(rows: list[_TesselRow], where: str) -> list[list[_TesselRow]]:
     """Per block, its instance of every micro-batch."""
-    found: dict[tuple[int, int], _Row] = {}
+    found: dict[tuple[int, int], _TesselRow] = {}
     for i, row in enumerate(rows):
         if found.setdefault((row.gid, row.micro_batch), row) is not row:
             raise FormatError(f"{where}: blocks[{i}]: block {row.gid} of micro-batch {row.micro_batch} is there twice")
@@ -204,7 +204,7 @@ def _table(rows: list[_Row], where: str) -> list[list[_Row]]:
     return table
 
 
-def _shown_problem(table: list[list[_Row]], devices: int, where: str) -> Problem:
+def _shown_problem(table: list[list[_TesselRow]], devices: int, where: str) -> Problem:
     before: nx.DiGraph[int] = nx.DiGraph()
     before.add_nodes_from(range(len(table)))
     before.add_edges_from((a, b) for a, one in enumerate(table) for b, other in enumerate(table) if a != b and all(
@@ -217,7 +217,7 @@ def _shown_problem(table: list[list[_Row]], devices: int, where: str) -> Problem
                    time_unit="step", memory_unit="unit")
 
 
-def _require_same(table: list[list[_Row]], problem: Problem, devices: int, where: str) -> None:
+def _require_same(table: list[list[_TesselRow]], problem: Problem, devices: int, where: str) -> None:
     if (len(problem.devices), len(problem.blocks)) != (devices, len(table)):
         raise FormatError(f"{where}: has {len(table)} blocks on {devices} devices, but the problem {problem.name!r} "
                           f"has {len(problem.blocks)} on {len(problem.devices)}")

@@ -60,7 +60,7 @@ def feeds_of(training: Training, device: torch.device) -> Feeds:
     count = len(training.stages)
     if sorted(training.stages) != list(range(count)):
         raise MeasureError(f"the training must hold all stages 0 to n-1, it holds {sorted(training.stages)}")
-    return _Chain(training, device) if training.ports is None else _Graph(training, device)
+    return _Chain(training, device) if training.ports is None else _ValueGraph(training, device)
 
 
 @dataclass
@@ -108,7 +108,7 @@ class _Chain:
 
 
 @dataclass
-class _Graph:
+class _ValueGraph:
     """``given``: how every value looks that a stage so far has given, and that stage; ``still``: those of them that no
     gradient comes back for; ``used``: who takes a value."""
 

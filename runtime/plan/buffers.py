@@ -27,14 +27,14 @@ from typing import NamedTuple
 
 from weft.runtime.plan.program import Instruction, Recv, Reduce, Send, Work
 
-__all__ = ["BufferTable", "Landing", "Layout", "OPEN_SENDS", "Part", "Staging", "buffer_table", "send_done",
+__all__ = ["BufferTable", "Landing", "Layout", "OPEN_SENDS", "MessageTensor", "Staging", "buffer_table", "send_done",
            "waiting_bytes"]
 
 #: How many SENDs of a rank may be unfinished; before one more starts, the oldest is waited for.
 OPEN_SENDS = 8
 
 
-class Part(NamedTuple):
+class MessageTensor(NamedTuple):
     """One tensor of a message: its name, shape, the name of its type (``"float32"``), and where in a buffer it lies.
 
     A length of ``None`` is known only when the message is sent.
@@ -52,7 +52,7 @@ class Layout(NamedTuple):
     Of a message with a length that is not known, the size is 0 and the offsets too: its buffer grows as messages come.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[MessageTensor, ...]
     size: int
 
     @property

@@ -33,7 +33,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from weft.runtime.ranks.loopback import is_loopback, listening, loopback_interface, own_name_is_loopback
 
-__all__ = ["Found", "NotJoined", "find_others"]
+__all__ = ["JoinedStore", "NotJoined", "find_others"]
 
 LOOK = 0.05  # seconds between two looks at who is there
 SLACK = 1.0  # seconds that a library has beyond the limit it was given
@@ -50,7 +50,7 @@ class NotJoined(ValueError):
     """Ranks that did not find each other: one sentence."""
 
 
-class Found(NamedTuple):
+class JoinedStore(NamedTuple):
     """Two connections to the store that all ranks share (one for the watch only), this rank, and how many there are.
     """
 
@@ -60,7 +60,7 @@ class Found(NamedTuple):
     world: int
 
 
-def find_others(timeout: float) -> Found:
+def find_others(timeout: float) -> JoinedStore:
     """Meet the other ranks, as RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say, within ``timeout`` seconds.
 
     Raises :class:`NotJoined` where they say nothing, rank 0 is not found, its port is taken, or a rank does not come.
@@ -87,7 +87,7 @@ def find_others(timeout: float) -> Found:
             if rank == 0 and isinstance(error, dist.DistNetworkError) and not _agent_has_it():
                 raise NotJoined(_cannot_listen(host, port, why)) from None
             raise NotJoined(f"{missing} ({why}): start all ranks, with one MASTER_ADDR and MASTER_PORT") from None
-    return Found(store, watched, rank, world)
+    return JoinedStore(store, watched, rank, world)
 
 
 def _cannot_listen(host: str, port: int, why: str) -> str:

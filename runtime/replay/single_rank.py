@@ -151,13 +151,13 @@ def measure_rank(plan: Plan, session: Session, training: Training, repeats: int 
     ``allowed``, or the device is too small.
     """
     try:
-        return _Run(plan, session, training, allowed or Allowed()).measured(repeats)
+        return _RankAlone(plan, session, training, allowed or Allowed()).measured(repeats)
     except torch.OutOfMemoryError as error:
         raise SessionError(f"rank {session.rank} ran out of memory on {session.device} while {session.watch.text}: "
                            f"{str(error).splitlines()[0]}") from None
 
 
-class _Run:
+class _RankAlone:
     def __init__(self, plan: Plan, session: Session, training: Training, allowed: Allowed) -> None:
         self.session, self.training = session, training
         self.trainer = Trainer.of(plan, session, training, allowed)

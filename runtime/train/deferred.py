@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Again", "DeferredOperator", "Formula", "Kept", "tapped"]
+__all__ = ["Again", "DeferredOperator", "Formula", "DeferredInputs", "tapped"]
 
 
 class Formula:
@@ -94,7 +94,7 @@ class DeferredOperator(nn.Module):
         return tuple(p for p in self._parameters.values() if p is not None)
 
 
-class Kept(NamedTuple):
+class DeferredInputs(NamedTuple):
     """What the weight gradients of one use of an operator need, after one micro-batch's input-gradient pass."""
 
     operator: DeferredOperator
@@ -144,7 +144,7 @@ class _Tap(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        ctx.kept.append(Kept(ctx.operator, ctx.saved_tensors, gradient))
+        ctx.kept.append(DeferredInputs(ctx.operator, ctx.saved_tensors, gradient))
         return (gradient if ctx.needs_input_grad[0] else None, None, None, None, *(None for _ in ctx.operator.own))
 
 

@@ -24,7 +24,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
-from weft.runtime.train.deferred import DeferredOperator, Kept, tapped
+from weft.runtime.train.deferred import DeferredInputs, DeferredOperator, tapped
 from weft.runtime.train.deferring import deferrable, deferred_parameters, operator_of
 from weft.runtime.train.moment import Moment, seeds_of
 from weft.runtime.train.offload import CopyEngine, Shelf
@@ -48,7 +48,7 @@ class _DeferredLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, operator: DeferredOperator,
-                kept: list[Kept]) -> Tensor:
+                kept: list[DeferredInputs]) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.operator, ctx.kept = operator, kept
         return nn.functional.linear(x, weight, bias)
@@ -56,7 +56,7 @@ class _DeferredLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None, None, None]:
         x, weight = ctx.saved_tensors
-        ctx.kept.append(Kept(ctx.operator, (x.detach(),), gradient))
+        ctx.kept.append(DeferredInputs(ctx.operator, (x.detach(),), gradient))
         x_gradient = (gradient @ weight.to(gradient.dtype)).to(x.dtype) if ctx.needs_input_grad[0] else None
         return x_gradient, None, None, None, None
 
@@ -75,7 +75,7 @@ class _Entrance(torch.autograd.Function):
         return None, None, None, None
 
 
-class _Graph(NamedTuple):
+class _BackwardEdges(NamedTuple):
     """What a forward leaves for its backward: the edges where outputs leave, by their number, and where the inputs'
     gradients are put down."""
 
@@ -124,8 +124,8 @@ class StageRunner:
         self.module, self.constant, self.add = module, constant, add
         self.complete: Callable[[Tensor], None] = lambda parameter: None
         self._function = module if function is None else function
-        self._graphs: dict[int, _Graph] = {}
-        self._kept: dict[int, list[Kept]] = {}
+        self._graphs: dict[int, _BackwardEdges] = {}
+        self._kept: dict[int, list[DeferredInputs]] = {}
         self._repeats: dict[int, _Repeat] | None = {} if recompute else None
         self._shelves: dict[int, Shelf] | None = None if offloading is None else {}
         engine, names, self._beside = offloading or (None, None, False)
@@ -286,7 +286,7 @@ class StageRunner:
         if not ends:
             raise ValueError("none of the stage's outputs depends on a parameter or on an input that has a gradient, "
                              "but the plan has a backward for it")
-        self._graphs[micro_batch] = _Graph(ends, gradients)
+        self._graphs[micro_batch] = _BackwardEdges(ends, gradients)
         if shelf is not None and self._beside:
             shelf.begin_offload()
         return tuple(y.detach() for y in ys)
@@ -350,6 +350,6 @@ def _several(ys: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
     return (ys,) if isinstance(ys, Tensor) else tuple(ys)
 
 
-def _drain(kept: list[Kept]) -> Iterator[Kept]:
+def _drain(kept: list[DeferredInputs]) -> Iterator[DeferredInputs]:
     while kept:
         yield kept.pop()  # each is freed as soon as it has been used

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from weft.runtime.plan.buffers import Layout, Part
+from weft.runtime.plan.buffers import Layout, MessageTensor
 
 __all__ = ["ALIGNED", "allocate", "can_go_as_it_lies", "layout_of", "view", "whole"]
 
@@ -29,10 +29,11 @@ def can_go_as_it_lies(tensor: Tensor) -> bool:
 def layout_of(tensors: Mapping[str, tuple[Sequence[int | None], torch.dtype]]) -> Layout:
     """The layout of tensors of these shapes and types, one after another; a length of ``None`` is not known."""
     if any(None in shape for shape, _ in tensors.values()):
-        return Layout(tuple(Part(name, tuple(shape), _name(dtype), 0) for name, (shape, dtype) in tensors.items()), 0)
+        return Layout(tuple(MessageTensor(name, tuple(shape), _name(dtype), 0)
+                            for name, (shape, dtype) in tensors.items()), 0)
     parts, offset = [], 0
     for name, (shape, dtype) in tensors.items():
-        part = Part(name, tuple(shape), _name(dtype), whole(offset))
+        part = MessageTensor(name, tuple(shape), _name(dtype), whole(offset))
         parts.append(part)
         offset = part.offset + math.prod(_lengths(part)) * dtype.itemsize
     return Layout(tuple(parts), offset)
@@ -49,7 +50,7 @@ def view(memory: Tensor, layout: Layout) -> dict[str, Tensor]:
     return {part.name: _view(memory, part) for part in layout.parts}
 
 
-def _view(memory: Tensor, part: Part) -> Tensor:
+def _view(memory: Tensor, part: MessageTensor) -> Tensor:
     dtype = getattr(torch, part.dtype)
     assert isinstance(dtype, torch.dtype)
     shape = _lengths(part)
@@ -60,6 +61,6 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _lengths(part: Part) -> tuple[int, ...]:
+def _lengths(part: MessageTensor) -> tuple[int, ...]:
     assert None not in part.shape, part
     return tuple(length for length in part.shape if length is not None)

@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from weft.solver.baselines import v_blocks, zb_v
 from weft.solver.baselines.lib.base import NotApplicable, Row, require_backward, require_pipeline
-from weft.solver.baselines.lib.block_choices import NEVER, Choice, shares, ways
+from weft.solver.baselines.lib.block_choices import NEVER, BlockChoice, shares, ways
 from weft.solver.baselines.lib.building_block import BuildingBlock, Pass, StepChain
 from weft.solver.baselines.lib.extend import ENOUGH, extended
 from weft.solver.baselines.lib.laid_out import LaidOut, LaidOutOrders
@@ -60,7 +60,7 @@ _ANEW, _RULES = 0.15, (Rule.IN_TIME, Rule.ANY_GAP, Rule.FAIR)
 
 
 #: What a search tries.
-_Candidate: TypeAlias = Choice | LaidOut
+_Candidate: TypeAlias = BlockChoice | LaidOut
 
 
 def orders(problem: Problem, micro_batches: int) -> list[Row]:
@@ -70,7 +70,7 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
     """
     pipeline = require_pipeline(problem)
     require_backward(pipeline)
-    search = _Search(pipeline, micro_batches)
+    search = _BlockSearch(pipeline, micro_batches)
     ranked = search.ranked()
     search.spare_memory(ranked)
     for choice in ranked:
@@ -84,7 +84,7 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
     raise NotApplicable("no building block that was tried fits the devices' memory")
 
 
-class _Search:
+class _BlockSearch:
     """The building blocks of one pipeline, tried on a few of its micro-batches."""
 
     def __init__(self, pipeline: Pipeline, micro_batches: int) -> None:
@@ -158,7 +158,7 @@ class _Search:
             choice = replace(fitting[int(len(fitting) * (k / count) ** 2)], lead=lead, patience=patience, even=even)
             if self._score(choice) <= self.floor:
                 break
-        self._climb(Choice)
+        self._climb(BlockChoice)
         self._place_weights_anew()
         ranked = sorted((choice for choice, score in self.tried.items() if score < NEVER),
                         key=lambda choice: self.tried[choice])
@@ -197,7 +197,7 @@ class _Search:
         """Try the best blocks with other rules for their weight gradients."""
         if not self.pipeline.is_split or min(self.tried.values(), default=NEVER) <= self.floor:
             return
-        blocks = [choice for choice, score in self.tried.items() if score < NEVER and isinstance(choice, Choice)]
+        blocks = [choice for choice, score in self.tried.items() if score < NEVER and isinstance(choice, BlockChoice)]
         count = int(_ANEW * self._allowance() / (2 * len(_RULES) * self.operations))  # a pass, and the rule's own
         for choice in self._distinct(sorted(blocks, key=lambda choice: self.tried[choice]), count):
             for rule in _RULES:
@@ -254,17 +254,17 @@ class _Search:
         self.tried[choice] = score
         return score
 
-    def _fitting(self) -> list[Choice]:
+    def _fitting(self) -> list[BlockChoice]:
         """The choices whose repeated block fits, shorter intervals first; of one interval, those that hold most."""
         bends = len(set(ways(self.pipeline))) > 1
         grid = [(slack, gap) for slack in product(_SLACKS, repeat=4) for gap in _GAPS
                 if bends or (slack[1], slack[3]) == (0.0, 0.0)]
         offsets = self.earliest + np.array([[*slack, gap] for slack, gap in grid]) @ self.shares.T
-        found: list[Choice] = []
+        found: list[BlockChoice] = []
         for stretch in _STRETCHES:
             held = self._held(offsets, stretch * self.work)
             fitting = [k for k in np.argsort(-held, kind="stable") if held[k] >= 0]
-            found += [Choice(grid[k][0], grid[k][1], stretch) for k in fitting]
+            found += [BlockChoice(grid[k][0], grid[k][1], stretch) for k in fitting]
             if len(found) >= len(grid):
                 break
         return found

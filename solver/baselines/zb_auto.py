@@ -45,12 +45,12 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
 
 def _run(chain: StepChain, setting: tuple[bool, bool, bool], micro_batches: int) -> list[Row] | None:
     try:
-        return _Scheduler(chain, micro_batches, *setting).run()
+        return _ChainScheduler(chain, micro_batches, *setting).run()
     except NoRoom:
         return None
 
 
-class _Scheduler:
+class _ChainScheduler:
     """One setting of the heuristic; see the module."""
 
     def __init__(self, chain: StepChain, micro_batches: int, in_time: bool, gradients_first: bool,

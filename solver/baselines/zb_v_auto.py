@@ -72,7 +72,7 @@ def _run(chain: StepChain, setting: tuple[bool, bool], micro_batches: int) -> li
     best: list[Row] | None = None
     allowed: list[float] | None = None
     for _ in range(max(1, min(_RUNS, _WORK // (8 * micro_batches * 6 * len(chain.room))))):
-        scheduler = _Scheduler(chain, micro_batches, *setting, allowed)
+        scheduler = _VScheduler(chain, micro_batches, *setting, allowed)
         try:
             rows = scheduler.run()
         except NoRoom:
@@ -83,7 +83,7 @@ def _run(chain: StepChain, setting: tuple[bool, bool], micro_batches: int) -> li
     return best
 
 
-class _Scheduler:
+class _VScheduler:
     """One run of one setting; see the module.
 
     Device d of p runs four steps of the chain: its forwards d and 2p - 1 - d, its gradients 2p + d and 4p - 1 - d; the

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from weft.solver.control.clock import is_over
@@ -14,10 +16,14 @@ from weft.solver.late import cp_model
 
 __all__ = ["Attempt", "Outcome", "race", "run"]
 
-#: Seconds of wall time that a solve may take, and more for each deterministic second that it may. Where domains are
-#: wide and constraints push each other on a tick at a time, deterministic time all but stands still: such a solve, of
-#: three blocks whose times have 15 digits, did not end in minutes. Any other takes a second or two for each.
-_LEAST_WALL, _WALL = 5.0, 30.0
+#: Seconds of its thread's CPU time that a solve may take, and more for each deterministic second that it may. Where
+#: domains are wide and constraints push each other on a tick at a time, deterministic time all but stands still: such a
+#: solve, of three blocks whose times have 15 digits, did not end in minutes. Any other takes a second or two for each.
+#: Seconds of the clock instead ended others too, where the machine had much else to do, and runs did not repeat: they
+#: count only where a thread has no clock of its own, and where there are several workers.
+_LEAST_CPU, _CPU = 5.0, 30.0
+#: Whether a thread has such a clock.
+_CLOCKED = sys.platform not in ("win32", "darwin")
 #: Seconds between looks for a stop while one model is solved.
 _LOOK = 0.1
 #: Seconds that a solve which was told to stop gets to do so, before it is left behind.
@@ -112,7 +118,9 @@ class _Solve:
         limit = min(attempt.deterministic, budget.deterministic_left) / budget.pace.second
         if limit < float("inf"):
             parameters.max_deterministic_time = limit
-        wall = min(budget.left, _LEAST_WALL + _WALL * limit)
+        self._most_cpu = _LEAST_CPU + _CPU * limit
+        self._clock: int | None = None
+        wall = min(budget.left, float("inf") if _CLOCKED and workers == 1 else self._most_cpu)
         if wall < float("inf"):
             parameters.max_time_in_seconds = wall
         self.done = threading.Event()
@@ -122,12 +130,23 @@ class _Solve:
         threading.Thread(target=self._solve, daemon=True).start()
 
     def _solve(self) -> None:
+        if sys.platform != "win32" and sys.platform != "darwin":
+            self._clock = time.pthread_getcpuclockid(threading.get_ident())
         try:
             self._result = self.solver.solve(self._model)
         except BaseException as error:  # handed to the waiting thread, which raises it
             self._result = error
         finally:
             self.done.set()
+
+    @property
+    def endless(self) -> bool:
+        """Whether its thread has computed for far longer than its deterministic time takes."""
+        if self._clock is None or self._most_cpu == float("inf"):
+            return False
+        with suppress(OSError):  # the thread has ended
+            return time.clock_gettime(self._clock) > self._most_cpu
+        return False
 
     @property
     def charge(self) -> float:
@@ -171,8 +190,8 @@ def _finish(solves: Sequence[_Solve], budget: Budget,
             ended = [solve for solve in running if solve.done.is_set() or solve.left_behind]
             running = [solve for solve in running if solve not in ended]
             stopped = stopped or budget.interrupted or any(decided(solve.outcome) for solve in ended)
-            if stopped:  # again and again: one that has not begun yet does not hear it
-                for solve in running:
+            for solve in running:
+                if stopped or solve.endless:  # again and again: one that has not begun yet does not hear it
                     solve.solver.stop_search()
     outcomes = [solve.outcome for solve in solves]
     budget.deterministic_used += sum(solve.charge for solve in solves)

@@ -69,7 +69,7 @@ def critical_cycle(schedule: Schedule) -> CriticalCycle | None:
     repetend = schedule.repetend
     if repetend is None or repetend.count < 2:
         return None
-    graph = _Graph(schedule, repetend.micro_batches, repetend.count)
+    graph = _ConstraintGraph(schedule, repetend.micro_batches, repetend.count)
     least, cycle = graph.heaviest()
     while (longer := graph.violated(least)) is not None:
         least, cycle = ratio(longer), longer
@@ -90,7 +90,7 @@ class _Edge(Constraint):
     device: int | None = None
 
 
-class _Graph:
+class _ConstraintGraph:
     """The constraints of one period. Nodes: block x residue of the micro-batch, then transfers on links likewise."""
 
     def __init__(self, schedule: Schedule, step: int, count: int) -> None:

@@ -29,7 +29,7 @@ from weft.solver.problem import Dependency, Problem
 from weft.solver.schedule import RELATIVE_TOLERANCE, Operation, Schedule
 from weft.solver.ticks import TickProblem
 
-__all__ = ["CriticalPath", "Levels", "Reason", "Step", "Waits", "critical_path"]
+__all__ = ["CriticalPath", "Levels", "Reason", "CriticalStep", "Waits", "critical_path"]
 
 #: Why something starts no earlier: the first of all; a producer; the transfer before it on its link; the operation
 #: before it on its device, and whether memory forces that order; nothing (it could start earlier).
@@ -40,7 +40,7 @@ Op: TypeAlias = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CriticalStep:
     """A stretch of the critical path, in the problem's time unit.
 
     ``operation`` is what runs, what a transfer carries the result of, or what waits for nothing. ``device`` is where
@@ -65,7 +65,7 @@ class Step:
 class CriticalPath:
     """``steps`` from time 0 to the makespan, each beginning where the one before ends."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[CriticalStep, ...]
 
     @property
     def length(self) -> float:
@@ -84,7 +84,7 @@ def critical_path(schedule: Schedule) -> CriticalPath:
     waits = Waits(schedule)
     levels = Levels(schedule)
     tolerance = waits.tolerance
-    steps: list[Step] = []
+    steps: list[CriticalStep] = []
     operation = max(schedule.operations, key=lambda o: o.end)
     while True:
         held = waits.held_by(operation)
@@ -93,16 +93,16 @@ def critical_path(schedule: Schedule) -> CriticalPath:
         if on_device is not None:
             at, reason, device, source = on_device
         if at < operation.start - tolerance:
-            steps.append(Step("operation", operation.start, operation.end, operation, "none"))
-            steps.append(Step("wait", at, operation.start, operation, reason))
+            steps.append(CriticalStep("operation", operation.start, operation.end, operation, "none"))
+            steps.append(CriticalStep("wait", at, operation.start, operation, reason))
         elif reason == "memory":
-            steps.append(Step("operation", operation.start, operation.end, operation, reason, device))
+            steps.append(CriticalStep("operation", operation.start, operation.end, operation, reason, device))
         elif isinstance(source, Operation) and device is not None:
             forced = waits.ready(operation) <= source.start + tolerance and levels.exchange_breaks(source, operation)
-            steps.append(Step("operation", operation.start, operation.end, operation,
-                              "memory" if forced else "device", device))
+            steps.append(CriticalStep("operation", operation.start, operation.end, operation,
+                                      "memory" if forced else "device", device))
         else:
-            steps.append(Step("operation", operation.start, operation.end, operation, reason))
+            steps.append(CriticalStep("operation", operation.start, operation.end, operation, reason))
         if isinstance(source, Operation):
             operation = source
         elif source is not None:
@@ -111,14 +111,14 @@ def critical_path(schedule: Schedule) -> CriticalPath:
             return CriticalPath(tuple(reversed(steps)))
 
 
-def _through_transfers(transfer: Transfer, waits: Waits, steps: list[Step]) -> Operation:
+def _through_transfers(transfer: Transfer, waits: Waits, steps: list[CriticalStep]) -> Operation:
     """Add the transfers that led to the end of ``transfer``, latest first; the producer of the first of them."""
     while True:
         producer, before = transfer.producer, transfer.before
         queued = before is not None and transfer.begin > producer.end + waits.tolerance
         if transfer.end > transfer.begin:
-            steps.append(Step("transfer", transfer.begin, transfer.end, producer, "link" if queued else "dependency",
-                              link=transfer.link))
+            steps.append(CriticalStep("transfer", transfer.begin, transfer.end, producer,
+                                      "link" if queued else "dependency", link=transfer.link))
         if not queued or before is None:
             return producer
         transfer = before

@@ -11,7 +11,7 @@ from weft.app.lib.sources import PathLike
 if TYPE_CHECKING:
     from torch.nn import Module
 
-    from weft.app.estimate import Report
+    from weft.app.estimate import EstimateReport
     from weft.models.graph.operators import OperatorGraph
     from weft.models.spec.spec import Spec
     from weft.models.times.measured_times import MeasuredTimes
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["capture", "estimate", "profile", "profile_stages", "schema"]
 
 
-def estimate(source: PathLike | Spec, *, shape: str | None = None) -> Report:
+def estimate(source: PathLike | Spec, *, shape: str | None = None) -> EstimateReport:
     """What each stage of a model spec holds, sends and costs, before any search, and whether it fits the GPUs.
 
     The stages are those of ``shape`` (``chain``, ``v``, ``loop``, and ``wave`` where the spec gives a cut; default the

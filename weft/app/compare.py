@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from weft.app.lib.sources import MicroBatches, Source
     from weft.models.spec.spec import Spec
 
-__all__ = ["Comparison", "Row", "compare_source", "known_schedules"]
+__all__ = ["Comparison", "ComparisonRow", "compare_source", "known_schedules"]
 
 
 #: What the known schedules may take of the time that is left, and weft's own search where another one follows.
@@ -45,7 +45,7 @@ _LARGE_SHARE, _TABLE_SHARE = 0.6, 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ComparisonRow:
     """One schedule's figures. Times are in the problem's unit, memory in its unit; bubbles are shares, 0 to 1.
 
     ``peak`` is the highest memory use of each device, static memory included where it is known. ``fits`` says whether
@@ -84,7 +84,7 @@ class Comparison:
     why nothing fits then. ``str()`` is the table."""
 
     case: Case
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
     schedules: Mapping[str, Schedule]
     left_out: Mapping[str, str]
     with_adam: Schedule | str | None = None
@@ -338,11 +338,11 @@ def _made(case: Case, name: str, objective: str) -> tuple[list[Known], str]:
     return found, reason
 
 
-def _row(name: str, schedule: Schedule) -> Row:
+def _row(name: str, schedule: Schedule) -> ComparisonRow:
     bubble = schedule.bubble
     static = schedule.solver.get("static_memory") or [0] * len(schedule.problem.devices)
     own = name == "weft"
-    return Row(
+    return ComparisonRow(
         name=name,
         title="weft" if own else BASELINES[name].title,
         placement=str(schedule.solver.get("placement", "")),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from weft.app.lib.sources import Source
     from weft.models.candidates.build import Candidate
 
-__all__ = ["Report", "estimate_source"]
+__all__ = ["EstimateReport", "estimate_source"]
 
 GIB, MIB = 1024**3, 1024**2
 
@@ -26,7 +26,7 @@ _MOST_ROWS = 16
 
 
 @dataclass(frozen=True)
-class Report:
+class EstimateReport:
     """What :func:`weft.estimate` found; ``str()`` is the table, :meth:`to_json` the numbers with their origins.
 
     ``decided``: the chains whose memory is decided, where the spec lets it be and some fit, the best bottleneck first.
@@ -100,7 +100,7 @@ class Report:
         return table_text(self.table(), width=180)
 
 
-def estimate_source(source: Source, *, shape: str | None = None) -> Report:
+def estimate_source(source: Source, *, shape: str | None = None) -> EstimateReport:
     """See :func:`weft.estimate`."""
     from weft.app.lib.case import read_source
 
@@ -111,14 +111,14 @@ def estimate_source(source: Source, *, shape: str | None = None) -> Report:
         raise ValueError(f"shape is {shape!r}, it must be chain, v, loop or wave")
     found = estimate_spec(spec, shape)  # type: ignore[arg-type]
     if spec.placement.memory != "decide":
-        return Report(found)
+        return EstimateReport(found)
     from weft.models.candidates.memory_candidates import decided_candidates
     from weft.solver.placement.memory.plan_memory import NoMemoryPlan
 
     try:
-        return Report(found, tuple(decided_candidates(spec, every=False)))
+        return EstimateReport(found, tuple(decided_candidates(spec, every=False)))
     except NoMemoryPlan as error:
-        return Report(replace(found, notes=(f"memory decided: {error}", *found.notes)))
+        return EstimateReport(replace(found, notes=(f"memory decided: {error}", *found.notes)))
 
 
 def _span(layers: tuple[str, ...]) -> str:

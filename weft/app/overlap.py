@@ -66,7 +66,7 @@ def solve_overlapped(source: Source, micro_batches: MicroBatches | None, options
     if not isinstance(micro_batches, int | None):
         raise ValueError("micro_batches names jobs or classes, and this problem has none: give a number")
     count = spec.micro_batches if micro_batches is None else micro_batches
-    return _Search(spec, case, refused, count, options, on_progress).result()
+    return _OverlapSearch(spec, case, refused, count, options, on_progress).result()
 
 
 def _spec(source: Source, options: SearchOptions) -> Spec:
@@ -101,7 +101,7 @@ def _case(spec: Spec, micro_batches: MicroBatches | None, options: SearchOptions
         return None, ((", ".join(others), str(error)),)
 
 
-class _Search:
+class _OverlapSearch:
     """Placements looked at one after another, and what is known of each so far."""
 
     def __init__(self, spec: Spec, case: Case | None, refused: _Refused, count: int, options: SearchOptions,

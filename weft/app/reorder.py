@@ -31,7 +31,7 @@ def best_order(case: Case, options: SearchOptions, on_progress: Callable[[Progre
     over. Raises what :func:`~weft.solver.choices.sequences.solve.solve_sequence` raises where no placement has a
     schedule.
     """
-    entries = [_Entry(placement) for placement in case.placements]
+    entries = [_BoundedPlacement(placement) for placement in case.placements]
     _look(entries, options)
     entries.sort(key=lambda entry: (entry.first, entry.bound))
     best: Schedule | None = None
@@ -72,7 +72,7 @@ def best_order(case: Case, options: SearchOptions, on_progress: Callable[[Progre
                             bound_over_placements=min(least(), best.makespan))
 
 
-class _Entry:
+class _BoundedPlacement:
     """A placement: ``bound`` is what no order on it is below, ``found`` the best order by rule."""
 
     def __init__(self, placement: Placement) -> None:
@@ -93,7 +93,7 @@ class _Entry:
         return schedule.with_solver(**self.placement.details)
 
 
-def _look(entries: list[_Entry], options: SearchOptions) -> None:
+def _look(entries: list[_BoundedPlacement], options: SearchOptions) -> None:
     """The best order by rule of each, as far as there is time."""
     if len(entries) == 1:
         return

@@ -38,7 +38,7 @@ def solve_open(case: Case, options: SearchOptions, on_progress: Callable[[Progre
     Raises :class:`~weft.solver.feasibility.infeasible.Infeasible` where nothing fits, its subclass ``NoneFound`` where
     that is open.
     """
-    search = _Search(case, options, on_progress)
+    search = _StageChoiceSearch(case, options, on_progress)
     if case.placements:
         search.look_at_alike(plain)
     queue = search.queue
@@ -50,7 +50,7 @@ def solve_open(case: Case, options: SearchOptions, on_progress: Callable[[Progre
     return search.result()
 
 
-class _Search:
+class _StageChoiceSearch:
     """Placements looked at one after the other, and what is known of each so far.
 
     ``bounds``: of each placement with alternatives, in the order of the case. ``alike``: the answer for those without,

@@ -18,11 +18,11 @@ from weft.models.transform.plan import Preserved
 from weft.models.transform.planned import Part
 from weft.models.transform.preserving import intersection
 
-__all__ = ["Held", "holdings", "resident"]
+__all__ = ["DeviceMemory", "holdings", "resident"]
 
 
 @dataclass(frozen=True)
-class Held:
+class DeviceMemory:
     """By device: the ``change`` that a block makes (taken at its start, or given back at its end), and the
     ``workspace`` beyond it while it runs; in bytes."""
 
@@ -54,7 +54,7 @@ def resident(done: Preserved) -> dict[int, int]:
             for device, pieces in found.items()}
 
 
-def holdings(done: Preserved, blocks: Sequence[Grouped]) -> list[Held]:
+def holdings(done: Preserved, blocks: Sequence[Grouped]) -> list[DeviceMemory]:
     """Of each block."""
     return _Holdings(done, blocks).all()
 
@@ -119,7 +119,7 @@ class _Holdings:
         return next((i for i, block in enumerate(self.blocks) if tensor.device in block.devices
                      and self.reached[i] & needed == needed), None)
 
-    def all(self) -> list[Held]:
+    def all(self) -> list[DeviceMemory]:
         inner: list[dict[int, list[_Tensor]]] = [{} for _ in self.blocks]
         taken: list[dict[int, int]] = [{} for _ in self.blocks]
         given: list[dict[int, int]] = [{} for _ in self.blocks]
@@ -140,7 +140,7 @@ class _Holdings:
             change = {device: taken[i].get(device, 0) - given[i].get(device, 0) for device in block.devices}
             peak = {device: self.peak(i, device, inner[i].get(device, [])) if block.parts
                     else taken[i].get(device, 0) for device in block.devices}
-            found.append(Held(change, {device: max(0, peak[device] - max(0, change[device]))
+            found.append(DeviceMemory(change, {device: max(0, peak[device] - max(0, change[device]))
                                        for device in block.devices}))
         return found
 

@@ -21,7 +21,7 @@ from weft.runtime.captured.cut import OPERATOR
 from weft.runtime.captured.memory.decisions import in_module
 from weft.runtime.captured.purity import STATISTICS, operator_name, written
 
-__all__ = ["Part", "Range", "part_of", "range_of", "require_equal"]
+__all__ = ["ShareGraph", "Range", "part_of", "range_of", "require_equal"]
 
 #: How far the numbers of shares may be from those of the whole: kernels add up in another order.
 CLOSE = {torch.float64: 1e-9, torch.float32: 1e-3}
@@ -39,7 +39,7 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Part:
+class ShareGraph:
     """The same operators for a share, in the graph of a share; and the dimension along which each value that is taken
     is cut, and each that is given is put together (``None``: it is no tensor, or the same for all shares)."""
 
@@ -81,7 +81,7 @@ def range_of(stage: GraphModule, path: str) -> list[Node]:
     return found
 
 
-def part_of(stage: GraphModule, share: GraphModule, whole: Range) -> Part:
+def part_of(stage: GraphModule, share: GraphModule, whole: Range) -> ShareGraph:
     """What a share of ``whole``, a part of ``stage``, computes; ``share`` is the stage captured for a share.
 
     Raises :class:`~weft.runtime.captured.captured.CaptureError` for operators that mix samples.
@@ -97,7 +97,7 @@ def part_of(stage: GraphModule, share: GraphModule, whole: Range) -> Part:
     _require_separate(whole, there, {node for node, dim in zip(whole.takes, cut, strict=True) if dim is not None})
     joined = tuple(_dimension(node, there[node.name], whole) for node in whole.gives)
     nodes, takes, gives = (tuple(there[node.name] for node in own) for own in (whole.nodes, whole.takes, whole.gives))
-    return Part(nodes, takes, gives, cut, joined)
+    return ShareGraph(nodes, takes, gives, cut, joined)
 
 
 def require_equal(stage: GraphModule, whole: Callable[..., Sequence[Any]], shared: _Shared, path: str) -> None:

@@ -175,7 +175,7 @@ class Layers:
                     user in self.absorbed or node in self._inside.get(user, ()) for user in users):
                 self.absorbed.add(node)
             elif self.light and isinstance(node.meta.get("val"), Tensor):
-                made[node] = Made(_Given(), [node], [])
+                made[node] = Made(_PlainWeight(), [node], [])
                 if self._is_wanted(made[node]):
                     self._inside[node] = {f for arg in node.all_input_nodes for f in self._closure(arg)}
                 else:
@@ -246,7 +246,7 @@ class Layers:
         return GraphModule(root, graph, class_name="Weights")
 
 
-class _Given(Formula):
+class _PlainWeight(Formula):
     """A weight as it is: for what reads it and is no layer."""
 
     def run(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:

@@ -29,7 +29,7 @@ from weft.runtime.transports.one_host.one_sided_reads import Offer
 __all__ = ["OwnHost", "can_read", "copy_from"]
 
 
-class _Piece(ctypes.Structure):
+class _IoVector(ctypes.Structure):
     """``struct iovec``."""
 
     _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
@@ -45,7 +45,7 @@ def copy_from(process: int, address: int, into: int, size: int) -> None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     done = 0
     while done < size:
-        here, there = _Piece(into + done, size - done), _Piece(address + done, size - done)
+        here, there = _IoVector(into + done, size - done), _IoVector(address + done, size - done)
         count = _READ(process, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
         if count <= 0:
             raise OSError(ctypes.get_errno() or errno.EIO, os.strerror(ctypes.get_errno() or errno.EIO))

@@ -11,12 +11,12 @@ import numpy.typing as npt
 from weft.solver.baselines.lib.weights_anew import Rule
 from weft.solver.pipeline import Pipeline
 
-__all__ = ["NEVER", "Choice", "shares", "ways"]
+__all__ = ["NEVER", "BlockChoice", "shares", "ways"]
 
 NEVER = float("inf")
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class BlockChoice:
     """A building block: ``slack`` along even and odd ways of the forwards and of the gradients, in slots, the ``gap``
     between forwards and gradients, the interval's ``stretch``; ``even`` where all durations count as one slot; ``lead``
     and ``patience`` as in the block, the former in intervals; the weight gradients placed anew by ``rule``, if any."""
@@ -29,7 +29,7 @@ class Choice:
     even: bool = False
     rule: Rule | None = None
 
-    def neighbours(self) -> Iterator[Choice]:
+    def neighbours(self) -> Iterator[BlockChoice]:
         """Choices a step away."""
         for step in (0.5, -0.5, 1.0, -1.0):
             if self.gap + step >= 0:

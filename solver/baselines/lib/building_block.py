@@ -121,7 +121,7 @@ class StepChain:
 
     def run(self, block: BuildingBlock, micro_batches: int, room: Sequence[int | None] | None = None) -> Pass | None:
         """``micro_batches`` of ``block``, or ``None`` where it gets stuck for memory (``room`` instead of its own)."""
-        return _Run(self, block, micro_batches, self.room if room is None else room).run()
+        return _RepeatedBlock(self, block, micro_batches, self.room if room is None else room).run()
 
 
 def _steps(pipeline: Pipeline) -> tuple[list[int], list[int]]:
@@ -136,7 +136,7 @@ def _steps(pipeline: Pipeline) -> tuple[list[int], list[int]]:
     return steps, filler
 
 
-class _Run:
+class _RepeatedBlock:
     """One pass through time; see the module."""
 
     def __init__(self, chain: StepChain, block: BuildingBlock, micro_batches: int, room: Sequence[int | None]) -> None:

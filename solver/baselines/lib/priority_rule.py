@@ -41,11 +41,11 @@ def schedule_by_priority(problem: Problem, micro_batches: int, offsets: Sequence
     operation's key may exceed the least one still to be run on its devices by no more than ``lead``. With ``reserve`` a
     block on several devices that waits for the last of them keeps the others free.
     """
-    run = _Run(problem, micro_batches, offsets, interval, lead, amounts, reserve)
+    run = _ByPriority(problem, micro_batches, offsets, interval, lead, amounts, reserve)
     return (max(run.free), run.rows) if run.finish() else None
 
 
-class _Run:
+class _ByPriority:
     """One pass through time."""
 
     def __init__(self, problem: Problem, micro_batches: int, offsets: Sequence[float], interval: float, lead: float,

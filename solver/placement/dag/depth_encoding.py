@@ -30,11 +30,11 @@ from weft.solver.placement.encoding.threshold_memory import memory_terms
 from weft.solver.placement.groups import Groups, neighbours, waits
 from weft.solver.placement.stage_windows import windows_of
 
-__all__ = ["Found", "least_bottleneck_by_depth", "least_depth", "least_depths"]
+__all__ = ["LeastDepth", "least_bottleneck_by_depth", "least_depth", "least_depths"]
 
 
 @dataclass(frozen=True)
-class Found:
+class LeastDepth:
     """``stages`` or ``None``; ``bound`` on what was minimised; ``infeasible``: proven that there is nothing."""
 
     stages: Division | None
@@ -42,7 +42,7 @@ class Found:
     infeasible: bool
 
 
-def least_depth(groups: Groups, budget: Budget, limit: float, known: int | None = None) -> Found:
+def least_depth(groups: Groups, budget: Budget, limit: float, known: int | None = None) -> LeastDepth:
     """Stages with no load above ``limit``, within the memory that their depth asks for, as shallow as possible.
 
     ``known``: a depth that is known to be possible; only less is looked for.
@@ -51,7 +51,7 @@ def least_depth(groups: Groups, budget: Budget, limit: float, known: int | None 
         graph = _DepthRows(groups, limit, Ticks.of(groups, limit), budget)
         bound_loads(graph.threshold, graph.threshold.ticks.up(limit))
     except TooLate:
-        return Found(None, 1, False)
+        return LeastDepth(None, 1, False)
     model = graph.threshold.model
     if known is not None:
         model.add(graph.depth <= known - 1)
@@ -59,35 +59,35 @@ def least_depth(groups: Groups, budget: Budget, limit: float, known: int | None 
     model.minimize(graph.depth)
     outcome = run(model, budget)
     if outcome.infeasible:
-        return Found(None, known or math.inf, True)
+        return LeastDepth(None, known or math.inf, True)
     bound = math.ceil(outcome.solver.best_objective_bound - 1e-6)
-    return Found(read_stages(graph.threshold, outcome) if outcome.found else None, bound, False)
+    return LeastDepth(read_stages(graph.threshold, outcome) if outcome.found else None, bound, False)
 
 
 def least_bottleneck_by_depth(groups: Groups, budget: Budget, start: Division | None, least: float, *,
-                              deepest: int | None = None) -> Found:
+                              deepest: int | None = None) -> LeastDepth:
     """Stages within the memory that their depth asks for, whose largest load is less than that of ``start`` and as
     small as possible. ``least``: a lower bound that is known. ``deepest``: deeper graphs are not wanted."""
     cutoff = start.value if start is not None else math.inf
     ticks = Ticks.of(groups, cutoff)
     top = ticks.all_work(groups) if start is None else load_in_ticks(groups, start, ticks) - 1
     if top < 0:
-        return Found(None, cutoff, True)
+        return LeastDepth(None, cutoff, True)
     try:
         graph = _DepthRows(groups, cutoff, ticks, budget)
         model = graph.threshold.model
         bottleneck = model.new_int_var(max(0, min(ticks.down(least), top)), top, "bottleneck")
         bound_loads(graph.threshold, bottleneck)
     except TooLate:
-        return Found(None, least, False)
+        return LeastDepth(None, least, False)
     if deepest is not None:
         model.add(graph.depth <= deepest)
     model.minimize(bottleneck)
     outcome = run(model, budget)
     if outcome.infeasible:
-        return Found(None, max(least, ticks.time(top + 1)), True)
+        return LeastDepth(None, max(least, ticks.time(top + 1)), True)
     bound = max(least, ticks.time(outcome.solver.best_objective_bound))
-    return Found(read_stages(graph.threshold, outcome) if outcome.found else None, bound, False)
+    return LeastDepth(read_stages(graph.threshold, outcome) if outcome.found else None, bound, False)
 
 
 def least_depths(groups: Groups, limit: float) -> list[int]:

@@ -17,7 +17,7 @@ __all__ = ["Orders"]
 
 
 @dataclass(eq=False)
-class _Entry:
+class _SearchedCandidate:
     """A candidate whose orders are searched, or have been."""
 
     candidate: Candidate
@@ -43,11 +43,11 @@ class Orders:
 
     def __init__(self, budget: Budget, on_progress: Callable[[Progress], None], params: JointParams) -> None:
         self.budget, self.on_progress, self.params = budget, on_progress, params
-        self.entries: list[_Entry] = []
+        self.entries: list[_SearchedCandidate] = []
         self.refusal: Infeasible | None = None
 
     @property
-    def leader(self) -> _Entry | None:
+    def leader(self) -> _SearchedCandidate | None:
         """The entry with the shortest schedule so far."""
         return min((entry for entry in self.entries if entry.makespan < math.inf), key=lambda entry: entry.makespan,
                    default=None)
@@ -70,7 +70,7 @@ class Orders:
         """Search the orders of ``candidates``, in this order at first, ``finalists`` at once, until the time is over or
         nothing is left that may be shorter than the best."""
         waiting, length = list(candidates), self.params.first_slice
-        running: list[_Entry] = []
+        running: list[_SearchedCandidate] = []
         while (waiting or running) and not (self.budget.spent and self.leader is not None):
             while waiting and len(running) < self.params.finalists and not (self.budget.spent and running):
                 candidate = waiting.pop(0)
@@ -93,13 +93,13 @@ class Orders:
     def _makespan(self) -> float:
         return math.inf if self.leader is None else self.leader.makespan
 
-    def _begin(self, candidate: Candidate) -> _Entry:
+    def _begin(self, candidate: Candidate) -> _SearchedCandidate:
         search = Search(candidate.problem, candidate.rounds, self.budget, self._report, candidate.start)
-        entry = _Entry(candidate, search, search.steps())
+        entry = _SearchedCandidate(candidate, search, search.steps())
         self.entries.append(entry)
         return entry
 
-    def _run(self, entry: _Entry, seconds: float) -> bool:
+    def _run(self, entry: _SearchedCandidate, seconds: float) -> bool:
         """Search on for so many ``seconds``; whether the search may go on afterwards."""
         until = self._used() + seconds
         try:

@@ -19,11 +19,11 @@ from weft.solver.control.clock import checkpoint
 from weft.solver.placement.joint.cuts import Cut
 from weft.solver.placement.joint.step_bound import Open, open_sizes, stage_bounds
 
-__all__ = ["Choice", "SizeSearch"]
+__all__ = ["SizeChoice", "SizeSearch"]
 
 
 @dataclass(frozen=True)
-class Choice:
+class SizeChoice:
     """One size for each stage of cut number ``cut``; no schedule of it is shorter than ``bound``."""
 
     cut: int
@@ -51,14 +51,14 @@ class SizeSearch:
         """The same, of one cut's choices."""
         return min((entry[0] for entry in self._heap if entry[3] == cut), default=math.inf)
 
-    def below(self, most: float, steps: int) -> Iterator[Choice]:
+    def below(self, most: float, steps: int) -> Iterator[SizeChoice]:
         """The next choices with bounds below ``most``, until so many more sets of sizes have been looked at."""
         until = self.steps + steps
         while self._heap and self._heap[0][0] < most and self.steps < until:
             checkpoint()
             bound, _, _, number, sizes = self._heap[0]
             if all(len(allowed) == 1 for allowed in sizes):
-                yield Choice(number, tuple(size for size, in sizes), bound)  # out once somebody asks for the next
+                yield SizeChoice(number, tuple(size for size, in sizes), bound)  # out once somebody asks for the next
                 heapq.heappop(self._heap)
                 continue
             heapq.heappop(self._heap)

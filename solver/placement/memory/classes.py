@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from weft.solver.placement.memory.plan import MemoryProblem, Mode
 
-__all__ = ["Choice", "Classes", "Ints", "modes_of"]
+__all__ = ["ClassCounts", "Classes", "Ints", "modes_of"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -65,7 +65,7 @@ class Classes:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ClassCounts:
     """How many operators of each class are recomputed and offloaded, and whether what is received is offloaded."""
 
     recompute: Ints
@@ -73,7 +73,7 @@ class Choice:
     input_offloaded: bool
 
 
-def modes_of(classes: Classes, first: int, last: int, choice: Choice) -> list[Mode]:
+def modes_of(classes: Classes, first: int, last: int, choice: ClassCounts) -> list[Mode]:
     """A mode for each operator of the stage: the first ones of a class are recomputed, the next offloaded."""
     recompute, offload = choice.recompute.tolist(), choice.offload.tolist()
     modes: list[Mode] = []

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from weft.solver.late import cp_model
-from weft.solver.placement.memory.classes import Choice, Classes, Ints
+from weft.solver.placement.memory.classes import ClassCounts, Classes, Ints
 from weft.solver.placement.memory.plan import MemoryProblem
 
 __all__ = ["StageModel"]
@@ -101,12 +101,12 @@ class StageModel:
             self.model.add(buffer >= level)
             before = level
 
-    def choice(self, solver: cp_model.CpSolver) -> Choice:
+    def choice(self, solver: cp_model.CpSolver) -> ClassCounts:
         """What a solution chooses."""
         recompute, offload = np.zeros(self.size, dtype=np.int64), np.zeros(self.size, dtype=np.int64)
         for k in self.present:
             recompute[k], offload[k] = solver.value(self.recompute[k]), solver.value(self.offload[k])
-        return Choice(recompute, offload, bool(solver.value(self.input)))
+        return ClassCounts(recompute, offload, bool(solver.value(self.input)))
 
 
 def _sum(terms: Iterable[tuple[int, cp_model.IntVar]]) -> cp_model.LinearExprT:

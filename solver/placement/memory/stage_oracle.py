@@ -15,7 +15,7 @@ import numpy as np
 
 from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.solve import run
-from weft.solver.placement.memory.classes import Choice, Classes, Ints
+from weft.solver.placement.memory.classes import ClassCounts, Classes, Ints
 from weft.solver.placement.memory.plan import MemoryProblem
 from weft.solver.placement.memory.stage_model import StageModel
 from weft.solver.placement.params import PARAMS
@@ -32,7 +32,7 @@ class StageOracle:
         self.classes = Classes.make(problem)
         self.unknown = 0
         #: (stage, start) -> ends and limits that a choice was found for.
-        self._shown: dict[tuple[int, int], list[tuple[int, int, Choice]]] = {}
+        self._shown: dict[tuple[int, int], list[tuple[int, int, ClassCounts]]] = {}
         self.solved = 0
         c = self.classes
         with np.errstate(divide="ignore"):
@@ -85,17 +85,17 @@ class StageOracle:
         choice = self._greedy(stage, first, last, spare, limit, excess)
         return None if choice is None else self._remember(stage, first, last, limit, choice)
 
-    def _remember(self, stage: int, first: int, last: int, limit: int, choice: Choice) -> bool:
+    def _remember(self, stage: int, first: int, last: int, limit: int, choice: ClassCounts) -> bool:
         self._shown.setdefault((stage, first), []).append((last, limit, choice))
         return True
 
-    def _recalled(self, stage: int, first: int, last: int, limit: int) -> Choice:
+    def _recalled(self, stage: int, first: int, last: int, limit: int) -> ClassCounts:
         """The choice by which this stage, or a longer one from the same start, was shown to fit."""
         there = self.classes.before[last] - self.classes.before[first]
         for end, at, choice in self._shown.get((stage, first), ()):
             if end >= last and at <= limit:
                 recompute = np.minimum(choice.recompute, there)
-                return Choice(recompute, np.minimum(choice.offload, there - recompute), choice.input_offloaded)
+                return ClassCounts(recompute, np.minimum(choice.offload, there - recompute), choice.input_offloaded)
         raise AssertionError("a stage that fits was shown to")
 
     def _offload_gain(self, stage: int) -> int:
@@ -138,7 +138,7 @@ class StageOracle:
                 best_offload = max(best_offload, gain * min(limit_bytes, there_bytes) - buffers)
         return int(best_recompute) + 1 + best_offload
 
-    def _greedy(self, stage: int, first: int, last: int, spare: int, limit: int, excess: int) -> Choice | None:
+    def _greedy(self, stage: int, first: int, last: int, spare: int, limit: int, excess: int) -> ClassCounts | None:
         """A choice that fits: recompute what saves most per nanosecond up to a size, then offload the largest."""
         there = self.classes.before[last] - self.classes.before[first]
         for size in (*self._levels[::-1], -1) if self._recomputes else (-1,):
@@ -163,7 +163,7 @@ class StageOracle:
                 spare -= int(taken[k] * c.forward[k])
         return taken
 
-    def _offloaded(self, first: int, there: Ints, recompute: Ints, limit: int, largest: int) -> Choice:
+    def _offloaded(self, first: int, there: Ints, recompute: Ints, limit: int, largest: int) -> ClassCounts:
         c, left = self.classes, self.problem.copy_bytes(limit) if largest >= 0 else 0
         received = self.problem.movable_input_bytes(first)
         with_input = 0 < received <= min(left, largest)
@@ -174,9 +174,9 @@ class StageOracle:
             if there[k] and 0 < size <= largest and size <= left:
                 taken[k] = min(int(there[k]), left // size)
                 left -= int(taken[k]) * size
-        return Choice(recompute, taken, with_input)
+        return ClassCounts(recompute, taken, with_input)
 
-    def saved(self, stage: int, first: int, last: int, choice: Choice) -> int:
+    def saved(self, stage: int, first: int, last: int, choice: ClassCounts) -> int:
         """Bytes that ``choice`` saves against keeping everything, buffers taken off."""
         c, problem = self.classes, self.problem
         received = problem.input_bytes(first) if choice.input_offloaded else 0
@@ -209,18 +209,18 @@ class StageOracle:
 
     # -- CP-SAT ----------------------------------------------------------------------------------------------------
 
-    def choose(self, stage: int, first: int, last: int, limit: int) -> Choice | None:
+    def choose(self, stage: int, first: int, last: int, limit: int) -> ClassCounts | None:
         """A choice that fits, from CP-SAT; ``None``: there is none, or (then ``unknown`` counts it) the effort was not
         enough to say."""
         spare, excess = self.spare_time(first, last, limit), self.excess(stage, first, last)
         return None if spare < 0 else self._run(self._model(stage, first, last, limit, spare, excess))
 
-    def lightest(self, stage: int, first: int, last: int, limit: int) -> Choice:
+    def lightest(self, stage: int, first: int, last: int, limit: int) -> ClassCounts:
         """For a stage that fits: a choice of least recomputed time, and of those one of least copied bytes."""
         spare, excess = self.spare_time(first, last, limit), self.excess(stage, first, last)
         nothing = np.zeros_like(self.classes.kept)
         if excess <= 0:
-            return Choice(nothing, nothing, False)
+            return ClassCounts(nothing, nothing, False)
         model = self._model(stage, first, last, limit, spare, excess)
         model.model.minimize(model.recomputing)
         found = self._run(model)
@@ -235,7 +235,7 @@ class StageOracle:
         return StageModel(self.problem, self.classes, stage, first, last, spare=spare,
                           copy_bytes=self.problem.copy_bytes(limit), excess=excess)
 
-    def _run(self, model: StageModel) -> Choice | None:
+    def _run(self, model: StageModel) -> ClassCounts | None:
         self.solved += 1
         outcome = run(model.model, self.budget, deterministic=PARAMS.stage_effort, presolve=True)
         if not outcome.found:

@@ -11,7 +11,7 @@ import pytest
 from tests.oracles.whole import TooLarge, least_makespan
 from tests.support.cut_specs import MODES, Mode, all_cuts, problems_of, space_of
 from tests.support.examples import slow
-from weft.models.cuts.enumeration import Cuts, Ground, enumerated
+from weft.models.cuts.enumeration import Ground, ListedCuts, enumerated
 from weft.models.cuts.layout import Layout
 from weft.models.cuts.space import CutSpace
 from weft.models.cuts.tables import Tables
@@ -20,7 +20,7 @@ EVER = 1 << 50
 LAYOUTS = [("chain", 1, 7), ("v", 2, 7), ("loop", 2, 7), ("wave", 3, 8)]
 
 
-def listed(cuts: Cuts) -> dict[tuple[int, ...], int]:
+def listed(cuts: ListedCuts) -> dict[tuple[int, ...], int]:
     found = {tuple(map(int, row)): int(bound) for row, bound in zip(cuts.borders, cuts.bounds, strict=True)}
     assert len(found) == len(cuts)
     return found

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import time
 
 import pytest
 from ortools.sat.python import cp_model
 
+from weft.solver.cpsat import solve
 from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.solve import Attempt, Outcome, race, run
 
@@ -54,6 +56,28 @@ def test_the_first_decision_stops_the_others(easy_first: bool) -> None:
 def test_each_attempt_keeps_its_own_limit() -> None:
     outcome, = race([Attempt(market_split(), 0.01, relaxation=False)], Budget())
     assert not decided(outcome) and outcome.solver.response_proto.deterministic_time < 0.5
+
+
+def test_the_clock_ends_no_solve_that_has_an_effort(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with much else to do gives a solve a tenth of its time: here none while 0.5 seconds pass."""
+    monkeypatch.setattr(solve, "_LEAST_CPU", 0.1)
+    monkeypatch.setattr(solve, "_CPU", 0.0)
+    whole = cp_model.CpSolver.solve
+
+    def late(solver: cp_model.CpSolver, model: cp_model.CpModel) -> cp_model.CpSolverStatus:
+        assert solver.parameters.max_time_in_seconds == float("inf")
+        time.sleep(0.5)
+        return whole(solver, model)
+
+    monkeypatch.setattr(cp_model.CpSolver, "solve", late)
+    assert run(pigeons(3, 3), Budget(deterministic=1.0), deterministic=0.5).found
+
+
+def test_a_solve_whose_deterministic_time_stands_still_ends_by_its_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(solve, "_LEAST_CPU", 0.3)
+    monkeypatch.setattr(solve, "_CPU", 0.0)
+    outcome = run(market_split(), Budget(deterministic=1000.0), deterministic=1000.0, relaxation=False)
+    assert not decided(outcome) and outcome.solver.response_proto.deterministic_time < 100.0
 
 
 def test_a_refused_model_is_said() -> None:

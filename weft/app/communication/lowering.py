@@ -21,9 +21,9 @@ from weft.runtime.communication.instructions import (
     Instruction,
     Key,
     Lane,
-    Part,
     RankProgram,
     Step,
+    TensorPart,
     Value,
     Wait,
 )
@@ -65,10 +65,10 @@ def lower(program: Program, rank: int, emulated: Emulated | None = None, schedul
             raise CommunicationError(f"emulated: the stage {program.stage(name).name!r} is to take {value} seconds, it "
                                      "takes 0 or more")
         program.stage(name)
-    return _Lowering(program, rank, emulated, Order(program, schedule)).lowered()
+    return _ProgramLowering(program, rank, emulated, Order(program, schedule)).lowered()
 
 
-class _Lowering:
+class _ProgramLowering:
     def __init__(self, program: Program, rank: int, emulated: Emulated, order: Order) -> None:
         self.program, self.rank, self.emulated, self.order = program, rank, emulated, order
         self.group = rank // program.ranks
@@ -116,9 +116,9 @@ class _Lowering:
         self.lane_of[key] = lane
         self.read.update(part.name for part in reads)
 
-    def part(self, name: str, overlap: Overlap | None, chunk: int) -> Part:
+    def part(self, name: str, overlap: Overlap | None, chunk: int) -> TensorPart:
         """A tensor, or its chunk in a chain that cuts it."""
-        return Part(name, self.chunk(name, overlap, chunk))
+        return TensorPart(name, self.chunk(name, overlap, chunk))
 
     def chunk(self, name: str, overlap: Overlap | None, chunk: int) -> Chunk | None:
         """As :func:`weft.models.communication.chunks.chunk_ranges` has it."""

@@ -10,10 +10,10 @@ from weft.solver.problem import Block, BlockKind, Number, Problem
 __all__ = ["undominated"]
 
 _GRADIENTS = (BlockKind.BACKWARD, BlockKind.INPUT_GRAD, BlockKind.WEIGHT_GRAD)
-_C = TypeVar("_C", bound="_Candidate")
+_C = TypeVar("_C", bound="_PlacementClaim")
 
 
-class _Candidate(Protocol):
+class _PlacementClaim(Protocol):
     """What a placement's candidate says of itself."""
 
     @property
@@ -36,7 +36,7 @@ def undominated(candidates: Sequence[_C]) -> list[_C]:
             if candidate.backward != "full" or not any(_can_do(split, candidate) for split in splits)]
 
 
-def _can_do(split: _Candidate, full: _Candidate) -> bool:
+def _can_do(split: _PlacementClaim, full: _PlacementClaim) -> bool:
     if (split.static_memory, split.problem.devices) != (full.static_memory, full.problem.devices):
         return False
     others = [[block for block in candidate.problem.blocks if block.kind not in _GRADIENTS]

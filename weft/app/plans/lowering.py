@@ -17,7 +17,6 @@ from weft.runtime.by_hand.instructions import (
     Collective,
     Compute,
     Copy,
-    Cut,
     Exchange,
     Instruction,
     KernelCall,
@@ -25,6 +24,7 @@ from weft.runtime.by_hand.instructions import (
     Piece,
     RankProgram,
     Span,
+    TakePart,
 )
 
 __all__ = ["lower"]
@@ -36,10 +36,10 @@ def lower(done: Preserved, ranks: int) -> tuple[RankProgram, ...]:
     highest = max(done.planned.device(part) for part in done.order)
     if highest >= ranks:
         raise PlanError(f"the plan uses device {highest}, but there are {ranks} ranks: device d runs on rank d")
-    return _Lowering(done, ranks).programs()
+    return _PlanLowering(done, ranks).programs()
 
 
-class _Lowering:
+class _PlanLowering:
     def __init__(self, done: Preserved, ranks: int) -> None:
         self.done, self.planned, self.program = done, done.planned, done.planned.program
         self.lists: list[list[Instruction]] = [[] for _ in range(ranks)]
@@ -143,7 +143,7 @@ class _Lowering:
         for at, step in enumerate(entry.conversion.steps):
             names = self.step(entry, step, names, f"brought {i} at {at + 1}")
         for device in entry.wanted:
-            self.lists[device].append(Cut(names[device], f"brought {i}", None, 1, 0))
+            self.lists[device].append(TakePart(names[device], f"brought {i}", None, 1, 0))
 
     def copies(self, entry: Communication, views: Sequence[View], box: Box) -> Iterator[Copy]:
         """Each element of each term once."""
@@ -169,7 +169,7 @@ class _Lowering:
                 self.groups[tuple(sorted(had))] = None
             for index, device in enumerate(get):
                 if step.kind == "slice" or step.kind == "term":
-                    self.lists[device].append(Cut(names[device], into, step.target, step.parts, index))
+                    self.lists[device].append(TakePart(names[device], into, step.target, step.parts, index))
                 else:
                     self.lists[device].append(Collective(step.kind, names[device], into, had, get, step.source,
                                                          step.target))

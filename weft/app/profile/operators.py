@@ -11,7 +11,7 @@ from weft.app.profile.targets import device_name, device_of
 if TYPE_CHECKING:
     import torch
 
-    from weft.models.capture.calls import Call
+    from weft.models.capture.calls import TracedCall
     from weft.models.times.measured_times import Figure, MeasuredOperator, MeasuredTimes
 
 __all__ = ["profile_operators"]
@@ -55,7 +55,7 @@ def profile_operators(path: str | os.PathLike[str], *, repeats: int = 7, device:
     return MeasuredTimes(exported.name, device_name(where), torch.__version__, tuple(entries)).filled_in(graph)
 
 
-def _timed(call: Call, names: tuple[str, ...], device: torch.device, repeats: int) -> MeasuredOperator:
+def _timed(call: TracedCall, names: tuple[str, ...], device: torch.device, repeats: int) -> MeasuredOperator:
     """One operator's entry, with a note instead of figures where it could not be run."""
     from weft.models.capture.trials import Trial, shapes_text
     from weft.models.times.measured_times import MeasuredOperator

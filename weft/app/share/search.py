@@ -69,10 +69,10 @@ def share_jobs(jobs: Sequence[Job], question: Question, options: SearchOptions,
     Raises :class:`~weft.models.share.job.SharingError` for jobs that cannot and questions that mean nothing, and
     :class:`~weft.solver.feasibility.infeasible.Infeasible` where they do not fit together or some gets too slow.
     """
-    return _Search(jobs, question, options, on_progress).result()
+    return _SharingSearch(jobs, question, options, on_progress).result()
 
 
-class _Search:
+class _SharingSearch:
     """One question, from what is refused to the answer."""
 
     def __init__(self, jobs: Sequence[Job], question: Question, options: SearchOptions,

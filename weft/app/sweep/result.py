@@ -21,7 +21,7 @@ from weft.text.pareto import non_dominated
 from weft.text.tables import table_text
 from weft.text.units import memory_text, time_text
 
-__all__ = ["OUTPUTS", "Known", "LeftOut", "Row", "Sweep", "memory_list", "peak_of", "row_of"]
+__all__ = ["OUTPUTS", "KnownPoint", "LeftOut", "SweepRow", "Sweep", "memory_list", "peak_of", "row_of"]
 
 SWEEP_FORMAT = "weft.sweep/1"
 #: The endings :meth:`Sweep.save` understands.
@@ -29,8 +29,8 @@ OUTPUTS = (".html", ".svg", ".png", ".json")
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """A known schedule that fits, in the same figures as weft's own in :class:`Row`."""
+class KnownPoint:
+    """A known schedule that fits, in the same figures as weft's own in :class:`SweepRow`."""
 
     name: str
     placement: str
@@ -45,7 +45,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SweepRow:
     """One solved point. Times and memory are in the problem's units.
 
     ``throughput`` is work per time unit (see :attr:`Sweep.work`), ``peak`` what the fullest device holds at most,
@@ -64,7 +64,7 @@ class Row:
     gap: float
     throughput: float
     peak: Number
-    known: tuple[Known, ...] = ()
+    known: tuple[KnownPoint, ...] = ()
     added: bool = False
     covered: str = ""
 
@@ -91,7 +91,7 @@ class Sweep:
     time_unit: str
     memory_unit: str
     work: str
-    rows: tuple[Row, ...] = ()
+    rows: tuple[SweepRow, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     unsolved: tuple[Point, ...] = ()
     cached: int = 0
@@ -104,13 +104,13 @@ class Sweep:
         return bool(self.unsolved)
 
     @cached_property
-    def front(self) -> tuple[Row, ...]:
+    def front(self) -> tuple[SweepRow, ...]:
         """The rows that no other row beats: none has at most their peak memory and at least their throughput, and
         one of the two better. By rising memory."""
         return tuple(self.rows[i] for i in non_dominated([(row.peak, row.throughput) for row in self.rows]))
 
     @cached_property
-    def ahead(self) -> tuple[Known, ...]:
+    def ahead(self) -> tuple[KnownPoint, ...]:
         """Known schedules that fit and that no row of weft's equals or beats in memory and throughput at once.
 
         A finished sweep has none, unless it was asked not to refine (or each point it added brought up another).
@@ -234,17 +234,17 @@ class Sweep:
         return "\n".join([*lines, *self.notes])
 
 
-def row_of(variant: Variant, solved: Solved, *, added: bool = False) -> Row:
+def row_of(variant: Variant, solved: Solved, *, added: bool = False) -> SweepRow:
     """The figures of what was solved for ``variant``."""
     point, own = variant.point, solved.weft
     bound = float(own.solver.get("bound_over_placements", own.makespan_bound))
     is_best = own.makespan <= bound * (1 + RELATIVE_TOLERANCE)
     work = variant.work * point.micro_batches
-    known = [Known(name, str(schedule.solver.get("placement", "")), schedule.makespan, _throughput(work, schedule),
-                   peak_of(schedule)) for name, schedule in solved.known.items()]
-    return Row(point, work, str(own.solver.get("placement", "")), own.makespan, bound,
-               0.0 if is_best else own.makespan / bound - 1, _throughput(work, own), peak_of(own),
-               tuple(sorted(known, key=lambda entry: entry.makespan)), added, str(own.solver.get("covered", "")))
+    known = [KnownPoint(name, str(schedule.solver.get("placement", "")), schedule.makespan, _throughput(work, schedule),
+                        peak_of(schedule)) for name, schedule in solved.known.items()]
+    return SweepRow(point, work, str(own.solver.get("placement", "")), own.makespan, bound,
+                    0.0 if is_best else own.makespan / bound - 1, _throughput(work, own), peak_of(own),
+                    tuple(sorted(known, key=lambda entry: entry.makespan)), added, str(own.solver.get("covered", "")))
 
 
 def _throughput(work: int, schedule: Schedule) -> float:
@@ -268,7 +268,7 @@ def peak_of(schedule: Schedule) -> Number:
     return max(base + peak for base, peak in zip(static, schedule.peak_memory, strict=True))
 
 
-def _against(row: Row) -> str:
+def _against(row: SweepRow) -> str:
     if not row.known:
         return "none"
     best = row.known[0]

@@ -18,7 +18,7 @@ from weft.app.lib.options import SearchKeywords, SearchOptions, require_count
 from weft.app.sweep.cache import Cache, default_folder, key_of
 from weft.app.sweep.points import Axes, Variant, variants_of
 from weft.app.sweep.refine import tightened
-from weft.app.sweep.result import Known, LeftOut, Row, Sweep, row_of
+from weft.app.sweep.result import KnownPoint, LeftOut, Sweep, SweepRow, row_of
 from weft.app.sweep.task import Solved, solve_point
 from weft.models.spec.spec import SpecError
 from weft.models.times.profiles import ProfileError
@@ -44,7 +44,7 @@ class SweepProgress:
     """A point has been settled: its result, whether that was known from before, and all that is settled so far."""
 
     sweep: Sweep
-    result: Row | LeftOut
+    result: SweepRow | LeftOut
     cached: bool
     elapsed: float
 
@@ -87,7 +87,7 @@ def sweep_source(
     units = (source.time_unit, source.memory_unit) if isinstance(source, Problem) else ("s", "B")
     settings = {"time_limit": options.time_limit, "effort": options.effort, "seed": options.seed}
     blank = Sweep(source.name, len(variants[0].point.memory), *units, work, settings=settings)
-    run = _Run(variants, options, _cache(cache), blank, on_progress)
+    run = _SweepRun(variants, options, _cache(cache), blank, on_progress)
     with contextlib.ExitStack() as stack:
         if executor is None:
             executor = stack.enter_context(process_pool(processes or cores(), len(variants)))
@@ -114,13 +114,13 @@ class _Task:
     key: str
 
 
-class _Run:
+class _SweepRun:
     """One sweep while it runs: what is settled so far, by the points' numbers."""
 
     def __init__(self, variants: list[Variant], options: SearchOptions, cache: Cache | None, blank: Sweep,
                  on_progress: Callable[[SweepProgress], None]) -> None:
         self.variants, self.options, self.cache, self.on_progress = variants, options, cache, on_progress
-        self.rows: dict[int, Row] = {}
+        self.rows: dict[int, SweepRow] = {}
         self.left_out: dict[int, LeftOut] = {}
         self.notes: list[str] = []
         self.cached = 0
@@ -173,7 +173,7 @@ class _Run:
         ahead = set(self.sweep.ahead)
         rivals = [(known, index) for index in sorted(self.rows) for known in self.rows[index].known if known in ahead]
         first = len(self.variants)
-        seen: set[Known] = set()
+        seen: set[KnownPoint] = set()
         for i in non_dominated([(known.peak, known.throughput) for known, _ in rivals]):
             known, index = rivals[i]
             if known not in seen:
@@ -251,5 +251,5 @@ class _Run:
         self.left_out[index] = LeftOut(self.variants[index].point, str(error))
         self._report(self.left_out[index], cached=False)
 
-    def _report(self, result: Row | LeftOut, cached: bool) -> None:
+    def _report(self, result: SweepRow | LeftOut, cached: bool) -> None:
         self.on_progress(SweepProgress(self.sweep, result, cached, time.monotonic() - self._started))

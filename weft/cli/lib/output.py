@@ -18,7 +18,7 @@ from weft.solver.io.writing import is_replaced
 
 if TYPE_CHECKING:
     from weft.app.compare import Comparison
-    from weft.app.estimate import Report
+    from weft.app.estimate import EstimateReport
     from weft.app.fit import Fitted
     from weft.app.latency.serving import Serving
     from weft.app.place.memory_plans import MemoryPlans
@@ -65,8 +65,8 @@ def told(listener: Callable[[_Progress], object],
     return tell
 
 
-def show(found: Comparison | Sharing | Sweep | Serving | Fitted | Report | MemoryPlans | Transports, as_json: bool,
-         width: int = 140) -> None:
+def show(found: Comparison | Sharing | Sweep | Serving | Fitted | EstimateReport | MemoryPlans | Transports,
+         as_json: bool, width: int = 140) -> None:
     """A result's table, ``width`` columns wide where it is no terminal that reads it, or its numbers as JSON."""
     if as_json:
         print(json.dumps(found.to_json()))

@@ -24,7 +24,7 @@ from weft.solver.placement.dag.levels.paths import Paths
 from weft.solver.placement.groups import Groups, least_times, least_work, waits
 from weft.solver.placement.params import PARAMS
 
-__all__ = ["Cuts", "Ideal", "Ideals", "Piece", "TooWide"]
+__all__ = ["LevelCuts", "Ideal", "Ideals", "Piece", "TooWide"]
 
 Ideal: TypeAlias = tuple[int, ...]
 #: What a piece, or a stage, holds, sorted: of a path of a family the groups from one place up to another.
@@ -36,7 +36,7 @@ class TooWide(Exception):
 
 
 @dataclass(frozen=True)
-class Cuts:
+class LevelCuts:
     """All ways to take a level off an ideal: number of the ideal that is left, and of the level."""
 
     rest: NDArray[np.int64]
@@ -69,7 +69,7 @@ class Ideals:
         self.levels: list[tuple[Piece, ...]] = []
         self._number: dict[Ideal, int] = {}
         self._level: dict[tuple[Piece, ...], int] = {}
-        self._cuts: dict[int, Cuts] = {}
+        self._cuts: dict[int, LevelCuts] = {}
         self._register((0,) * len(self.paths))
         self.whole = self._register(tuple(map(len, self.paths)))
         self._names = math.prod(math.comb(len(family) + len(self.paths[family.start]), len(family))
@@ -118,7 +118,7 @@ class Ideals:
 
     # -- cuts --------------------------------------------------------------------------------------------------------
 
-    def cuts(self, number: int) -> Cuts:
+    def cuts(self, number: int) -> LevelCuts:
         """The levels that can be taken off ideal ``number``."""
         if number not in self._cuts:
             if self._names > PARAMS.max_names:
@@ -143,7 +143,7 @@ class Ideals:
                     self.levels.append(key)
                 rests.append(self._register(self.name(rest)))
                 levels.append(level)
-            self._cuts[number] = Cuts(np.array(rests, np.int64), np.array(levels, np.int64))
+            self._cuts[number] = LevelCuts(np.array(rests, np.int64), np.array(levels, np.int64))
         return self._cuts[number]
 
     def cut(self, number: int, index: int) -> tuple[Ideal, list[tuple[Piece, list[int]]]]:

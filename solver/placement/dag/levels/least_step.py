@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 from weft.solver.cpsat.budget import Budget
 from weft.solver.placement.dag.levels.ideals import Ideals, TooWide
-from weft.solver.placement.dag.levels.level_program import Program
+from weft.solver.placement.dag.levels.level_program import LevelProgram
 from weft.solver.placement.dag.levels.ways import ways_of
 from weft.solver.placement.division import Division
 from weft.solver.placement.groups import Groups
@@ -46,7 +46,7 @@ def least_step(groups: Groups, budget: Budget, *, least: float, most: float,
     """The least step that graphs of stages allow, as far as it is below ``most``.
 
     ``least``: a bound on the least largest load; ``load_of``: another bound on what a stage adds to a step, a
-      micro-batch (:class:`~weft.solver.placement.dag.levels.level_program.Program`); ``ideals``, and
+      micro-batch (:class:`~weft.solver.placement.dag.levels.level_program.LevelProgram`); ``ideals``, and
       :class:`~weft.solver.placement.dag.levels.ideals.TooWide`, which is raised, as of
       :func:`~weft.solver.placement.dag.levels.level_search.levels`.
     """
@@ -59,8 +59,8 @@ def least_step(groups: Groups, budget: Budget, *, least: float, most: float,
         return LeastStep(most, ())
     ideals = Ideals(groups, budget, limit=high, devices=groups.problem.devices, in_a_row=False,
                     max_cuts=params.max_cuts, alike=ideals)
-    program = Program(ideals, there[0], ways, load_of=load_of)
-    plain = Program(ideals, there[0])
+    program = LevelProgram(ideals, there[0], ways, load_of=load_of)
+    plain = LevelProgram(ideals, there[0])
     degree = {r: d for d, (r, _) in enumerate(plain.degrees)}
     found: list[Division] = []
     middle = high

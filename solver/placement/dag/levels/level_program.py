@@ -29,7 +29,7 @@ from weft.solver.placement.division import Division
 from weft.solver.placement.groups import room
 from weft.solver.placement.params import PARAMS
 
-__all__ = ["Program"]
+__all__ = ["LevelProgram"]
 
 #: In place of a limit of nothing at all, so that shares of it are numbers.
 _TINY = math.ulp(0.0)
@@ -38,7 +38,7 @@ _TINY = math.ulp(0.0)
 Packing: TypeAlias = tuple[tuple[tuple[int, ...], int], ...]
 
 
-class Program:
+class LevelProgram:
     """One dynamic program a limit, over the same ideals. With ``ways`` a load is what a stage adds to a step, idle time
     included, a micro-batch (:mod:`weft.solver.placement.dag.levels.least_step`); with ``load_of`` it is what that says
     of a stage's groups and the index of its number of devices, never less than their work. ``heavy_times``: so many
@@ -274,7 +274,7 @@ class _UnderLimit:
     that it takes (-1: not known yet), which holds for up to ``until`` micro-batches in flight. ``reached``: ideals left
     by the level that is being taken, with the devices outside; ``parent``: where from."""
 
-    def __init__(self, program: Program, limit: float) -> None:
+    def __init__(self, program: LevelProgram, limit: float) -> None:
         self.program, self.limit, self.in_flight = program, limit, 0
         self.need, self.least = program.needed(limit, []), program.least_devices(limit, [])
         self.best = np.full(len(program.ideals.all), program.count + 1)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from weft.solver.cpsat.budget import Budget
 from weft.solver.placement.dag.levels.ideals import Ideals, TooWide
-from weft.solver.placement.dag.levels.level_program import Program
+from weft.solver.placement.dag.levels.level_program import LevelProgram
 from weft.solver.placement.division import Division
 from weft.solver.placement.groups import Groups
 from weft.solver.placement.orders.depth_first import depth_first_order
@@ -85,7 +85,7 @@ def levels(groups: Groups, budget: Budget, goal: LevelGoal, *, ideals: Ideals | 
     widest = top * (1 + max((goal.slack, *goal.shallower))) * (1 + 1e-9)
     ideals = Ideals(groups, budget, limit=widest, devices=groups.problem.kinds[there[0]].count,
                     in_a_row=goal.in_a_row, max_cuts=goal.max_cuts, alike=ideals)
-    program = Program(ideals, there[0], heavy_times=params.heavy_times)
+    program = LevelProgram(ideals, there[0], heavy_times=params.heavy_times)
     found, low = _first_below(program, max(goal.least, program.crowded()), top, params.bisection_gap)
     if found is None:
         return LevelSolved(None, low if goal.most < math.inf else math.inf, math.inf, 0, math.inf, len(ideals.all),
@@ -120,7 +120,7 @@ def level_front(groups: Groups, budget: Budget, *, least: float, most: float, fi
     top = _largest_limit(groups, kind, None, LevelGoal(least=least, most=most))
     ideals = Ideals(groups, budget, limit=top, devices=groups.problem.kinds[kind].count, in_a_row=False,
                     max_cuts=params.max_cuts)
-    program, low, depth = Program(ideals, kind, heavy_times=params.heavy_times), found.limit, found.depth
+    program, low, depth = LevelProgram(ideals, kind, heavy_times=params.heavy_times), found.limit, found.depth
     while depth > 1:
         at_all = program.run(top, deepest=depth - 1)
         if at_all is None or at_all.value >= most:
@@ -146,7 +146,7 @@ def fitting(groups: Groups, budget: Budget, on_found: Callable[[Division, float]
     top = _largest_limit(groups, kind, None, LevelGoal(0.0))
     ideals = Ideals(groups, budget, limit=top, devices=groups.problem.kinds[kind].count, in_a_row=False,
                     max_cuts=params.max_cuts, loose=True)
-    program = Program(ideals, kind, heavy_times=params.heavy_times)
+    program = LevelProgram(ideals, kind, heavy_times=params.heavy_times)
     found = program.run(top)
     if found is not None:
         _bisected(program, found, 0.0, params.bisection_gap, on_found)
@@ -161,7 +161,7 @@ def _largest_limit(groups: Groups, kind: int, start: Division | None, goal: Leve
     return max(min(top, goal.most), goal.least) * (1 + 1e-9)
 
 
-def _first_below(program: Program, least: float, top: float, gap: float) -> tuple[Division | None, float]:
+def _first_below(program: LevelProgram, least: float, top: float, gap: float) -> tuple[Division | None, float]:
     """Stages within ``top``, or ``None``, and the largest limit refuted (``top`` where it is). Small limits leave
     little to look at: upwards, in growing steps."""
     low, found, more = least, None, gap
@@ -173,7 +173,7 @@ def _first_below(program: Program, least: float, top: float, gap: float) -> tupl
     return found, low
 
 
-def _bisected(program: Program, found: Division, low: float, gap: float,
+def _bisected(program: LevelProgram, found: Division, low: float, gap: float,
               on_found: Callable[[Division, float], None], deepest: int | None = None) -> tuple[Division, float]:
     """The stages with the least largest load (of those no deeper than ``deepest``), and a bound that proves it."""
     on_found(found, low)

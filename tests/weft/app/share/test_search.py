@@ -15,7 +15,7 @@ from tests.support.sharing import one_gpu, random_jobs
 from weft.app.lib.options import SearchOptions
 from weft.app.share import search
 from weft.app.share.result import Sharing, Timed, Tried
-from weft.app.share.search import Question, _Search, share_jobs
+from weft.app.share.search import Question, _SharingSearch, share_jobs
 from weft.cli.main import main
 from weft.models.share.job import Job, SharingError, job_of
 from weft.runtime.plan.collectives import collective_rows
@@ -108,7 +108,8 @@ def test_no_job_gets_slower_than_allowed() -> None:
 
 
 def test_a_refusal_is_proven_only_where_every_ratio_is() -> None:
-    asked = _Search([one_gpu("a", 6, 4), one_gpu("b", 9, 3)], Question(max_slowdown=1.1), options(), lambda _: None)
+    jobs = [one_gpu("a", 6, 4), one_gpu("b", 9, 3)]
+    asked = _SharingSearch(jobs, Question(max_slowdown=1.1), options(), lambda _: None)
     slow = Tried((1, 1), Timed(15, 15), 1.4, "a takes 1.500 times as long as alone, more than 1.1")
     ruled_out = Tried((1, 2), None, None, "a takes 2.100 times as long as alone, more than 1.1")
     left_open = Tried((2, 1), None, None, "no steady state was found in time")

@@ -22,7 +22,7 @@ from weft.app.pipeline.planning.memory.planned import asked_decisions, memory_no
 from weft.app.pipeline.planning.problems import Run, held_bytes, optimizer_bytes, peak_bytes
 from weft.app.pipeline.planning.trying import is_worth, run_schedule, try_cut
 from weft.runtime.captured.captured import CaptureError
-from weft.runtime.captured.division import Division, Known
+from weft.runtime.captured.division import Division, KnownModel
 from weft.runtime.captured.loss import LOSS
 from weft.runtime.captured.materials import Materials
 from weft.runtime.captured.part import Goal
@@ -156,7 +156,7 @@ def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: Run, looked: in
                                                                                    values), strict=True)))
 
 
-def _held_back(captured: Known, cut: Division) -> list[str]:
+def _held_back(captured: KnownModel, cut: Division) -> list[str]:
     """What a split backward computes in I all the same: a sentence, where there is any."""
     waiting = {id(parameter) for module in cut.stages().modules.values() for parameter in deferred_parameters(module)}
     trained = {id(p): p for own in cut.parameters for p in own}

@@ -122,7 +122,7 @@ class PipelineState:
         return " and ".join(sorted({str(item.tensor.dtype).removeprefix("torch.") for item in self.tensors
                                     if isinstance(item.tensor, nn.Parameter)}))
 
-    def resume(self, folder: Path, optimizer: Optimizer | None) -> model_checkpoint.Found | None:
+    def resume(self, folder: Path, optimizer: Optimizer | None) -> model_checkpoint.WholeCheckpoint | None:
         """See :meth:`~weft.app.pipeline.run.pipe.Pipeline.resume`."""
         found = model_checkpoint.find(self.session, folder)
         if found is None:

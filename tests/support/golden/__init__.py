@@ -1,0 +1,1 @@
+"""The golden runs, a file a group; :mod:`tests.golden` compares them."""
