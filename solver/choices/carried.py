@@ -56,8 +56,8 @@ def _ranks(best: Schedule, of: Rounds, rounds: Rounds) -> dict[_Place, float]:
     for block in reversed(problem.topological_order):
         for m in range(rounds.run.rounds):
             wide, number = rounds.apart(block, m)
-            rank = known.get((rounds.wide.blocks[wide].name, number))
-            ranks[block, m] = min((ranks[after, m] for after in later[block]), default=math.inf) if rank is None else rank
+            following = min((ranks[after, m] for after in later[block]), default=math.inf)
+            ranks[block, m] = known.get((rounds.wide.blocks[wide].name, number), following)
     for block in problem.topological_order:
         for after in later[block]:
             for m in range(rounds.run.rounds):

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from weft.solver.choices.carried import carried
 from weft.solver.choices.node import Node
+from weft.solver.control.clock import checkpoint
 from weft.solver.cpsat.budget import Budget
 from weft.solver.orders.local_search import LocalSearch
 from weft.solver.problem import Problem
@@ -19,8 +20,8 @@ from weft.solver.wide.rounds import Rounds
 
 __all__ = ["Leaves", "Taken"]
 
-#: Neighbours that the order is carried to; of more, as many drawn at random.
-_CARRIED = 32
+#: Neighbours that the order is carried to in one go, from which the best ones are taken first.
+_AT_ONCE = 8
 #: Deterministic seconds that one takes, for each operation: its problem is made, and its order timed.
 _PER_OPERATION = 2e-5
 
@@ -78,16 +79,17 @@ class Leaves:
         """The decision that the leaf ``node`` is."""
         return Taken(self, node)
 
-    def beside(self, taken: Taken, schedule: Schedule) -> list[Taken]:
-        """The leaves beside it; see :meth:`Taken.neighbours`."""
+    def beside(self, taken: Taken, schedule: Schedule) -> Iterator[Taken]:
+        """The leaves beside it, some at a time, drawn at random; see :meth:`Taken.neighbours`."""
         nodes = [*self.root.beside(taken.node)]
-        if len(nodes) > _CARRIED:
-            nodes = self._random.sample(nodes, _CARRIED)
-        found: list[tuple[float, int, Taken]] = []
-        for number, node in enumerate(nodes):
-            other = self.at(node)
-            search = LocalSearch(TickProblem.of(other.problem), other.micro_batches, self.budget)
-            self.budget.deterministic_used += _PER_OPERATION * other.micro_batches * len(other.problem.blocks)
-            if search.begin(other.carried(taken, schedule)):
-                found.append((search.cost, number, other))
-        return [other for _, _, other in sorted(found, key=lambda entry: entry[:2])]
+        self._random.shuffle(nodes)
+        for first in range(0, len(nodes), _AT_ONCE):
+            found: list[tuple[float, int, Taken]] = []
+            for number, node in enumerate(nodes[first:first + _AT_ONCE]):
+                checkpoint()
+                other = self.at(node)
+                search = LocalSearch(TickProblem.of(other.problem), other.micro_batches, self.budget)
+                self.budget.deterministic_used += _PER_OPERATION * other.micro_batches * len(other.problem.blocks)
+                if search.begin(other.carried(taken, schedule)):
+                    found.append((search.cost, number, other))
+            yield from (other for _, _, other in sorted(found, key=lambda entry: entry[:2]))

@@ -40,6 +40,8 @@ _OTHERS = 0.5
 _LAST = 0.5
 #: What the climb gets at first, in seconds, and for each second that all took; half of it after a climb in vain.
 _FIRST_CLIMB, _CLIMB = 0.05, 0.25
+#: On schedules of more operations nobody climbs: carrying an order to some neighbours takes seconds.
+_MOST_OPERATIONS = 10_000
 
 
 @dataclass(frozen=True)
@@ -248,11 +250,11 @@ class Tree:
         return scheduled(rounds, carried(self.leader.search.best, self.leader.rounds, rounds))
 
     def _look_beside(self) -> None:
-        """For better schedules of leaves that differ by little from good ones: by a climb, which knows no other
-        objective than the makespan, or one after the other."""
-        if "neighbours" in self.budget.without or self.leader is None:
+        """For better schedules of leaves that differ by little from good ones: by a climb, or where the schedules are
+        long or not for the least makespan, which is all that it knows, one after the other."""
+        if "neighbours" in self.budget.without or self.leader is None or self.leader.search is None:
             return
-        if self.objective != "makespan":
+        if self.objective != "makespan" or self.leader.search.operations > _MOST_OPERATIONS:
             self._try_beside(self.leader)
             return
         seconds = (_FIRST_CLIMB + _CLIMB * self._used) / 2 ** self._in_vain - self._climbed

@@ -120,7 +120,10 @@ class Climb(Generic[D]):
 
     def steps(self, time: Slice) -> Iterator[None]:
         """The same, a step before each look at a neighbour."""
-        while not time.spent and (hopeful := [kept for kept in self.kept if self._neighbours.get(kept, ()) is not None]):
+        while not time.spent:
+            hopeful = [kept for kept in self.kept if self._neighbours.get(kept, ()) is not None]
+            if not hopeful:
+                return
             yield
             checkpoint()
             near = [kept for kept in hopeful if kept.makespan < _NEAR * self.kept[0].makespan] or hopeful

@@ -93,9 +93,9 @@ def test_a_look_at_all_cuts_leaves_the_bound_below_what_is_found() -> None:
     best = weft.solve(spec, effort=4.0).makespan
     search.open(best * 1.1)
     assert floor <= search.bound <= best * EXACT
-    proposal = search.lowest(best * 1.1, search.budget.slice(10.0))
-    assert proposal is not None and proposal.start is None
-    search.taken(proposal)
+    cut = search.lowest(best * 1.1, search.budget.slice(10.0))
+    assert cut is not None
+    search.taken(cut)
     search.narrow(0.0)
     assert not search.left and search.bound == float("inf")
     assert search.lowest(best, search.budget.slice(10.0)) is None
