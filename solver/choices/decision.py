@@ -12,7 +12,7 @@ from weft.solver.choices.node import Node
 from weft.solver.control.clock import checkpoint
 from weft.solver.cpsat.budget import Budget
 from weft.solver.orders.local_search import LocalSearch
-from weft.solver.problem import Problem
+from weft.solver.problem import Problem, ProblemError
 from weft.solver.schedule import Schedule
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders
@@ -88,7 +88,10 @@ class Leaves:
             for number, node in enumerate(nodes[first:first + _AT_ONCE]):
                 checkpoint()
                 other = self.at(node)
-                search = LocalSearch(TickProblem.of(other.problem), other.micro_batches, self.budget)
+                try:
+                    search = LocalSearch(TickProblem.of(other.problem), other.micro_batches, self.budget)
+                except ProblemError:
+                    continue  # the tree says what is wrong with it, where it gets there
                 self.budget.deterministic_used += _PER_OPERATION * other.micro_batches * len(other.problem.blocks)
                 if search.begin(other.carried(taken, schedule)):
                     found.append((search.cost, number, other))
