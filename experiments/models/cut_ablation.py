@@ -31,12 +31,11 @@ from unittest.mock import patch
 from experiments.lib.provenance import RESULTS, Record
 from experiments.models.cut_search import searched, spec_of
 from weft.app.cuts import tries
-from weft.app.cuts.climb import Climb
-from weft.app.cuts.search import CutSearch, Proposal
+from weft.app.cuts.search import Cut, CutSearch
 from weft.app.lib.case import Case, case_of
-from weft.models.cuts.space import Carried, CutSpace
+from weft.models.cuts.space import Carried
 from weft.models.spec.spec import Spec, demo_spec
-from weft.solver.problem import Problem
+from weft.solver.orders.climb import Climb, Decided
 from weft.solver.timing import Orders
 
 __all__ = ["PARTS"]
@@ -46,10 +45,9 @@ SEEDS = (0, 3, 16)
 _LISTED, _CHUNK = "cuts not listed", "third chunk"
 
 
-def stays(self: CutSearch, space: CutSpace, borders: tuple[int, ...], problem: Problem, orders: Orders,
-          count: int = 1) -> list[Proposal]:
+def stays(self: CutSearch, cut: Cut, orders: Orders, count: int = 1) -> list[Decided[Cut]]:
     """In place of ``CutSearch.carried``: the order on its own cut, where it fits."""
-    found = self._proposed(space, Carried(borders, orders, 0))
+    found = self._judged(cut.space, Carried(cut.borders, orders, 0))
     return [] if found is None else [found]
 
 
@@ -57,8 +55,8 @@ def stays(self: CutSearch, space: CutSpace, borders: tuple[int, ...], problem: P
 _OTHERS: dict[str, tuple[tuple[object, str, object], ...]] = {
     "bounds of whole cuts": ((CutSearch, "raise_some", lambda self, best, time: False),),
     "least bounds": ((CutSearch, "lowest", lambda self, best, time: None),),
-    "carrying": ((CutSearch, "carried", stays), (CutSearch, "others", lambda self, proposal, found, count=1: [])),
-    "tries": ((tries, "tried", lambda climb, beside: []),),
+    "carrying": ((CutSearch, "carried", stays), (CutSearch, "others", lambda self, cut, found, count=1: [])),
+    "tries": ((tries, "tried", lambda cuts, climb, beside: []),),
     "climb": ((Climb, "run", lambda self, time: None),),
     }
 PARTS = (_LISTED, *_OTHERS, _CHUNK)

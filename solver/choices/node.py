@@ -43,5 +43,5 @@ class Node(Protocol):
         ...
 
     def beside(self, leaf: Node) -> Sequence[Node]:
-        """Leaves below this node that differ from ``leaf`` by little, those that are most likely to be better first."""
+        """Leaves below this node that differ from ``leaf`` by little."""
         ...

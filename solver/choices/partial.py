@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import combinations
 
 from weft.solver.choices.looks import first_looks
 from weft.solver.choices.node import Node
@@ -74,10 +75,13 @@ class Partial:
         return [self.at(options) for options in first_looks(self.problem)]
 
     def beside(self, leaf: Node) -> Sequence[Partial]:
-        """All that differ from it by one option, those with the least bounds first."""
-        found = [self.at({**leaf.options, choice: option}) for choice, options in self.problem.choices.items()
-                 for option in options if leaf.options.get(choice) != option]
-        return sorted(found, key=lambda node: node.bound)
+        """All that differ from it by one option, then those in which two choices with the same options swap theirs."""
+        taken, choices = leaf.options, self.problem.choices
+        changes = [{choice: option} for choice, options in choices.items() for option in options
+                   if option != taken.get(choice)]
+        changes += [{one: taken[other], other: taken[one]} for one, other in combinations(choices, 2)
+                    if choices[one] == choices[other] and taken[one] != taken[other]]
+        return [self.at({**taken, **change}) for change in changes]
 
     def at(self, options: Options) -> Partial:
         """The node of further ``options``."""

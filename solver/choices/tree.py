@@ -1,8 +1,8 @@
 """Best first over what is left to decide: the node with the least bound is divided, a leaf is searched for a while.
 
 A leaf goes back into the queue with the bound that its search has proven so far, so the least bound in the queue is one
-on every problem there is; once it is not below the best schedule, that is optimal. In between the neighbours of the
-best schedule's leaf are tried: the bound rises by the one, the best falls by the other.
+on every problem there is; once it is not below the best schedule, that is optimal. In between a climb over leaves and
+orders goes on from the best schedules: the bound rises by the one, the best falls by the other.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TypeAlias
 
-from weft.solver.choices.carried import carried
+from weft.solver.choices.carried import carried, scheduled
+from weft.solver.choices.decision import Leaves, Taken
 from weft.solver.choices.leaf import Leaf
 from weft.solver.choices.node import Node
 from weft.solver.choices.partial import Partial
 from weft.solver.control.history import History
 from weft.solver.cpsat.budget import Budget
+from weft.solver.orders.climb import Climb, Decided
 from weft.solver.problem import ProblemError
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Progress
@@ -36,8 +38,10 @@ _DIVE = 0.2
 _OTHERS = 0.5
 #: What the best leaf's search gets at last, for each second that all took, where it was not the only one.
 _LAST = 0.5
-#: Neighbours that are tried for each node that is divided or searched on.
-_BESIDE = 1
+#: What the climb gets at first, in seconds, and for each second that all took; half of it after a climb in vain.
+_FIRST_CLIMB, _CLIMB = 0.05, 0.25
+#: On schedules of more operations nobody climbs: carrying an order to some neighbours takes seconds.
+_MOST_OPERATIONS = 10_000
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,9 @@ class Tree:
         self._queue: list[tuple[float, int, Node]] = [(0.0, 0, root)]
         # What has left the queue and is not back yet: whatever breaks off in between, its bound counts.
         self._current: tuple[float, Node] | None = None
+        self._climb: Climb[Taken] = Climb(budget)
+        self._leaves = Leaves(root, budget)
+        self._climbed, self._in_vain = 0.0, 0
         self._beside: Iterator[Node] = iter(())
         self._beside_of: Leaf | None = None
 
@@ -110,7 +117,7 @@ class Tree:
 
     def run(self) -> None:
         """Down to a first leaf, a look at some others, all at once where that is small, then the least bound and the
-        best schedule's neighbours in turn; at last what other options cost, and what else the best leaf's search has
+        climb in turn; at last what other options cost, and what else the best leaf's search has
         to say, such as its steady state."""
         with self.budget.limited(_DIVE):
             self.least = self.root.bound
@@ -120,8 +127,7 @@ class Tree:
         while self._queue and not self.budget.spent:
             if self.proven or self._queue[0][0] >= self._beaten:
                 break
-            for _ in range(_BESIDE):
-                self._try_beside()
+            self._look_beside()
             if not self.budget.spent:
                 self._closer()
         self._show_others()
@@ -133,7 +139,7 @@ class Tree:
         if self.leader is None or "other options" in self.budget.without:
             return
         until = max(_FIRST_SLICE, (1 + _OTHERS) * self._used)
-        for node in self.root.beside(self.leader.node):
+        for node in self._one_option_away(self.leader):
             if self.budget.spent or self._used > until:
                 return
             if node.key not in self.leaves and math.isfinite(node.bound):
@@ -241,18 +247,56 @@ class Tree:
         if (self.leader is None or self.leader.search is None or self.leader.search.best is None
                 or "carried orders" in self.budget.without):
             return None
-        return carried(self.leader.search.best, rounds)
+        return scheduled(rounds, carried(self.leader.search.best, self.leader.rounds, rounds))
 
-    def _try_beside(self) -> None:
-        """The next neighbour of the best schedule's leaf that may be better."""
-        if "neighbours" in self.budget.without:
+    def _look_beside(self) -> None:
+        """For better schedules of leaves that differ by little from good ones: by a climb, or where the schedules are
+        long or not for the least makespan, which is all that it knows, one after the other."""
+        if "neighbours" in self.budget.without or self.leader is None or self.leader.search is None:
             return
-        if self._beside_of is not self.leader and self.leader is not None:
-            self._beside_of, self._beside = self.leader, iter(self.root.beside(self.leader.node))
+        if self.objective != "makespan" or self.leader.search.operations > _MOST_OPERATIONS:
+            self._try_beside(self.leader)
+            return
+        seconds = (_FIRST_CLIMB + _CLIMB * self._used) / 2 ** self._in_vain - self._climbed
+        if seconds > 0:
+            best = self.best
+            self._climb_on(seconds)
+            self._in_vain = 0 if self.best < best else self._in_vain + 1
+
+    def _climb_on(self, seconds: float) -> None:
+        """Climb on from all schedules that leaves have for so many ``seconds``; what comes of it is given to them."""
+        before = self._used
+        for leaf in self.leaves.values():
+            if leaf.search is not None and leaf.search.best is not None:
+                self._climb.keep(Decided(self._leaves.at(leaf.node), leaf.search.best))
+        try:
+            with self.budget.limited():
+                for _ in self._climb.steps(self.budget.slice(seconds)):
+                    if self._used >= before + seconds:
+                        break
+                    if self._climb.kept[0].makespan * (1 - RELATIVE_TOLERANCE) <= self.bound:
+                        break
+        finally:
+            self._climbed += self._used - before
+            for kept in self._climb.kept:
+                leaf_of = self.leaves.get(kept.decision.key)
+                if kept.makespan < (self._beaten if leaf_of is None else leaf_of.value * (1 - RELATIVE_TOLERANCE)):
+                    self._begin(kept.decision.node, kept.schedule)
+
+    def _try_beside(self, leader: Leaf) -> None:
+        """The next neighbour of the best schedule's leaf that may be better."""
+        if self._beside_of is not leader:
+            self._beside_of, self._beside = leader, iter(self._one_option_away(leader))
         for node in self._beside:
             if node.key not in self.leaves and node.bound < self._beaten:
                 self._begin(node)
                 return
+
+    def _one_option_away(self, leaf: Leaf) -> list[Node]:
+        """The leaves that differ from it by one option, those with the least bounds first."""
+        taken = leaf.node.options.items()
+        return sorted((node for node in self.root.beside(leaf.node) if len(node.options.items() - taken) == 1),
+                      key=lambda node: node.bound)
 
     def _tell(self, progress: Progress) -> None:
         if self.leader is not None and progress.best.value > self.best:

@@ -4,6 +4,7 @@ In come a problem in ticks, a number of micro-batches and per-device orders; out
 :mod:`~weft.solver.orders.tables` are the arrays that both kernels read, ``kernel.cpp`` is the compiled kernel
 (:mod:`~weft.solver.orders.native` calls it), :mod:`~weft.solver.orders.twin` the same in Python, on
 :mod:`~weft.solver.orders.timed_rows`, and :mod:`~weft.solver.orders.local_search` runs either of them in rounds.
+:mod:`~weft.solver.orders.climb` climbs over what is decided and the orders together.
 
 *How it is built.* ``pip install`` compiles ``kernel.cpp`` where there is a C++ compiler (setuptools, an optional
 extension) and goes on without where there is none. The binary contains no Python and is called through ctypes: one

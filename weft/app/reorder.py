@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from weft.app.lib.case import Case, Placement
 from weft.app.lib.options import SearchOptions
-from weft.solver.choices.sequences.improve import Found
+from weft.solver.choices.sequences.first_schedules import Found
 from weft.solver.choices.sequences.node import SequenceNode, SequenceProblem
 from weft.solver.choices.sequences.partial import given_sequences
 from weft.solver.choices.sequences.solve import first_orders, solve_sequence

@@ -23,8 +23,8 @@ from weft.solver.step.search import Infeasible, NoneFound, Progress, Search
 from weft.text.options import assignment_title
 
 if TYPE_CHECKING:
-    from weft.app.cuts.climb import Climb
-    from weft.app.cuts.search import CutSearch, Proposal
+    from weft.app.cuts.search import Cut, CutSearch
+    from weft.solver.orders.climb import Climb
 
 __all__ = ["for_objective", "solve_case"]
 
@@ -128,7 +128,8 @@ class _Entry:
     least: float
     search: Search | None = None
     refusal: Infeasible | None = None
-    proposal: Proposal | None = None  # where it is a cut that was found beside the placements listed
+    cut: Cut | None = None  # where it is one of the layers
+    start: Schedule | None = None  # where it is a cut that was found beside the placements listed
 
     @property
     def bound(self) -> float:
@@ -162,7 +163,7 @@ class _Tournament:
         self.entries = [_Entry(placement, _least(placement, self._count(placement), objective))
                         for placement in (*case.placements, *case.whole_model)]
         self.cuts = _cut_search(case, budget)
-        self.climb: Climb | None = None
+        self.climb: Climb[Cut] | None = None
         self.running: dict[_Entry, Iterator[None]] = {}
         self.history = History()  # over all placements
         self.steps = 0  # of all searches
@@ -213,7 +214,7 @@ class _Tournament:
         """Known schedules first: none may be better than the answer."""
         if entry.least >= self._best:
             return
-        start = entry.placement.start if entry.proposal is None else entry.proposal.start
+        start = entry.start or entry.placement.start
         try:
             if entry.placement.rounds is not None:
                 from weft.solver.baselines.on_rounds import best_on_rounds
@@ -233,23 +234,22 @@ class _Tournament:
     def _look_at_cuts(self) -> None:
         if self.winner is None or self.cuts is None or self.budget.spent:
             return
-        from weft.app.cuts.climb import Climb
         from weft.app.cuts.tries import tried
+        from weft.solver.orders.climb import Climb
 
-        self.climb = Climb(self.cuts)
+        self.climb = Climb(self.budget)
         self.cuts.open(self._best, _FEW)
         for entry in self.entries:
-            entry.proposal = self.cuts.proposal_of(entry.placement)
-        for proposal in tried(self.climb, beside=any(entry.proposal is None for entry in self.running)):
-            self._add(self.cuts, proposal)
+            entry.cut = self.cuts.cut_of(entry.placement)
+        for found in tried(self.cuts, self.climb, beside=any(entry.cut is None for entry in self.running)):
+            self._add(found.decision, found.schedule)
         self.cuts.narrow(self._best)
         self.cuts.open(self._best)
 
-    def _add(self, cuts: CutSearch, proposal: Proposal) -> None:
+    def _add(self, cut: Cut, start: Schedule | None = None) -> None:
         """Search another cut, which is nobody else's then."""
-        proposal = cuts.taken(proposal)
-        entry = _Entry(proposal.placement, _least(proposal.placement, self.case.micro_batches, self.objective),
-                       proposal=proposal)
+        entry = _Entry(cut.placement, _least(cut.placement, self.case.micro_batches, self.objective),
+                       cut=cut.of.taken(cut), start=start)
         self.entries.append(entry)
         self._begin(entry)
 
@@ -257,9 +257,9 @@ class _Tournament:
         self._climb(length)
         self._drop_beaten()
         of_cuts = sorted((entry for entry in self.running
-                          if entry.proposal is not None and not self._is_settled(entry)),
+                          if entry.cut is not None and not self._is_settled(entry)),
                          key=lambda entry: entry.makespan)
-        active = [*of_cuts[:_ACTIVE], *(entry for entry in self.running if entry.proposal is None)]
+        active = [*of_cuts[:_ACTIVE], *(entry for entry in self.running if entry.cut is None)]
         for entry in sorted(active, key=lambda entry: entry.rank(easy_first=first)):
             if self.budget.spent:
                 return
@@ -276,15 +276,17 @@ class _Tournament:
 
     def _climb(self, length: float) -> None:
         """Climb on from the best cuts so far; a cut that is better than all is searched next."""
-        if self.climb is None or self.cuts is None:
+        if self.climb is None:
             return
+        from weft.solver.orders.climb import Decided
+
         for entry in self.entries:
-            if entry.proposal is not None and entry.search is not None and entry.search.best is not None:
-                self.climb.keep(replace(entry.proposal, start=entry.search.best))
+            if entry.cut is not None and entry.search is not None and entry.search.best is not None:
+                self.climb.keep(Decided(entry.cut, entry.search.best))
         with self.budget.limited():
             self.climb.run(self.budget.slice(_CLIMB * length * (1 if self.running else 8)))
         if self.climb.kept and self.climb.kept[0].makespan < self._best:
-            self._add(self.cuts, self.climb.kept[0])
+            self._add(self.climb.kept[0].decision, self.climb.kept[0].schedule)
 
     def _is_settled(self, entry: _Entry) -> bool:
         """Whether it leads and is proven on its placement: the others are next, if there are any."""
@@ -297,12 +299,12 @@ class _Tournament:
 
     def _carry(self, entry: _Entry) -> None:
         """Where another cut serves the order that was found better, go on there."""
-        if self.cuts is None or entry.proposal is None or entry.search is None or entry.search.best is None:
+        if self.cuts is None or entry.cut is None or entry.search is None or entry.search.best is None:
             return
         with self.budget.limited():
-            for other in self.cuts.others(entry.proposal, entry.search.best):
+            for other in self.cuts.others(entry.cut, entry.search.best):
                 if other.makespan < entry.makespan:
-                    self._add(self.cuts, other)
+                    self._add(other.decision, other.schedule)
 
     def _lowest(self, length: float) -> None:
         """A look at the cuts with the least bounds: what no bound rules out is searched for a moment."""
@@ -311,9 +313,9 @@ class _Tournament:
         self.cuts.narrow(self._best)
         time = self.budget.slice(_LOWEST * length * (1 if self.running else 8))
         with self.budget.limited():
-            proposal = self.cuts.lowest(self._best, time)
-            if proposal is not None:
-                self._add(self.cuts, proposal)
+            cut = self.cuts.lowest(self._best, time)
+            if cut is not None:
+                self._add(cut)
 
     def _run_slice(self, entry: _Entry, steps: Iterator[None], seconds: float) -> bool:
         """Search on for so many ``seconds``; whether the search may go on afterwards."""

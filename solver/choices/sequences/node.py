@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from functools import cached_property
 from itertools import combinations
 
@@ -22,8 +22,6 @@ __all__ = ["Roots", "SequenceNode", "SequenceProblem", "rounds_of"]
 
 #: The relaxed problem is looked at where it has no more operations.
 _RELAXED = 64
-#: Sequences of more micro-batches have too many neighbours to try each.
-_NEIGHBOURS = 6
 
 
 class SequenceProblem:
@@ -76,16 +74,18 @@ class SequenceNode:
         return []
 
     def beside(self, leaf: Node) -> Sequence[SequenceNode]:
-        """Those in which two micro-batches have changed places, where they are few."""
-        if not isinstance(leaf, SequenceNode) or leaf.of is not self.of:
+        """Those in which two micro-batches have changed places, one was moved to another place, or one is of another
+        class; under other options, where one is another one, the same sequence."""
+        if not isinstance(leaf, SequenceNode):
             return []
-        found = {}
-        for job, row in leaf.partial.only.items():
-            for i, j in combinations(range(len(row)), 2) if len(row) <= _NEIGHBOURS else ():
-                if row[i] != row[j]:
-                    other = self.at({**leaf.partial.only, job: swapped(row, i, j)})
-                    found[other.key] = other
-        return sorted(found.values(), key=lambda node: node.bound)
+        sequence = leaf.partial.only
+        if leaf.of is not self.of:
+            near = len(self.options.items() - leaf.options.items()) == 1
+            return [self.at(sequence)] if near and self.partial.allows(sequence) else []
+        changes = [*_of_other_classes(leaf.partial)]
+        if self.partial.allows(sequence):
+            changes += _in_other_places(sequence)
+        return [self.at(other) for other in changes if self.partial.allows(other)]
 
     def at(self, sequence: ClassSequence) -> SequenceNode:
         """The leaf of ``sequence``."""
@@ -115,12 +115,29 @@ class Roots:
         return []
 
     def beside(self, leaf: Node) -> Sequence[SequenceNode]:
-        return next((found for root in self.roots if (found := root.beside(leaf))), [])
+        return [node for root in self.roots for node in root.beside(leaf)]
 
 
-def swapped(row: tuple[str | None, ...], i: int, j: int) -> tuple[str | None, ...]:
-    """``row`` with two places changed, i < j."""
-    return (*row[:i], row[j], *row[i + 1:j], row[i], *row[j + 1:])
+def _in_other_places(sequence: ClassSequence) -> Iterator[ClassSequence]:
+    """Two micro-batches in each other's place, one moved to another place."""
+    for job, row in sequence.items():
+        changed: dict[tuple[str | None, ...], None] = {}
+        for i, j in combinations(range(len(row)), 2):
+            if row[i] != row[j]:
+                changed[(*row[:i], row[j], *row[i + 1:j], row[i], *row[j + 1:])] = None
+                changed[(*row[:i], *row[i + 1:j + 1], row[i], *row[j + 1:])] = None
+                changed[(*row[:i], row[j], *row[i:j], *row[j + 1:])] = None
+        for other in changed:
+            yield {**sequence, job: other}
+
+
+def _of_other_classes(partial: Partial) -> Iterator[ClassSequence]:
+    """One micro-batch of another class."""
+    for job, row in partial.only.items():
+        for i, own in enumerate(row):
+            for name in partial.jobs[job].names:
+                if name != own:
+                    yield {**partial.only, job: (*row[:i], name, *row[i + 1:])}
 
 
 def rounds_of(wide: WideProblem, sequence: ClassSequence) -> Rounds:

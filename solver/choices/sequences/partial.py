@@ -90,7 +90,8 @@ class Partial:
 
     def allows(self, sequence: Sequence) -> bool:
         """Whether ``sequence`` is one of those left open."""
-        return all(_allows(part, sequence[job]) for job, part in self.jobs.items())
+        return self.jobs.keys() == sequence.keys() and all(_allows(part, sequence[job])
+                                                           for job, part in self.jobs.items())
 
     @property
     def count(self) -> int:
@@ -99,6 +100,8 @@ class Partial:
 
 
 def _allows(part: JobPart, row: tuple[str | None, ...]) -> bool:
+    if len(row) != len(part.fixed) or not {*row} <= {*part.names}:
+        return False
     rest: Counter[int] = Counter()
     for c, name in zip(part.fixed, row, strict=True):
         if c < 0:

@@ -1,7 +1,7 @@
 """The best order of micro-batches that differ, and the best schedule of it, with a bound over all orders.
 
 *Incumbents first.* Sequences by rule (:mod:`weft.solver.choices.sequences.rules`) get list schedules; the best is
-improved by small changes (:mod:`weft.solver.choices.sequences.improve`), and its plain problem searched for a while.
+where a climb over sequences and orders begins, and what that ends with is searched for a while.
 *Then the tree* of sequences with open places (:mod:`weft.solver.choices.tree`): best first, so its least bound is one
 on every sequence; small problems end with a proof.
 """
@@ -15,7 +15,7 @@ from itertools import chain, islice
 from typing import Unpack
 
 from weft.solver.choices.report import result_of
-from weft.solver.choices.sequences.improve import Found, cycles, improved, listed, retimed
+from weft.solver.choices.sequences.first_schedules import Found, cycles, listed
 from weft.solver.choices.sequences.node import Roots, SequenceNode, SequenceProblem, rounds_of
 from weft.solver.choices.sequences.partial import Sequence as ClassSequence
 from weft.solver.choices.sequences.partial import any_sequences, counts_of, given_sequences
@@ -24,11 +24,11 @@ from weft.solver.choices.tree import Tree
 from weft.solver.control.clock import checkpoint, unwatched
 from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.budget import Budget
+from weft.solver.orders.climb import Decided
 from weft.solver.problem import ProblemError
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Limits, Progress, budget_of
 from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.rounds import Rounds
 from weft.solver.wide.run import Counted, Run
 
 __all__ = ["first_orders", "solve_sequence"]
@@ -37,13 +37,10 @@ __all__ = ["first_orders", "solve_sequence"]
 _MOST_ASSIGNMENTS = 64
 #: Of the time left: for rules and for changes of a sequence, and then for the search of the best one.
 _RULES, _CHANGES, _SEARCH = 0.25, 0.25, 0.35
-#: Changes tried in a row without a better one; divisions among classes, those of the least bound first, whose rules are
-#: tried.
-_TRIES, _DIVISIONS = 400, 24
+#: Divisions among classes, those of the least bound first, whose rules are tried.
+_DIVISIONS = 24
 #: List schedules of a first look at a sequence.
 _QUICK = 2
-#: Deterministic seconds that one change costs, for each operation.
-_EFFORT = 2e-5
 
 
 def solve_sequence(
@@ -164,7 +161,7 @@ def first_orders(root: SequenceNode, best: Found | None = None, given: ClassSequ
         made = [schedule for schedule in (cycles(rounds), listed(rounds)) if schedule is not None]
         shortest = min(made, key=lambda schedule: schedule.makespan, default=None)
         if shortest is not None and shortest.makespan < least:
-            best = Found.of(sequence, shortest, rounds)
+            best = Found(sequence, shortest)
             yield best
 
 
@@ -176,31 +173,25 @@ class _SequenceTree(Tree):
         self.roots = roots
         self.given = given
         self.found: tuple[SequenceNode, Found] | None = None
-        self.known: dict[object, Schedule] = {}
         super().__init__(roots[0] if len(roots) == 1 else Roots(roots), budget, objective, on_progress)
 
     def _dive(self) -> None:
-        """The best sequence by rule, improved, and its search for a while; then any leaf where none fits."""
+        """The best sequence by rule, a climb from there, and the search of what that ends with for a while, twice; any
+        leaf where none fits."""
         found = self._by_rule()
         if found is None:
             super()._dive()
             return
+        root, best = found
+        shown = replace(best.schedule, rounds=rounds_of(root.of.wide, best.sequence))
+        self._tell(Progress(shown, self.budget.elapsed, "sequences"))
+        self._climb.keep(Decided(self._leaves.at(root.at(best.sequence)), best.schedule))
         for share in (_SEARCH, _SEARCH / 2):
-            root, best = found
-            best = self._changed(root, best)
-            leaf_node = root.at(best.sequence)
-            if best.schedule.makespan < self.best:
-                shown = replace(best.schedule, rounds=rounds_of(root.of.wide, best.sequence))
-                self._tell(Progress(shown, self.budget.elapsed, "sequences"))
-            self.known[leaf_node.key] = best.schedule
-            if leaf_node.key in self.leaves or self.budget.spent:
+            if self.budget.spent or self.bound >= self._beaten:
                 return
-            leaf = self._begin(leaf_node)
-            if leaf.open and not leaf.proven and self.bound < self._beaten:
-                self._search(leaf, self.budget.share(share))
-            if leaf.search is None or leaf.search.best is None or self.bound >= self._beaten:
-                return
-            found = root, Found.of(best.sequence, leaf.search.best, leaf.rounds)
+            self._climb_on(self.budget.share(_CHANGES))
+            if self.leader is not None and self.leader.open and not self.leader.proven and self.bound < self._beaten:
+                self._search(self.leader, self.budget.share(share))
 
     def _by_rule(self) -> tuple[SequenceNode, Found] | None:
         """The sequence with the shortest known schedule, and the root above it: a quick one of each division first."""
@@ -226,7 +217,7 @@ class _SequenceTree(Tree):
     def _keep(self, root: SequenceNode, sequence: ClassSequence, made: Schedule | None) -> None:
         """Remember a schedule that is shorter than the best known one."""
         if made is not None and (self.found is None or made.makespan < self.found[1].schedule.makespan):
-            self.found = root, Found.of(sequence, made, rounds_of(root.of.wide, sequence))
+            self.found = root, Found(sequence, made)
 
     @property
     def unfinished(self) -> tuple[SequenceNode, Found] | None:
@@ -234,25 +225,3 @@ class _SequenceTree(Tree):
         if self.found is None or self.found[1].schedule.makespan >= self.best * (1 - RELATIVE_TOLERANCE):
             return None
         return self.found
-
-    def _changed(self, root: SequenceNode, best: Found) -> Found:
-        alike = [other.partial for other in self.roots if other.of is root.of]
-        operations = sum(len(root.partial.jobs[block.job].fixed) for block in root.of.wide.blocks)
-        with self.budget.limited(_CHANGES):
-            for found in improved(root, best, alike, _TRIES, self.budget.seed):
-                best = found or best
-                self.found = root, best
-                self.budget.deterministic_used += _EFFORT * operations
-                if self.budget.spent:
-                    break
-        return best
-
-    def _start(self, rounds: Rounds) -> Schedule | None:
-        """What is known of these very rounds, or the best order so far with their times."""
-        made = [schedule for schedule in self.known.values() if schedule.problem == rounds.problem]
-        if self.leader is not None and self.leader.search is not None and self.leader.search.best is not None:
-            before = self.leader.rounds
-            rows = [[before.apart(block, m) for block, m in row] for row in self.leader.search.best.orders]
-            if [block.name for block in before.wide.blocks] == [block.name for block in rounds.wide.blocks]:
-                made += [schedule for schedule in [retimed(rounds, rows)] if schedule is not None]
-        return min(made, key=lambda schedule: schedule.makespan, default=None)

@@ -42,13 +42,23 @@ def test_the_choice_that_makes_most_of_a_difference_is_divided_first(root: Parti
     assert below[0].children() is None
 
 
-def test_beside_a_leaf_are_those_with_one_other_option_the_best_first(root: Partial) -> None:
+def test_beside_a_leaf_are_those_with_one_other_option(root: Partial) -> None:
     found = root.beside(root.at({"small": "x", "large": "y"}))
     assert [node.options for node in found] == [
-        {"small": "x", "large": "x"}, {"small": "x", "large": "z"}, {"small": "y", "large": "y"}]
-    assert [node.bound for node in found] == pytest.approx([12, 16, 22])
+        {"small": "y", "large": "y"}, {"small": "x", "large": "x"}, {"small": "x", "large": "z"}]
+    assert [node.bound for node in found] == pytest.approx([22, 12, 16])
     assert root.at({"large": "y"}).beside(root.at({"small": "x", "large": "y"}))[0].options == {
         "small": "y", "large": "y"}  # below the node only
+
+
+def test_choices_with_the_same_options_swap_theirs() -> None:
+    blocks = tuple(WideBlock(f"{choice} {option}", BlockKind.OTHER, (0,), 1, when={choice: option})
+                   for choice in ("one", "two", "three") for option in "xy")
+    problem = WideProblem("w", (Device("gpu"),), blocks, choices=dict.fromkeys(("one", "two", "three"), ("x", "y")))
+    root = Partial(problem, Run.of(problem, 2), "makespan")
+    found = [dict(node.options) for node in root.beside(root.at({"one": "x", "two": "y", "three": "x"}))]
+    assert len(found) == 3 + 2
+    assert {"one": "y", "two": "x", "three": "x"} in found and {"one": "x", "two": "x", "three": "y"} in found
 
 
 def test_any_leaf_takes_the_first_option_of_what_is_open(root: Partial) -> None:

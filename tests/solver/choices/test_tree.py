@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.alternatives import least_over
+from tests.support.alternatives import drawn_alternatives, least_over
 from tests.support.wide_problems import keep_or_recompute
 from weft.solver.choices.leaf import Leaf
 from weft.solver.choices.node import Node
@@ -66,3 +66,30 @@ def test_leaves_that_ended_without_a_proof_stay_in_the_bound(seed: int, monkeypa
     assert tree.done and not tree._queue
     assert tree.bound <= least * (1 + 1e-9) and tree.bound <= min(leaf.bound for leaf in tree.done)
     assert min(bound for _, bound in tree.parts) <= least * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", [19, 29])
+def test_what_the_climb_finds_is_its_leaf_s(seed: int) -> None:
+    problem = keep_or_recompute(seed)
+    tree = Tree(Partial(problem, Run.of(problem, 5), "makespan"),
+                Budget(600, deterministic=0.3, without=frozenset({"whole choices"})), "makespan", lambda _: None)
+    tree._dive()
+    before = tree.best
+    tree._look_beside()
+    assert tree.budget.deterministic_used > 0
+    assert before > tree.best == tree._climb.kept[0].makespan
+    for kept in tree._climb.kept:
+        leaf = tree.leaves.get(kept.decision.key)
+        assert leaf is None or leaf.value <= kept.makespan
+
+
+def test_runs_repeat_for_a_seed_and_an_effort() -> None:
+    problem = drawn_alternatives(4)
+    found = []
+    for _ in range(2):
+        budget = Budget(600, deterministic=0.3, seed=7, without=frozenset({"whole choices"}))
+        tree = Tree(Partial(problem, Run.of(problem, 5), "makespan"), budget, "makespan", lambda _: None)
+        tree.run()
+        assert tree.leader is not None and tree.leader.search is not None and tree.leader.search.best is not None
+        found.append((tree.leader.node.key, tree.leader.search.best.orders, tree.bound, budget.deterministic_used))
+    assert found[0] == found[1]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from weft.app.cuts.search import CutSearch, space_title
+from weft.app.cuts.search import Cut, CutSearch, space_title
 from weft.app.lib.case import Case, Placement, candidate_placement
 from weft.app.lib.known import SEARCHES, Known
 from weft.models.cuts.space import CutSpace
@@ -83,11 +83,11 @@ def _on_space(cuts: CutSearch, space: CutSpace, name: str, known: Known | None) 
     following, current = min(made, key=lambda entry: entry[1].rank)
     best = current
     for _ in range(_AGAIN):
-        carried = cuts.carried(space, following, current.placement.problem, current.schedule.orders)
-        if not carried or carried[0].borders == following:
+        carried = cuts.carried(Cut(cuts, space, following), current.schedule.orders)
+        if not carried or carried[0].decision.borders == following:
             break
         checkpoint()
-        following = carried[0].borders
+        following = carried[0].decision.borders
         anew = _made(cuts, space, name, following)
         if anew is None:
             break

@@ -10,29 +10,32 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 
 from weft.app.lib.case import Placement, candidate_placement
 from weft.app.lib.known import SEARCHES
 from weft.app.lib.verdicts import backward_title, layout_title
+from weft.models.cuts.numbers import orders_of_blocks, orders_of_stages
 from weft.models.cuts.space import MOST_CARRIED, Carried, CutSpace
 from weft.solver.bounds.makespan import least_time
 from weft.solver.control.clock import checkpoint
 from weft.solver.cpsat.budget import Budget, Slice
 from weft.solver.judge.validate import violations
+from weft.solver.orders.climb import Decided
 from weft.solver.pipeline import Pipeline
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders, time_orders
 
-__all__ = ["CutSearch", "Proposal", "space_title"]
+__all__ = ["Cut", "CutSearch", "space_title"]
 
 #: What listing and bounding cuts may take of what is left.
 _LISTING = 0.1
 #: Deterministic seconds that are charged for a stage of a cut that is listed, for an operation of one whose bound is
-#: raised, and of one that an order is carried to: what these took.
-_PER_STAGE, _PER_BOUND, _PER_CARRIED = 2.5e-7, 1.5e-6, 2e-8
+#: raised, of one that an order is carried to, and of a neighbour, which is timed and bounded: what these took.
+_PER_STAGE, _PER_BOUND, _PER_CARRIED, _PER_NEIGHBOUR = 2.5e-7, 1.5e-6, 2e-8, 3e-6
 #: The same for an operation that a known schedule orders: those that are searches, and the others.
 _PER_ORDERED, _PER_RULE = 6e-4, 5e-5
 #: On steps of more operations no schedule is tried: the known ones alone take seconds each.
@@ -48,18 +51,44 @@ def space_title(space: CutSpace) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Proposal:
-    """A cut of ``space`` as a placement, with a schedule to start from."""
+class Cut:
+    """A cut of ``space`` as what is decided: see :class:`~weft.solver.orders.climb.Decision`. ``bound`` in seconds."""
 
+    of: CutSearch
     space: CutSpace
     borders: tuple[int, ...]
-    placement: Placement
-    start: Schedule | None
+    bound: float = 0.0
 
     @property
-    def makespan(self) -> float:
-        """Of the start."""
-        return math.inf if self.start is None else self.start.makespan
+    def key(self) -> tuple[int, tuple[int, ...]]:
+        return self.group, self.borders
+
+    @property
+    def group(self) -> int:
+        return id(self.space)
+
+    @property
+    def micro_batches(self) -> int:
+        return self.of.micro_batches
+
+    @property
+    def problem(self) -> Problem:
+        return self.placement.problem
+
+    @cached_property
+    def placement(self) -> Placement:
+        """The cut as a placement."""
+        return candidate_placement(self.space.candidate(self.borders))
+
+    def neighbours(self, schedule: Schedule) -> list[Cut]:
+        """Those that the move of one layer to another stage makes of it, where the order is shortest first."""
+        found = self.space.neighbours(self.borders, Pipeline.of(self.problem), schedule.orders)
+        self.of.charge(_PER_NEIGHBOUR * len(found) * self.of.operations(self.space))
+        return [Cut(self.of, self.space, borders, bound * 1e-9) for borders, bound in found]
+
+    def carried(self, of: Cut, schedule: Schedule) -> Orders:
+        rows = orders_of_stages(Pipeline.of(of.problem), schedule.orders)
+        return orders_of_blocks(Pipeline.of(self.problem), rows)
 
 
 class CutSearch:
@@ -102,12 +131,12 @@ class CutSearch:
         """Count the work of a known schedule's orders."""
         self.charge((_PER_ORDERED if name in SEARCHES else _PER_RULE) * self.operations(space))
 
-    def proposal_of(self, placement: Placement) -> Proposal | None:
+    def cut_of(self, placement: Placement) -> Cut | None:
         """The cut that ``placement`` is, taken from its space; None where it is none of them."""
         borders = self.borders_of(placement)
         for space in self.spaces:
             if "memory_plan" not in placement.details and space_title(space) == placement.title:
-                return self.taken(Proposal(space, borders, placement, None))
+                return self.taken(Cut(self, space, borders))
         return None
 
     def narrow(self, best: float) -> None:
@@ -156,34 +185,34 @@ class CutSearch:
         """Count work as deterministic time."""
         self.budget.deterministic_used += seconds
 
-    def taken(self, proposal: Proposal) -> Proposal:
-        """``proposal``, which is nobody else's from now on."""
-        proposal.space.take(proposal.borders)
-        return proposal
+    def taken(self, cut: Cut) -> Cut:
+        """``cut``, which is nobody else's from now on."""
+        cut.space.take(cut.borders)
+        return cut
 
-    def others(self, proposal: Proposal, found: Schedule, count: int = 1) -> list[Proposal]:
-        """The ``count`` other cuts on which the order of ``found``, which is of ``proposal``, does best."""
-        if proposal.space.cuts is None or not len(proposal.space.cuts):
+    def others(self, cut: Cut, found: Schedule, count: int = 1) -> list[Decided[Cut]]:
+        """The ``count`` other cuts on which the order of ``found``, which is of ``cut``, does best."""
+        if cut.space.cuts is None or not len(cut.space.cuts):
             return []
-        return self.carried(proposal.space, proposal.borders, proposal.placement.problem, found.orders, count)
+        return self.carried(cut, found.orders, count)
 
-    def carried(self, space: CutSpace, borders: tuple[int, ...], problem: Problem, orders: Orders,
-                count: int = 1) -> list[Proposal]:
-        """See :meth:`weft.models.cuts.space.CutSpace.carried`; ``problem`` is that of ``borders``."""
+    def carried(self, cut: Cut, orders: Orders, count: int = 1) -> list[Decided[Cut]]:
+        """See :meth:`weft.models.cuts.space.CutSpace.carried`; ``orders`` are of ``cut``."""
+        space = cut.space
         assert space.cuts is not None
         self.charge(_PER_CARRIED * min(self.operations(space) * len(space.cuts), MOST_CARRIED))
-        found = [self._proposed(space, carried)
-                 for carried in space.carried(borders, Pipeline.of(problem), orders, count)]
-        return [proposal for proposal in found if proposal is not None]
+        found = [self._judged(space, carried)
+                 for carried in space.carried(cut.borders, Pipeline.of(cut.problem), orders, count)]
+        return [decided for decided in found if decided is not None]
 
-    def _proposed(self, space: CutSpace, carried: Carried) -> Proposal | None:
-        """``carried`` as a placement with a judged schedule; None if the judge refuses it."""
-        placement = candidate_placement(space.candidate(carried.borders))
-        operations = time_orders(placement.problem, self.micro_batches, carried.orders)
-        start = Schedule(placement.problem, self.micro_batches, operations, makespan_bound=0.0, solver={"name": "weft"})
-        return None if violations(start, limit=1) else Proposal(space, carried.borders, placement, start)
+    def _judged(self, space: CutSpace, carried: Carried) -> Decided[Cut] | None:
+        """``carried`` with its schedule; None if the judge refuses it."""
+        cut = Cut(self, space, carried.borders)
+        operations = time_orders(cut.problem, self.micro_batches, carried.orders)
+        start = Schedule(cut.problem, self.micro_batches, operations, makespan_bound=0.0, solver={"name": "weft"})
+        return None if violations(start, limit=1) else Decided(cut, start)
 
-    def lowest(self, best: float, time: Slice) -> Proposal | None:
+    def lowest(self, best: float, time: Slice) -> Cut | None:
         """The cut with the least bound that a closer look does not rule out, to be searched; None where time or cuts
         end before one is found."""
         looked_at: set[tuple[int, tuple[int, ...]]] = set()
@@ -195,12 +224,12 @@ class CutSearch:
             if space is None:
                 return None
             [borders] = space.some(1)
-            placement = candidate_placement(space.candidate(borders))
-            if (id(space), borders) in looked_at:
-                return Proposal(space, borders, placement, None)
-            looked_at.add((id(space), borders))
+            cut = Cut(self, space, borders)
+            if cut.key in looked_at:
+                return cut
+            looked_at.add(cut.key)
             checkpoint()
-            bound = least_time(TickProblem.of(placement.problem), self.micro_batches)
+            bound = least_time(TickProblem.of(cut.problem), self.micro_batches)
             self.charge(10 * _PER_BOUND * self.operations(space))
             space.raise_bound(borders, math.floor(bound * 1e9))
             space.narrow(_ns(best))

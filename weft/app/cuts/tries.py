@@ -2,17 +2,16 @@
 
 Each space has its turn, first with its cut of the least bound, then with the next. In inference a schedule is carried
 to the cut that it serves best; in training that leads the climb to fewer places (869.0 ms on the demo's model, where it
-ends at 864.1 from the cuts themselves). The climb (:mod:`weft.app.cuts.climb`) goes on from the best of them.
+ends at 864.1 from the cuts themselves). The climb (:mod:`weft.solver.orders.climb`) goes on from the best of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from weft.app.cuts.climb import MOVES, Climb, polished
-from weft.app.cuts.search import CutSearch, Proposal
-from weft.models.cuts.space import CutSpace
+from weft.app.cuts.search import Cut, CutSearch
 from weft.solver.baselines import BASELINES, NotApplicable
+from weft.solver.orders.climb import Climb, Decided
 from weft.solver.timing import Orders
 
 __all__ = ["tried"]
@@ -28,51 +27,48 @@ _STARTS = ("v-block", "greedy")
 _EACH, _ALL = 2, 4
 
 
-def tried(climb: Climb, *, beside: bool) -> list[Proposal]:
+def tried(cuts: CutSearch, climb: Climb[Cut], *, beside: bool) -> list[Decided[Cut]]:
     """The cuts to be searched on, the best first, which ``climb`` keeps. ``beside``: whether other placements are to be
     searched, which are no cuts of the layers."""
-    cuts = climb.cuts
     share = _SHARE_BESIDE if beside else _SHARE
     time = cuts.budget.slice(share=share)
     with cuts.budget.limited(share):
-        for number, space, borders in _in_turn(cuts):
+        for number, cut in _in_turn(cuts):
             if time.spent and number:
                 break
-            orders = _orders(cuts, space, borders)
+            orders = _orders(cuts, cut)
             if orders is None:
                 continue
-            if space.backward == "none":  # all orders are alike: the cut is what is searched for
-                for carried in cuts.carried(space, borders, space.candidate(borders).problem, orders):
-                    assert carried.start is not None
-                    borders, orders = carried.borders, carried.start.orders
-            found = polished(cuts, space, borders, orders, MOVES)
+            if cut.space.backward == "none":  # all orders are alike: the cut is what is searched for
+                for carried in cuts.carried(cut, orders):
+                    cut, orders = carried.decision, carried.schedule.orders
+            found = climb.ordered(cut, orders, cuts.budget.slice())
             if found is not None:
                 climb.keep(found)
-    found_so_far: list[Proposal] = []
-    for proposal in climb.kept:
-        same = [known for known in found_so_far if known.space is proposal.space]
+    found_so_far: list[Decided[Cut]] = []
+    for kept in climb.kept:
+        same = [known for known in found_so_far if known.decision.group == kept.decision.group]
         if len(found_so_far) < _ALL and len(same) < _EACH:
-            found_so_far.append(proposal)
+            found_so_far.append(kept)
     return found_so_far
 
 
-def _in_turn(cuts: CutSearch) -> Iterator[tuple[int, CutSpace, tuple[int, ...]]]:
+def _in_turn(cuts: CutSearch) -> Iterator[tuple[int, Cut]]:
     """The cuts with the least bounds, one of each space after the other, with the number of the turn."""
     listed = [(space, space.some(_CUTS)) for space in cuts.worth_trying]
     for number in range(_CUTS):
         for space, borders in listed:
             if number < len(borders):
-                yield number, space, borders[number]
+                yield number, Cut(cuts, space, borders[number])
 
 
-def _orders(cuts: CutSearch, space: CutSpace, borders: tuple[int, ...]) -> Orders | None:
+def _orders(cuts: CutSearch, cut: Cut) -> Orders | None:
     """A known schedule of a cut."""
-    problem = space.candidate(borders).problem
     for name in _STARTS:
         try:
-            orders = BASELINES[name].orders(problem, cuts.micro_batches)
+            orders = BASELINES[name].orders(cut.problem, cuts.micro_batches)
         except NotApplicable:
             continue
-        cuts.charge_orders(space, name)
+        cuts.charge_orders(cut.space, name)
         return orders
     return None
