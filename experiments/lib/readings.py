@@ -184,13 +184,12 @@ def placement(d: Any) -> Fields:
 
 def offload(d: Any) -> Fields:
     best = {way: found["samples_per_second"] for way, found in d["best"].items()}
-    added = [100 * (row["decided, with offload"]["samples_per_second"] / row["decided"]["samples_per_second"] - 1)
+    added = [row["decided, with offload"]["samples_per_second"] / row["decided"]["samples_per_second"]
              for row in d["sizes"].values()]
-    return {"samples": d["samples_per_step"], "added": most(added, 0),
+    return {"samples": d["samples_per_step"], "added": max(added), "chain": best["decided"] / best["kept"],
             "size": listed(sorted({found["micro_batch_size"] for found in d["best"].values()})),
-            "at_best": 100 * (best["decided, with offload"] / best["decided"] - 1),
-            **{field: 100 * (best["decided"] / best[way] - 1)
-               for field, way in (("chain", "kept"), ("anywhere", "kept, any placement"), ("one", "1F1B"))}}
+            "one": best["decided"] / best["1F1B"], "at_best": best["decided, with offload"] / best["decided"],
+            "anywhere": best["decided with offload, any placement"] / best["kept, any placement"]}
 
 
 # -- communication, jobs, plans ----------------------------------------------------------------------------------------
