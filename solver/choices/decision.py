@@ -58,10 +58,9 @@ class Taken:
         return self.rounds.run.rounds
 
     def neighbours(self, schedule: Schedule) -> Iterator[Taken]:
-        """Itself, as its order may be a first one, and what the tree has beside it, where the order is shortest and
-        fits best first."""
-        yield self
-        yield from self.of.beside(self, schedule)
+        """Itself, as its order may be a first one, and what the tree has beside it, if anything: where the order is
+        shortest and fits best first."""
+        return self.of.beside(self, schedule)
 
     def carried(self, of: Taken, schedule: Schedule) -> Orders:
         return schedule.orders if of is self else carried(schedule, of.rounds, self.rounds)
@@ -80,8 +79,10 @@ class Leaves:
         return Taken(self, node)
 
     def beside(self, taken: Taken, schedule: Schedule) -> Iterator[Taken]:
-        """The leaves beside it, some at a time, drawn at random; see :meth:`Taken.neighbours`."""
+        """See :meth:`Taken.neighbours`. Some leaves at a time are drawn at random."""
         nodes = [*self.root.beside(taken.node)]
+        if nodes:
+            yield taken
         self._random.shuffle(nodes)
         for first in range(0, len(nodes), _AT_ONCE):
             found: list[tuple[float, int, Taken]] = []
