@@ -82,7 +82,7 @@ class Tree:
         self._queue: list[tuple[float, int, Node]] = [(0.0, 0, root)]
         # What has left the queue and is not back yet: whatever breaks off in between, its bound counts.
         self._current: tuple[float, Node] | None = None
-        self._climb: Climb[Taken] = Climb(budget)
+        self._climb: Climb[Taken] = Climb(budget, again=True)
         self._leaves = Leaves(root, budget)
         self._climbed, self._in_vain = 0.0, 0
         self._beside: Iterator[Node] = iter(())

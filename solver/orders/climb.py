@@ -86,10 +86,14 @@ class Decided(Generic[D]):
 
 
 class Climb(Generic[D]):
-    """The climb within ``budget``. ``kept``: the best decisions, the best first."""
+    """The climb within ``budget``. ``kept``: the best decisions, the best first.
 
-    def __init__(self, budget: Budget) -> None:
+    ``again``: a decision is looked at once more from each better order, as where there are few; else only once.
+    """
+
+    def __init__(self, budget: Budget, *, again: bool = False) -> None:
         self.budget = budget
+        self._again = again
         self.kept: list[Decided[D]] = []
         self._random = random.Random(budget.seed)
         self._neighbours: dict[Decided[D], Iterator[D] | None] = {}  # that wait, ``None`` where none is left
@@ -102,6 +106,8 @@ class Climb(Generic[D]):
         if makespan >= self._shortest.get(key, math.inf):
             return
         self._shortest[key] = makespan
+        if not self._again:
+            self._from[key] = 0.0
         others = [kept for kept in self.kept if kept.decision.key != key]
         self.kept = sorted([*others, found], key=lambda kept: kept.makespan)
         alike = [kept for kept in others if abs(kept.makespan - makespan) <= RELATIVE_TOLERANCE * makespan]
@@ -143,7 +149,7 @@ class Climb(Generic[D]):
         else:
             self._neighbours[parent] = None
             return
-        self._from[decision.key] = parent.makespan
+        self._from[decision.key] = parent.makespan if self._again else 0.0
         orders = decision.carried(parent.decision, parent.schedule)
         found = None if orders is None else self.ordered(decision, orders, time, _PROMISING * best)
         if found is not None:

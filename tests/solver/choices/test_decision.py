@@ -37,7 +37,7 @@ def begun(root: Node, leaf: Node, seed: int = 0) -> Climb[Taken] | None:
         next(search.steps(), None)
     if search.best is None:
         return None
-    climb: Climb[Taken] = Climb(budget)
+    climb: Climb[Taken] = Climb(budget, again=True)
     climb.keep(Decided(Leaves(root, budget).at(leaf), search.best))
     return climb
 

@@ -61,7 +61,7 @@ class Devices:
 
 def begun(seed: int = 0) -> Climb[Devices]:
     """From all stages on one device but the last, one micro-batch after the other."""
-    climb: Climb[Devices] = Climb(Budget(600.0, deterministic=20.0, seed=seed))
+    climb: Climb[Devices] = Climb(Budget(600.0, deterministic=20.0, seed=seed), again=True)
     first = Devices((0, 0, 0))
     instance = TickProblem.of(first.problem)
     found = climb.ordered(first, repeat(one_at_a_time(instance), N), climb.budget.slice())
