@@ -18,6 +18,7 @@ from weft.solver.period.decide import size
 from weft.solver.period.improvers.beam import Beam
 from weft.solver.period.improvers.list_schedule import ListSchedule
 from weft.solver.period.improvers.neighbourhoods import Neighbourhoods
+from weft.solver.period.improvers.ring_search import RingSearch
 from weft.solver.period.improvers.whole_model_solve import WholeModelSolve
 from weft.solver.period.params import PARAMETERS
 from weft.solver.period.refuters.device_subsets import DeviceSubsets
@@ -49,9 +50,12 @@ class Strategy:
     def slots(self) -> Iterator[Slot]:
         """What takes no time, then what structure says of many blocks, then ever longer passes."""
         yield from self._at_once()
+        ring = self._made(RingSearch)
+        if ring is not None:
+            yield ring, self.time
         if self.many:
             yield from self._opening()
-        yield from self._passes()
+        yield from self._passes(ring)
 
     def _at_once(self) -> Iterator[Slot]:
         unlimited = Slice(Budget())
@@ -77,7 +81,7 @@ class Strategy:
         if WholeModel.name not in self.without:
             yield WholeModel(self.bracket, self.task, once=True), self._brief(PARAMETERS.least_opening)
 
-    def _passes(self) -> Iterator[Slot]:
+    def _passes(self, ring: RingSearch | None) -> Iterator[Slot]:
         """Improvers, then refuters, until the gap is closed to a tick; every pass longer than the one before."""
         self.task = replace(self.task, strays=self.v_shape is not None)
         beam = self._made(Beam) if self.many else None
@@ -86,6 +90,8 @@ class Strategy:
         solve = self._made(WholeModelSolve) if beam is None else None
         while not self.time.spent and self.bracket.refuted < ceil(self.bracket.best.period) - 1:
             now = self.time.at_most(self.each)
+            if ring is not None:
+                yield ring, self.time
             if beam is not None:
                 yield beam, self.time
             if nearby is not None:
