@@ -97,7 +97,7 @@ PLACES = {
         "step": Place(2.0, 1, "the whole step"),
         "latency": Place(3.5, 1, "under a floor"),
         "choices": Place(3.5, 0, "options, sequences"),
-        "orders": Place(2.0, 2, "local search of them"),
+        "orders": Place(5.2, 3, "local search of them"),
         "period": Place(3.5, 2, "the steady state"),
         "placement": Place(5.2, 0, "operator graphs"),
         "baselines": Place(1.3, 3, "published schedules"),
