@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders import pipeline, uneven, v
 from tests.oracles.lanes import drawn_with_lanes
+from tests.support.builders import pipeline, uneven, v
 from weft.solver.control.clock import OutOfTime
 from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.spans import span_of
