@@ -61,10 +61,9 @@ class Parameters:
     improvers: float = 1 / 2
     #: Seconds a block for one run of beams. By scale.
     beam_block: float = 0.006
-    #: Seconds a block for one run of local search over rings. By scale.
+    #: Seconds a block for one run of local search over rings, and rounds without success that end it. By scale.
     ring_block: float = 0.002
-    #: Rounds without success that end it, of few blocks and of many. By argument: whole models find what is left of few.
-    ring_idle: tuple[int, int] = (2, 6)
+    ring_idle: int = 6
     #: Seconds a block for one run of neighbourhoods. By scale.
     neighbourhoods_block: float = 0.002
 

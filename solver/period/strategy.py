@@ -2,8 +2,8 @@
 
 After every slot it looks at the bracket and at what the technique said of itself. Two constants draw the line
 (:class:`~weft.solver.period.params.Parameters`): below ``many_blocks`` whole models decide one period after the other;
-from there on structure comes first, and beams and neighbourhoods find the schedules. Local search of rings comes first
-of all, as a short best period leaves less to refute.
+from there on local search of rings comes first, as a short best period leaves less to refute, then structure; and
+rings, beams and neighbourhoods find the schedules.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class Strategy:
         self.by_models = True  # whether models of many blocks are asked at all
 
     def slots(self) -> Iterator[Slot]:
-        """What takes no time, local search, what structure says of many blocks, then ever longer passes."""
+        """What takes no time; of many blocks local search and what structure says; then ever longer passes."""
         yield from self._at_once()
-        ring = self._made(RingSearch)
+        ring = self._made(RingSearch) if self.many else None
         if ring is not None:
             yield ring, self.time
         if self.many:
@@ -91,7 +91,7 @@ class Strategy:
         solve = self._made(WholeModelSolve) if beam is None else None
         while not self.time.spent and self.bracket.refuted < ceil(self.bracket.best.period) - 1:
             now = self.time.at_most(self.each)
-            if ring is not None and self.many:  # whole models find what is left of few blocks
+            if ring is not None:
                 yield ring, self.time
             if beam is not None:
                 yield beam, self.time

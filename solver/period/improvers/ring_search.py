@@ -44,9 +44,8 @@ class RingSearch(Improver):
         search = self._begun(bracket, time.budget)
         now = time.budget.slice(min(time.left * PARAMETERS.improvers,
                                     len(bracket.best.starts) * PARAMETERS.ring_block))
-        idle = PARAMETERS.ring_idle[len(bracket.best.starts) >= PARAMETERS.many_blocks]
         search.idle = 0
-        while not now.spent and search.idle < idle and (
+        while not now.spent and search.idle < PARAMETERS.ring_idle and (
                 bracket.refuted < ceil(bracket.best.period) - 1):
             if search.round(now):
                 found = in_order(self._instance, search.orders(), bracket.best.micro_batches_per_period)
