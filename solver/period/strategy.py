@@ -45,18 +45,19 @@ class Strategy:
         self.blocks = len(bracket.instance.durations)
         self.many = self.blocks >= PARAMETERS.many_blocks
         self.each = PARAMETERS.first_try * size(bracket.instance)  # deterministic seconds of a try in this pass
+        self.ring: RingSearch | None = None
         self.v_shape: VShape | None = None  # where it helps
         self.by_models = True  # whether models of many blocks are asked at all
 
     def slots(self) -> Iterator[Slot]:
         """What takes no time; of many blocks local search and what structure says; then ever longer passes."""
         yield from self._at_once()
-        ring = self._made(RingSearch) if self.many else None
-        if ring is not None:
-            yield ring, self.time
+        self.ring = self._made(RingSearch) if self.many else None
+        if self.ring is not None:
+            yield self.ring, self.time
         if self.many:
             yield from self._opening()
-        yield from self._passes(ring)
+        yield from self._passes()
 
     def _at_once(self) -> Iterator[Slot]:
         unlimited = Slice(Budget())
@@ -82,7 +83,7 @@ class Strategy:
         if WholeModel.name not in self.without:
             yield WholeModel(self.bracket, self.task, once=True), self._brief(PARAMETERS.least_opening)
 
-    def _passes(self, ring: RingSearch | None) -> Iterator[Slot]:
+    def _passes(self) -> Iterator[Slot]:
         """Improvers, then refuters, until the gap is closed to a tick; every pass longer than the one before."""
         self.task = replace(self.task, strays=self.v_shape is not None)
         beam = self._made(Beam) if self.many else None
@@ -91,8 +92,8 @@ class Strategy:
         solve = self._made(WholeModelSolve) if beam is None else None
         while not self.time.spent and self.bracket.refuted < ceil(self.bracket.best.period) - 1:
             now = self.time.at_most(self.each)
-            if ring is not None:
-                yield ring, self.time
+            if self.ring is not None:
+                yield self.ring, self.time
             if beam is not None:
                 yield beam, self.time
             if nearby is not None:
