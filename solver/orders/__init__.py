@@ -1,6 +1,7 @@
 """Whole schedules as orders: when everything runs, whether memory holds it, and local search for better ones.
 
-In come a problem in ticks, a number of micro-batches and per-device orders; out go better orders.
+In come a problem in ticks, a number of micro-batches and per-device orders, or what each device repeats; out go better
+ones, for the makespan, the span or the period.
 :mod:`~weft.solver.orders.tables` are the arrays that both kernels read, ``kernel.cpp`` is the compiled kernel
 (:mod:`~weft.solver.orders.native` calls it), :mod:`~weft.solver.orders.twin` the same in Python, on
 :mod:`~weft.solver.orders.timed_rows`, and :mod:`~weft.solver.orders.local_search` runs either of them in rounds.

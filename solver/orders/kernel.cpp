@@ -9,6 +9,10 @@
 // A move replaces segments of rows. What changes is found without timing everything again: nodes are kept in a
 // topological order; the part of it between the first and the last node of the segments is sorted anew (or is a cycle),
 // and behind it a node is timed again only where one that it waits for has changed.
+//
+// A span or a period is the largest ratio of ticks to periods over the cycles of all that waits, rounded up to a tick.
+// It is found anew for every move: longest paths at a value, or a cycle that asks for a larger one. For a period there
+// is one operation of each block, and each row says which micro-batch of it a period has there (its offset).
 
 #include <algorithm>
 #include <cmath>
@@ -23,14 +27,15 @@ using Time = std::int64_t;
 using Node = std::int32_t;
 
 // Raised with every change that the Python side can see; native.py refuses a binary of another version.
-constexpr int kVersion = 2;
+constexpr int kVersion = 3;
 constexpr Time kNever = INT64_MAX / 4;
+enum Objective : std::int32_t { kMakespan, kSpan, kPeriod };
 
 struct Arc { std::int32_t source, target, distance, link; };
 
 // What the caller describes a problem with; see native.py for the meaning of each field.
 struct Instance {
-  std::int32_t blocks, micro_batches, rows, memories, arcs, links, pools;
+  std::int32_t blocks, micro_batches, rows, memories, arcs, links, pools, objective;
   const Time* duration;
   const std::int32_t* row_begin;
   const std::int32_t* row_block;
@@ -78,6 +83,8 @@ class Kernel {
 
   // The problem.
   std::int32_t B_, N_, R_, operations_, nodes_;
+  bool cyclic_, ring_;                         // not the makespan; the period
+  Time least_ = 0, most_ = 0;                  // no span or period is below, and none is above
   std::vector<Time> duration_, lag_;
   std::vector<Arc> arcs_;
   std::vector<std::int32_t> linked_;           // per arc: its number among the linked ones, or -1
@@ -101,8 +108,17 @@ class Kernel {
   std::vector<Time> start_;
   std::vector<Node> topo_;
   std::vector<std::int32_t> at_;               // per node: its index in topo_
-  Time makespan_ = kNever;
+  Time makespan_ = kNever;                     // or the span, or the period
   double overflow_ = 0;
+  std::vector<std::int32_t> offset_;           // by place: the micro-batch of the block in a period; 0 but for periods
+
+  // With cycles: what waits for what, `height` periods later; how each node got its time, and what asked for more.
+  struct Edge { Node from, to; std::int32_t height, row; Time weight; };
+  std::vector<Edge> edges_;
+  std::vector<Node> in_time_, link_first_;
+  std::vector<std::int32_t> by_, seen_, cycle_, old_offset_;
+  std::int32_t walk_ = 0;
+  std::vector<Node> old_seq_;
 
   // The best orders, and what a move may have to take back.
   Time best_ = kNever;
@@ -132,11 +148,20 @@ class Kernel {
   void relink(std::int32_t row, std::int32_t from, std::int32_t to, const std::vector<Node>& was);
   void link_all();
   bool sort_all();
+  bool sent(std::int32_t arc, std::int32_t m) const { return ring_ || m + arcs_[arc].distance < N_; }
+  bool exists(Node v) const { return v < operations_ || sent(arc_of_link_[v / N_ - B_], v % N_); }
+  std::int32_t place(Node v, std::int32_t row) const;
+  void by_time();
+  void gather();
+  bool settle(Time value);
+  bool cycles(Time limit);
+  void turn(std::int32_t row, std::int32_t first);
+  void keep_if_best();
   bool simulate(Time limit);
   Time latest_end() const;
   double excess(const Memory& memory, std::int32_t from, std::int32_t to, Time level) const;
   double total_overflow() const;
-  bool replace(std::int32_t row, std::int32_t from, const std::vector<Node>& now);
+  void replace(std::int32_t row, std::int32_t from, const std::vector<Node>& now);
   bool swap_runs(std::int32_t row, std::int32_t a, std::int32_t mid, std::int32_t b);
   bool fix_other_rows(std::int32_t row, std::int32_t a, std::int32_t mid, std::int32_t b);
   bool time_again(Time limit);
@@ -149,6 +174,7 @@ class Kernel {
 
 Kernel::Kernel(const Instance& g)
     : B_(g.blocks), N_(g.micro_batches), R_(g.rows), operations_(g.blocks * g.micro_batches), nodes_(0),
+      cyclic_(g.objective != kMakespan), ring_(g.objective == kPeriod),
       duration_(g.duration, g.duration + g.blocks), lag_(g.lag, g.lag + g.arcs), arcs_(g.arc, g.arc + g.arcs),
       linked_(g.arcs, -1), in_(g.blocks), out_(g.blocks), sent_(g.blocks), places_(g.blocks), begin_(g.rows + 1),
       link_row_(g.link_row, g.link_row + g.links), memories_of_(g.rows) {
@@ -184,8 +210,24 @@ Kernel::Kernel(const Instance& g)
       if (arcs_[a].distance == 0 && through > rest_[arcs_[a].source]) rest_[arcs_[a].source] = through, changed = 1;
     }
   }
+  std::vector<Time> carried(g.links, 0);
+  for (std::int32_t a = 0; a < g.arcs; ++a) {
+    most_ += lag_[a] * N_;
+    if (arcs_[a].link >= 0) carried[arcs_[a].link] += lag_[a] * (ring_ ? 1 : std::max(0, N_ - arcs_[a].distance));
+  }
+  for (Time load : carried) least_ = std::max(least_, load);
+  for (Time duration : duration_) most_ += duration * N_;
+  for (std::int32_t r = 0; r < R_; ++r) {
+    Time load = 0;
+    for (std::int32_t k = g.row_begin[r]; k < g.row_begin[r + 1]; ++k) load += duration_[g.row_block[k]] * N_;
+    least_ = std::max(least_, load);
+  }
   seq_.resize(places);
   pos_.resize(places);
+  offset_.assign(places, 0);
+  link_first_.assign(g.links, -1);
+  by_.assign(nodes_, -1);
+  seen_.assign(nodes_, 0);
   sent_before_.assign(nodes_, -1);
   sent_after_.assign(nodes_, -1);
   start_.assign(nodes_, 0);
@@ -273,29 +315,39 @@ void Kernel::link_all() {
     for (std::int32_t i = begin_[row]; i < begin_[row + 1]; ++i)
       for (std::int32_t a : sent_[seq_[i] / N_]) {
         const std::int32_t link = arcs_[a].link, m = seq_[i] % N_;
-        if (link_row_[link] != row || m + arcs_[a].distance >= N_) continue;
+        if (link_row_[link] != row || !sent(a, m)) continue;
         const Node t = transfer(a, m);
         sent_before_[t] = last[link];
         sent_after_[t] = -1;
-        if (last[link] >= 0) sent_after_[last[link]] = t;
+        if (last[link] >= 0) sent_after_[last[link]] = t; else link_first_[link] = t;
         last[link] = t;
       }
 }
 
 bool Kernel::set(const Node* rows) {
   std::copy(rows, rows + seq_.size(), seq_.begin());
-  for (std::int32_t r = 0; r < R_; ++r) note_positions(begin_[r], begin_[r + 1], r);
+  for (std::int32_t r = 0; r < R_; ++r) {
+    note_positions(begin_[r], begin_[r + 1], r);
+    for (std::int32_t i = begin_[r]; ring_ && i < begin_[r + 1]; ++i) offset_[place(seq_[i], r)] = rows[seq_.size() + i];
+  }
   link_all();
   path_known_ = false;
   forget();
   overflow_ = total_overflow();
-  if (!(pools_.empty() ? sort_all() : simulate(kNever))) {
-    makespan_ = kNever;
-    return false;
-  }
-  makespan_ = latest_end();
-  if (overflow_ == 0 && makespan_ < best_) best_ = makespan_, best_seq_ = seq_;
-  return true;
+  std::fill(start_.begin(), start_.end(), 0);
+  bool known = ring_ || (pools_.empty() ? sort_all() : simulate(kNever));
+  if (known && cyclic_) by_time(), known = cycles(kNever);
+  if (known && !cyclic_) makespan_ = latest_end();
+  if (known) keep_if_best(); else makespan_ = kNever;
+  return known;
+}
+
+void Kernel::keep_if_best() {
+  if (overflow_ > 0 || makespan_ >= best_) return;
+  best_ = makespan_;
+  best_seq_ = seq_;
+  for (std::int32_t r = 0; ring_ && r < R_; ++r)
+    for (std::int32_t i = begin_[r]; i < begin_[r + 1]; ++i) best_seq_.push_back(offset_[place(seq_[i], r)]);
 }
 
 void Kernel::back_to_best() { if (best_ < kNever) { const std::vector<Node> rows = best_seq_; set(rows.data()); } }
@@ -303,9 +355,6 @@ void Kernel::back_to_best() { if (best_ < kNever) { const std::vector<Node> rows
 bool Kernel::sort_all() {
   std::fill(waits_.begin(), waits_.end(), 0);
   std::int32_t there = 0;
-  auto exists = [&](Node v) {
-    return v < operations_ || v % N_ + arcs_[arc_of_link_[v / N_ - B_]].distance < N_;
-  };
   for (Node v = 0; v < nodes_; ++v) if (exists(v)) { ++there; after(v, [&](Node w) { ++waits_[w]; }); }
   topo_.clear();
   for (Node v = 0; v < nodes_; ++v) if (exists(v) && waits_[v] == 0) topo_.push_back(v);
@@ -316,6 +365,109 @@ bool Kernel::sort_all() {
     after(v, [&](Node w) { if (--waits_[w] == 0) topo_.push_back(w); });
   }
   return static_cast<std::int32_t>(topo_.size()) == there;
+}
+
+// Where `row` notes what it has of the block of `v`.
+std::int32_t Kernel::place(Node v, std::int32_t row) const {
+  for (const Place& place : places_[v / N_]) if (place.row == row) return place.offset;
+  return -1;
+}
+
+// Edges are followed in the order of the times known last: most of them lead on, and few sweeps are enough.
+void Kernel::by_time() {
+  in_time_.clear();
+  for (Node v = 0; v < nodes_; ++v) if (exists(v)) in_time_.push_back(v);
+  std::sort(in_time_.begin(), in_time_.end(), [&](Node v, Node w) { return std::pair(start_[v], v) < std::pair(start_[w], w); });
+}
+
+// All that waits: after the last of a row, or of a link, comes the first of the next period.
+void Kernel::gather() {
+  link_all();
+  edges_.clear();
+  for (Node v : in_time_) {
+    const std::int32_t b = v / N_, m = v % N_;
+    if (v >= operations_) {
+      const std::int32_t a = arc_of_link_[b - B_], row = link_row_[arcs_[a].link];
+      edges_.push_back({v, arcs_[a].target * N_ + (ring_ ? 0 : m + arcs_[a].distance), ring_ ? arcs_[a].distance : 0, -1, lag_[a]});
+      const bool last = sent_after_[v] < 0;
+      const Node next = last ? link_first_[arcs_[a].link] : sent_after_[v];
+      const Node now = arcs_[a].source * N_, then = arcs_[arc_of_link_[next / N_ - B_]].source * N_;
+      edges_.push_back({v, next, offset_[place(then, row)] - offset_[place(now, row)] + last, -1, lag_[a]});
+      continue;
+    }
+    for (const Place& here : places_[b]) {
+      const std::int32_t i = pos_[here.offset + m] + 1;
+      const bool last = i == begin_[here.row + 1];
+      const Node next = seq_[last ? begin_[here.row] : i];
+      const std::int32_t height = offset_[place(next, here.row)] - offset_[here.offset] + last;
+      edges_.push_back({v, next, height, last && !ring_ ? -1 : here.row, duration_[b]});
+    }
+    for (std::int32_t a : out_[b]) {
+      const Arc& arc = arcs_[a];
+      if (!sent(a, m)) continue;
+      if (arc.link >= 0) edges_.push_back({v, transfer(a, m), 0, -1, duration_[b]});
+      else edges_.push_back({v, arc.target * N_ + (ring_ ? 0 : m + arc.distance), ring_ ? arc.distance : 0, -1, duration_[b] + lag_[a]});
+    }
+  }
+}
+
+// Longest paths at a span or period of `value`; where there are none, cycle_ is one that is too long for it (see
+// weft/solver/relations/difference_constraints.py).
+bool Kernel::settle(Time value) {
+  std::fill(start_.begin(), start_.end(), 0);
+  std::fill(by_.begin(), by_.end(), -1);
+  for (;;) {
+    Node changed = -1;
+    for (std::size_t k = 0; k < edges_.size(); ++k) {
+      const Edge& edge = edges_[k];
+      const Time at = start_[edge.from] + edge.weight - edge.height * value;
+      if (at > start_[edge.to]) start_[edge.to] = at, by_[edge.to] = static_cast<std::int32_t>(k), changed = edge.to;
+    }
+    if (changed < 0) return true;
+    Node v = changed;
+    for (++walk_; by_[v] >= 0 && seen_[v] != walk_; v = edges_[by_[v]].from) seen_[v] = walk_;
+    if (by_[v] < 0) continue;
+    cycle_.clear();
+    Node w = v;
+    do cycle_.push_back(by_[w]), w = edges_[by_[w]].from; while (w != v);
+    std::reverse(cycle_.begin(), cycle_.end());
+    return false;
+  }
+}
+
+// The least span or period that the orders allow, and where its cycle runs along rows; false where it is above `limit`.
+bool Kernel::cycles(Time limit) {
+  gather();
+  const std::vector<Time> was = start_;
+  bool within = limit >= most_ || (limit >= least_ && settle(limit));
+  Time value = least_;
+  std::vector<std::int32_t> critical;
+  while (within && !settle(value)) {
+    Time weight = 0, height = 0;
+    for (std::int32_t k : cycle_) weight += edges_[k].weight, height += edges_[k].height;
+    within = height > 0;
+    if (within) value = (weight + height - 1) / height, critical = cycle_;
+  }
+  if (!within) { start_ = was; return false; }
+  makespan_ = value;
+  path_.clear();
+  critical_.clear();
+  for (std::int32_t k : critical)
+    if (edges_[k].row >= 0) {
+      critical_.push_back(static_cast<std::int32_t>(path_.size()));
+      path_.push_back({edges_[k].to, edges_[k].row});
+    }
+  path_known_ = true;
+  by_time();
+  return true;
+}
+
+// The same period from its `first` operation on: what stood before is of the next micro-batch.
+void Kernel::turn(std::int32_t row, std::int32_t first) {
+  const std::int32_t begin = begin_[row], end = begin_[row + 1], count = (first % (end - begin) + end - begin) % (end - begin);
+  for (std::int32_t i = begin; i < begin + count; ++i) ++offset_[place(seq_[i], row)];
+  std::rotate(seq_.begin() + begin, seq_.begin() + begin + count, seq_.begin() + end);
+  note_positions(begin, end, row);
 }
 
 // One pass through time: an operation starts as soon as its turn has come on all of its rows, what it waits for is
@@ -412,13 +564,23 @@ double Kernel::excess(const Memory& memory, std::int32_t from, std::int32_t to, 
 
 double Kernel::total_overflow() const {
   double over = 0;
-  for (const Memory& memory : memories_) over += excess(memory, begin_[memory.row], begin_[memory.row + 1], 0);
+  for (const Memory& memory : memories_) {
+    const std::int32_t from = begin_[memory.row], to = begin_[memory.row + 1];
+    Time level = 0;  // what a steady state holds when a period begins
+    for (std::int32_t i = from; ring_ && i < to; ++i) level += memory.change[seq_[i]] * offset_[place(seq_[i], memory.row)];
+    over += excess(memory, from, to, level);
+  }
   return over;
 }
 
 // Puts `now` in the place of what stands in `row` from `from` on, and notes what stood there.
-bool Kernel::replace(std::int32_t row, std::int32_t from, const std::vector<Node>& now) {
+void Kernel::replace(std::int32_t row, std::int32_t from, const std::vector<Node>& now) {
   const std::int32_t to = from + static_cast<std::int32_t>(now.size());
+  if (cyclic_) {  // whole orders are kept to be taken back, and memory is added up anew
+    std::copy(now.begin(), now.end(), seq_.begin() + from);
+    note_positions(from, to, row);
+    return;
+  }
   Segment segment{row, from, {seq_.begin() + from, seq_.begin() + to}};
   for (std::int32_t k : memories_of_[row]) {
     Time level = 0;
@@ -432,7 +594,6 @@ bool Kernel::replace(std::int32_t row, std::int32_t from, const std::vector<Node
   note_positions(from, to, row);
   relink(row, from, to, segment.before);
   undo_.push_back(std::move(segment));
-  return true;
 }
 
 // Whether a block is in both of two neighbouring runs: its micro-batches keep their order.
@@ -454,20 +615,30 @@ bool Kernel::swap_runs(std::int32_t row, std::int32_t a, std::int32_t mid, std::
   bool several = false;
   for (Node v : now) several = several || places_[v / N_].size() > 1;
   if (several && !fix_other_rows(row, a, mid, b)) return false;
-  return replace(row, a, now);
+  replace(row, a, now);
+  return true;
 }
 
 bool Kernel::fix_other_rows(std::int32_t row, std::int32_t a, std::int32_t mid, std::int32_t b) {
   for (std::int32_t other = 0; other < R_; ++other) {
     if (other == row) continue;
-    std::int32_t first = INT32_MAX, last = -1;
+    const std::int32_t length = begin_[other + 1] - begin_[other];
+    std::int32_t first = INT32_MAX, last = INT32_MIN, shift = INT32_MAX;
     for (std::int32_t i = a; i < b; ++i)
-      for (const Place& place : places_[seq_[i] / N_])
-        if (place.row == other) {
-          const std::int32_t at = pos_[place.offset + seq_[i] % N_];
+      for (const Place& there : places_[seq_[i] / N_])
+        if (there.row == other) {  // in the period of `other` that has the micro-batch
+          const std::int32_t ahead = offset_[there.offset] - offset_[place(seq_[i], row)];
+          if (shift == INT32_MAX) shift = ahead;
+          const std::int32_t at = pos_[there.offset + seq_[i] % N_] + length * (shift - ahead);
           if (i < mid) first = std::min(first, at); else last = std::max(last, at);
         }
     if (first > last) continue;
+    if (last - first >= length) return false;
+    if (ring_) {
+      turn(other, first - begin_[other]);
+      last += begin_[other] - first;
+      first = begin_[other];
+    }
     std::vector<Node> now, rest;
     for (std::int32_t i = first; i <= last; ++i) {
       const bool second = std::find(seq_.begin() + mid, seq_.begin() + b, seq_[i]) != seq_.begin() + b;
@@ -483,6 +654,7 @@ bool Kernel::fix_other_rows(std::int32_t row, std::int32_t a, std::int32_t mid, 
 
 // Times what the segments in undo_ change; false for a cycle, or where something would end after `limit`.
 bool Kernel::time_again(Time limit) {
+  if (cyclic_) return cycles(limit);
   if (!pools_.empty()) {
     old_start_.clear();
     const std::vector<Time> was = start_;
@@ -544,6 +716,11 @@ bool Kernel::time_again(Time limit) {
 }
 
 void Kernel::take_back() {
+  if (cyclic_) {
+    seq_ = old_seq_;
+    offset_ = old_offset_;
+    for (std::int32_t r = 0; r < R_; ++r) note_positions(begin_[r], begin_[r + 1], r);
+  }
   for (std::size_t k = undo_.size(); k-- > 0;) {
     const Segment segment = std::move(undo_[k]);
     const std::int32_t to = segment.from + static_cast<std::int32_t>(segment.before.size());
@@ -604,6 +781,11 @@ bool Kernel::propose(Random& random) {
     mid = -1;
     for (const Place& place : places_[step.node / N_]) if (place.row == row) mid = pos_[place.offset + step.node % N_];
   }
+  if (ring_) {  // where a period begins is open: half of it is on either side
+    const std::int32_t half = (begin_[row + 1] - begin_[row]) / 2;
+    turn(row, mid - begin_[row] - half);
+    mid = begin_[row] + half;
+  }
   if (mid == begin_[row]) return false;
   std::int32_t a = mid - 1, b = mid + 1;
   const std::int32_t left = begin_[row], right = begin_[row + 1];
@@ -632,10 +814,12 @@ std::int64_t Kernel::anneal(std::int64_t evaluations, double hot, double cold, d
   for (std::int64_t e = 0; e < evaluations; ++e, heat *= cooling) {
     const double allowed = static_cast<double>(makespan_) + penalty * overflow_ - heat * std::log(random.unit());
     old_overflow_ = overflow_;
+    if (cyclic_) old_seq_ = seq_, old_offset_ = offset_;
     const Time was = makespan_;
     bool moved = propose(random);
     if (random.below(4) == 0) moved = propose(random) || moved;
-    if (!moved) { if (!undo_.empty()) take_back(); continue; }
+    if (!moved) { if (cyclic_ || !undo_.empty()) take_back(); continue; }
+    if (cyclic_) overflow_ = total_overflow();
     const double room = allowed - penalty * overflow_;
     if (room < 0 || (overflow_ > 0 && old_overflow_ == 0) ||
         !time_again(room < static_cast<double>(kNever) ? static_cast<Time>(std::floor(room)) : kNever)) {
@@ -644,8 +828,9 @@ std::int64_t Kernel::anneal(std::int64_t evaluations, double hot, double cold, d
       continue;
     }
     forget();
-    path_known_ = false;
-    if (overflow_ == 0 && makespan_ < best_) best_ = makespan_, best_seq_ = seq_, ++better;
+    path_known_ = cyclic_;
+    better += overflow_ == 0 && makespan_ < best_;
+    keep_if_best();
   }
   return better;
 }

@@ -24,13 +24,19 @@ __all__ = ["LocalSearch", "kernel_of"]
 #: time on the generated suite, and a short first one finds most of the gain.
 _FIRST_ROUND, _DOUBLINGS = 12_500, 4
 #: Where rounds begin and end, in mean durations of a block: from a known schedule of the demo's model 1 ends at 875 to
-#: 894 ms within 0.2 s, 0.1 at 915 to 932.
-_HOT, _COLD = (1.0, 0.3), 0.03
+#: 894 ms within 0.2 s, 0.1 at 915 to 932. Periods want it hotter: 3 ends at 648 on 16 devices in a V, 1 at 667.
+_HOT = {"makespan": (1.0, 0.3), "span": (1.0, 0.3), "period": (3.0, 1.0)}
+_COLD = {"makespan": 0.03, "span": 0.03, "period": 0.1}
 #: Ticks that a unit of memory too much is charged, in mean durations for the largest amount that a block takes.
 _PENALTY = 10.0
 #: CPU seconds of a move: for itself, and for each operation of the schedule (for the few of a pipeline that it changes
 #: and the critical path); where lanes share a memory all operations are timed anew.
 _PER_MOVE, _PER_OPERATION, _PER_TIMED = 1.0e-6, 3e-9, 5e-8
+#: The same where cycles are looked for, for each operation of a row.
+_PER_CYCLE = 8e-8
+#: Ticks are so many times finer for a span or a period, which are counted in whole ones: those are fractions, mostly
+#: with small denominators.
+_FINER = 60
 #: How many times as long the twin takes.
 _TWIN = 60
 #: Deterministic seconds of a CPU second where CP-SAT's count alone: one of CP-SAT's takes about three, models of
@@ -59,15 +65,19 @@ def kernel_of(tables: Tables) -> native.NativeKernel | TwinKernel:
 class LocalSearch:
     """The local search of one problem. ``idle``: rounds since the last better schedule."""
 
-    def __init__(self, instance: TickProblem, micro_batches: int, budget: Budget) -> None:
+    def __init__(self, instance: TickProblem, micro_batches: int, budget: Budget, objective: str = "makespan") -> None:
         self.budget = budget
-        self.tables = Tables(instance, micro_batches)
+        instance = instance if objective == "makespan" else instance.refined(_FINER)
+        self.tables = Tables(instance, micro_batches, objective)
         self.kernel = kernel_of(self.tables)
         self.mean = sum(instance.durations) / len(instance.durations)
         self.idle = 0
-        self._rounds = 0
+        self._rounds, self._hot, self._cold = 0, _HOT[objective], _COLD[objective]
         operations = micro_batches * len(instance.durations)
-        self._seconds = _PER_MOVE + operations * (_PER_TIMED if instance.mixed_pools else _PER_OPERATION)
+        if objective != "makespan":
+            self._seconds = _PER_MOVE + micro_batches * int(self.tables.row_begin[-1]) * _PER_CYCLE
+        else:
+            self._seconds = _PER_MOVE + operations * (_PER_TIMED if instance.mixed_pools else _PER_OPERATION)
         if isinstance(self.kernel, TwinKernel):
             self._seconds *= _TWIN
         self._charged = _DETERMINISTIC * budget.pace.second * self._seconds
@@ -105,9 +115,9 @@ class LocalSearch:
         """One round of so many ``moves`` within ``time``; whether it found better orders. By default rounds get longer
         as long as they find nothing."""
         if moves is None:
-            moves = _FIRST_ROUND << min(self.idle // len(_HOT), _DOUBLINGS)
+            moves = _FIRST_ROUND << min(self.idle // len(self._hot), _DOUBLINGS)
         moves = max(_FIRST_ROUND // 10, int(min(moves, time.left / self._charged)))
-        hot, cold = self.mean * _HOT[self._rounds % len(_HOT)], self.mean * _COLD
+        hot, cold = self.mean * self._hot[self._rounds % len(self._hot)], self.mean * self._cold
         few = max(16, int(_BETWEEN / self._seconds))
         before, seed = self.kernel.best, self.budget.seed * 1_000_003 + self._rounds
         self._rounds += 1

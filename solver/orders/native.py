@@ -13,15 +13,15 @@ from functools import cache
 
 import numpy as np
 
-from weft.solver.orders.tables import Integers, Longs, Tables
+from weft.solver.orders.tables import ORDERED_FOR, Integers, Longs, Tables
 from weft.solver.orders.timed_rows import NEVER
 
 __all__ = ["VERSION", "NativeKernel", "why_not"]
 
 #: What the binary must say of itself: ``kVersion`` in kernel.cpp.
-VERSION = 2
+VERSION = 3
 #: The counts of the structure ``Instance`` in kernel.cpp, then its arrays.
-_COUNTS = ("blocks", "micro_batches", "rows", "memories", "arcs", "links", "pools")
+_COUNTS = ("blocks", "micro_batches", "rows", "memories", "arcs", "links", "pools", "objective")
 _ARRAYS = ("duration", "row_begin", "row_block", "arc", "lag", "link_row", "memory_row", "capacity", "take", "change",
            "pool_capacity", "pool_take", "pool_given")
 
@@ -68,10 +68,11 @@ class NativeKernel:
         library = _library()
         assert not isinstance(library, str), library
         self._library = library
-        self._count = int(tables.row_begin[-1]) * tables.micro_batches
+        self._count = tables.count
         self._operations = len(tables.duration) * tables.micro_batches
         counts = (len(tables.duration), tables.micro_batches, len(tables.rows), len(tables.memory_row),
-                  len(tables.lag), len(tables.link_row), len(tables.pool_capacity))
+                  len(tables.lag), len(tables.link_row), len(tables.pool_capacity),
+                  ORDERED_FOR.index(tables.objective))
         instance = _Instance(*counts, *(getattr(tables, name).ctypes.data for name in _ARRAYS))
         self._kernel = ctypes.c_void_p(library.weft_new(ctypes.byref(instance)))
         weakref.finalize(self, library.weft_delete, self._kernel)

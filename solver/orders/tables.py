@@ -2,6 +2,9 @@
 
 Devices that run the same blocks share one *row*: what one runs in some order, all do. A row is a run of
 ``micro_batches`` operations for each of its blocks; all rows stand one behind the other in one array.
+
+For a period there is one operation of each block, and behind all rows stands, in the same order, which micro-batch of
+the block a period has there (:data:`weft.solver.period.periodic.Rings`).
 """
 
 from __future__ import annotations
@@ -18,7 +21,10 @@ from weft.solver.relations.pool_times import with_waits
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders
 
-__all__ = ["Integers", "Longs", "Tables"]
+__all__ = ["ORDERED_FOR", "Integers", "Longs", "Tables"]
+
+#: What orders are searched for, in the order of ``Objective`` in kernel.cpp.
+ORDERED_FOR = ("makespan", "span", "period")
 
 Integers: TypeAlias = npt.NDArray[np.int32]
 Longs: TypeAlias = npt.NDArray[np.int64]
@@ -26,10 +32,16 @@ Longs: TypeAlias = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Tables:
-    """``instance`` with ``micro_batches``, as arrays. Times are ticks, amounts units of memory."""
+    """``instance`` with ``micro_batches`` (1 for a period), as arrays. Times are ticks, amounts units of memory."""
 
     instance: TickProblem
     micro_batches: int
+    objective: str = "makespan"
+
+    @property
+    def count(self) -> int:
+        """How many numbers say the orders."""
+        return int(self.row_begin[-1]) * (2 if self.objective == "period" else self.micro_batches)
 
     @cached_property
     def row_of(self) -> tuple[int, ...]:
@@ -128,13 +140,16 @@ class Tables:
 
     def flat(self, orders: Orders) -> Integers:
         """The operations of all rows under ``orders``, by number."""
-        n = self.micro_batches
-        return _integers([block * n + m for device in self.first_device for block, m in orders[device]])
+        ops = [op for device in self.first_device for op in orders[device]]
+        if self.objective == "period":
+            return _integers([*(block for block, _ in ops), *(m for _, m in ops)])
+        return _integers([block * self.micro_batches + m for block, m in ops])
 
     def orders(self, flat: Integers) -> Orders:
         """Per-device orders from the operations of all rows."""
         cuts = (self.row_begin[1:-1] * self.micro_batches).tolist()
-        rows = [tuple(divmod(v, self.micro_batches) for v in part.tolist()) for part in np.split(flat, cuts)]
+        ops = np.stack(np.split(flat, 2) if self.objective == "period" else np.divmod(flat, self.micro_batches), axis=1)
+        rows = [tuple((block, m) for block, m in part.tolist()) for part in np.split(ops, cuts)]
         return [rows[row] for row in self.row_of]
 
     def with_waits(self, flat: Integers, starts: Longs) -> Orders:

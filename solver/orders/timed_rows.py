@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
 from weft.solver.orders.tables import Tables
+from weft.solver.relations.difference_constraints import Constraint, longest_paths_or_cycle, ratio
 
 __all__ = ["NEVER", "TimedRows"]
 
@@ -24,6 +27,11 @@ class _Arc:
     link: int
     lag: int
     node: int  # of its transfers, as a block has one for its operations; -1 without a link
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait(Constraint):
+    row: int  # that says so, and may say otherwise; or -1
 
 
 class TimedRows:
@@ -44,6 +52,8 @@ class TimedRows:
         self.into = [[arc for arc in self.arcs if arc.target == b] for b in blocks]
         self.out = [[arc for arc in self.arcs if arc.source == b] for b in blocks]
         self.rows_of = [[r for r, row in enumerate(tables.rows) if b in row] for b in blocks]
+        self.ring = tables.objective == "period"
+        self.cyclic = tables.objective != "makespan"
         self.lengths = [len(row) * self.count for row in tables.rows]
         self.begin = [0, *np.cumsum(self.lengths, dtype=np.int64).tolist()]
         self.link_row: list[int] = tables.link_row.tolist()
@@ -51,12 +61,20 @@ class TimedRows:
                                  tables.change.tolist(), strict=True))
         self.pools = list(zip(tables.pool_capacity.tolist(), tables.pool_take.tolist(), tables.pool_given.tolist(),
                               strict=True))
+        self.nodes = linked * self.count
+        carried = [sum(arc.lag * (1 if self.ring else max(0, self.count - arc.distance)) for arc in self.arcs
+                       if arc.link == link) for link in range(len(self.link_row))]
+        #: No span or period is below.
+        self.least = max([0, *carried, *(self.count * sum(self.duration[b] for b in row) for row in tables.rows)])
         self.rows: list[list[int]] = [[] for _ in tables.rows]
         self.place: list[dict[int, int]] = [{} for _ in tables.rows]  # per row, where each operation stands
+        #: For periods: per row, the micro-batch of each block in a period.
+        self.offset: list[dict[int, int]] = [dict.fromkeys(row, 0) for row in tables.rows]
         self.start: dict[int, int] = {}
         self.before_on_link: dict[int, int] = {}
         self.cause: dict[int, int] = {}  # with pools: whose end made room for an operation, or -1
-        self.makespan = NEVER
+        self.critical: list[tuple[int, int]] = []  # with cycles: where the longest goes along rows
+        self.makespan = NEVER  # or the span, or the period
         self.overflow = 0.0
 
     def _block(self, op: int) -> int:
@@ -74,7 +92,7 @@ class TimedRows:
         """By how much the orders exceed their memories, added up over all operations."""
         over = 0.0
         for row, capacity, take, change in self.memories:
-            level = 0
+            level = sum(change[block] * m for block, m in self.offset[row].items())  # when a period begins
             for op in self.rows[row]:
                 over += max(0, level + take[op // self.count] - capacity)
                 level += change[op // self.count]
@@ -108,7 +126,7 @@ class TimedRows:
             for op in ops:
                 block, m = divmod(op, self.count)
                 for arc in self.out[block]:
-                    if arc.link >= 0 and self.link_row[arc.link] == row and m + arc.distance < self.count:
+                    if arc.link >= 0 and self.link_row[arc.link] == row and self._sent(arc, m):
                         node = arc.node * self.count + m
                         if arc.link in last:
                             self.before_on_link[node] = last[arc.link]
@@ -117,6 +135,8 @@ class TimedRows:
     def _time(self) -> bool:
         """Time all nodes; whether none waits for itself, or for room that nobody makes."""
         self._queue_transfers()
+        if self.cyclic:
+            return self._raise_to_cycles()
         start = self._pass_through_time() if self.pools else self._longest_paths()
         if start is None:
             return False
@@ -142,6 +162,62 @@ class TimedRows:
                 if not missing[following]:
                     ready.append(following)
         return start if len(start) == len(nodes) else None
+
+    # -- spans and periods: the largest ratio of a cycle -----------------------------------------------------------
+
+    def _at_first(self) -> dict[int, int] | None:
+        """Times by which all that waits is in order, more or less; None where something waits for itself."""
+        self._queue_transfers()
+        return dict.fromkeys([*range(self.operations), *self.of_node], 0) if self.ring else self._longest_paths()
+
+    def _raise_to_cycles(self) -> bool:
+        """The least whole span or period, and the times then; whether there is any."""
+        waits, critical, value = [*self._waits()], list[_Wait](), self.least
+        while True:
+            start, cycle = longest_paths_or_cycle(self.nodes, waits, Fraction(value))
+            if cycle is None:
+                self.start, self.makespan = {v: int(start[v]) for v in self.start}, value
+                self.critical = [(wait.target, wait.row) for wait in critical if wait.row >= 0]
+                return True
+            if sum(wait.height for wait in cycle) <= 0:
+                return False
+            critical, value = cycle, math.ceil(ratio(cycle))
+
+    def _waits(self) -> Iterator[_Wait]:
+        """All that waits, in the order of the times known last; after the last of a row, or of a link, comes the first
+        of the next period."""
+        first = {self.of_node[v // self.count].link: v for v in self.start
+                 if v >= self.operations and v not in self.before_on_link}
+        after = {before: v for v, before in self.before_on_link.items()}
+        for v in sorted(self.start, key=lambda v: (self.start[v], v)):
+            block, m = divmod(v, self.count)
+            if v >= self.operations:
+                arc = self.of_node[block]
+                offset, following = self.offset[self.link_row[arc.link]], after.get(v, first[arc.link])
+                yield self._served(v, arc, m, arc.lag)
+                height = offset[self.of_node[following // self.count].source] - offset[arc.source] + (v not in after)
+                yield _Wait(v, following, arc.lag, height, -1)
+                continue
+            for row in self.rows_of[block]:
+                at, ops, offset = self.place[row][v] + 1, self.rows[row], self.offset[row]
+                last = at == len(ops)
+                following = ops[0 if last else at]
+                yield _Wait(v, following, self.duration[block], offset[following // self.count] - offset[block] + last,
+                            -1 if last and not self.ring else row)
+            for arc in self.out[block]:
+                if arc.link < 0 and self._sent(arc, m):
+                    yield self._served(v, arc, m, self.duration[block] + arc.lag)
+                elif self._sent(arc, m):
+                    yield _Wait(v, arc.node * self.count + m, self.duration[block], 0, -1)
+
+    def _served(self, node: int, arc: _Arc, m: int, length: int) -> _Wait:
+        """What waits at the end of ``arc``, ``length`` after the start of ``node``."""
+        if self.ring:
+            return _Wait(node, arc.target, length, arc.distance, -1)
+        return _Wait(node, arc.target * self.count + m + arc.distance, length, 0, -1)
+
+    def _sent(self, arc: _Arc, m: int) -> bool:
+        return self.ring or m + arc.distance < self.count
 
     def _pass_through_time(self) -> dict[int, int] | None:
         one = _Pass(self)

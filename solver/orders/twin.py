@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 
@@ -62,7 +63,8 @@ class TwinKernel(TimedRows):
     def __init__(self, tables: Tables) -> None:
         super().__init__(tables)
         self.best = NEVER
-        self._best: list[list[int]] = []
+        self._numbers = tables.count
+        self._best: list[int] = []
         self._path: list[tuple[int, int]] | None = None
 
     # -- what a caller uses ---------------------------------------------------------------------------------------
@@ -70,13 +72,19 @@ class TwinKernel(TimedRows):
     def set(self, rows: Integers) -> bool:
         """Take over the operations of all rows, one row behind the other; whether they can be run. Where that is so
         and they fit, they may be the best."""
-        if len(rows) != self.begin[-1]:
-            raise ValueError(f"there are {len(rows)} operations in rows of {self.begin[-1]}")
+        if len(rows) != self._numbers:
+            raise ValueError(f"there are {len(rows)} operations in rows of {self._numbers}")
         flat = rows.tolist()
-        self._put([flat[a:b] for a, b in zip(self.begin, self.begin[1:], strict=False)])
+        self._put([flat[a:b] for a, b in pairwise(self.begin)])
+        if self.ring:
+            behind = flat[self.begin[-1]:]
+            self.offset = [dict(zip(row, behind[a:], strict=False))
+                           for row, a in zip(self.rows, self.begin, strict=False)]
         self._path = None
         self.overflow = self._overflow()
-        if not self._time():
+        start = self._at_first() if self.cyclic else {}
+        self.start = start or {}
+        if start is None or not self._time():
             self.makespan = NEVER
             return False
         self._keep_if_best()
@@ -85,7 +93,7 @@ class TwinKernel(TimedRows):
     @property
     def best_rows(self) -> Integers:
         """The best orders that fit, as :meth:`set` takes them; their makespan is ``best``."""
-        return np.array([v for row in self._best for v in row], dtype=np.int32)
+        return np.array(self._best, dtype=np.int32)
 
     @property
     def starts(self) -> Longs:
@@ -115,8 +123,8 @@ class TwinKernel(TimedRows):
     def _try(self, random: _Random, heat: float, penalty: float) -> bool:
         """Take a move or take it back; whether there is a better schedule then."""
         allowed = float(self.makespan) + penalty * self.overflow - heat * math.log(random.unit())
-        rows, start, cause = [*map(list.copy, self.rows)], self.start, self.cause
-        makespan, overflow = self.makespan, self.overflow
+        rows, start, cause, critical = [*map(list.copy, self.rows)], self.start, self.cause, self.critical
+        makespan, overflow, offset = self.makespan, self.overflow, [*map(dict.copy, self.offset)]
         moved = self._propose(random)
         if random.below(4) == 0:
             moved = self._propose(random) or moved
@@ -128,6 +136,7 @@ class TwinKernel(TimedRows):
         path = self._path
         self._put(rows)
         self.start, self.cause, self.makespan, self.overflow, self._path = start, cause, makespan, overflow, path
+        self.critical, self.offset = critical, offset
         return False
 
     def _propose(self, random: _Random) -> bool:
@@ -141,6 +150,10 @@ class TwinKernel(TimedRows):
         else:
             op, row = path[random.below(len(path))]
             middle = self.place[row][op]
+        if self.ring:  # where a period begins is open: half of it is on either side
+            half = len(self.rows[row]) // 2
+            self._turn(row, middle - half)
+            middle = half
         if middle == 0:
             return False
         ops, size = self.rows[row], len(self.rows[row])
@@ -166,34 +179,57 @@ class TwinKernel(TimedRows):
         if {*map(self._block, one)} & {*map(self._block, other)}:
             return False
         for further in range(len(self.rows)):
-            if further != row and not self._follow(further, one, other):
+            if further != row and not self._follow(further, row, one, other):
                 return False
         self._replace(row, first, other + one)
         return True
 
-    def _follow(self, row: int, one: list[int], other: list[int]) -> bool:
-        """In a further row, put what is in ``other`` before what is in ``one``; whether that can be."""
-        place = self.place[row]
-        firsts, lasts = [place[v] for v in one if v in place], [place[v] for v in other if v in place]
+    def _follow(self, row: int, led: int, one: list[int], other: list[int]) -> bool:
+        """In a further row, put what is in ``other`` before what is in ``one``, as in the row ``led``; whether that can
+        be."""
+        place, length = self.place[row], len(self.rows[row])
+        here = {v: self.offset[row][self._block(v)] - self.offset[led][self._block(v)]
+                for v in one + other if v in place}
+        shift = next(iter(here.values()), 0)
+        at = {v: place[v] + length * (shift - ahead) for v, ahead in here.items()}  # in the period of its micro-batch
+        firsts, lasts = [at[v] for v in one if v in at], [at[v] for v in other if v in at]
         if not firsts or not lasts or min(firsts) > max(lasts):
             return True
-        run = self.rows[row][min(firsts):max(lasts) + 1]
+        first, last = min(firsts), max(lasts)
+        if last - first >= length:
+            return False
+        if self.ring:
+            self._turn(row, first)
+            first, last = 0, last - first
+        run = self.rows[row][first:last + 1]
         now, rest = [v for v in run if v in other], [v for v in run if v not in other]
         if {*map(self._block, now)} & {*map(self._block, rest)}:
             return False
-        self._replace(row, min(firsts), now + rest)
+        self._replace(row, first, now + rest)
         return True
+
+    def _turn(self, row: int, first: int) -> None:
+        """The same period from its ``first`` operation on: what stood before is of the next micro-batch."""
+        ops = self.rows[row]
+        first %= len(ops)
+        for block in ops[:first]:
+            self.offset[row][block] += 1
+        self._replace(row, 0, ops[first:] + ops[:first])
 
     def _keep_if_best(self) -> bool:
         if self.overflow > 0 or self.makespan >= self.best:
             return False
-        self.best, self._best = self.makespan, [*map(list.copy, self.rows)]
+        self.best, self._best = self.makespan, [v for row in self.rows for v in row]
+        if self.ring:
+            self._best += [offset[v] for row, offset in zip(self.rows, self.offset, strict=True) for v in row]
         return True
 
     # -- the critical path ----------------------------------------------------------------------------------------
 
     def _critical(self) -> list[tuple[int, int]]:
         """The operations of the critical path to which a row leads, from its end on, each with that row."""
+        if self.cyclic:
+            return self.critical
         if self._path is None:
             self._path = [*self._walk_back()]
         return self._path

@@ -61,6 +61,9 @@ class Parameters:
     improvers: float = 1 / 2
     #: Seconds a block for one run of beams. By scale.
     beam_block: float = 0.006
+    #: Seconds a block for one run of local search over rings, and rounds without success that end it. By scale.
+    ring_block: float = 0.002
+    ring_idle: int = 6
     #: Seconds a block for one run of neighbourhoods. By scale.
     neighbourhoods_block: float = 0.002
 

@@ -7,6 +7,7 @@ from weft.solver.period.improvers.beam import Beam
 from weft.solver.period.improvers.list_schedule import ListSchedule
 from weft.solver.period.improvers.neighbourhoods import Neighbourhoods
 from weft.solver.period.improvers.published_start import PublishedStart
+from weft.solver.period.improvers.ring_search import RingSearch
 from weft.solver.period.improvers.whole_model_solve import WholeModelSolve
 from weft.solver.period.reductions.barriers import Contraction
 from weft.solver.period.refuters.device_subsets import DeviceSubsets
@@ -20,7 +21,8 @@ __all__ = ["IMPROVERS", "OPTIONAL", "REFUTERS"]
 
 REFUTERS: tuple[type[Refuter], ...] = (LeastDistances, VShape, LaneWaits, DeviceSubsets, WholeModel)
 
-IMPROVERS: tuple[type[Improver], ...] = (PublishedStart, ListSchedule, WholeModelSolve, Beam, Neighbourhoods)
+IMPROVERS: tuple[type[Improver], ...] = (PublishedStart, ListSchedule, RingSearch, WholeModelSolve, Beam,
+                                         Neighbourhoods)
 
 #: What ``without`` of :func:`~weft.solver.period.search.find_period` may name: every technique, and the removal of
 #: barriers.

@@ -2,7 +2,8 @@
 
 After every slot it looks at the bracket and at what the technique said of itself. Two constants draw the line
 (:class:`~weft.solver.period.params.Parameters`): below ``many_blocks`` whole models decide one period after the other;
-from there on structure comes first, and beams and neighbourhoods find the schedules.
+from there on local search of rings comes first, as a short best period leaves less to refute, then structure; and
+rings, beams and neighbourhoods find the schedules.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from weft.solver.period.decide import size
 from weft.solver.period.improvers.beam import Beam
 from weft.solver.period.improvers.list_schedule import ListSchedule
 from weft.solver.period.improvers.neighbourhoods import Neighbourhoods
+from weft.solver.period.improvers.ring_search import RingSearch
 from weft.solver.period.improvers.whole_model_solve import WholeModelSolve
 from weft.solver.period.params import PARAMETERS
 from weft.solver.period.refuters.device_subsets import DeviceSubsets
@@ -43,12 +45,16 @@ class Strategy:
         self.blocks = len(bracket.instance.durations)
         self.many = self.blocks >= PARAMETERS.many_blocks
         self.each = PARAMETERS.first_try * size(bracket.instance)  # deterministic seconds of a try in this pass
+        self.ring: RingSearch | None = None
         self.v_shape: VShape | None = None  # where it helps
         self.by_models = True  # whether models of many blocks are asked at all
 
     def slots(self) -> Iterator[Slot]:
-        """What takes no time, then what structure says of many blocks, then ever longer passes."""
+        """What takes no time; of many blocks local search and what structure says; then ever longer passes."""
         yield from self._at_once()
+        self.ring = self._made(RingSearch) if self.many else None
+        if self.ring is not None:
+            yield self.ring, self.time
         if self.many:
             yield from self._opening()
         yield from self._passes()
@@ -86,6 +92,8 @@ class Strategy:
         solve = self._made(WholeModelSolve) if beam is None else None
         while not self.time.spent and self.bracket.refuted < ceil(self.bracket.best.period) - 1:
             now = self.time.at_most(self.each)
+            if self.ring is not None:
+                yield self.ring, self.time
             if beam is not None:
                 yield beam, self.time
             if nearby is not None:

@@ -29,6 +29,7 @@ from weft.solver.period.bracket import Bracket
 from weft.solver.period.decide import REFUTED, decide
 from weft.solver.period.improvers.list_schedule import list_periodic
 from weft.solver.period.improvers.neighbourhoods import improve_nearby
+from weft.solver.period.improvers.ring_search import RingSearch
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.modulo_model import ModuloModel
 from weft.solver.period.periodic import repeat
@@ -135,6 +136,9 @@ def test_schedules_of_the_small_v() -> None:
     listed = list_periodic(instance, 9, 15)
     assert trivial.period == 15 and listed is not None and listed.period == 11
     assert improve_nearby(trivial, 9, Budget(), deterministic=ENOUGH).period == 10
+    bracket = Bracket(instance, Fraction(9), trivial)
+    RingSearch(instance).improve(bracket, Slice(Budget(), ENOUGH))
+    assert bracket.best.period == 10
 
 
 def test_barriers() -> None:

@@ -13,14 +13,19 @@ from tests.oracles.generated import drawn
 from tests.oracles.lanes import drawn_with_lanes
 from tests.support.builders import any_order
 from tests.support.lane_problems import laned_pipeline
+from weft.solver.baselines import NotApplicable
 from weft.solver.orders.native import NativeKernel, why_not
 from weft.solver.orders.tables import Integers, Tables
 from weft.solver.orders.timed_rows import NEVER
 from weft.solver.orders.twin import TwinKernel
+from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.problem import Dependency, Link, Problem
+from weft.solver.relations.min_dist import takes_before_giving
 from weft.solver.ticks import TickProblem
+from weft.solver.timing import Orders
 
-__all__ = ["KERNELS", "KINDS", "Case", "Kernel", "case", "compiled", "decisions", "shuffled", "tight"]
+__all__ = ["KERNELS", "KINDS", "Case", "Kernel", "case", "compiled", "cyclic", "decisions", "shuffled",
+           "tight"]
 
 Kernel: TypeAlias = NativeKernel | TwinKernel
 #: The kernels that this installation has.
@@ -48,6 +53,25 @@ def case(kind: str, number: int) -> Case:
     tables = Tables(TickProblem.of(problem), micro_batches)
     orders = any_order(problem, micro_batches, random.Random(number), in_turn=True).orders
     return Case(problem, micro_batches, tables, tables.flat(orders))
+
+
+def cyclic(objective: str, kind: str, number: int) -> Case | None:
+    """Case ``number`` of its kind, for a span or, from one micro-batch at a time, for a period; None where lanes share
+    a memory that hangs on times, or there is no steady state."""
+    some = case(kind, number)
+    instance, count = some.tables.instance, some.micro_batches
+    if instance.mixed_pools:
+        return None
+    orders: Orders = some.tables.orders(some.flat)
+    if objective == "period":
+        if not (instance.balanced and takes_before_giving(instance)):
+            return None
+        try:
+            count, orders = 1, one_at_a_time(instance).rings
+        except NotApplicable:
+            return None
+    tables = Tables(instance, count, objective)
+    return Case(some.problem, count, tables, tables.flat(orders))
 
 
 def _problem(kind: str, number: int) -> tuple[Problem, int]:
@@ -114,4 +138,5 @@ def tight(given: Case) -> Case:
     devices = [device if device.memory is None else replace(device, memory=device.memory / 2)
                for device in given.problem.devices]
     problem = replace(given.problem, devices=tuple(devices))
-    return Case(problem, given.micro_batches, Tables(TickProblem.of(problem), given.micro_batches), given.flat)
+    tables = Tables(TickProblem.of(problem), given.micro_batches, given.tables.objective)
+    return Case(problem, given.micro_batches, tables, given.flat)

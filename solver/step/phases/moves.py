@@ -14,6 +14,8 @@ __all__ = ["Moves"]
 
 #: Up to so many operations. A longer schedule is improved through its period and its ends.
 _MOST_OPERATIONS = 200_000
+#: The same for spans, which are found anew for every move.
+_MOST_FOR_SPANS = 20_000
 
 
 @dataclass(frozen=True)
@@ -29,15 +31,17 @@ class Moves:
     idle: float = float("inf")
 
     def due(self, state: State) -> bool:
-        """Where a shorter makespan is possible; it knows no other objective."""
-        return (state.incumbent.goal.name == "makespan" and not state.done and state.incumbent.best is not None
-                and state.operations <= _MOST_OPERATIONS)
+        """Where a shorter makespan or span is possible; spans where no lanes share a memory that hangs on times."""
+        most = {"makespan": _MOST_OPERATIONS, "span": 0 if state.instance.mixed_pools else _MOST_FOR_SPANS}
+        return (not state.done and state.incumbent.best is not None
+                and state.operations <= most.get(state.incumbent.goal.name, 0))
 
     def steps(self, state: State) -> Iterator[None]:
         """One step for every round."""
         incumbent = state.incumbent
         time = state.budget.slice(self.at_most, share=self.share)
-        search, known = LocalSearch(state.instance, state.micro_batches, state.budget), None
+        search, known = LocalSearch(state.instance, state.micro_batches, state.budget,
+                                    state.incumbent.goal.name), None
         while not state.done and search.idle < self.idle:
             if incumbent.orders is not known:
                 known = incumbent.orders

@@ -11,10 +11,10 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.support.kernels import KINDS, Case, case, compiled, decisions, tight
+from tests.support.kernels import KINDS, Case, case, compiled, cyclic, decisions, tight
 from weft.solver.orders import local_search, native
 from weft.solver.orders.native import NativeKernel
 from weft.solver.orders.twin import TwinKernel
@@ -44,6 +44,16 @@ def test_both_kernels_decide_alike(kind: str, number: int) -> None:
 def test_both_kernels_decide_alike_on_any_problem(kind: str, number: int, seed: int, half: bool) -> None:
     some = case(kind, number)
     alike(tight(some) if half else some, seed, 100)
+
+
+@compiled
+@given(st.sampled_from(["span", "period"]), st.sampled_from(KINDS), st.integers(0, 10**6), st.integers(0, 2**64 - 1),
+       st.booleans())
+def test_both_kernels_find_the_same_cycles(objective: str, kind: str, number: int, seed: int, half: bool) -> None:
+    some = cyclic(objective, kind, number)
+    assume(some is not None)
+    assert some is not None
+    alike(tight(some) if half else some, seed, 40)
 
 
 def test_the_binary_is_asked_for_the_version_of_its_source() -> None:

@@ -1,4 +1,4 @@
-"""Local search as a phase: with the compiled kernel and without, and for makespans alone."""
+"""Local search as a phase: with the compiled kernel and without, for makespans and spans."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
+from tests.oracles.lanes import drawn_with_lanes
 from tests.support.builders import pipeline, uneven, v
 from weft.solver.control.clock import OutOfTime
 from weft.solver.cpsat.budget import Budget
+from weft.solver.judge.spans import span_of
 from weft.solver.judge.validate import validate
 from weft.solver.orders import local_search, native
 from weft.solver.orders.twin import TwinKernel
+from weft.solver.problem import Problem
 from weft.solver.step.goals import GOALS
 from weft.solver.step.phases.first_schedule import FirstSchedule
 from weft.solver.step.phases.moves import Moves
@@ -23,9 +26,9 @@ V = uneven(pipeline(v(3), memory=4), random.Random(0))
 EFFORT = 0.005
 
 
-def started(objective: str = "makespan") -> Search:
+def started(objective: str = "makespan", problem: Problem = V) -> Search:
     """A search with a first schedule."""
-    state = Search(V, 6, Budget(deterministic=EFFORT), objective=objective)
+    state = Search(problem, 6, Budget(deterministic=EFFORT), objective=objective)
     list(FirstSchedule().steps(state))
     return state
 
@@ -73,6 +76,18 @@ def test_both_kernels_give_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert solve(V, 6, effort=EFFORT).operations == compiled.operations
 
 
-@pytest.mark.parametrize("objective", sorted(GOALS.keys() - {"makespan"}))
-def test_it_knows_no_objective_but_the_makespan(objective: str) -> None:
-    assert not Moves().due(started(objective)) and Moves().due(started())
+def test_smaller_spans_are_offered() -> None:
+    state = started("span")
+    known = state.incumbent.best
+    assert known is not None and Moves().due(state)
+    list(Moves(at_most=EFFORT).steps(state))
+    assert state.incumbent.best is not None and state.incumbent.best.value < known.value
+    assert state.incumbent.best.value == pytest.approx(span_of(state.incumbent.best)[0])
+    validate(state.incumbent.best)
+
+
+@pytest.mark.parametrize(("problem", "objectives"), [(V, {"makespan", "span"}),
+                                                     (drawn_with_lanes(3, balanced=True), {"makespan"})])
+def test_it_knows_makespans_and_spans_by_orders_alone(problem: Problem, objectives: set[str]) -> None:
+    """Not the rate; and what lanes hold that hangs on times is kept for makespans only."""
+    assert {objective for objective in GOALS if Moves().due(started(objective, problem))} == objectives
