@@ -2,9 +2,10 @@
 
 Shares are fitted on one model of Aceso's V100 profiles (GPT-1.3B, micro-batches of 1, 2, 4 and 8) and judged on the
 other (T5-770M), which has other sizes and a decoder; and the other way round. Errors are modelled over measured time,
-minus one: per operator (a profile's row), and per layer, where operators' errors even out. Beside it, how far what one
-of 2, 4 or 8 GPUs that compute together does is from the profiles of such GPUs, collectives included: modelled with the
-shipped shares, and scaled by them from the measured whole operator. Writes ``roofline.json``.
+minus one: per operator (a profile's row), and per layer, where operators' errors even out. Beside it, how far counted
+memory is from the profile's; and how far what one of 2, 4 or 8 GPUs that compute together does is from the profiles of
+such GPUs, collectives included: modelled with the shipped shares, and scaled by them from the measured whole operator.
+Writes ``roofline.json``.
 
     python -m experiments.models.roofline
 """
@@ -21,10 +22,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.lib.provenance import RESULTS, Record
+from weft.models.candidates.build import layer_costs
+from weft.models.candidates.stage_split import split_layers
+from weft.models.candidates.stages import Stages, peak_bytes
 from weft.models.graph.operators import Operator, Work
 from weft.models.hardware.devices import DEVICES, KernelClass, Pass, Reach, kernel_class
 from weft.models.layers.collectives import collective_time
 from weft.models.spec.families import GptModel, T5Model
+from weft.models.spec.spec import parse_spec
 from weft.models.tensor_parallel.part_times import PartTimes
 from weft.models.times.profile_times import ProfileTimes, rows_of, sizes_agree
 from weft.models.times.profiles import DEGREES, shipped_profile
@@ -32,6 +37,13 @@ from weft.models.times.roofline import Roofline, dtype_of, pass_seconds
 from weft.models.zoo.graphs import model_graph
 
 SIZES = (1, 2, 4, 8)
+_GPT = """
+name: GPT-1.3B
+model: {{family: gpt, layers: 24, hidden: 2048, heads: 32, vocabulary: 51200, sequence: 2048}}
+costs: {costs}
+cluster: {{gpus: 4, memory: 32 GiB, links: nvlink-v100}}
+training: {{micro_batches: 8, micro_batch_size: {batch}, recompute: {recompute}}}
+"""
 MODELS = {
     "gpt-1.3b-v100": GptModel(family="gpt", layers=1, hidden=2048, heads=32, vocabulary=51200, sequence=2048),
     "t5-770m-v100": T5Model(family="t5", encoder_layers=1, decoder_layers=1, hidden=1024, heads=16, feed_forward=4096,
@@ -201,6 +213,28 @@ def _distribution(found: Mapping[tuple[int, str], float]) -> dict[str, object]:
             "worst": [str(part) for part in worst], "worst_error": round(found[worst], 4)}
 
 
+def memory() -> dict[str, object]:
+    """Modelled over measured memory, minus one: GPT-1.3B on four GPUs under 1F1B, with the same cuts."""
+    result: dict[str, object] = {}
+    for recompute in (False, True):
+        for batch in SIZES:
+            measured, counted = (layer_costs(parse_spec(_GPT.format(batch=batch, recompute=str(recompute).lower(),
+                                                                    costs=costs)))
+                                 for costs in ("gpt-1.3b-v100", "v100"))
+            split = split_layers("chain", measured, [2**50] * 4, [4, 3, 2, 1])
+            ours = Stages(counted)
+            peaks = []
+            for stage, in_flight in zip(split.stages, (4, 3, 2, 1), strict=True):
+                other = ours.stage(stage.first, stage.last)
+                held = [one.parameters * 16 + peak_bytes([one], [in_flight], "full") for one in (other, stage)]
+                peaks.append(round(held[0] / held[1] - 1, 4))
+            kept = [a.activation_bytes / b.activation_bytes - 1 for a, b in zip(counted, measured, strict=True)]
+            result[f"micro-batch {batch}{', recomputation' if recompute else ''}"] = {
+                "kept activations, largest error of a layer": round(max((abs(error), error) for error in kept)[1], 4),
+                "peak of each GPU": peaks}
+    return result
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fit on each model, judge on both, print and write the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -221,6 +255,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "reach": {f"{group} {which}": [reach.compute, reach.memory] for (group, which), reach in shares.items()},
             **{f"judged on {other}": errors(data[other], shares, launch) for other in MODELS}}
     shipped = {key: V100.reach[key] for key in V100.reach}
+    report["memory, GPT-1.3B on 4 V100"] = memory()
     report["GPUs that compute together"] = {name: together(name) for name in MODELS}
     report["shipped"] = {f"judged on {other}": errors(data[other], shipped, V100.launch) for other in MODELS}
     record.write(report)

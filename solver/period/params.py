@@ -23,11 +23,10 @@ class Parameters:
 
     #: Share: a period this close to its bound is proven. By argument: finer than any measured duration.
     proof_tolerance: float = 1e-6
-    #: Blocks from which on structure comes first: whole models come last, and only for the bound where beams find
-    #: the schedules. By scale.
+    #: Blocks from which on local search of rings and structure come first, and whole models last. By scale.
     many_blocks: int = 128
-    #: Blocks at most of a model, of all devices or of a subset, that is to refute, and of a problem that is searched in
-    #: neighbourhoods although beams suit it. By scale: larger ones say nothing in reasonable time.
+    #: Blocks at most of a model, of all devices or of a subset, that is to refute. By scale: larger ones say nothing in
+    #: reasonable time.
     most_blocks: int = 256
     #: Blocks of a small model; a larger one gets proportionally more time. By scale.
     few_blocks: int = 96
@@ -56,11 +55,9 @@ class Parameters:
     refuters_opening: float = 1 / 2
     #: Share of a try for the least period that is open, tried once more with all devices. By scale.
     least_opening: float = 1 / 4
-    #: Share of the time left that one run of beams, or of neighbourhoods, may take. By argument: bounds need
-    #: the rest.
+    #: Share of the time left that one run over rings, or of neighbourhoods, may take. By argument: bounds need the
+    #: rest.
     improvers: float = 1 / 2
-    #: Seconds a block for one run of beams. By scale.
-    beam_block: float = 0.006
     #: Seconds a block for one run of local search over rings, and rounds without success that end it. By scale.
     ring_block: float = 0.002
     ring_idle: int = 6
@@ -134,42 +131,6 @@ class Parameters:
     list_growth: float = 1.01
     #: How often blocks are moved to and fro at one period. By scale.
     list_rounds: int = 3
-
-    # -- improvers: beams -------------------------------------------------------------------------------------------
-
-    #: Partial schedules in a beam, one run after the other. By scale: more find little more, other random choices do.
-    beam_widths: tuple[int, ...] = (50, 100)
-    #: Candidates for the next device, for each partial schedule; and where blocks stray. By scale.
-    beam_branches: int = 30
-    beam_straying: int = 100
-    #: Periods: longer waits are as good as these. By argument: no pipeline here needs more.
-    beam_long: int = 10
-    #: Parts of the period in which offsets are told apart. By scale.
-    beam_parts: int = 16
-    #: Blocks to come by whose waits candidates are compared. By scale.
-    beam_sample: int = 32
-    #: Ticks: no distance says anything that is further below zero. By argument: windows are sums of them.
-    beam_far: int = 2**60
-    #: Blocks of a device from which on its candidates take too long. By argument: pairs grow with the square.
-    beam_crowded: int = 16
-    #: Share of the gap between bound and best at which a period is looked for at first. By scale.
-    beam_first_share: Fraction = Fraction(1, 8)
-    #: Share of the period: no attempt closer to the best. By scale.
-    beam_near: Fraction = Fraction(1, 2000)
-    #: How often beams fail at a period before a longer one is tried. By scale: other random choices often reach it.
-    beam_tries: int = 2
-    #: Chance of a start at the end of the pipeline from which the best was not found. By scale.
-    beam_other_end: float = 0.3
-    #: Schedules times blocks, over all devices, that count as a second. By measurement on one core.
-    beam_second: float = 25e6
-    #: Periods after the begin of its window up to which a free block is put: on the first device, on others. By scale.
-    beam_first_reach: int = 6
-    beam_reach: int = 1
-    #: Share of the blocks that stray, where they may, and how far, as a share of the period. By scale.
-    beam_stray: float = 0.3
-    beam_astray: float = 0.3
-    #: Chance, at least, that of two blocks which overlap the further way out is taken. By scale.
-    beam_unlikely: float = 0.15
 
     # -- improvers: neighbourhoods ----------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@ open by what a published schedule repeats."""
 
 from __future__ import annotations
 
-from weft.solver.period.improvers.beam import Beam
 from weft.solver.period.improvers.list_schedule import ListSchedule
 from weft.solver.period.improvers.neighbourhoods import Neighbourhoods
 from weft.solver.period.improvers.published_start import PublishedStart
@@ -21,8 +20,7 @@ __all__ = ["IMPROVERS", "OPTIONAL", "REFUTERS"]
 
 REFUTERS: tuple[type[Refuter], ...] = (LeastDistances, VShape, LaneWaits, DeviceSubsets, WholeModel)
 
-IMPROVERS: tuple[type[Improver], ...] = (PublishedStart, ListSchedule, RingSearch, WholeModelSolve, Beam,
-                                         Neighbourhoods)
+IMPROVERS: tuple[type[Improver], ...] = (PublishedStart, ListSchedule, RingSearch, WholeModelSolve, Neighbourhoods)
 
 #: What ``without`` of :func:`~weft.solver.period.search.find_period` may name: every technique, and the removal of
 #: barriers.

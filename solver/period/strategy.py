@@ -3,7 +3,7 @@
 After every slot it looks at the bracket and at what the technique said of itself. Two constants draw the line
 (:class:`~weft.solver.period.params.Parameters`): below ``many_blocks`` whole models decide one period after the other;
 from there on local search of rings comes first, as a short best period leaves less to refute, then structure; and
-rings, beams and neighbourhoods find the schedules.
+rings and neighbourhoods find the schedules.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import TypeAlias, TypeVar
 from weft.solver.cpsat.budget import Budget, Slice
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.decide import size
-from weft.solver.period.improvers.beam import Beam
 from weft.solver.period.improvers.list_schedule import ListSchedule
 from weft.solver.period.improvers.neighbourhoods import Neighbourhoods
 from weft.solver.period.improvers.ring_search import RingSearch
@@ -47,7 +46,6 @@ class Strategy:
         self.each = PARAMETERS.first_try * size(bracket.instance)  # deterministic seconds of a try in this pass
         self.ring: RingSearch | None = None
         self.v_shape: VShape | None = None  # where it helps
-        self.by_models = True  # whether models of many blocks are asked at all
 
     def slots(self) -> Iterator[Slot]:
         """What takes no time; of many blocks local search and what structure says; then ever longer passes."""
@@ -73,8 +71,7 @@ class Strategy:
         if (v_shape := self._made(VShape)) is not None:
             yield v_shape, self._brief(PARAMETERS.v_shape_opening)
             self.v_shape = v_shape if v_shape.helped else None
-        self.by_models = self.v_shape is None or self.blocks < PARAMETERS.most_blocks
-        if not self.by_models:
+        if self.v_shape is not None and self.blocks >= PARAMETERS.most_blocks:
             return
         brief = self._brief(PARAMETERS.refuters_opening)
         if self.v_shape is None and (lanes := self._made(LaneWaits)) is not None:
@@ -85,25 +82,18 @@ class Strategy:
 
     def _passes(self) -> Iterator[Slot]:
         """Improvers, then refuters, until the gap is closed to a tick; every pass longer than the one before."""
-        self.task = replace(self.task, strays=self.v_shape is not None)
-        beam = self._made(Beam) if self.many else None
-        nearby = self._made(Neighbourhoods) if self.many and (
-            self.blocks <= PARAMETERS.most_blocks or beam is None) else None
-        solve = self._made(WholeModelSolve) if beam is None else None
+        nearby = self._made(Neighbourhoods) if self.many else None
+        solve = self._made(WholeModelSolve)
         while not self.time.spent and self.bracket.refuted < ceil(self.bracket.best.period) - 1:
             now = self.time.at_most(self.each)
             if self.ring is not None:
                 yield self.ring, self.time
-            if beam is not None:
-                yield beam, self.time
             if nearby is not None:
                 yield nearby, self.time
             if self.v_shape is not None:
                 yield self.v_shape, now
             if solve is not None:
                 yield solve, now
-            elif beam is not None and (self.by_models or (self.v_shape is not None and self.v_shape.exhausted)):
-                yield from self._models(now)  # for the bound alone
             if self.each >= self.time.each:
                 return
             self.each *= PARAMETERS.longer

@@ -26,15 +26,13 @@ class Task:
     """What techniques are made of, beside the bracket.
 
     ``near``: the least period, in ticks, that least distances leave open. ``seed`` is for random choices. ``published``
-    names the published schedule whose steady state is a start. ``strays``: a V shape has refuted periods, so a wait now
-    may save more later (:mod:`weft.solver.period.improvers.beam`). ``parts``: whole models are preceded by subsets of
-    the devices. ``distances`` is what models know before they are solved.
+    names the published schedule whose steady state is a start. ``parts``: whole models are preceded by subsets of the
+    devices. ``distances`` is what models know before they are solved.
     """
 
     near: int
     seed: int = 0
     published: str | None = None
-    strays: bool = False
     parts: bool = True
     distances: DistancesAt = least_distances
 

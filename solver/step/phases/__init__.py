@@ -43,6 +43,7 @@ PHASES: tuple[Phase, ...] = (
                 (Polish(), 3), (Tighten(), 1), (Devices(each=1.0, share=0.1), 1))),
     SteadyState(),
     Completion(),
+    LongerPeriods(),
 )
 
 

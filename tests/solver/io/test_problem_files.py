@@ -278,12 +278,12 @@ def test_long_names_are_cut_short_in_messages() -> None:
     ({"history": [[1, 2]]}, "solver: history[0] has 2 entries, it must have seconds, makespan and bound"),
     ({"memory_plan": {}}, "solver: memory_plan: the field 'stages' is missing"),
     ({"placement": "x" * 100_000}, "solver: placement is a text of 100000 characters, more than 10000"),
-    ({"techniques": {"beam": {"calls": 1, "proofs": 0, "improvements": 1}}},
-     "solver: techniques: beam: the field 'seconds' is missing"),
-    ({"techniques": {"beam": {"calls": -1, "proofs": 0, "improvements": 1, "seconds": 0.1}}},
-     "solver: techniques: beam: calls is -1, it must be 0 or more"),
-    ({"techniques": {"beam": {"calls": 1.5, "proofs": 0, "improvements": 1, "seconds": 0.1}}},
-     "solver: techniques: beam: calls is 1.5, it must be a whole number"),
+    ({"techniques": {"ring-search": {"calls": 1, "proofs": 0, "improvements": 1}}},
+     "solver: techniques: ring-search: the field 'seconds' is missing"),
+    ({"techniques": {"ring-search": {"calls": -1, "proofs": 0, "improvements": 1, "seconds": 0.1}}},
+     "solver: techniques: ring-search: calls is -1, it must be 0 or more"),
+    ({"techniques": {"ring-search": {"calls": 1.5, "proofs": 0, "improvements": 1, "seconds": 0.1}}},
+     "solver: techniques: ring-search: calls is 1.5, it must be a whole number"),
     ({"mine": [float("nan")]}, "solver holds a number that is not finite, or is nested too deeply"),
 ])
 def test_what_weft_reads_of_the_solver_has_its_shape(said: dict[str, Any], message: str) -> None:

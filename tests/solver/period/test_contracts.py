@@ -202,7 +202,7 @@ def offers(technique: type[Improver], tiny: Tiny) -> Iterator[Periodic]:
     bracket = Bracket(tiny.instance, Fraction(tiny.instance.heaviest_load), start,
                       lambda changed: heard.append(changed.best))
     near = least_open_period(tiny.instance, ceil(start.period))
-    task = Task(near, published="1f1b", strays=True)
+    task = Task(near, published="1f1b")
     improver = technique.of(bracket, task)
     if improver is not None:
         improver.improve(bracket, Slice(Budget(deterministic=0.2), 0.2, 0.05))
