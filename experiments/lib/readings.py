@@ -80,6 +80,13 @@ def streams(d: Any) -> Fields:
             "worse_with_more": whole["worse_with_more_memory"]}
 
 
+def annealer(d: Any) -> Fields:
+    whole = d["summary"]
+    gains = [1 - row["annealer"] / row["weft"] for row in d["rows"]]
+    return {"problems": whole["problems"], "weft": d["weft"], "seconds": d["seconds"], "open": whole["open"],
+            "far": sum(gain > 0.003 for gain in gains), "most": most([100 * whole["most"]], 1)}
+
+
 def cut_search(d: Any) -> Fields:
     rows = [row for row in d["rows"] if "refused" not in row]
     times = [row["takes_times"] for row in rows]
@@ -283,6 +290,6 @@ def gpu_plan(d: Any) -> Fields:
 READINGS: dict[str, Callable[[Any], Fields]] = {
     "never_worse_wide": known_schedules, "rivals": known_schedules, "equality_gpu": equality, "annotations": annotated,
     **{function.__name__: function for function in (
-        never_worse, published_costs, readme, streams, cut_search, cut_ablation, tessel_search, scale, ablation,
+        never_worse, published_costs, readme, streams, annealer, cut_search, cut_ablation, tessel_search, scale, ablation,
         roofline, collectives, tessel_evaluation, placement, offload, overlap_modelled, share, plans_found,
         equality, any_model_ranks, captured_costs, overhead, gpu_plan)}}
