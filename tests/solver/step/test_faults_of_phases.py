@@ -93,7 +93,10 @@ def test_a_fault_in_a_phase_costs_no_schedule(name: str, calls: int, monkeypatch
     monkeypatch.setattr(name, noted)
     if ".states." not in name:  # they prove this one before the others have their turn
         monkeypatch.setattr("weft.solver.step.phases.states._MOST_OPERATIONS", 0)
-    schedule = solve(problem(), COUNT, effort=EFFORT)
+    # Longer periods are looked for where nothing beside them has proven the best.
+    late = "multi_batch" in name or "longer_periods" in name
+    without = {"Moves", "Polish", "Tighten", "Devices"} if late else set()
+    schedule = solve(problem(), COUNT, effort=EFFORT, without=without)
     validate(schedule)
     assert schedule.makespan <= best_without_search() * (1 + 1e-9)
     assert ("Fault: injected" in schedule.solver.get("stopped", "")) == bool(met)
