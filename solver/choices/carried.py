@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import math
 
-from weft.solver.judge.validate import violations
+from weft.solver.orders.climb import judged
 from weft.solver.schedule import Schedule
-from weft.solver.timing import DeadlockError, Orders, time_orders
+from weft.solver.timing import DeadlockError, Orders
 from weft.solver.wide.rounds import Rounds
 
 __all__ = ["carried", "scheduled"]
@@ -34,11 +34,9 @@ def carried(best: Schedule, of: Rounds, rounds: Rounds) -> Orders:
 def scheduled(rounds: Rounds, orders: Orders) -> Schedule | None:
     """The schedule of ``rounds`` in these orders; ``None`` where it does not fit."""
     try:
-        made = Schedule(rounds.problem, rounds.run.rounds, time_orders(rounds.problem, rounds.run.rounds, orders), 0.0,
-                        solver={"name": "weft"})
+        return judged(rounds.problem, rounds.run.rounds, orders)
     except DeadlockError:
         return None
-    return None if violations(made, limit=1) else made
 
 
 def _ranks(best: Schedule, of: Rounds, rounds: Rounds) -> dict[_Place, float]:

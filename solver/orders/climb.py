@@ -24,7 +24,7 @@ from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders, time_orders
 
-__all__ = ["Climb", "Decided", "Decision"]
+__all__ = ["Climb", "Decided", "Decision", "judged"]
 
 #: Decisions that are kept, of one group, and of one makespan, where the newest replaces the oldest.
 _KEPT, _OF_GROUP, _ALIKE = 12, 6, 2
@@ -168,6 +168,13 @@ class Climb(Generic[D]):
             search.round(time, _MOVES - _LOOK)
         if not search.fits:
             return None
-        operations = time_orders(problem, micro_batches, search.orders())
-        schedule = Schedule(problem, micro_batches, operations, makespan_bound=0.0, solver={"name": "weft"})
-        return None if violations(schedule, limit=1) else Decided(decision, schedule)
+        schedule = judged(problem, micro_batches, search.orders())
+        return None if schedule is None else Decided(decision, schedule)
+
+
+def judged(problem: Problem, micro_batches: int, orders: Orders) -> Schedule | None:
+    """The schedule in these ``orders``; ``None`` where the judge refuses it. Raises
+    :class:`~weft.solver.timing.DeadlockError` where they cannot be run."""
+    operations = time_orders(problem, micro_batches, orders)
+    schedule = Schedule(problem, micro_batches, operations, makespan_bound=0.0, solver={"name": "weft"})
+    return None if violations(schedule, limit=1) else schedule

@@ -32,7 +32,7 @@ class InTurn:
     def steps(self, state: State) -> Iterator[None]:
         """The steps of each, if it is due then."""
         for phase in self.phases:
-            if type(phase).__name__ not in state.budget.without and phase.due(state):
+            if _wanted(phase, state):
                 for _ in kept(phase, state):
                     yield
                     state.phase = phase.name
@@ -63,7 +63,7 @@ class SideBySide:
     def steps(self, state: State) -> Iterator[None]:
         """One step of one phase after the other."""
         running = [_Running(phase, kept(phase, state), weight) for phase, weight in self.phases
-                   if type(phase).__name__ not in state.budget.without and phase.due(state)]
+                   if _wanted(phase, state)]
         while running:
             entry = min(running, key=lambda entry: entry.used)
             state.phase = entry.phase.name
@@ -76,6 +76,10 @@ class SideBySide:
             yield
             if state.done:
                 return
+
+
+def _wanted(phase: Phase, state: State) -> bool:
+    return type(phase).__name__ not in state.budget.without and phase.due(state)
 
 
 def _used(state: State) -> float:

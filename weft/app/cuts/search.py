@@ -21,13 +21,12 @@ from weft.models.cuts.space import MOST_CARRIED, Carried, CutSpace
 from weft.solver.bounds.makespan import least_time
 from weft.solver.control.clock import checkpoint
 from weft.solver.cpsat.budget import Budget, Slice
-from weft.solver.judge.validate import violations
-from weft.solver.orders.climb import Decided
+from weft.solver.orders.climb import Decided, judged
 from weft.solver.pipeline import Pipeline
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
 from weft.solver.ticks import TickProblem
-from weft.solver.timing import Orders, time_orders
+from weft.solver.timing import Orders
 
 __all__ = ["Cut", "CutSearch", "space_title"]
 
@@ -208,9 +207,8 @@ class CutSearch:
     def _judged(self, space: CutSpace, carried: Carried) -> Decided[Cut] | None:
         """``carried`` with its schedule; None if the judge refuses it."""
         cut = Cut(self, space, carried.borders)
-        operations = time_orders(cut.problem, self.micro_batches, carried.orders)
-        start = Schedule(cut.problem, self.micro_batches, operations, makespan_bound=0.0, solver={"name": "weft"})
-        return None if violations(start, limit=1) else Decided(cut, start)
+        start = judged(cut.problem, self.micro_batches, carried.orders)
+        return None if start is None else Decided(cut, start)
 
     def lowest(self, best: float, time: Slice) -> Cut | None:
         """The cut with the least bound that a closer look does not rule out, to be searched; None where time or cuts
