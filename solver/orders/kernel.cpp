@@ -27,7 +27,7 @@ using Time = std::int64_t;
 using Node = std::int32_t;
 
 // Raised with every change that the Python side can see; native.py refuses a binary of another version.
-constexpr int kVersion = 3;
+constexpr int kVersion = 4;
 constexpr Time kNever = INT64_MAX / 4;
 enum Objective : std::int32_t { kMakespan, kSpan, kPeriod };
 
@@ -84,6 +84,7 @@ class Kernel {
   // The problem.
   std::int32_t B_, N_, R_, operations_, nodes_;
   bool cyclic_, ring_;                         // not the makespan; the period
+  bool several_ = false;                       // some blocks are in several rows, and times say where each row has its turn
   Time least_ = 0, most_ = 0;                  // no span or period is below, and none is above
   std::vector<Time> duration_, lag_;
   std::vector<Arc> arcs_;
@@ -169,6 +170,7 @@ class Kernel {
   void forget() { undo_.clear(); old_start_.clear(); old_topo_.clear(); }
   void find_path();
   bool propose(Random& random);
+  bool shift(Node v, std::int32_t row, Random& random);
   bool shared(std::int32_t a, std::int32_t mid, std::int32_t b) const;
 };
 
@@ -193,6 +195,7 @@ Kernel::Kernel(const Instance& g)
     for (std::int32_t k = g.row_begin[r]; k < g.row_begin[r + 1]; ++k, places += N_) places_[g.row_block[k]].push_back({r, places});
   }
   begin_[R_] = places;
+  for (const std::vector<Place>& of : places_) several_ = several_ || (of.size() > 1 && !ring_);
   for (std::int32_t k = 0; k < g.memories; ++k) {
     const Time *take = g.take + static_cast<std::int64_t>(k) * B_, *change = g.change + static_cast<std::int64_t>(k) * B_;
     memories_.push_back({g.memory_row[k], g.capacity[k], {take, take + B_}, {change, change + B_}});
@@ -766,6 +769,30 @@ void Kernel::find_path() {
   path_known_ = true;
 }
 
+// Takes an operation of several rows to the time of another one in `row`, in all of its rows at once; not beyond the
+// micro-batches of its block beside it.
+bool Kernel::shift(Node v, std::int32_t row, Random& random) {
+  const std::int32_t far = 1 + random.below(1 << (1 + random.below(5)));
+  const bool later = random.below(2) == 1;
+  const std::int32_t i = pos_[place(v, row) + v % N_], goal = later ? std::min(begin_[row + 1] - 1, i + far) : std::max(begin_[row], i - far);
+  const Time time = start_[seq_[goal]];
+  bool moved = false;
+  for (const Place& here : places_[v / N_]) {
+    const std::int32_t at = pos_[here.offset + v % N_];
+    std::int32_t to = at;
+    if (later)
+      while (to + 1 < begin_[here.row + 1] && start_[seq_[to + 1]] <= time && seq_[to + 1] / N_ != v / N_) ++to;
+    else
+      while (to > begin_[here.row] && start_[seq_[to - 1]] >= time && seq_[to - 1] / N_ != v / N_) --to;
+    if (to == at) continue;
+    std::vector<Node> now(seq_.begin() + std::min(at, to), seq_.begin() + std::max(at, to) + 1);
+    if (later) std::rotate(now.begin(), now.begin() + 1, now.end()); else std::rotate(now.begin(), now.end() - 1, now.end());
+    replace(here.row, std::min(at, to), now);
+    moved = true;
+  }
+  return moved;
+}
+
 // A move: two neighbouring runs of a row change places, mostly where the critical path goes from one into the other.
 bool Kernel::propose(Random& random) {
   if (!path_known_) find_path();
@@ -781,6 +808,9 @@ bool Kernel::propose(Random& random) {
     mid = -1;
     for (const Place& place : places_[step.node / N_]) if (place.row == row) mid = pos_[place.offset + step.node % N_];
   }
+  if (several_ && random.below(4) == 0)
+    for (std::int32_t i = mid; i >= std::max(begin_[row], mid - 1); --i)
+      if (places_[seq_[i] / N_].size() > 1) return shift(seq_[i], row, random);
   if (ring_) {  // where a period begins is open: half of it is on either side
     const std::int32_t half = (begin_[row + 1] - begin_[row]) / 2;
     turn(row, mid - begin_[row] - half);

@@ -19,7 +19,7 @@ from weft.solver.orders.timed_rows import NEVER
 __all__ = ["VERSION", "NativeKernel", "why_not"]
 
 #: What the binary must say of itself: ``kVersion`` in kernel.cpp.
-VERSION = 3
+VERSION = 4
 #: The counts of the structure ``Instance`` in kernel.cpp, then its arrays.
 _COUNTS = ("blocks", "micro_batches", "rows", "memories", "arcs", "links", "pools", "objective")
 _ARRAYS = ("duration", "row_begin", "row_block", "arc", "lag", "link_row", "memory_row", "capacity", "take", "change",

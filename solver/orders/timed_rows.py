@@ -54,6 +54,8 @@ class TimedRows:
         self.rows_of = [[r for r, row in enumerate(tables.rows) if b in row] for b in blocks]
         self.ring = tables.objective == "period"
         self.cyclic = tables.objective != "makespan"
+        #: Some blocks are in several rows, and times say where each row has its turn.
+        self.several = not self.ring and any(len(rows) > 1 for rows in self.rows_of)
         self.lengths = [len(row) * self.count for row in tables.rows]
         self.begin = [0, *np.cumsum(self.lengths, dtype=np.int64).tolist()]
         self.link_row: list[int] = tables.link_row.tolist()

@@ -9,7 +9,8 @@ as its turn has come, what it waits for is there and the memory has room.
 as nothing else can shorten it (Balas and Vazacopoulos, "Guided Local Search with Shifting Bottleneck for Job Shop
 Scheduling", Management Science 44, 1998): two operations, one that goes further, all operations of one block that stand
 together, or any two short runs. A quarter of the moves are two at once. Operations of one block keep the order of
-their micro-batches. Where blocks run on several devices, the other rows follow.
+their micro-batches. Where blocks run on several devices, the other rows follow; or such an operation goes to another
+time on all of its devices at once, which no exchange on one of them can do.
 
 *Annealing* (van Laarhoven, Aarts and Lenstra, "Job Shop Scheduling by Simulated Annealing", Operations Research 40,
 1992): a move that makes the schedule ``x`` ticks longer is taken with the probability exp(-x / heat), and the heat
@@ -22,7 +23,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 import numpy as np
 
@@ -150,6 +151,10 @@ class TwinKernel(TimedRows):
         else:
             op, row = path[random.below(len(path))]
             middle = self.place[row][op]
+        if self.several and random.below(4) == 0:
+            for op in reversed(self.rows[row][max(0, middle - 1):middle + 1]):
+                if len(self.rows_of[self._block(op)]) > 1:
+                    return self._shift(op, row, random)
         if self.ring:  # where a period begins is open: half of it is on either side
             half = len(self.rows[row]) // 2
             self._turn(row, middle - half)
@@ -173,6 +178,23 @@ class TwinKernel(TimedRows):
             first = max(0, middle - 1 - random.below(6))
             last = min(size, middle + 1 + random.below(6))
         return self._exchange(row, first, middle, last)
+
+    def _shift(self, op: int, row: int, random: _Random) -> bool:
+        """Take an operation of several rows to the time of another one in ``row``, in all of its rows at once; whether
+        it has moved. It does not pass the micro-batches of its block beside it."""
+        far = 1 + random.below(1 << 1 + random.below(5))
+        later = random.below(2) == 1
+        goal = self.place[row][op] + (far if later else -far)
+        time = self.start[self.rows[row][max(0, min(self.lengths[row] - 1, goal))]]
+        moved = False
+        for here in self.rows_of[self._block(op)]:
+            ops, at = self.rows[here], self.place[here][op]
+            passed = [*takewhile(lambda v: self._block(v) != self._block(op) and (
+                self.start[v] <= time if later else self.start[v] >= time), ops[at + 1:] if later else ops[:at][::-1])]
+            if passed:
+                moved = True
+                self._replace(here, *((at, [*passed, op]) if later else (at - len(passed), [op, *reversed(passed)])))
+        return moved
 
     def _exchange(self, row: int, first: int, middle: int, last: int) -> bool:
         one, other = self.rows[row][first:middle], self.rows[row][middle:last]
