@@ -106,6 +106,8 @@ class Operator:
     ``deferred``: of those, the names that its weight gradient needs when it runs after the input gradient, beside the
     gradients of its outputs; ``None`` where the weight gradient is computed in the input-gradient pass.
     ``workspace``: bytes needed only while a pass of it runs, beside all tensors named here.
+    ``slices``: by name, tensors that it keeps or defers in place of inputs of which a device has a slice (it gathers
+    the rest again in its backward), and the bytes of the whole then.
     ``constants``: what it holds beside its parameters and is not trained (running statistics, frozen weights).
     ``layer``: the layer it belongs to, for reports and for cuts that respect layers. ``colocate``: operators with the
     same word share a device. ``devices``: kinds of device it can run on; ``None`` is all kinds.
@@ -128,12 +130,13 @@ class Operator:
     colocate: str | None = None
     devices: frozenset[str] | None = None
     constants: tuple[Parameter, ...] = ()
+    slices: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         here = f"operator {self.name!r}"
         own = {tensor.name for tensor in (*self.outputs, *self.internal)}
         for name in (*self.keeps, *(self.deferred or ())):
-            if name not in own and name not in self.inputs:
+            if name not in own and name not in self.inputs and name not in self.slices:
                 raise OperatorError(f"{here}: keeps {name!r}, which is none of its inputs, outputs or internal tensors")
         if self.workspace < 0:
             raise OperatorError(f"{here}: workspace is {self.workspace}, it must be 0 or more")

@@ -128,7 +128,7 @@ def _signature(graph: OperatorGraph, operators: Sequence[Operator], times: Mappi
         facts.append((tuple(map(mark, operator.inputs)), tuple(mark(tensor.name) for tensor in operator.outputs),
                       tuple(mark(tensor.name) for tensor in operator.internal), tuple(map(mark, operator.keeps)),
                       None if operator.deferred is None else tuple(map(mark, operator.deferred)), operator.workspace,
-                      tuple((p.count, p.bytes, weights.setdefault(p.name, len(weights)),
+                      tuple(operator.slices.values()), tuple((p.count, p.bytes, weights.setdefault(p.name, len(weights)),
                              p.name if holders[p.name] > 1 else "") for p in operator.parameters),
                       operator.input_grad is None, operator.weight_grad is None, times[operator.name]))
     return tuple(facts), tuple(sorted({(place, graph.storage(name)) for name, place in number.items()
@@ -196,7 +196,8 @@ class _Layer:
                     if later.deferred is not None:
                         stored |= {tensor.name for tensor in later.outputs}
                         kept |= {self.graph.storage(name) for name in later.deferred}
-            peak = max(peak, self._bytes(kept) + self._bytes(gradients | stored) + added + operator.workspace)
+            peak = max(peak, self._bytes(kept) + self._bytes(gradients | stored) + added + operator.workspace
+                       + sum(operator.slices.values()))
         return peak
 
     def _differentiable(self) -> Iterable[Tensor]:
@@ -259,7 +260,9 @@ def _layer(layer: _Layer, times: Mapping[str, OperatorTime], sent: int, keepers:
         output_bytes=sent,
         workspace_forward=max(0, layer.forward_peak(keeping=training) - activations),
         workspace_backward=max(0, max(peaks) - activations),
-        workspace_weight_grad=max((p.bytes for p in parameters.values()), default=0) if backward else 0,
+        workspace_weight_grad=max((*(p.bytes for p in parameters.values()), *(
+            sum(p.bytes for p in operator.parameters) + sum(operator.slices.values()) for operator in layer.operators
+            if operator.slices)), default=0) if backward else 0,
         input_bytes=sum(graph.tensors[name].bytes for name in _read(graph, layer.operators)),
         shared_inputs=tuple(sorted((name, graph.tensors[name].bytes) for name in _read(graph, layer.operators)
                                    if keepers[name] > 1)),

@@ -11,7 +11,8 @@ of a tensor. So layers, stages and memory are counted by the rules for any graph
 whole gradients, so that a stage may end behind any layer whatever devices follow; or, ``sliced``, cut along their
 positions, and so are what norms and pointwise operators between them make (sequence parallelism: Korthikanti et al.,
 "Reducing Activation Recomputation in Large Transformer Models", 2022): an all-reduce is a reduce-scatter before them
-and an all-gather behind.
+and an all-gather behind. What only a weight gradient needs of a tensor that was gathered is kept as the device's slice
+and gathered again beside the input gradient, as Megatron-LM does; what is longer than that takes time of its own.
 """
 
 from __future__ import annotations
@@ -198,7 +199,7 @@ class _Sharding:
             for tensor in operator.inputs:
                 bring(tensor, [_need(operator, self.choices[operator.name], tensor)])
             operators.append(self._part(operator, name))
-            times[operator.name] = self.part_times.of(operator, self.choices[operator.name])
+            times[operator.name] = self._time(operator, name)
             for output in operator.outputs:
                 if self._leaves(output.name, name):
                     bring(output.name, [self._between(output.name)])
@@ -233,6 +234,8 @@ class _Sharding:
         """What one device does of ``operator``."""
         option = self.choices[operator.name]
         names = {tensor: self._at(tensor, _need(operator, option, tensor), layer) for tensor in operator.inputs}
+        slices = self._slices(operator, layer)
+        held = {**names, **slices}
         outputs = tuple(_laid_out(tensor, layout_of(option, tensor.name, "outputs"), self.degree)
                         for tensor in operator.outputs)
         return replace(
@@ -242,10 +245,30 @@ class _Sharding:
             weight_grad=self.part_times.work(operator, option, operator.weight_grad),
             parameters=tuple(self._parameter(p, option) for p in operator.parameters),
             internal=tuple(self._internal(operator, tensor, option) for tensor in operator.internal),
-            keeps=tuple(dict.fromkeys(names.get(tensor, tensor) for tensor in operator.keeps)),
+            keeps=tuple(dict.fromkeys(held.get(tensor, tensor) for tensor in operator.keeps)),
             deferred=None if operator.deferred is None else
-            tuple(dict.fromkeys(names.get(tensor, tensor) for tensor in operator.deferred)),
+            tuple(dict.fromkeys(held.get(tensor, tensor) for tensor in operator.deferred)),
+            slices={kept: self.graph.tensors[tensor].bytes for tensor, kept in slices.items()},
             workspace=operator.workspace if option is None else -(-operator.workspace // self.degree), splits=())
+
+    def _slices(self, operator: Operator, layer: str) -> dict[str, str]:
+        """Of what only the weight gradient of ``operator`` needs, by name: the slice that is gathered for it."""
+        found: dict[str, str] = {}
+        for tensor in self.sliced * (operator.deferred or ()):
+            if tensor not in operator.inputs:
+                continue
+            produced = self._produced(tensor) if self._made_in(tensor, layer) else self._between(tensor).layout
+            need = _need(operator, self.choices[operator.name], tensor)
+            if self._exchange(tensor, produced, need).forward == "all_gather":
+                found[tensor] = tensor if self._made_in(tensor, layer) else self._at(tensor, self._between(tensor), None)
+        return found
+
+    def _time(self, operator: Operator, layer: str) -> OperatorTime:
+        """The time of a part, with what gathering kept slices again takes longer than its input gradient."""
+        time = self.part_times.of(operator, self.choices[operator.name])
+        again = sum(self.timer("all_gather", -(-self.graph.tensors[tensor].bytes // self.degree))
+                    for tensor in self._slices(operator, layer))
+        return replace(time, weight_grad=round(time.weight_grad + max(0.0, again - time.input_grad), 9))
 
     def _internal(self, operator: Operator, tensor: Tensor, option: Split | None) -> Tensor:
         """An internal tensor: with the output it looks like, else divided as the work is."""
