@@ -95,6 +95,7 @@ EXPERIMENTS = {entry.name: entry for entry in (
     Experiment("annealer", "step.annealer", "--every 270 --weft 0.3 --seconds 0.2"),
     Experiment("roofline", "models.roofline", "--fit", check="--fit"),
     Experiment("collectives", "models.collectives", "", check=""),
+    Experiment("published", "models.published", "--only 22B", check="--only 22B"),
     Experiment("tessel_evaluation", "weft.tessel_evaluation",
                "--only '24.24x1024|197, batch 1$' --sizes 8 --effort 0.02", check="--only ', batch 1$'", slow=True),
     Experiment("placement", "placement.placement", "--only 'inception, 6'", check="--only 'inception, 6'", slow=True),

@@ -153,6 +153,12 @@ def collectives(d: Any) -> Fields:
     return {"errors": span((100 * found["median_absolute_error"] for found in d.values()), 0)}
 
 
+def published(d: Any) -> Fields:
+    ratios = {key: [100 * row["ratios"][key] - 100 for row in d["rows"] if key in row["ratios"]]
+              for key in ("seconds", "static", "activations")}
+    return {"steps": len(ratios["seconds"]), **{key: span(found, 0) for key, found in ratios.items()}}
+
+
 def tessel_evaluation(d: Any) -> Fields:
     training = d["training"]
 
@@ -291,5 +297,5 @@ READINGS: dict[str, Callable[[Any], Fields]] = {
     "never_worse_wide": known_schedules, "rivals": known_schedules, "equality_gpu": equality, "annotations": annotated,
     **{function.__name__: function for function in (
         never_worse, published_costs, readme, streams, annealer, cut_search, cut_ablation, tessel_search, scale,
-        ablation, roofline, collectives, tessel_evaluation, placement, offload, overlap_modelled, share, plans_found,
+        ablation, roofline, collectives, published, tessel_evaluation, placement, offload, overlap_modelled, share, plans_found,
         equality, any_model_ranks, captured_costs, overhead, gpu_plan)}}
