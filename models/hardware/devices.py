@@ -1,18 +1,18 @@
 """Device types: what they can do at most, and what share of it kernels reach.
 
 *Peaks* are the vendors' (NVIDIA's data sheets for V100 SXM2, A100 SXM4, H100 SXM5, H200 SXM5 and HGX B200 at 1,000 W:
-dense tensor-core rates, memory bandwidth, NVLink bandwidth of one direction). *Reached shares* (:class:`Reach`) are fitted to measured
-operators by ``experiments/models/roofline.py``: V100's on Aceso's profile of T5-770M, judged on that of GPT-1.3B. The
-other GPUs have no profile here, so theirs are V100's, with the matrix products of H100, H200 and B200 held to two
-thirds of the peak at most (which grew eight-fold and more, memory bandwidth less than nine-fold). That is a model, not a
-measurement: on A100 its steps are within a tenth of eight published ones (``experiments/models/published.py``), on the
-others its error is unknown; ``weft.estimate`` says so. *Launches* of the V100 are fitted too and include the host of
-that time; the others' are what PyTorch takes on current hosts, 5 to 10 us, the longer of these. ``v100`` and ``a100`` are the larger ones, of 32 and
-80 GB. *Memory* is what CUDA reports as a device's total, rounded down: less than the data sheet's, as the driver and
-error correction keep some (PyTorch's messages say 15.77, 31.74, 39.39 to 39.59, 79.10 to 79.25, 139.72 to 139.81
-and 178.35 GiB). ``cpu`` is one core of a server CPU with 256-bit fused
-multiply-adds at 3 GHz (2 x 8 x 2 x 3e9 in fp32) and an even share of its memory bandwidth: for orders of magnitude
-only.
+dense tensor-core rates, memory bandwidth, NVLink bandwidth of one direction). *Reached shares* (:class:`Reach`) are
+fitted to measured operators by ``experiments/models/roofline.py``: V100's on Aceso's profile of T5-770M, judged on that
+of GPT-1.3B. The other GPUs have no profile here, so theirs are V100's, with the matrix products of H100, H200 and B200
+held to two thirds of the peak at most (which grew eight-fold and more, memory bandwidth less than nine-fold). That is a
+model, not a measurement: on A100 its steps are within a tenth of eight published ones
+(``experiments/models/published.py``), on the others its error is unknown; ``weft.estimate`` says so. *Launches* of the
+V100 are fitted too, host included; the others' are what PyTorch takes on current hosts, 5 to 10 us, the longer of
+these. ``v100`` and ``a100`` are the larger ones, of 32 and 80 GB. *Memory* is what CUDA reports as a device's total,
+rounded down: less than the data sheet's, as the driver and error correction keep some (PyTorch's messages say 15.77,
+31.74, 39.39 to 39.59, 79.10 to 79.25, 139.72 to 139.81 and 178.35 GiB). ``cpu`` is one core of a server CPU with
+256-bit fused multiply-adds at 3 GHz (2 x 8 x 2 x 3e9 in fp32) and an even share of its memory bandwidth: for orders of
+magnitude only.
 """
 
 from __future__ import annotations

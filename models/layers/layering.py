@@ -128,7 +128,8 @@ def _signature(graph: OperatorGraph, operators: Sequence[Operator], times: Mappi
         facts.append((tuple(map(mark, operator.inputs)), tuple(mark(tensor.name) for tensor in operator.outputs),
                       tuple(mark(tensor.name) for tensor in operator.internal), tuple(map(mark, operator.keeps)),
                       None if operator.deferred is None else tuple(map(mark, operator.deferred)), operator.workspace,
-                      tuple(operator.slices.values()), tuple((p.count, p.bytes, weights.setdefault(p.name, len(weights)),
+                      tuple(operator.slices.values()),
+                      tuple((p.count, p.bytes, weights.setdefault(p.name, len(weights)),
                              p.name if holders[p.name] > 1 else "") for p in operator.parameters),
                       operator.input_grad is None, operator.weight_grad is None, times[operator.name]))
     return tuple(facts), tuple(sorted({(place, graph.storage(name)) for name, place in number.items()

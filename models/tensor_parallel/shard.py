@@ -260,7 +260,8 @@ class _Sharding:
             produced = self._produced(tensor) if self._made_in(tensor, layer) else self._between(tensor).layout
             need = _need(operator, self.choices[operator.name], tensor)
             if self._exchange(tensor, produced, need).forward == "all_gather":
-                found[tensor] = tensor if self._made_in(tensor, layer) else self._at(tensor, self._between(tensor), None)
+                here = self._made_in(tensor, layer)
+                found[tensor] = tensor if here else self._at(tensor, self._between(tensor), None)
         return found
 
     def _time(self, operator: Operator, layer: str) -> OperatorTime:

@@ -37,9 +37,9 @@ def test_activations_are_those_of_the_published_formulas(degree: int, attention:
     scores = 5 * HEADS * SEQUENCE / HIDDEN if attention == "unfused" else 0
     together = SBH * (10 + 24 / degree + scores / degree)
     sequence_parallel = SBH * (34 + scores) / degree
-    assert layer(sharded(degree, sliced=False, attention=attention)).activation_bytes == pytest.approx(together, rel=0.01)
-    assert layer(sharded(degree, sliced=True, attention=attention)).activation_bytes == pytest.approx(
-        sequence_parallel, rel=0.01)
+    for sliced, formula in ((False, together), (True, sequence_parallel)):
+        kept = layer(sharded(degree, sliced=sliced, attention=attention)).activation_bytes
+        assert kept == pytest.approx(formula, rel=0.01)
 
 
 def test_what_is_gathered_again_is_in_the_workspace_and_takes_time_beyond_the_input_gradient() -> None:
