@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Generic, TypeVar
 
 from weft.solver.control.history import History
@@ -64,7 +65,9 @@ class Candidate(Generic[T]):
 
     @property
     def bound(self) -> float:
-        """What no schedule of it is below."""
+        """What no schedule of it is below; infinite where it is proven that it has none."""
+        if self.ruled_out:
+            return math.inf
         proven = self.least if self.search is None else max(self.least, self.search.value_bound / self.copies)
         return min(proven, self.value)
 
@@ -76,7 +79,7 @@ class Candidate(Generic[T]):
     @property
     def proven(self) -> bool:
         """Whether nothing better is left in it."""
-        return self.ruled_out or self.bound >= self.value * (1 - RELATIVE_TOLERANCE)
+        return self.bound >= self.value * (1 - RELATIVE_TOLERANCE)
 
 
 class Portfolio(Generic[T]):
@@ -113,7 +116,7 @@ class Portfolio(Generic[T]):
     @property
     def bound(self) -> float:
         """What no schedule of any candidate is below."""
-        return min([self.best, self.beside, *(entry.bound for entry in self.entries if not entry.ruled_out)])
+        return min([self.best, self.beside, *(entry.bound for entry in self.entries)])
 
     def is_beaten(self, candidate: Candidate[T]) -> bool:
         """Whether another one leads that it cannot better."""
@@ -154,7 +157,7 @@ class Portfolio(Generic[T]):
         candidate.steps = candidate.search.steps()
         self.follow(candidate)
 
-    def run(self, candidate: Candidate[T], seconds: float) -> bool:
+    def go_on(self, candidate: Candidate[T], seconds: float) -> bool:
         """Search on for so many ``seconds``, at least one step; whether the search may go on afterwards. A fault in it
         takes nothing away from the others' schedules."""
         until = self.used + seconds
@@ -183,7 +186,7 @@ class Portfolio(Generic[T]):
             if self.is_settled(candidate):
                 continue
             before = candidate.value
-            if self.is_beaten(candidate) or not self.run(candidate, seconds):
+            if self.is_beaten(candidate) or not self.go_on(candidate, seconds):
                 self.running.remove(candidate)
             if candidate.value < before:
                 self.improved(candidate)
@@ -191,7 +194,7 @@ class Portfolio(Generic[T]):
     def improved(self, candidate: Candidate[T]) -> None:
         """What a better schedule of it leads to."""
 
-    def search(self, candidates: Sequence[Candidate[T]], at_once: int, seconds: float) -> None:
+    def search_all(self, candidates: Sequence[Candidate[T]], at_once: int, seconds: float) -> None:
         """Search ``candidates``, in this order at first, so many ``at_once``, until the time is over or nothing is left
         that may be better than the best. The first slices take ``seconds``, each later one twice as long."""
         self.waiting = list(candidates)
@@ -239,15 +242,18 @@ class Portfolio(Generic[T]):
         """``schedule`` of it as it is told."""
         return schedule
 
-    def heard(self, candidate: Candidate[T]) -> Callable[[Progress], None]:
-        """A listener to its search that passes on nothing worse than the best so far, and no bound that is not one on
-        all."""
-        def heard(progress: Progress) -> None:
-            value = progress.best.value / candidate.copies
+    def tell(self, progress: Progress, candidate: Candidate[T] | None = None) -> None:
+        """Pass on what a search says, of ``candidate`` if of one: nothing worse than the best so far, and no bound that
+        is not one on all."""
+        copies = 1
+        if candidate is not None:
+            copies = candidate.copies
             self.follow(candidate)
-            if value <= self.best:
-                bound = min(self.bound, value) * candidate.copies
-                self.on_progress(replace(progress, best=self.labelled(candidate, progress.best.with_value_bound(bound)),
-                                         elapsed=self.budget.elapsed))
+        value = progress.best.value / copies
+        if value <= self.best:
+            best = progress.best.with_value_bound(min(self.bound, value) * copies)
+            self.on_progress(replace(progress, best=best if candidate is None else self.labelled(candidate, best)))
 
-        return heard
+    def heard(self, candidate: Candidate[T]) -> Callable[[Progress], None]:
+        """A listener to its search."""
+        return partial(self.tell, candidate=candidate)

@@ -184,14 +184,14 @@ class _SequenceTree(Tree):
             return
         root, best = found
         shown = replace(best.schedule, rounds=rounds_of(root.of.wide, best.sequence))
-        self._tell(Progress(shown, self.budget.elapsed, "sequences"))
+        self.tell(Progress(shown, self.budget.elapsed, "sequences"))
         self._climb.keep(Decided(self._leaves.at(root.at(best.sequence)), best.schedule))
         for share in (_SEARCH, _SEARCH / 2):
             if self.budget.spent or self.bound >= self._beaten:
                 return
             self._climb_on(self.budget.share(_CHANGES))
             if self.leader is not None and self.leader.open and not self.leader.proven and self.bound < self._beaten:
-                self._search(self.leader, self.budget.share(share))
+                self.go_on(self.leader, self.budget.share(share))
 
     def _by_rule(self) -> tuple[SequenceNode, Found] | None:
         """The sequence with the shortest known schedule, and the root above it: a quick one of each division first."""

@@ -119,7 +119,7 @@ class _JointSearch:
             self.any_bound = any_bound(self.sized, part, self.makespan)
         if self.choices is not None:
             self.choices.drop(self.makespan)
-        self.orders.search(self._open(), self.params.finalists, self.params.first_slice)
+        self.orders.search_all(self._open(), self.params.finalists, self.params.first_slice)
 
     @property
     def makespan(self) -> float:
@@ -296,7 +296,7 @@ class _JointSearch:
     def _considered(self, number: int, cut: Cut, makespan: float) -> Considered:
         """What is known of one cut: nothing that was not tried is shorter than the bound, nor is what was."""
         tried = [candidate for candidate in self.known.values() if candidate.of.cut == cut]
-        bounds = [candidate.bound for candidate in tried if not candidate.ruled_out]
+        bounds = [candidate.bound for candidate in tried]
         if self.settled:
             rest = math.inf
         elif self.choices is None:
