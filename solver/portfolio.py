@@ -213,18 +213,18 @@ class Portfolio(Generic[T]):
 
     # -- whole --------------------------------------------------------------------------------------------------------
 
-    def take(self, candidate: Candidate[T], solve: Callable[[Callable[[Progress], None]], Schedule]
+    def take(self, candidate: Candidate[T], solve: Callable[..., Schedule], *asked: object, **limits: object
              ) -> Schedule | None:
-        """What ``solve``, a whole search that tells its progress, finds of it; ``None`` where it finds none."""
+        """What ``solve``, a whole search with an ``on_progress``, finds of it; ``None`` where it finds none."""
         try:
-            found = solve(self.heard(candidate))
+            found = solve(*asked, on_progress=self.heard(candidate), **limits)
         except Infeasible as refusal:
             candidate.refusal = refusal
             return None
         bound = float(found.solver.get("bound_over_placements", found.value_bound))
         candidate.least = max(candidate.least, min(bound, found.value))
         if candidate.found is None or found.value < candidate.found.value:
-            candidate.found = found
+            candidate.found = self.labelled(candidate, found)
         self.interrupted |= bool(found.solver.get("interrupted"))
         self.follow(candidate)
         return found
@@ -252,7 +252,8 @@ class Portfolio(Generic[T]):
         value = progress.best.value / copies
         if value <= self.best:
             best = progress.best.with_value_bound(min(self.bound, value) * copies)
-            self.on_progress(replace(progress, best=best if candidate is None else self.labelled(candidate, best)))
+            self.on_progress(replace(progress, best=best if candidate is None else self.labelled(candidate, best),
+                                     elapsed=self.budget.elapsed))
 
     def heard(self, candidate: Candidate[T]) -> Callable[[Progress], None]:
         """A listener to its search."""
