@@ -9,10 +9,12 @@ the search, and the least bound of all is a bound on all.
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 from typing import Generic, TypeVar
 
 from weft.solver.control.history import History
@@ -22,9 +24,48 @@ from weft.solver.problem import Problem
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Progress, Search
 
-__all__ = ["Candidate", "Portfolio"]
+__all__ = ["Candidate", "Parts", "Portfolio"]
 
 T = TypeVar("T")
+
+
+class Parts(Generic[T]):
+    """Parts of all that may be chosen, each with what none of it is below, to be divided or looked at: the least bound
+    comes first, of equal ones the least ``rank``, then what was there first."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, int, T]] = []
+        self._number = count()
+
+    def __bool__(self) -> bool:
+        return bool(self._heap)
+
+    def __iter__(self) -> Iterator[tuple[float, T]]:
+        """The parts with their bounds, in no order."""
+        return ((bound, part) for bound, _, _, part in self._heap)
+
+    def push(self, bound: float, part: T, rank: int = 0) -> None:
+        """One more, or what is left of one."""
+        heapq.heappush(self._heap, (bound, rank, next(self._number), part))
+
+    @property
+    def bound(self) -> float:
+        """What no part is below; infinite where none is left."""
+        return self._heap[0][0] if self._heap else math.inf
+
+    @property
+    def first(self) -> T:
+        """The part with the least bound."""
+        return self._heap[0][3]
+
+    def pop(self) -> T:
+        """Take it out."""
+        return heapq.heappop(self._heap)[3]
+
+    def drop(self, most: float) -> None:
+        """Forget all whose bound is not below ``most``."""
+        self._heap = [entry for entry in self._heap if entry[0] < most]
+        heapq.heapify(self._heap)
 
 
 @dataclass(eq=False)

@@ -7,11 +7,9 @@ orders goes on from the best schedules: the bound rises by the one, the best fal
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from itertools import count
 from typing import TypeAlias
 
 from weft.solver.baselines.on_rounds import best_on_rounds
@@ -21,7 +19,7 @@ from weft.solver.choices.node import Node
 from weft.solver.choices.partial import Partial
 from weft.solver.cpsat.budget import Budget
 from weft.solver.orders.climb import Climb, Decided
-from weft.solver.portfolio import Candidate, Portfolio
+from weft.solver.portfolio import Candidate, Parts, Portfolio
 from weft.solver.problem import ProblemError
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Progress
@@ -75,8 +73,8 @@ class Tree(Portfolio[Taken]):
         self.leaves: dict[Hashable, Candidate[Taken]] = {}
         self.passed: list[Node] = []
         self.done: list[Candidate[Taken]] = []
-        self._number = count()
-        self._queue: list[tuple[float, int, Node]] = [(0.0, 0, root)]
+        self._queue: Parts[Node] = Parts()
+        self._queue.push(0.0, root)
         # What has left the queue and is not back yet: whatever breaks off in between, its bound counts.
         self._current: tuple[float, Node] | None = None
         self._climb: Climb[Taken] = Climb(budget, again=True)
@@ -89,7 +87,7 @@ class Tree(Portfolio[Taken]):
     def bound(self) -> float:
         """What no schedule of any problem is below."""
         current = math.inf if self._current is None else self._current[0]
-        return min(self.best, max(self.least, min([current, *(bound for bound, _, _ in self._queue[:1]),
+        return min(self.best, max(self.least, min([current, self._queue.bound,
                                                    *(leaf.bound for leaf in self.done)])))
 
     @property
@@ -100,7 +98,7 @@ class Tree(Portfolio[Taken]):
     @property
     def parts(self) -> list[tuple[Options, float]]:
         """Options and what is proven of all that is below them; all there is belongs to some."""
-        nodes = [(node, bound) for bound, _, node in self._queue]
+        nodes = [(node, bound) for bound, node in self._queue]
         nodes += [(node, bound) for bound, node in ([] if self._current is None else [self._current])]
         nodes += [(node, node.bound) for node in self.passed]
         parts = [(node.options, self.leaves[node.key].bound if node.key in self.leaves else bound)
@@ -117,7 +115,7 @@ class Tree(Portfolio[Taken]):
         self._look()
         self._whole()
         while self._queue and not self.budget.spent:
-            if self.proven or self._queue[0][0] >= self._beaten:
+            if self.proven or self._queue.bound >= self._beaten:
                 break
             self._look_beside()
             if not self.budget.spent:
@@ -175,10 +173,8 @@ class Tree(Portfolio[Taken]):
 
     def _closer(self) -> None:
         """Look closer at the node with the least bound."""
-        self._current = self._queue[0][0], self._queue[0][2]
-        _, node = self._current
-        heapq.heappop(self._queue)
-        self._divide(node)
+        self._current = self._queue.bound, self._queue.first
+        self._divide(self._queue.pop())
         self._current = None
 
     def _divide(self, node: Node) -> None:
@@ -188,18 +184,15 @@ class Tree(Portfolio[Taken]):
             if leaf.open and not leaf.proven:
                 self.go_on(leaf, _FIRST_SLICE * 2 ** min(leaf.turns, 12))
             if leaf.open and not leaf.proven:
-                self._push(node, leaf.bound)
+                self._queue.push(leaf.bound, node)
             else:
                 self.done.append(leaf)
             return
         for child in children:
             if child.bound < self._beaten:
-                self._push(child, child.bound)
+                self._queue.push(child.bound, child)
             else:
                 self.passed.append(child)
-
-    def _push(self, node: Node, bound: float) -> None:
-        heapq.heappush(self._queue, (bound, next(self._number), node))
 
     def _begin(self, node: Node, start: Schedule | None = None) -> Candidate[Taken]:
         """The search of a leaf, with a first schedule: ``start``, or the best one's order."""

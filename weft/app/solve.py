@@ -13,7 +13,6 @@ from weft.app.lib.options import SearchOptions
 from weft.app.lib.verdicts import choice, searched
 from weft.app.lib.wide import WideCase
 from weft.solver.bounds.load import load_bound, work_alone
-from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.validate import InvalidSchedule, violations
 from weft.solver.portfolio import Candidate, Portfolio
@@ -75,13 +74,8 @@ def solve_case(
         return solve_open(case, options, on_progress, solve_case)
     budget = options.budget()
     tournament = _Tournament(case, budget, on_progress, options.objective)
-    try:
-        with budget.limited(), breakable():
-            tournament.run()
-    except KeyboardInterrupt:
-        budget.interrupted = True
-        if tournament.leader is None:
-            raise
+    with budget.kept(lambda: tournament.leader is not None):
+        tournament.run()
     return tournament.result()
 
 

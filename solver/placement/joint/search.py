@@ -20,7 +20,6 @@ from contextlib import suppress
 from dataclasses import replace
 
 from weft.solver.control.clock import unwatched
-from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.placement.bounds.registry import simple_bound
@@ -73,13 +72,8 @@ def place_step_within(sized: SizedProblem, budget: Budget, on_progress: Callable
     """:func:`place_step` within ``budget``. ``one_cut``: at each size only the graph of least load, and of these the
     shallowest, is a cut, as `weft place` has it; for comparison."""
     search = _JointSearch(sized, budget, on_progress, params, one_size=one_size, one_cut=one_cut)
-    try:
-        with budget.limited(), breakable():
-            search.run()
-    except KeyboardInterrupt:
-        budget.interrupted = True
-        if search.best is None:
-            raise
+    with budget.kept(lambda: search.best is not None):
+        search.run()
     return search.answer()
 
 
