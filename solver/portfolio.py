@@ -242,7 +242,7 @@ class Portfolio(Generic[T]):
         while (self.waiting or self.running) and not self.must_end:
             while self.waiting and len(self.running) < at_once and not (self.budget.spent and self.running):
                 candidate = self.waiting.pop(0)
-                if candidate.bound < self.best or not self.running:
+                if candidate.bound < self.best:
                     self.entries.append(candidate)
                     self.begin(candidate)
                     self.running.append(candidate)
