@@ -92,5 +92,6 @@ class _StageChoices(Portfolio[Any]):
             return []
         if self.alike.found is not None:
             return told_rows(self.alike.found, self.case.placements[0], chosen=self.alike is self.leader)
-        return [Searched(placement.title, 0.0, None, False, str(self.alike.refusal or ""),
+        refusal = str(self.alike.refusal) if self.alike.ruled_out else ""
+        return [Searched(placement.title, 0.0, None, False, refusal,
                          cut_of_details(placement.details)) for placement in self.case.placements]
