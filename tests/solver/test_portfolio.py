@@ -173,12 +173,17 @@ def test_an_interrupt_before_there_is_anything_goes_on() -> None:
     assert budget.interrupted
 
 
+def _breaks() -> Iterator[None]:
+    yield
+    raise ZeroDivisionError
+
+
 def test_a_fault_takes_nothing_from_the_others_but_a_listener_s_is_heard() -> None:
     faulty, fine = _rows(1.0, 2.0)
     portfolio: Portfolio[str] = Portfolio(Budget(60))
     portfolio.begin(faulty)
-    faulty.steps = (1 / 0 for _ in range(1))  # type: ignore[assignment]
-    assert not portfolio.go_on(faulty, 1.0) and not faulty.open
+    faulty.steps = _breaks()
+    assert not portfolio.go_on(faulty, math.inf) and not faulty.open
     portfolio.entries.append(faulty)
     portfolio.search_all([fine], 1, 1.0)
     assert portfolio.leader is fine and isinstance(faulty.fault, ZeroDivisionError)
