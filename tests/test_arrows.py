@@ -46,10 +46,12 @@ SOLVER: Mapping[str, set[str]] = {
     "period": {"orders", "baselines", "bounds", "feasibility", "relations", "cpsat", "judge", *GROUND},
     "step": {"orders", "period", "baselines", "bounds", "feasibility", "relations", "cpsat", "judge", *GROUND},
     "latency": {"period", "relations", "cpsat", *GROUND},
-    "choices": {"orders", "step", "period", "baselines", "bounds", "feasibility", "relations", "cpsat", "judge",
-                *GROUND},
+    "portfolio": {"step", "feasibility", "cpsat", "control", "problem", "schedule"},
+    "choices": {"portfolio", "orders", "step", "period", "baselines", "bounds", "feasibility", "relations", "cpsat",
+                "judge", *GROUND},
     "diagnose": {"step", "period", "bounds", "feasibility", "relations", "cpsat", "judge", *GROUND},
-    "placement": {"step", "period", "baselines", "bounds", "feasibility", "relations", "cpsat", "judge", *GROUND},
+    "placement": {"portfolio", "step", "period", "baselines", "bounds", "feasibility", "relations", "cpsat", "judge",
+                  *GROUND},
 }
 #: What the four parts may import of each other.
 PARTS: Mapping[str, set[str]] = {

@@ -24,10 +24,10 @@ def result_of(tree: Tree, problem: WideProblem) -> Schedule:
     if leader is None or leader.search is None or leader.search.best is None:
         raise _none(tree, problem)
     best = leader.search.result()
-    faults = "; ".join(f"{leaf.node.key}: {type(leaf.fault).__name__}: {leaf.fault}" for leaf in tree.leaves.values()
+    faults = "; ".join(f"{leaf.of.node.key}: {type(leaf.fault).__name__}: {leaf.fault}" for leaf in tree.leaves.values()
                        if leaf.search is not None and leaf.fault is not None)
-    best = replace(best.with_value_bound(min(tree.bound, best.value)), choices=dict(leader.node.options),
-                   rounds=None if leader.rounds.is_plain else leader.rounds)
+    best = replace(best.with_value_bound(min(tree.bound, best.value)), choices=dict(leader.of.node.options),
+                   rounds=None if leader.of.rounds.is_plain else leader.of.rounds)
     tree.history.record(tree.budget.elapsed, best.value, best.value_bound)
     return best.with_solver(history=tree.history.to_json(), assignments=problem.assignment_count,
                             searched=len(tree.leaves), options=options_of(tree, problem),
@@ -45,9 +45,9 @@ def options_of(tree: Tree, problem: WideProblem) -> list[Mapping[str, Any]]:
             taken = {choice: option}
             bound = max(tree.least, _alone(tree, taken),
                         min((bound for of, bound in parts if holds(taken, of)), default=math.inf))
-            value = min((leaf.value for leaf in tree.leaves.values() if holds(taken, leaf.node.options)),
+            value = min((leaf.value for leaf in tree.leaves.values() if holds(taken, leaf.of.node.options)),
                         default=math.inf)
-            rows.append({"choice": choice, "option": option, "taken": tree.leader.node.options[choice] == option,
+            rows.append({"choice": choice, "option": option, "taken": tree.leader.of.node.options[choice] == option,
                          "bound": _finite(min(bound, value)), "makespan": _finite(value)})
     return rows
 
@@ -71,7 +71,7 @@ def _none(tree: Tree, problem: WideProblem) -> Exception:
     open_leaf = next((leaf for leaf in leaves if leaf.search is not None and math.isfinite(leaf.bound)), None)
     if math.isfinite(tree.least) and (open_leaf is not None or any(math.isfinite(bound) for _, bound in tree.parts)):
         if open_leaf is not None and open_leaf.search is not None:
-            open_leaf.search.require_value(open_leaf.rounds.counted)
+            open_leaf.search.require_value(open_leaf.of.rounds.counted)
         return NoneFound(f"{problem.name}: no schedule that fits the devices' memory was found within the limit, and "
                          "it is not proven that there is none; give it more time or memory")
     refused = next((leaf for leaf in leaves if leaf.refusal is not None), None)
@@ -80,7 +80,7 @@ def _none(tree: Tree, problem: WideProblem) -> Exception:
         return fault or Infeasible(f"{problem.name}: no assignment of the choices has a schedule")
     if not problem.choices:
         return refused.refusal
-    taken = options_text(refused.node.options)
+    taken = options_text(refused.of.node.options)
     return Infeasible(f"no assignment of the choices fits the devices' memory; under {taken}: {refused.refusal}",
                       refused.refusal.shortages, refused.refusal.most_micro_batches,
                       most_exact=refused.refusal.most_exact)

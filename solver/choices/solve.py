@@ -14,7 +14,6 @@ from weft.solver.choices.partial import Partial
 from weft.solver.choices.report import result_of
 from weft.solver.choices.tree import Found, Tree
 from weft.solver.choices.whole_model import solve_whole
-from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.budget import Budget
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Limits, Progress, budget_of
@@ -54,16 +53,9 @@ def solve_wide(
     """
     budget = budget_of("solve_wide", limits)
     run = micro_batches if isinstance(micro_batches, Run) else Run.of(problem, micro_batches, ratio)
-    tree: Tree | None = None
-    try:
-        with budget.limited(), breakable():
-            tree = tree_of(problem, run, budget, objective, on_progress)
-            tree.run()
-    except KeyboardInterrupt:
-        budget.interrupted = True
-        if tree is None or tree.leader is None:
-            raise
-    assert tree is not None  # what it starts with has no checkpoints
+    tree = tree_of(problem, run, budget, objective, on_progress)
+    with budget.kept(lambda: tree.leader is not None):
+        tree.run()
     return result_of(tree, problem)
 
 

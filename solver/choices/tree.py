@@ -7,21 +7,19 @@ orders goes on from the best schedules: the bound rises by the one, the best fal
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from itertools import count
 from typing import TypeAlias
 
+from weft.solver.baselines.on_rounds import best_on_rounds
 from weft.solver.choices.carried import carried, scheduled
 from weft.solver.choices.decision import Leaves, Taken
-from weft.solver.choices.leaf import Leaf
 from weft.solver.choices.node import Node
 from weft.solver.choices.partial import Partial
-from weft.solver.control.history import History
 from weft.solver.cpsat.budget import Budget
 from weft.solver.orders.climb import Climb, Decided
+from weft.solver.portfolio import Candidate, Parts, Portfolio
 from weft.solver.problem import ProblemError
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Progress
@@ -58,46 +56,38 @@ class Found:
 AtOnce: TypeAlias = Callable[[float, float], Found | None]
 
 
-class Tree:
+class Tree(Portfolio[Taken]):
     """The search below ``root``, within ``budget``.
 
-    ``leaves``: those that are, or were, under search. ``passed``: nodes that were not, as no schedule below them is
-    better than the best. ``least``: what is proven of all of them at once. ``at_once`` is asked for more of that.
+    ``leaves``: the candidates that are, or were, under search. ``passed``: nodes that were not, as no schedule below
+    them is better than the best. ``least``: what is proven of all of them at once. ``at_once`` is asked for more of
+    that.
     """
 
     def __init__(self, root: Node, budget: Budget, objective: str, on_progress: Callable[[Progress], None],
                  at_once: AtOnce = lambda _least, _best: None) -> None:
+        super().__init__(budget, objective, on_progress)
         self.root = root
         self.at_once = at_once
         self.least = 0.0
-        self.budget = budget
-        self.objective = objective
-        self.on_progress = on_progress
-        self.leaves: dict[Hashable, Leaf] = {}
+        self.leaves: dict[Hashable, Candidate[Taken]] = {}
         self.passed: list[Node] = []
-        self.done: list[Leaf] = []
-        self.history = History()
-        self.leader: Leaf | None = None
-        self._number = count()
-        self._queue: list[tuple[float, int, Node]] = [(0.0, 0, root)]
+        self.done: list[Candidate[Taken]] = []
+        self._queue: Parts[Node] = Parts()
+        self._queue.push(0.0, root)
         # What has left the queue and is not back yet: whatever breaks off in between, its bound counts.
         self._current: tuple[float, Node] | None = None
         self._climb: Climb[Taken] = Climb(budget, again=True)
         self._leaves = Leaves(root, budget)
         self._climbed, self._in_vain = 0.0, 0
         self._beside: Iterator[Node] = iter(())
-        self._beside_of: Leaf | None = None
-
-    @property
-    def best(self) -> float:
-        """What the best schedule so far comes to."""
-        return math.inf if self.leader is None else self.leader.value
+        self._beside_of: Candidate[Taken] | None = None
 
     @property
     def bound(self) -> float:
         """What no schedule of any problem is below."""
         current = math.inf if self._current is None else self._current[0]
-        return min(self.best, max(self.least, min([current, *(bound for bound, _, _ in self._queue[:1]),
+        return min(self.best, max(self.least, min([current, self._queue.bound,
                                                    *(leaf.bound for leaf in self.done)])))
 
     @property
@@ -108,12 +98,12 @@ class Tree:
     @property
     def parts(self) -> list[tuple[Options, float]]:
         """Options and what is proven of all that is below them; all there is belongs to some."""
-        nodes = [(node, bound) for bound, _, node in self._queue]
+        nodes = [(node, bound) for bound, node in self._queue]
         nodes += [(node, bound) for bound, node in ([] if self._current is None else [self._current])]
         nodes += [(node, node.bound) for node in self.passed]
         parts = [(node.options, self.leaves[node.key].bound if node.key in self.leaves else bound)
                  for node, bound in nodes]
-        return parts + [(leaf.node.options, leaf.bound) for leaf in self.done]
+        return parts + [(leaf.of.node.options, leaf.bound) for leaf in self.done]
 
     def run(self) -> None:
         """Down to a first leaf, a look at some others, all at once where that is small, then the least bound and the
@@ -125,25 +115,25 @@ class Tree:
         self._look()
         self._whole()
         while self._queue and not self.budget.spent:
-            if self.proven or self._queue[0][0] >= self._beaten:
+            if self.proven or self._queue.bound >= self._beaten:
                 break
             self._look_beside()
             if not self.budget.spent:
                 self._closer()
         self._show_others()
         if self.leader is not None and not self.budget.spent:
-            self._search(self.leader, math.inf if len(self.leaves) == 1 else max(_FIRST_SLICE, _LAST * self._used))
+            self.go_on(self.leader, math.inf if len(self.leaves) == 1 else max(_FIRST_SLICE, _LAST * self.used))
 
     def _show_others(self) -> None:
         """First schedules of the best leaf's neighbours that were ruled out: what they would cost."""
         if self.leader is None or "other options" in self.budget.without:
             return
-        until = max(_FIRST_SLICE, (1 + _OTHERS) * self._used)
+        until = max(_FIRST_SLICE, (1 + _OTHERS) * self.used)
         for node in self._one_option_away(self.leader):
-            if self.budget.spent or self._used > until:
+            if self.budget.spent or self.used > until:
                 return
             if node.key not in self.leaves and math.isfinite(node.bound):
-                self._search(self._begin(node), 0.0)
+                self.go_on(self._begin(node), 0.0)
 
     def _look(self) -> None:
         """Known schedules where they may serve: none of these is better than the answer."""
@@ -169,11 +159,6 @@ class Tree:
         """What a bound must reach to tell that nothing below is better."""
         return self.best * (1 - RELATIVE_TOLERANCE)
 
-    @property
-    def _used(self) -> float:
-        """Seconds so far, of the kind that is limited."""
-        return self.budget.elapsed if self.budget.deterministic is None else self.budget.deterministic_used
-
     def _dive(self) -> None:
         """A first schedule: always on to the child with the least bound; where that takes too long, of any leaf."""
         node = self.root
@@ -188,10 +173,8 @@ class Tree:
 
     def _closer(self) -> None:
         """Look closer at the node with the least bound."""
-        self._current = self._queue[0][0], self._queue[0][2]
-        _, node = self._current
-        heapq.heappop(self._queue)
-        self._divide(node)
+        self._current = self._queue.bound, self._queue.first
+        self._divide(self._queue.pop())
         self._current = None
 
     def _divide(self, node: Node) -> None:
@@ -199,55 +182,53 @@ class Tree:
         if children is None:
             leaf = self._begin(node)
             if leaf.open and not leaf.proven:
-                self._search(leaf, _FIRST_SLICE * 2 ** min(leaf.turns, 12))
+                self.go_on(leaf, _FIRST_SLICE * 2 ** min(leaf.turns, 12))
             if leaf.open and not leaf.proven:
-                self._push(node, leaf.bound)
+                self._queue.push(leaf.bound, node)
             else:
                 self.done.append(leaf)
             return
         for child in children:
             if child.bound < self._beaten:
-                self._push(child, child.bound)
+                self._queue.push(child.bound, child)
             else:
                 self.passed.append(child)
 
-    def _push(self, node: Node, bound: float) -> None:
-        heapq.heappush(self._queue, (bound, next(self._number), node))
-
-    def _begin(self, node: Node, start: Schedule | None = None) -> Leaf:
+    def _begin(self, node: Node, start: Schedule | None = None) -> Candidate[Taken]:
         """The search of a leaf, with a first schedule: ``start``, or the best one's order."""
         leaf = self.leaves.get(node.key)
-        if leaf is not None and start is not None:
-            leaf.offer(start)
-            self._follow(leaf)
+        if leaf is not None and start is not None and leaf.search is not None:
+            leaf.search.incumbent.offer(start.orders, "weft")
+            self.follow(leaf)
         if leaf is None:
             try:
-                leaf = Leaf(node, self.budget, self.objective, self._tell,
-                            self._start if start is None else lambda _: start)
+                leaf = self._leaf(node, start)
             except ProblemError as error:
                 options = options_text(node.options)
                 raise ProblemError(f"{error} (under {options})" if options else str(error)) from None
             self.leaves[node.key] = leaf
             if leaf.search is not None and not (self.leader is not None and leaf.bound >= self._beaten):
-                self._search(leaf, 0.0)
+                self.go_on(leaf, 0.0)
         return leaf
 
-    def _search(self, leaf: Leaf, seconds: float) -> None:
-        leaf.run(seconds)
-        self._follow(leaf)
-
-    def _follow(self, leaf: Leaf) -> None:
-        if leaf.value < self.best:
-            self.leader = leaf
-        if self.leader is not None:
-            self.history.record(self.budget.elapsed, self.best, self.bound)
+    def _leaf(self, node: Node, start: Schedule | None) -> Candidate[Taken]:
+        of = self._leaves.at(node)
+        start = self._start(of.rounds) if start is None else start
+        leaf = Candidate(of, node.bound, of.problem, of.micro_batches, _better(start, of.rounds, node.bound))
+        try:
+            self.begin(leaf)
+        except ProblemError:
+            raise
+        except ValueError as fault:  # the objective means nothing here
+            leaf.fault, leaf.open, leaf.least = fault, False, math.inf
+        return leaf
 
     def _start(self, rounds: Rounds) -> Schedule | None:
         """The best order so far, for another problem."""
         if (self.leader is None or self.leader.search is None or self.leader.search.best is None
                 or "carried orders" in self.budget.without):
             return None
-        return scheduled(rounds, carried(self.leader.search.best, self.leader.rounds, rounds))
+        return scheduled(rounds, carried(self.leader.search.best, self.leader.of.rounds, rounds))
 
     def _look_beside(self) -> None:
         """For better schedules of leaves that differ by little from good ones: by a climb, or where the schedules are
@@ -257,7 +238,7 @@ class Tree:
         if self.objective != "makespan" or self.leader.search.operations > _MOST_OPERATIONS:
             self._try_beside(self.leader)
             return
-        seconds = (_FIRST_CLIMB + _CLIMB * self._used) / 2 ** self._in_vain - self._climbed
+        seconds = (_FIRST_CLIMB + _CLIMB * self.used) / 2 ** self._in_vain - self._climbed
         if seconds > 0:
             best = self.best
             self._climb_on(seconds)
@@ -265,25 +246,25 @@ class Tree:
 
     def _climb_on(self, seconds: float) -> None:
         """Climb on from all schedules that leaves have for so many ``seconds``; what comes of it is given to them."""
-        before = self._used
+        before = self.used
         for leaf in self.leaves.values():
             if leaf.search is not None and leaf.search.best is not None:
-                self._climb.keep(Decided(self._leaves.at(leaf.node), leaf.search.best))
+                self._climb.keep(Decided(leaf.of, leaf.search.best))
         try:
             with self.budget.limited():
                 for _ in self._climb.steps(self.budget.slice(seconds)):
-                    if self._used >= before + seconds:
+                    if self.used >= before + seconds:
                         break
                     if self._climb.kept[0].makespan * (1 - RELATIVE_TOLERANCE) <= self.bound:
                         break
         finally:
-            self._climbed += self._used - before
+            self._climbed += self.used - before
             for kept in self._climb.kept:
                 leaf_of = self.leaves.get(kept.decision.key)
                 if kept.makespan < (self._beaten if leaf_of is None else leaf_of.value * (1 - RELATIVE_TOLERANCE)):
                     self._begin(kept.decision.node, kept.schedule)
 
-    def _try_beside(self, leader: Leaf) -> None:
+    def _try_beside(self, leader: Candidate[Taken]) -> None:
         """The next neighbour of the best schedule's leaf that may be better."""
         if self._beside_of is not leader:
             self._beside_of, self._beside = leader, iter(self._one_option_away(leader))
@@ -292,14 +273,17 @@ class Tree:
                 self._begin(node)
                 return
 
-    def _one_option_away(self, leaf: Leaf) -> list[Node]:
+    def _one_option_away(self, leaf: Candidate[Taken]) -> list[Node]:
         """The leaves that differ from it by one option, those with the least bounds first."""
-        taken = leaf.node.options.items()
-        return sorted((node for node in self.root.beside(leaf.node) if len(node.options.items() - taken) == 1),
+        taken = leaf.of.node.options.items()
+        return sorted((node for node in self.root.beside(leaf.of.node) if len(node.options.items() - taken) == 1),
                       key=lambda node: node.bound)
 
-    def _tell(self, progress: Progress) -> None:
-        if self.leader is not None and progress.best.value > self.best:
-            return
-        bound = min(self.bound, progress.best.value)
-        self.on_progress(Progress(progress.best.with_value_bound(bound), progress.elapsed, progress.phase))
+
+def _better(carried: Schedule | None, rounds: Rounds, bound: float) -> Schedule | None:
+    """``carried`` or, where micro-batches differ, the best known schedule: the search itself knows those of
+    micro-batches that are alike. None is better than one that meets the ``bound``."""
+    met = carried is not None and carried.makespan <= bound * (1 + RELATIVE_TOLERANCE)
+    known = None if rounds.is_plain or met else best_on_rounds(rounds)
+    return min((found for found in (carried, known) if found is not None), key=lambda found: found.makespan,
+               default=None)

@@ -8,7 +8,8 @@ effort the clock decides nothing but the end, so that runs repeat. What is hande
 for one solve          :meth:`Budget.share` is a number of deterministic seconds
 for several solves     :meth:`Budget.slice` is a :class:`Slice`: it ends by itself, and may limit each solve
 for a whole search     :meth:`Budget.part` is a budget of its own; what it uses is charged to the whole
-for work without one   :meth:`Budget.limited` ends the work inside at a checkpoint, by the clock alone
+for work without one   :meth:`Budget.limited` ends the work inside at a checkpoint, by the clock alone;
+                       :meth:`Budget.kept` is that for a whole command, which Ctrl-C may break off
 =====================  =====================================================================================
 """
 
@@ -22,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from weft.solver.control.clock import OutOfTime, watching
-from weft.solver.control.stopping import STOP
+from weft.solver.control.stopping import STOP, breakable
 
 __all__ = ["Budget", "Pace", "Slice"]
 
@@ -139,6 +140,18 @@ class Budget:
         until = self.now() + self.share(share) if self.deterministic is None and share < 1 else math.inf
         with contextlib.suppress(OutOfTime), watching(lambda: self.left <= 0 or self.now() >= until):
             yield
+
+    @contextlib.contextmanager
+    def kept(self, anything: Callable[[], bool]) -> Iterator[None]:
+        """Work inside is :meth:`limited` and may be broken off by Ctrl-C, which goes on after the block only where
+        there is not ``anything`` to keep."""
+        try:
+            with self.limited(), breakable():
+                yield
+        except KeyboardInterrupt:
+            self.interrupted = True
+            if not anything():
+                raise
 
     # -- side by side ---------------------------------------------------------------------------------------------
 

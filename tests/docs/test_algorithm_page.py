@@ -255,7 +255,7 @@ def test_a_step_with_sizes_of_micro_batches() -> None:
     for size, step in ((1, 30), (2, 36)):
         bounds = stage_bounds(cut, ((size,),) * 3)
         assert max(by_size[size] for by_size in bounds) == pytest.approx(step)
-        assert candidate_of(cut, (size,) * 3, 0.0).makespan == pytest.approx(step)
+        assert candidate_of(cut, (size,) * 3, 0.0).value == pytest.approx(step)
 
 
 def test_cuts_with_order() -> None:

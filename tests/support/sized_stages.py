@@ -59,8 +59,9 @@ def best_step(cut: Cut, sizes: tuple[int, ...]) -> float:
            for costs, size in zip(cut.costs, sizes, strict=True)):
         return math.inf  # what it holds always is too much
     candidate = candidate_of(cut, sizes, 0.0)
+    assert candidate.problem is not None
     try:
-        found = weft.solve(candidate.problem, micro_batches=candidate.rounds, effort=5.0, time_limit=60.0)
+        found = weft.solve(candidate.problem, micro_batches=candidate.micro_batches, effort=5.0, time_limit=60.0)
     except Infeasible:
         return math.inf
     assert found.makespan <= found.makespan_bound * (1 + 1e-9)

@@ -10,18 +10,16 @@ those with overlap as much again.
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weft.app.lib.case import Case, case_of, read_source
 from weft.app.lib.coverage import cut_of_details
 from weft.app.lib.options import SearchOptions
 from weft.app.lib.overlap_listing import IN_PAIRS, Listing, OpenOverlap
 from weft.app.lib.placements import by_device
-from weft.app.lib.verdicts import Searched, choice
+from weft.app.lib.verdicts import Searched, choice, searched, told_rows
 from weft.app.solve import solve_case
 from weft.models.overlap.data_parallel import WHOLE_MODEL, why_not_data_parallel
 from weft.models.spec.sections import Spec
@@ -31,6 +29,7 @@ from weft.solver.control.stopping import breakable
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.judge.choice_rules import violations_of_choice
 from weft.solver.judge.validate import InvalidSchedule, violations
+from weft.solver.portfolio import Candidate, Portfolio
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Progress
 from weft.solver.wide.problem import WideProblem
@@ -101,42 +100,37 @@ def _case(spec: Spec, micro_batches: MicroBatches | None, options: SearchOptions
         return None, ((", ".join(others), str(error)),)
 
 
-class _OverlapSearch:
+class _OverlapSearch(Portfolio[Any]):
     """Placements looked at one after another, and what is known of each so far."""
 
     def __init__(self, spec: Spec, case: Case | None, refused: _Refused, count: int, options: SearchOptions,
                  on_progress: Callable[[Progress], None]) -> None:
+        super().__init__(options.budget(), options.objective, on_progress)
         self.refused = refused
-        self.spec, self.case, self.count, self.options = spec, case, count, options
-        self.on_progress = on_progress
-        self.best: Schedule | None = None
-        self.plain: Schedule | None = None
-        self.refusals: list[Infeasible] = []
-        self.rows: list[Searched] = []
+        self.spec, self.case, self.options = spec, case, options
+        self.all_plain: Candidate[None] = Candidate(None)  # the placements without options
         self.listing = Listing(spec, case, count, options.objective)
-        self.interrupted = self.plain_is_open = False
 
     def result(self) -> Schedule:
         """The best schedule, with what overlap brings."""
         with self.options.preparing():
             may_find = self.listing.may_find
         self._look_at_plain(_PLAIN if may_find else 1.0)
-        queue = self._listed()
-        self._know_singles(queue)
+        queue = self._ranked(self._listed())
+        self.entries += queue
         searched = 0
         for place, entry in enumerate(queue):
-            if (self.interrupted or searched >= _MOST or entry.least >= self.value * (1 - RELATIVE_TOLERANCE)
-                    or (self.best is not None and self.options.left <= _TOO_LITTLE * self.options.time_limit)):
-                self._tell(entry, entry.least, None)
+            if (self.interrupted or searched >= _MOST or entry.bound >= self.best * (1 - RELATIVE_TOLERANCE)
+                    or (self.leader is not None and self.options.left <= _TOO_LITTLE * self.options.time_limit)):
                 continue
             searched += 1
             self._look_at(entry, 1 / min(_MOST, len(queue) - place))
         return self._told(queue)
 
     @property
-    def value(self) -> float:
-        """What the best schedule so far comes to."""
-        return math.inf if self.best is None else self.best.value
+    def plain(self) -> Schedule | None:
+        """The best without options."""
+        return self.all_plain.found
 
     def _listed(self) -> list[OpenOverlap]:
         """The placements with options, as far as there is time to list them; none after a stop."""
@@ -147,15 +141,10 @@ class _OverlapSearch:
             with breakable(), replace(self.options.restarted(), time_limit=self.options.left).preparing():
                 queue.extend(self.listing.entries())
         except KeyboardInterrupt:
-            if self.best is None:
+            if self.leader is None:
                 raise
             self.interrupted = True
         return queue
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds since the command began: each search has a clock of its own, which begins later."""
-        return time.monotonic() - self.options.started
 
     # -- without options
 
@@ -163,91 +152,80 @@ class _OverlapSearch:
         """The placements without options, for ``share`` of the time."""
         if self.case is None:
             return
-        try:
-            limits = self.options if self.options.effort is not None else self.options.limited(share)
-            found = solve_case(self.case, limits, self.on_progress)
-        except Infeasible as refusal:
-            self.refusals.append(refusal)
-            self.plain_is_open = isinstance(refusal, NoneFound)
-            return
-        self.plain = self.best = found
-        self.interrupted = bool(found.solver.get("interrupted"))
+        self.entries.append(self.all_plain)
+        limits = self.options if self.options.effort is not None else self.options.limited(share)
+        self.take(self.all_plain, solve_case, self.case, limits)
 
-    def _know_singles(self, queue: list[OpenOverlap]) -> None:
-        """Put what the placements without options came to beside those with, and the likely best first."""
+    def _ranked(self, listed: list[OpenOverlap]) -> list[Candidate[OpenOverlap]]:
+        """The placements with options, the likely best first, by what those without came to."""
         known = {_key(row): self._value_of(row) or row.bound for row in self._plain_rows()}
-        for place, entry in enumerate(queue):
-            queue[place] = replace(entry, single=known.get(_single_of(entry)))
-        queue.sort(key=lambda entry: entry.rank)
+        told = [replace(entry, single=known.get(_single_of(entry))) for entry in listed]
+        return [Candidate(entry, entry.least) for entry in sorted(told, key=lambda entry: entry.rank)]
 
     # -- with options
 
-    def _look_at(self, entry: OpenOverlap, share: float) -> None:
+    def _look_at(self, entry: Candidate[OpenOverlap], share: float) -> None:
         """A placement with all its options and, where that is better than the best, without overlap too, for ``share``
         of what is left."""
         limits = self.options.limited(share)
-        found = self._solved(entry, entry.placement.problem, limits, 1 - _BARE)
+        found = self._solved(entry, entry.of.placement.problem, limits, 1 - _BARE)
         if isinstance(found, Infeasible):
-            self.refusals.append(found)
-            self._tell(entry, entry.least, None, "" if isinstance(found, NoneFound) else str(found))
+            entry.refusal = found
             return
-        bound = max(entry.least, found.value_bound)
-        if found.value >= self.value * (1 - RELATIVE_TOLERANCE):
-            self._tell(entry, bound, found.makespan)
+        entry.found, entry.least = found, max(entry.least, found.value_bound)
+        if found.value >= self.best * (1 - RELATIVE_TOLERANCE):
             return
         bare, nothing_fits = self._bare(entry, limits)
-        best = found if bare is None or found.value <= bare.value else bare
-        self._take(entry, best, bare, min(bound, best.value), nothing_fits=nothing_fits)
+        self._take(entry, found if bare is None or found.value <= bare.value else bare, bare,
+                   nothing_fits=nothing_fits)
 
-    def _bare(self, entry: OpenOverlap, limits: SearchOptions) -> tuple[Schedule | None, bool]:
+    def _bare(self, entry: Candidate[OpenOverlap], limits: SearchOptions) -> tuple[Schedule | None, bool]:
         """The best schedule of the placement without overlap, none after a stop, and whether it is proven that nothing
         fits without."""
         best, nothing_fits = None, not self.interrupted
-        for options in () if self.interrupted else entry.placement.bare:
-            found = self._solved(entry, entry.placement.problem.under(options), limits, _BARE)
+        for options in () if self.interrupted else entry.of.placement.bare:
+            found = self._solved(entry, entry.of.placement.problem.under(options), limits, _BARE)
             nothing_fits &= isinstance(found, Infeasible) and not isinstance(found, NoneFound)
             if not isinstance(found, Infeasible) and (best is None or found.value < best.value):
                 best = replace(found, choices={**options, **found.choices})
         return best, nothing_fits
 
-    def _solved(self, entry: OpenOverlap, problem: WideProblem, limits: SearchOptions, share: float
+    def _solved(self, entry: Candidate[OpenOverlap], problem: WideProblem, limits: SearchOptions, share: float
                 ) -> Schedule | Infeasible:
         """The best schedule of ``problem``, the placement's or one with fewer options, or why there is none."""
         own = limits.limited(share)
         try:
-            found = solve_wide(problem, entry.run, objective=self.options.objective, on_progress=self._heard(entry),
+            found = solve_wide(problem, entry.of.run, objective=self.objective, on_progress=self.heard(entry),
                                time_limit=own.left, effort=own.effort, seed=own.seed, workers=own.workers)
         except Infeasible as refusal:
             return refusal
         except ValueError as error:  # a steady state that does not appear in so few micro-batches
-            if self.options.objective != "rate":
+            if self.objective != "rate":
                 raise
             return NoneFound(str(error))
         self.interrupted |= bool(found.solver.get("interrupted"))
         return found
 
-    def _tell(self, entry: OpenOverlap, bound: float, makespan: float | None, refusal: str = "", *,
-              is_best: bool = False) -> None:
-        """What is known of a placement, for the list of all."""
-        if is_best:
-            self.rows = [replace(row, chosen=False) for row in self.rows]
-        self.rows.append(Searched(entry.title, bound, makespan, is_best, refusal, cut_of_details(dict(entry.details))))
+    def labelled(self, candidate: Candidate[OpenOverlap | None], schedule: Schedule) -> Schedule:
+        return schedule if candidate.of is None else schedule.with_solver(placement=candidate.of.title)
 
-    def _take(self, entry: OpenOverlap, found: Schedule, bare: Schedule | None, bound: float, *,
+    def _take(self, entry: Candidate[OpenOverlap], found: Schedule, bare: Schedule | None, *,
               nothing_fits: bool) -> None:
         """``found``, judged, which is better than the best; and what overlap brings there."""
-        faults = [*violations(found), *violations_of_choice(found, entry.placement.problem)]
+        of = entry.of
+        faults = [*violations(found), *violations_of_choice(found, of.placement.problem)]
         if faults:
             raise InvalidSchedule(faults)
-        self._tell(entry, bound, found.makespan, is_best=True)
-        without = [value for value in (None if bare is None else bare.value, self._found_plain(entry))
+        without = [value for value in (None if bare is None else bare.value, self._found_plain(of))
                    if value is not None]
-        problem = entry.placement.on_every_gpu(found.problem)
-        unit = {} if entry.unit is None else {"unit": entry.unit}
-        self.best = replace(found.with_value_bound(bound), problem=problem).with_solver(
-            **by_device(entry.details, problem), **unit, overlap={
+        problem = of.placement.on_every_gpu(found.problem)
+        unit = {} if of.unit is None else {"unit": of.unit}
+        bound = min(entry.least, found.value)
+        entry.found = replace(found.with_value_bound(bound), problem=problem).with_solver(
+            **by_device(of.details, problem), **unit, overlap={
                 "taken": True, "without": min(without, default=None), "with": found.value, "bound": bound,
                 **({"nothing_fits": nothing_fits} if not without else {})})
+        self.follow(entry)
 
     def _found_plain(self, entry: OpenOverlap) -> float | None:
         """What the placement came to among those without options."""
@@ -256,65 +234,51 @@ class _OverlapSearch:
 
     def _value_of(self, row: Searched) -> float | None:
         """What a placement without options came to, of what is searched for: rows have makespans."""
-        if self.options.objective == "makespan" or self.plain is None:
+        if self.objective == "makespan" or self.plain is None:
             return row.makespan
         return self.plain.value if (row.placement, row.cut) == self._plain_chosen else None
 
     # -- what is said
 
-    def _told(self, queue: Sequence[OpenOverlap]) -> Schedule:
-        if self.best is None and not self.refusals:
+    def _told(self, queue: Sequence[Candidate[OpenOverlap]]) -> Schedule:
+        if self.leader is None or self.leader.found is None:
+            if any(entry.refusal is not None for entry in self.entries):
+                raise self.nothing(self.spec.name)
             if self.listing.late:
                 raise NoneFound(f"{self.spec.name}: the time limit is too short to list its placements with overlap")
             raise Infeasible(f"{self.spec.name}: {self.listing.reason}")
-        if self.best is None:
-            raise next((refusal for refusal in self.refusals if isinstance(refusal, NoneFound)), self.refusals[0])
+        best = self.leader.found
         if not queue and self.interrupted:
-            return self.best.with_solver(interrupted=True, overlap={
+            return best.with_solver(interrupted=True, overlap={
                 "not_searched": "the search was stopped before what may overlap was listed"})
         if not queue and self.listing.late:
-            return self.best.with_solver(overlap={
+            return best.with_solver(overlap={
                 "not_searched": "there was no time to list what may overlap; give more time"})
         if not queue:
             why = f", and {self.listing.reason}" if self.listing.reason else ""
-            return self.best.with_solver(overlap={"nothing": (
+            return best.with_solver(overlap={"nothing": (
                 "what stages of one GPU each send runs beside their computation already" + why)})
-        rows = [*self._plain_rows(), *self.rows]
+        rows = [*self._plain_rows(), *(searched(entry, chosen=entry is self.leader) for entry in queue)]
         known = [] if self.plain is None else [self.plain.value]
-        told = self.best.solver.get("overlap") or {}
+        told = best.solver.get("overlap") or {}
         known += [told["without"]] if told.get("without") is not None else []
-        bound = min([self.best.value, *(row.bound for row in self.rows if not row.refusal), self._plain_bound()])
-        value = self.best.value
-        update = max(entry.placement.update for entry in queue)
-        told = {"taken": False, "without": value, "with": value, "bound": self.best.value_bound,
+        update = max(entry.of.placement.update for entry in queue)
+        told = {"taken": False, "without": self.best, "with": self.best, "bound": best.value_bound,
                 **told, "best_without_options": min(known, default=None),
-                "bound_over_placements": bound,
+                "bound_over_placements": self.bound,
                 **({"update": update} if update else {}),
-                **(self.listing.frameworks if self.best.solver.get("unit") == "step" else {})}
-        solver = {key: value for key, value in self.best.solver.items() if key != "bound_over_any_placement"}
-        return replace(self.best, solver=solver).with_solver(
-            placements=len(rows), bound_over_placements=bound, overlap=told, seconds=round(self.elapsed, 3),
-            **choice(rows, self.refused, self.best.value, None), **({"interrupted": True} if self.interrupted else {}))
-
-    def _plain_bound(self) -> float:
-        """What no schedule without options is below: nothing is known where none was found and may be."""
-        if self.plain is not None:
-            return float(self.plain.solver.get("bound_over_placements", self.plain.value_bound))
-        return 0.0 if self.plain_is_open else math.inf
+                **(self.listing.frameworks if best.solver.get("unit") == "step" else {})}
+        solver = {key: value for key, value in best.solver.items() if key != "bound_over_any_placement"}
+        return replace(best, solver=solver).with_solver(
+            placements=len(rows), bound_over_placements=self.bound, overlap=told, seconds=round(self.budget.elapsed, 3),
+            **choice(rows, self.refused, self.best, None), **({"interrupted": True} if self.interrupted else {}))
 
     def _plain_rows(self) -> list[Searched]:
         """What is told of the placements without options."""
-        if self.plain is None:
+        if self.plain is None or self.case is None:
             return []
-        chosen = self.plain is self.best
-        told = self.plain.solver.get("alternatives")
-        if not isinstance(told, list):
-            assert self.case is not None
-            placement = (*self.case.placements, *self.case.whole_model)[0]
-            return [Searched(placement.title, self.plain.value_bound, self.plain.makespan, chosen, "",
-                             cut_of_details(placement.details))]
-        return [Searched(row["placement"], row["bound"], row["makespan"], chosen and row["verdict"] == "chosen",
-                         row.get("reason", ""), tuple(row["cut"])) for row in told if row["verdict"] != "none"]
+        return told_rows(self.plain, (*self.case.placements, *self.case.whole_model)[0],
+                         chosen=self.all_plain is self.leader)
 
     @property
     def _plain_chosen(self) -> tuple[str, tuple[int, ...]] | None:
@@ -323,15 +287,6 @@ class _OverlapSearch:
         if not isinstance(told, list):
             return next(((row.placement, row.cut) for row in self._plain_rows()), None)
         return next(((row["placement"], tuple(row["cut"])) for row in told if row["verdict"] == "chosen"), None)
-
-    def _heard(self, entry: OpenOverlap) -> Callable[[Progress], None]:
-        """A listener that hears of nothing worse than the best so far."""
-        def heard(progress: Progress) -> None:
-            if progress.best.value < self.value:
-                self.on_progress(replace(progress, best=progress.best.with_solver(placement=entry.title),
-                                         elapsed=self.elapsed))
-
-        return heard
 
 
 def _key(row: Searched) -> tuple[str, tuple[int, ...]]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 
 from weft.app.lib.case import Case, Placement
 from weft.app.lib.options import SearchOptions
@@ -12,9 +11,10 @@ from weft.solver.choices.sequences.first_schedules import Found
 from weft.solver.choices.sequences.node import SequenceNode, SequenceProblem
 from weft.solver.choices.sequences.partial import given_sequences
 from weft.solver.choices.sequences.solve import first_orders, solve_sequence
-from weft.solver.feasibility.infeasible import Infeasible, NoneFound
+from weft.solver.portfolio import Candidate, Portfolio
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Progress
+from weft.solver.wide.rounds import Rounds
 
 __all__ = ["best_order"]
 
@@ -31,74 +31,57 @@ def best_order(case: Case, options: SearchOptions, on_progress: Callable[[Progre
     over. Raises what :func:`~weft.solver.choices.sequences.solve.solve_sequence` raises where no placement has a
     schedule.
     """
-    entries = [_BoundedPlacement(placement) for placement in case.placements]
-    _look(entries, options)
-    entries.sort(key=lambda entry: (entry.first, entry.bound))
-    best: Schedule | None = None
-    refusals: list[Infeasible] = []
-    entry = entries[0]
-
-    def least() -> float:
-        return min(other.bound for other in entries)
-
-    def heard(progress: Progress) -> None:
-        shown = entry.labelled(progress.best)
-        if best is None or shown.makespan < best.makespan:
-            on_progress(replace(progress, best=shown.with_value_bound(min(least(), shown.makespan))))
-
-    for turn, entry in enumerate(entries):
-        if best is not None and entry.bound >= best.makespan * (1 - RELATIVE_TOLERANCE):
+    search = _Orders(options.budget(), on_progress=on_progress)
+    roots = {Candidate(placement): _root(placement) for placement in case.placements}
+    for entry, root in roots.items():
+        entry.least = root.bound
+    first = _first_looks(roots, options)
+    search.entries = sorted(roots, key=lambda entry: (
+        first[entry].schedule.makespan if entry in first else math.inf, entry.bound))
+    count = len(search.entries)
+    for turn, entry in enumerate(search.entries):
+        if entry.bound >= search.best * (1 - RELATIVE_TOLERANCE):
             continue
-        share = _FIRST if turn == 0 and len(entries) > 1 else 1 / (len(entries) - turn)
-        try:
-            found = solve_sequence(entry.rounds.wide, entry.rounds.run, start=entry.found, objective=options.objective,
-                                   on_progress=heard,
-                                   time_limit=options.left * share, seed=options.seed, workers=options.workers,
-                                   effort=None if options.effort is None else options.effort / len(entries))
-        except Infeasible as refusal:
-            refusals.append(refusal)
-            if not isinstance(refusal, NoneFound):
-                entry.bound = math.inf
-            continue
-        entry.bound = max(entry.bound, found.makespan_bound)
-        if best is None or found.makespan < best.makespan:
-            best = entry.labelled(found)
-        if found.solver.get("interrupted"):
+        share = _FIRST if turn == 0 and count > 1 else 1 / (count - turn)
+        rounds = _rounds(entry.of)
+        search.take(entry, solve_sequence, rounds.wide, rounds.run, start=first.get(entry), objective=options.objective,
+                    time_limit=options.left * share, seed=options.seed, workers=options.workers,
+                    effort=None if options.effort is None else options.effort / count)
+        if search.interrupted:
             break
-    if best is None:
-        raise min(refusals, key=lambda refusal: not isinstance(refusal, NoneFound))
+    if search.leader is None or search.leader.found is None:
+        raise search.nothing(case.name)
     covered = case.coverage.text()
-    return best.with_solver(**({"covered": covered} if covered else {}), placements=len(case.placements),
-                            bound_over_placements=min(least(), best.makespan))
+    return search.leader.found.with_solver(
+        **({"covered": covered} if covered else {}), placements=count, bound_over_placements=search.bound)
 
 
-class _BoundedPlacement:
-    """A placement: ``bound`` is what no order on it is below, ``found`` the best order by rule."""
+class _Orders(Portfolio[Placement]):
+    """The placements, each to be searched for its best order."""
 
-    def __init__(self, placement: Placement) -> None:
-        assert placement.rounds is not None
-        self.placement = placement
-        self.rounds = placement.rounds
-        self.root = SequenceNode(SequenceProblem(self.rounds.wide, {}), given_sequences(self.rounds.run))
-        self.bound = self.root.bound
-        self.found: Found | None = None
-
-    @property
-    def first(self) -> float:
-        """What the best by rule comes to."""
-        return math.inf if self.found is None else self.found.schedule.makespan
-
-    def labelled(self, schedule: Schedule) -> Schedule:
+    def labelled(self, candidate: Candidate[Placement], schedule: Schedule) -> Schedule:
         """``schedule``, whose rounds are its own, with what it says of its placement."""
-        return schedule.with_solver(**self.placement.details)
+        return schedule.with_solver(**candidate.of.details)
 
 
-def _look(entries: list[_BoundedPlacement], options: SearchOptions) -> None:
-    """The best order by rule of each, as far as there is time."""
-    if len(entries) == 1:
-        return
+def _rounds(placement: Placement) -> Rounds:
+    assert placement.rounds is not None
+    return placement.rounds
+
+
+def _root(placement: Placement) -> SequenceNode:
+    """All orders on a placement."""
+    rounds = _rounds(placement)
+    return SequenceNode(SequenceProblem(rounds.wide, {}), given_sequences(rounds.run))
+
+
+def _first_looks(roots: Mapping[Candidate[Placement], SequenceNode], options: SearchOptions
+                 ) -> dict[Candidate[Placement], Found]:
+    """The best order by rule of each, as far as there is time; there is nothing to compare where there is one."""
+    looks: dict[Candidate[Placement], Found] = {}
     budget = options.budget()
-    for turn, entry in enumerate(entries):
-        with budget.limited(_LOOK / (len(entries) - turn)):
-            for found in first_orders(entry.root, None, entry.rounds.run.classes):
-                entry.found = found
+    for turn, (entry, root) in enumerate(roots.items() if len(roots) > 1 else ()):
+        with budget.limited(_LOOK / (len(roots) - turn)):
+            for found in first_orders(root, None, _rounds(entry.of).run.classes):
+                looks[entry] = found
+    return looks

@@ -22,7 +22,6 @@ from weft.solver.choices.sequences.partial import any_sequences, counts_of, give
 from weft.solver.choices.sequences.rules import sequences_by_rule
 from weft.solver.choices.tree import Tree
 from weft.solver.control.clock import checkpoint, unwatched
-from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.budget import Budget
 from weft.solver.orders.climb import Decided
 from weft.solver.problem import ProblemError
@@ -75,20 +74,13 @@ def solve_sequence(
         raise ValueError(f"{problem.name}: the choices have {problem.assignment_count} assignments, too many to search "
                          f"the order of micro-batches for each (at most {_MOST_ASSIGNMENTS}); give the order")
     roots = _roots(problem, micro_batches, any_class=any_class)
-    tree: _SequenceTree | None = None
-    try:
-        with budget.limited(), breakable():
-            given = None if any_class else _run_of(problem, micro_batches)
-            with unwatched():
-                tree = _SequenceTree(roots, budget, objective, on_progress, given)
-            if start is not None:
-                tree.found = roots[0], start
-            tree.run()
-    except KeyboardInterrupt:
-        budget.interrupted = True
-        if tree is None or (tree.leader is None and tree.found is None):
-            raise
-    assert tree is not None  # it is made in any case
+    given = None if any_class else _run_of(problem, micro_batches)
+    with unwatched():
+        tree = _SequenceTree(roots, budget, objective, on_progress, given)
+    if start is not None:
+        tree.found = roots[0], start
+    with budget.kept(lambda: tree.leader is not None or tree.found is not None):
+        tree.run()
     unfinished = tree.unfinished
     best = result_of(tree, problem) if unfinished is None else _as_found(tree, *unfinished)
     return _labelled(best, roots, any_class=any_class)
@@ -184,14 +176,14 @@ class _SequenceTree(Tree):
             return
         root, best = found
         shown = replace(best.schedule, rounds=rounds_of(root.of.wide, best.sequence))
-        self._tell(Progress(shown, self.budget.elapsed, "sequences"))
+        self.tell(Progress(shown, self.budget.elapsed, "sequences"))
         self._climb.keep(Decided(self._leaves.at(root.at(best.sequence)), best.schedule))
         for share in (_SEARCH, _SEARCH / 2):
             if self.budget.spent or self.bound >= self._beaten:
                 return
             self._climb_on(self.budget.share(_CHANGES))
             if self.leader is not None and self.leader.open and not self.leader.proven and self.bound < self._beaten:
-                self._search(self.leader, self.budget.share(share))
+                self.go_on(self.leader, self.budget.share(share))
 
     def _by_rule(self) -> tuple[SequenceNode, Found] | None:
         """The sequence with the shortest known schedule, and the root above it: a quick one of each division first."""

@@ -5,48 +5,40 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from weft.solver.judge.validate import InvalidSchedule, validate
 from weft.solver.placement.dag.in_flight import Alternation, in_flight_samples
 from weft.solver.placement.dag.stage_blocks import StageWork, alternating_orders, stage_problem
 from weft.solver.placement.joint.cuts import Cut
+from weft.solver.portfolio import Candidate
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
 from weft.solver.timing import DeadlockError, time_orders
 
-__all__ = ["Candidate", "candidate_of"]
+__all__ = ["Sizes", "candidate_of"]
 
 #: What rooms may gain by rounding, as a share of them.
 _ROUNDING = 1e-9
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """``rounds`` micro-batches of ``problem`` are a step; no schedule of it is shorter than ``bound``. ``start``: 1F1B
-    on it, timed and judged; ``None`` where it does not fit."""
+class Sizes(NamedTuple):
+    """``cut`` with a size of micro-batch for each of its stages."""
 
     cut: Cut
     sizes: tuple[int, ...]
-    bound: float
-    problem: Problem
-    rounds: int
-    start: Schedule | None
-
-    @property
-    def makespan(self) -> float:
-        """Of 1F1B."""
-        return math.inf if self.start is None else self.start.makespan
 
 
-def candidate_of(cut: Cut, sizes: tuple[int, ...], bound: float) -> Candidate:
-    """The block problem of ``cut`` in micro-batches of ``sizes``, with 1F1B on it."""
+def candidate_of(cut: Cut, sizes: tuple[int, ...], bound: float) -> Candidate[Sizes]:
+    """The block problem of ``cut`` in micro-batches of ``sizes``, a step of which is not below ``bound``. It starts
+    with 1F1B, timed and judged, where that fits."""
     problem = cut.sized.any
     works = cut.works(sizes)
     blocks = stage_problem(problem.name, works, cut.after, time_unit=problem.time_unit,
                            memory_unit="B" if problem.memory_unit == "byte" else problem.memory_unit)
     rounds = cut.sized.mini_batch // max(sizes)
-    return Candidate(cut, sizes, bound, blocks, rounds, _one_f_one_b(blocks, works, cut, rounds))
+    start = _one_f_one_b(blocks, works, cut, rounds)
+    return Candidate(Sizes(cut, sizes), bound, blocks, rounds, start, found=start)
 
 
 def _one_f_one_b(problem: Problem, works: list[StageWork], cut: Cut, rounds: int) -> Schedule | None:

@@ -20,7 +20,6 @@ from contextlib import suppress
 from dataclasses import replace
 
 from weft.solver.control.clock import unwatched
-from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.placement.bounds.registry import simple_bound
@@ -33,10 +32,9 @@ from weft.solver.placement.groups import Groups, groups_of
 from weft.solver.placement.joint import sized_judge
 from weft.solver.placement.joint.answer import Considered, PlacedStep
 from weft.solver.placement.joint.any_bound import any_bound
-from weft.solver.placement.joint.candidates import Candidate, candidate_of
+from weft.solver.placement.joint.candidates import Sizes, candidate_of
 from weft.solver.placement.joint.cuts import Cut, cut_of
 from weft.solver.placement.joint.neighbours import other_cuts, other_sizes
-from weft.solver.placement.joint.orders import Orders
 from weft.solver.placement.joint.params import PARAMS, JointParams
 from weft.solver.placement.joint.size_search import SizeSearch
 from weft.solver.placement.joint.sized import SizedProblem
@@ -44,6 +42,7 @@ from weft.solver.placement.joint.step_bound import open_sizes, stage_bounds
 from weft.solver.placement.params import PARAMS as PLACEMENT
 from weft.solver.placement.problem import PlacementProblem
 from weft.solver.placement.refusals import NoPlacement
+from weft.solver.portfolio import Candidate, Portfolio
 from weft.solver.step.search import Progress
 
 __all__ = ["place_step", "place_step_within"]
@@ -73,13 +72,8 @@ def place_step_within(sized: SizedProblem, budget: Budget, on_progress: Callable
     """:func:`place_step` within ``budget``. ``one_cut``: at each size only the graph of least load, and of these the
     shallowest, is a cut, as `weft place` has it; for comparison."""
     search = _JointSearch(sized, budget, on_progress, params, one_size=one_size, one_cut=one_cut)
-    try:
-        with budget.limited(), breakable():
-            search.run()
-    except KeyboardInterrupt:
-        budget.interrupted = True
-        if search.best is None:
-            raise
+    with budget.kept(lambda: search.best is not None):
+        search.run()
     return search.answer()
 
 
@@ -89,11 +83,12 @@ class _JointSearch:
         self.sized, self.budget, self.params = sized, budget, params
         self.alike, self.one_cut = one_size or len(sized.sizes) == 1, one_cut
         self.cuts: list[Cut] = []
-        self.known: dict[tuple[Cut, tuple[int, ...]], Candidate] = {}
-        self.best: Candidate | None = None
-        self.at_one_size: Candidate | None = None
+        self.known: dict[tuple[Cut, tuple[int, ...]], Candidate[Sizes]] = {}
+        self.best: Candidate[Sizes] | None = None
+        self.at_one_size: Candidate[Sizes] | None = None
         self.choices: SizeSearch | None = None
-        self.orders, self.on_progress = Orders(budget, on_progress, params), on_progress
+        self.on_progress = on_progress
+        self.orders: Portfolio[Sizes] = Portfolio(budget, on_progress=on_progress, in_any_case=True)
         self.floor = self._least(sized.fastest)
         self.any_bound = 0.0
         self.settled = False  # every cut was tried at every one size that its bound does not rule out
@@ -118,12 +113,12 @@ class _JointSearch:
             self.any_bound = any_bound(self.sized, part, self.makespan)
         if self.choices is not None:
             self.choices.drop(self.makespan)
-        self.orders.search(self._open())
+        self.orders.search_all(self._open(), self.params.finalists, self.params.first_slice)
 
     @property
     def makespan(self) -> float:
         """Of the best 1F1B."""
-        return math.inf if self.best is None else self.best.makespan
+        return math.inf if self.best is None else self.best.value
 
     # -- 1. cuts ----------------------------------------------------------------------------------------------------
 
@@ -169,7 +164,7 @@ class _JointSearch:
             if all(each in costs for costs in cut.costs):
                 self._try(cut, (each,) * len(cut.parts))
 
-    def _try(self, cut: Cut, sizes: tuple[int, ...], bound: float | None = None) -> Candidate | None:
+    def _try(self, cut: Cut, sizes: tuple[int, ...], bound: float | None = None) -> Candidate[Sizes] | None:
         """1F1B of a choice; ``None`` where its bound rules it out."""
         if (cut, sizes) in self.known:
             return self.known[cut, sizes]
@@ -182,15 +177,15 @@ class _JointSearch:
             candidate = candidate_of(cut, sizes, bound)
             self._keep_time_afterwards(self.budget.now() - began)
         self.known[cut, sizes] = candidate
-        if candidate.makespan < self.makespan:
+        if candidate.value < self.makespan:
             self.best = candidate
             if cut not in self.cuts:
                 self.cuts.append(cut)
             if candidate.start is not None:
                 self.on_progress(Progress(replace(candidate.start, makespan_bound=min(
-                    candidate.makespan, self.floor)), self.budget.elapsed, "placing"))
+                    candidate.value, self.floor)), self.budget.elapsed, "placing"))
         if len(set(sizes)) == 1 and candidate.start is not None and (
-                self.at_one_size is None or candidate.makespan < self.at_one_size.makespan):
+                self.at_one_size is None or candidate.value < self.at_one_size.value):
             self.at_one_size = candidate
         return candidate
 
@@ -222,28 +217,28 @@ class _JointSearch:
     def _descend(self) -> None:
         """From the best choice of each of the best cuts to its neighbours, as long as 1F1B gets shorter. What that ends
         at is a cut too."""
-        by_cut: dict[Cut, Candidate] = {}
-        for candidate in sorted(self.known.values(), key=lambda candidate: candidate.makespan):
+        by_cut: dict[Cut, Candidate[Sizes]] = {}
+        for candidate in sorted(self.known.values(), key=lambda candidate: candidate.value):
             if candidate.start is not None:
-                by_cut.setdefault(candidate.cut, candidate)
+                by_cut.setdefault(candidate.of.cut, candidate)
         groups = groups_of(self.sized.any)
         for candidate in [*by_cut.values()][:self.params.descents]:
-            better: Candidate | None = candidate
+            better: Candidate[Sizes] | None = candidate
             while better is not None:
                 candidate, better = better, next((
                     found for cut, sizes in self._neighbours(better, groups)
-                    if (found := self._try(cut, sizes)) is not None and found.makespan < better.makespan), None)
-            if candidate.cut not in self.cuts:
-                self.cuts.append(candidate.cut)
+                    if (found := self._try(cut, sizes)) is not None and found.value < better.value), None)
+            if candidate.of.cut not in self.cuts:
+                self.cuts.append(candidate.of.cut)
         for cut, sizes in [*self.known]:  # other cuts on the way are not searched further
             if cut not in self.cuts:
                 del self.known[cut, sizes]
 
-    def _neighbours(self, candidate: Candidate, groups: Groups) -> Iterator[tuple[Cut, tuple[int, ...]]]:
+    def _neighbours(self, candidate: Candidate[Sizes], groups: Groups) -> Iterator[tuple[Cut, tuple[int, ...]]]:
         if not self.alike:
-            yield from ((candidate.cut, sizes) for sizes in other_sizes(candidate.cut, candidate.sizes))
+            yield from ((candidate.of.cut, sizes) for sizes in other_sizes(*candidate.of))
         if not self.one_cut:
-            yield from other_cuts(candidate.cut, candidate.sizes, groups)
+            yield from other_cuts(*candidate.of, groups)
 
     def _choose(self) -> None:
         if self.alike:
@@ -260,53 +255,60 @@ class _JointSearch:
 
     # -- 5. orders --------------------------------------------------------------------------------------------------
 
-    def _open(self) -> list[Candidate]:
+    def _open(self) -> list[Candidate[Sizes]]:
         """What no bound rules out, the most promising first."""
         found = [candidate for candidate in self.known.values() if candidate.bound < self.makespan
                  or candidate is self.best]
-        return sorted(found, key=lambda c: (c is not self.best, c.makespan, c.bound))
+        return sorted(found, key=lambda c: (c is not self.best, c.value, c.bound))
 
     def answer(self) -> PlacedStep:
         """The best step, judged. Raises where there is none."""
-        winner, schedule = self.orders.best or (self.best, None if self.best is None else self.best.start)
+        winner = self.orders.leader or self.best
+        schedule = None if winner is None else winner.best if winner.search is None else winner.search.result()
         if winner is None or schedule is None:
             raise self._nothing()
+        cut, sizes = winner.of
         schedule = replace(schedule, makespan_bound=min(schedule.makespan, max(
-            schedule.makespan_bound, self.orders.bound_of(winner))))
-        faults = sized_judge.faults(self.sized, winner.cut.parts, winner.cut.devices, winner.sizes, schedule)
+            schedule.makespan_bound, winner.bound)))
+        faults = sized_judge.faults(self.sized, cut.parts, cut.devices, sizes, schedule)
         if faults:
             raise sized_judge.InvalidStep("; ".join(faults))
         makespan = schedule.makespan
-        considered = [replace(self._considered(number, cut, makespan), chosen=cut == winner.cut)
-                      for number, cut in enumerate(self.cuts)]
+        faulty = [entry.fault for entry in self.orders.entries if entry.fault is not None]
+        considered = [replace(self._considered(number, other, makespan), chosen=other == cut)
+                      for number, other in enumerate(self.cuts)]
         bound = max(min([makespan, *(row.bound for row in considered)]), min(self.any_bound, makespan))
-        return PlacedStep(self.sized, winner.cut, winner.sizes, schedule, bound,
+        return PlacedStep(self.sized, cut, sizes, schedule, bound,
                           min(self.any_bound, makespan), tuple(considered), self.whole,
-                          None if self.at_one_size is None else self.at_one_size.makespan,
+                          None if self.at_one_size is None or self.at_one_size.start is None else
+                          self.at_one_size.start.makespan,
                           self.alike, {"seconds": round(self.budget.elapsed, 3), "choices": len(self.known),
                            "sets_of_sizes": 0 if self.choices is None else self.choices.steps,
-                           "orders_searched": len(self.orders.entries)})
+                           "orders_searched": len(self.orders.entries), **({"stopped": "; ".join(
+                               f"{type(fault).__name__}: {fault}" for fault in faulty)} if faulty else {})})
 
     def _considered(self, number: int, cut: Cut, makespan: float) -> Considered:
         """What is known of one cut: nothing that was not tried is shorter than the bound, nor is what was."""
-        tried = [candidate for candidate in self.known.values() if candidate.cut == cut]
-        bounds = [self.orders.bound_of(candidate) for candidate in tried]
+        tried = [candidate for candidate in self.known.values() if candidate.of.cut == cut]
+        bounds = [candidate.bound for candidate in tried]
         if self.settled:
             rest = math.inf
         elif self.choices is None:
             rest = max(min(by_size.values()) for by_size in stage_bounds(cut, open_sizes(cut)))
         else:
             rest = self.choices.bound_of(number)
-        best = min((self.orders.makespan_of(candidate) for candidate in tried), default=math.inf)
+        best = min((candidate.value for candidate in tried), default=math.inf)
         return Considered(len(cut.parts), cut.depth, min([rest, makespan, *bounds]),
                           best if best < math.inf else None, len(tried))
 
     def _nothing(self) -> Exception:
         if self.listed and self.impossible and self.whole:
             return NoPlacement(IMPOSSIBLE)
-        if self.orders.refusal is not None and not isinstance(self.orders.refusal, NoneFound) and (
-                not self.budget.spent):
-            return Infeasible(str(self.orders.refusal))
+        for entry in self.orders.entries:
+            if entry.fault is not None:
+                return entry.fault
+            if entry.ruled_out and not self.budget.spent:
+                return Infeasible(str(entry.refusal))
         return NoneFound(f"{self.sized.any.name}: found no graph of stages that fits the devices' memory in "
                          f"{self.budget.elapsed:.0f} s, and no proof that there is none; give more time, more memory "
                          "or more devices")

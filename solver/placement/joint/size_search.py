@@ -9,8 +9,6 @@ stages one comes out: that in which a path's sizes are not after its twin's.
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from dataclasses import dataclass
 from weft.solver.control.clock import checkpoint
 from weft.solver.placement.joint.cuts import Cut
 from weft.solver.placement.joint.step_bound import Open, open_sizes, stage_bounds
+from weft.solver.portfolio import Parts
 
 __all__ = ["SizeChoice", "SizeSearch"]
 
@@ -37,37 +36,35 @@ class SizeSearch:
     def __init__(self, cuts: Sequence[Cut]) -> None:
         self.cuts = cuts
         self.steps = 0
-        self._order = itertools.count()
-        self._heap: list[tuple[float, int, int, int, Open]] = []
+        self._parts: Parts[tuple[int, Open]] = Parts()
         for number, cut in enumerate(cuts):
             self._push(number, open_sizes(cut))
 
     @property
     def bound(self) -> float:
         """No choice that has not come out yet has a shorter schedule."""
-        return self._heap[0][0] if self._heap else math.inf
+        return self._parts.bound
 
     def bound_of(self, cut: int) -> float:
         """The same, of one cut's choices."""
-        return min((entry[0] for entry in self._heap if entry[3] == cut), default=math.inf)
+        return min((bound for bound, (number, _) in self._parts if number == cut), default=math.inf)
 
     def below(self, most: float, steps: int) -> Iterator[SizeChoice]:
         """The next choices with bounds below ``most``, until so many more sets of sizes have been looked at."""
         until = self.steps + steps
-        while self._heap and self._heap[0][0] < most and self.steps < until:
+        while self.bound < most and self.steps < until:
             checkpoint()
-            bound, _, _, number, sizes = self._heap[0]
+            bound, (number, sizes) = self.bound, self._parts.first
             if all(len(allowed) == 1 for allowed in sizes):
                 yield SizeChoice(number, tuple(size for size, in sizes), bound)  # out once somebody asks for the next
-                heapq.heappop(self._heap)
+                self._parts.pop()
                 continue
-            heapq.heappop(self._heap)
+            self._parts.pop()
             self._branch(number, sizes, bound)
 
     def drop(self, most: float) -> None:
         """Forget what is no shorter than ``most``."""
-        self._heap = [entry for entry in self._heap if entry[0] < most]
-        heapq.heapify(self._heap)
+        self._parts.drop(most)
 
     def _push(self, number: int, sizes: Open, least: float = 0.0) -> None:
         self.steps += 1
@@ -77,9 +74,9 @@ class SizeSearch:
         bound = max(least, max(min(by_size.values()) for by_size in bounds))
         if bound < math.inf:
             unsettled = sum(len(allowed) > 1 for allowed in sizes)
-            heapq.heappush(self._heap, (bound, unsettled, next(self._order), number, tuple(
+            self._parts.push(bound, (number, tuple(
                 tuple(size for size in allowed if by_size[size] < math.inf)
-                for allowed, by_size in zip(sizes, bounds, strict=True))))
+                for allowed, by_size in zip(sizes, bounds, strict=True))), unsettled)
 
     def _branch(self, number: int, sizes: Open, bound: float) -> None:
         """One child for each size of an open stage: of that whose sizes' bounds differ most."""

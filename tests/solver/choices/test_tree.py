@@ -6,11 +6,12 @@ import pytest
 
 from tests.support.alternatives import drawn_alternatives, least_over
 from tests.support.wide_problems import keep_or_recompute
-from weft.solver.choices.leaf import Leaf
+from weft.solver.choices.decision import Taken
 from weft.solver.choices.node import Node
 from weft.solver.choices.partial import Partial
 from weft.solver.choices.tree import Tree
 from weft.solver.cpsat.budget import Budget
+from weft.solver.portfolio import Candidate
 from weft.solver.step.search import Progress
 from weft.solver.wide.run import Run
 
@@ -54,10 +55,11 @@ def test_a_time_limit_of_nothing_still_gives_a_schedule() -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_leaves_that_ended_without_a_proof_stay_in_the_bound(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but first schedules: no leaf is proven, and what each of them may still come to is not forgotten."""
-    def ends_at_once(leaf: Leaf, seconds: float) -> None:
+    def ends_at_once(tree: Tree, leaf: Candidate[Taken], seconds: float) -> bool:
         leaf.turns, leaf.open = leaf.turns + 1, False
+        return False
 
-    monkeypatch.setattr(Leaf, "run", ends_at_once)
+    monkeypatch.setattr(Tree, "go_on", ends_at_once)
     problem = keep_or_recompute(seed)
     run = Run.of(problem, 3)
     tree = Tree(Partial(problem, run, "makespan"), Budget(60, deterministic=60.0), "makespan", lambda _: None)
@@ -91,5 +93,5 @@ def test_runs_repeat_for_a_seed_and_an_effort() -> None:
         tree = Tree(Partial(problem, Run.of(problem, 5), "makespan"), budget, "makespan", lambda _: None)
         tree.run()
         assert tree.leader is not None and tree.leader.search is not None and tree.leader.search.best is not None
-        found.append((tree.leader.node.key, tree.leader.search.best.orders, tree.bound, budget.deterministic_used))
+        found.append((tree.leader.of.node.key, tree.leader.search.best.orders, tree.bound, budget.deterministic_used))
     assert found[0] == found[1]

@@ -15,7 +15,6 @@ from weft.app.lib.case import Case, Placement, case_of, read_source
 from weft.app.lib.options import SearchOptions, require_count
 from weft.app.solve import for_objective
 from weft.solver.choices.looks import MOST_LOOKS
-from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.judge.validate import validate
@@ -90,15 +89,12 @@ def serve_source(
     budget = options.budget()
     count = case.micro_batches if micro_batches is not None or size is not None else None
     search = _FrontSearch(case, size, count, floor, budget, on_progress)
-    try:
-        with budget.limited(), breakable():
-            search.start()
-            if floor is None:
-                search.trace(points)
-            else:
-                search.meet(floor)
-    except KeyboardInterrupt:
-        budget.interrupted = True
+    with budget.kept(lambda: True):
+        search.start()
+        if floor is None:
+            search.trace(points)
+        else:
+            search.meet(floor)
     if not search.points:
         search.settle()
     if not search.points:

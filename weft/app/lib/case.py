@@ -78,6 +78,10 @@ class Case:
         known = self.reserve and "gpu_memory" in schedule.solver
         return schedule.with_solver(reserve=self.reserve) if known else schedule
 
+    def least(self, objective: str) -> float | None:
+        """``least_period`` as what no value of ``objective`` is below, of any placement."""
+        return self.least_period and self.least_period * (1 if objective == "rate" else self.micro_batches)
+
     @cached_property
     def coverage(self) -> Coverage:
         """The placements that a bound over all of them is proven for; none where these are all assignments there are.

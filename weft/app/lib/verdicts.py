@@ -6,18 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from weft.app.lib.coverage import others
+from weft.app.lib.coverage import cut_of_details, others
 from weft.app.lib.decided_memory import plan_lines
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.text.units import memory_text, time_text
 
 if TYPE_CHECKING:
+    from weft.app.lib.overlap_listing import OpenOverlap
+    from weft.app.lib.placements import OpenPlacement, Placement
     from weft.models.tensor_parallel.parts import Part
     from weft.models.tensor_parallel.shapes import ShapeCandidate
     from weft.models.tensor_parallel.space import Space
+    from weft.solver.portfolio import Candidate
 
 __all__ = ["Searched", "backward_title", "choice", "choice_lines", "covered_lines", "layout_title", "overlap_lines",
-           "shape_placement_details"]
+           "searched", "shape_placement_details", "told_rows"]
 
 #: Placements that one line of text each tells of; the rest are counted.
 _MOST_LINES = 12
@@ -34,6 +37,26 @@ class Searched:
     chosen: bool
     refusal: str = ""
     cut: tuple[int, ...] = ()
+
+
+def searched(candidate: Candidate[Placement] | Candidate[OpenPlacement] | Candidate[OpenOverlap], *, chosen: bool
+             ) -> Searched:
+    """What is known of a placement."""
+    best, refused = candidate.best, candidate.ruled_out
+    return Searched(candidate.of.title, candidate.least if refused else candidate.bound,
+                    None if best is None else best.makespan, chosen, str(candidate.refusal) if refused else "",
+                    cut_of_details(candidate.of.details))
+
+
+def told_rows(schedule: Schedule, first: Placement, *, chosen: bool) -> list[Searched]:
+    """What an answer says of each placement that it is the best of; where there was one, of that, ``first``.
+    ``chosen``: whether it is the answer still."""
+    told = schedule.solver.get("alternatives")
+    if not isinstance(told, list):
+        return [Searched(first.title, schedule.value_bound, schedule.makespan, chosen, "",
+                         cut_of_details(first.details))]
+    return [Searched(row["placement"], row["bound"], row["makespan"], chosen and row["verdict"] == "chosen",
+                     row.get("reason", ""), tuple(row["cut"])) for row in told if row["verdict"] != "none"]
 
 
 def choice(rows: Sequence[Searched], refused: Sequence[tuple[str, str]], best: float,

@@ -8,10 +8,11 @@ import pytest
 
 from tests.support.stage_graphs import forks
 from weft.solver.placement.dag.front import FrontPoint
-from weft.solver.placement.joint.candidates import Candidate, candidate_of
+from weft.solver.placement.joint.candidates import Sizes, candidate_of
 from weft.solver.placement.joint.cuts import cut_of
 from weft.solver.placement.joint.sized import affine
 from weft.solver.placement.joint.sized_judge import faults
+from weft.solver.portfolio import Candidate
 from weft.solver.problem import Block
 
 SIZED = affine(forks(2, 1, devices=3, transfer=0.5, held=1.0, memory=9.0), 1, (1, 2), 0.25, 4)
@@ -19,7 +20,7 @@ CUT = cut_of(SIZED, FrontPoint(0.0, 0, tuple((0, (node,)) for node in range(3)),
 SIZES = (1, 2, 2)
 
 
-def _candidate() -> Candidate:
+def _candidate() -> Candidate[Sizes]:
     return candidate_of(CUT, SIZES, 0.0)
 
 

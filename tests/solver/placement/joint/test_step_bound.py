@@ -38,7 +38,7 @@ def test_the_bound_is_met_by_equal_stages() -> None:
     for size in (1, 2):
         bounds = stage_bounds(cut, ((size,),) * 3)
         assert max(by_size[size] for by_size in bounds) == pytest.approx((8 // size + 2) * 3 * size)
-        assert candidate_of(cut, (size,) * 3, 0.0).makespan == pytest.approx((8 // size + 2) * 3 * size)
+        assert candidate_of(cut, (size,) * 3, 0.0).value == pytest.approx((8 // size + 2) * 3 * size)
 
 
 def test_a_stage_without_room_for_a_later_stages_micro_batch_has_no_schedule() -> None:

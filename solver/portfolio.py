@@ -1,0 +1,301 @@
+"""Several problems beside each other, one of whose schedules is wanted: searched within one budget, the best one leads.
+
+A *candidate* is a problem with a bound. Its own search (:class:`weft.solver.step.search.Search`) runs in slices, or
+somebody else's runs whole; either way what is known of it stays with it: its best schedule, its bound, why it has none.
+A *portfolio* has the candidates. The best schedule of all *leads*; a candidate whose bound is not below the leader's
+value is *beaten* and gets no more time. So the answer is no worse than the best that any candidate had, whatever ends
+the search, and the least bound of all is a bound on all.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
+from typing import Generic, TypeVar
+
+from weft.solver.control.history import History
+from weft.solver.cpsat.budget import Budget
+from weft.solver.feasibility.infeasible import Infeasible, NoneFound
+from weft.solver.problem import Problem
+from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
+from weft.solver.step.search import Progress, Search
+
+__all__ = ["Candidate", "Parts", "Portfolio"]
+
+T = TypeVar("T")
+
+
+class Parts(Generic[T]):
+    """Parts of all that may be chosen, each with what none of it is below, to be divided or looked at: the least bound
+    comes first, of equal ones the least ``rank``, then what was there first."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, int, T]] = []
+        self._number = count()
+
+    def __bool__(self) -> bool:
+        return bool(self._heap)
+
+    def __iter__(self) -> Iterator[tuple[float, T]]:
+        """The parts with their bounds, in no order."""
+        return ((bound, part) for bound, _, _, part in self._heap)
+
+    def push(self, bound: float, part: T, rank: int = 0) -> None:
+        """One more, or what is left of one."""
+        heapq.heappush(self._heap, (bound, rank, next(self._number), part))
+
+    @property
+    def bound(self) -> float:
+        """What no part is below; infinite where none is left."""
+        return self._heap[0][0] if self._heap else math.inf
+
+    @property
+    def first(self) -> T:
+        """The part with the least bound."""
+        return self._heap[0][3]
+
+    def pop(self) -> T:
+        """Take it out."""
+        return heapq.heappop(self._heap)[3]
+
+    def drop(self, most: float) -> None:
+        """Forget all whose bound is not below ``most``."""
+        self._heap = [entry for entry in self._heap if entry[0] < most]
+        heapq.heapify(self._heap)
+
+
+@dataclass(eq=False)
+class Candidate(Generic[T]):
+    """One of several problems, which its owner knows as ``of``.
+
+    ``least``: what no schedule of it is known to be below. ``problem``, ``micro_batches``, ``start``: what is searched
+    in slices, and from which schedule on; none where its search runs whole. ``copies``: so many of its values are one,
+    as a rate is shared by replicas. ``found``: its best schedule where no search in slices has a better one.
+    ``refusal``: why it has no schedule; ``fault``: what ended its search otherwise.
+    ``turns``, ``taken``: slices so far, and steps in them. ``open``: whether more time may find or prove something.
+    """
+
+    of: T
+    least: float = 0.0
+    problem: Problem | None = None
+    micro_batches: int = 0
+    start: Schedule | None = None
+    copies: int = 1
+    found: Schedule | None = None
+    refusal: Infeasible | None = None
+    fault: Exception | None = None
+    search: Search | None = None
+    steps: Iterator[None] = field(default_factory=lambda: iter(()))
+    turns: int = 0
+    taken: int = 0
+    open: bool = True
+
+    @property
+    def best(self) -> Schedule | None:
+        """The best schedule so far."""
+        return self.found if self.search is None else self.search.best
+
+    @property
+    def value(self) -> float:
+        """What the best schedule so far comes to; infinite where there is none."""
+        return math.inf if self.best is None else self.best.value / self.copies
+
+    @property
+    def bound(self) -> float:
+        """What no schedule of it is below; infinite where it is proven that it has none."""
+        if self.ruled_out:
+            return math.inf
+        proven = self.least if self.search is None else max(self.least, self.search.value_bound / self.copies)
+        return min(proven, self.value)
+
+    @property
+    def ruled_out(self) -> bool:
+        """Whether it is proven that it has no schedule."""
+        return self.refusal is not None and not isinstance(self.refusal, NoneFound)
+
+    @property
+    def proven(self) -> bool:
+        """Whether nothing better is left in it."""
+        return self.bound >= self.value * (1 - RELATIVE_TOLERANCE)
+
+
+class Portfolio(Generic[T]):
+    """The candidates ``entries``, within ``budget``. ``leader``: the one whose schedule was the best first.
+
+    ``running``: those whose slices go on, ``waiting``: those that have had none. ``history``: of the best and the bound
+    on all. ``in_any_case``: whether a first schedule is looked for though the budget is spent. ``interrupted``: whether
+    a whole search was.
+    """
+
+    def __init__(self, budget: Budget, objective: str = "makespan",
+                 on_progress: Callable[[Progress], None] = lambda _: None, *, in_any_case: bool = False) -> None:
+        self.budget, self.objective, self.on_progress = budget, objective, on_progress
+        self.in_any_case = in_any_case
+        self.entries: list[Candidate[T]] = []
+        self.running: list[Candidate[T]] = []
+        self.waiting: list[Candidate[T]] = []
+        self.leader: Candidate[T] | None = None
+        self.history = History()
+        self.interrupted = False
+
+    # -- what is known ------------------------------------------------------------------------------------------------
+
+    @property
+    def best(self) -> float:
+        """What the best schedule so far comes to."""
+        return math.inf if self.leader is None else self.leader.value
+
+    @property
+    def beside(self) -> float:
+        """What nothing is below that has no entry yet."""
+        return math.inf
+
+    @property
+    def bound(self) -> float:
+        """What no schedule of any candidate is below."""
+        return min([self.best, self.beside, *(entry.bound for entry in self.entries)])
+
+    def is_beaten(self, candidate: Candidate[T]) -> bool:
+        """Whether another one leads that it cannot better."""
+        return self.leader is not None and candidate is not self.leader and candidate.bound >= self.best
+
+    def is_settled(self, candidate: Candidate[T]) -> bool:
+        """Whether it leads and is proven: the others are next, if there are any."""
+        return (candidate is self.leader and candidate.search is not None and candidate.search.done
+                and (len(self.running) > 1 or bool(self.waiting)))
+
+    @property
+    def used(self) -> float:
+        """Seconds so far, of the kind that is limited."""
+        return self.budget.elapsed if self.budget.deterministic is None else self.budget.deterministic_used
+
+    @property
+    def must_end(self) -> bool:
+        """Whether there is no time for another slice."""
+        return self.budget.spent and not (self.in_any_case and self.leader is None)
+
+    def nothing(self, name: str) -> Exception:
+        """Why there is no schedule: what is open of any candidate before what is proven of all."""
+        for entry in self.entries:
+            if entry.fault is not None:
+                return entry.fault
+        first = min(self.entries, key=lambda entry: entry.ruled_out, default=None)
+        return (None if first is None else first.refusal) or NoneFound(
+            f"{name}: no schedule that fits the devices' memory was found within the limit, and it is not proven that "
+            "there is none; give it more time or memory")
+
+    # -- in slices ----------------------------------------------------------------------------------------------------
+
+    def begin(self, candidate: Candidate[T]) -> None:
+        """Make its search. Raises what :class:`~weft.solver.step.search.Search` does."""
+        assert candidate.problem is not None
+        candidate.search = Search(candidate.problem, candidate.micro_batches, self.budget, self.heard(candidate),
+                                  candidate.start, self.objective)
+        candidate.steps = candidate.search.steps()
+        self.follow(candidate)
+
+    def go_on(self, candidate: Candidate[T], seconds: float) -> bool:
+        """Search on for so many ``seconds``, at least one step; whether the search may go on afterwards. A fault in it
+        takes nothing away from the others' schedules."""
+        until = self.used + seconds
+        candidate.turns += 1
+        try:
+            for _ in candidate.steps:
+                candidate.taken += 1
+                if self.used >= until or self.budget.spent:
+                    return True
+        except Infeasible as refusal:
+            candidate.refusal = refusal
+        except Exception as fault:
+            if candidate.search is not None and fault is candidate.search.report.unheard:
+                raise
+            candidate.fault = fault
+        finally:
+            self.follow(candidate)
+        candidate.open = False
+        return False
+
+    def round(self, active: Iterable[Candidate[T]], seconds: float) -> None:
+        """A slice for each of those ``running`` that are ``active``, in this order."""
+        for candidate in active:
+            if self.must_end:
+                return
+            if self.is_settled(candidate):
+                continue
+            before = candidate.value
+            if self.is_beaten(candidate) or not self.go_on(candidate, seconds):
+                self.running.remove(candidate)
+            if candidate.value < before:
+                self.improved(candidate)
+
+    def improved(self, candidate: Candidate[T]) -> None:
+        """What a better schedule of it leads to."""
+
+    def search_all(self, candidates: Sequence[Candidate[T]], at_once: int, seconds: float) -> None:
+        """Search ``candidates``, in this order at first, so many ``at_once``, until the time is over or nothing is left
+        that may be better than the best. The first slices take ``seconds``, each later one twice as long."""
+        self.waiting = list(candidates)
+        while (self.waiting or self.running) and not self.must_end:
+            while self.waiting and len(self.running) < at_once and not (self.budget.spent and self.running):
+                candidate = self.waiting.pop(0)
+                if candidate.bound < self.best:
+                    self.entries.append(candidate)
+                    self.begin(candidate)
+                    self.running.append(candidate)
+            self.round(sorted(self.running, key=lambda entry: entry.bound), seconds)
+            if not self.waiting and all(entry is self.leader and entry.search is not None and entry.search.done
+                                        for entry in self.running):
+                return
+            seconds *= 2
+
+    # -- whole --------------------------------------------------------------------------------------------------------
+
+    def take(self, candidate: Candidate[T], solve: Callable[..., Schedule], *asked: object, **limits: object
+             ) -> Schedule | None:
+        """What ``solve``, a whole search with an ``on_progress``, finds of it; ``None`` where it finds none."""
+        try:
+            found = solve(*asked, on_progress=self.heard(candidate), **limits)
+        except Infeasible as refusal:
+            candidate.refusal = refusal
+            return None
+        bound = float(found.solver.get("bound_over_placements", found.value_bound))
+        candidate.least = max(candidate.least, min(bound, found.value))
+        if candidate.found is None or found.value < candidate.found.value:
+            candidate.found = self.labelled(candidate, found)
+        self.interrupted |= bool(found.solver.get("interrupted"))
+        self.follow(candidate)
+        return found
+
+    # -- what is told -------------------------------------------------------------------------------------------------
+
+    def follow(self, candidate: Candidate[T]) -> None:
+        """Let it lead where its schedule is the best."""
+        if candidate.value < self.best:
+            self.leader = candidate
+        if self.leader is not None:
+            self.history.record(self.budget.elapsed, self.best, self.bound)
+
+    def labelled(self, candidate: Candidate[T], schedule: Schedule) -> Schedule:
+        """``schedule`` of it as it is told."""
+        return schedule
+
+    def tell(self, progress: Progress, candidate: Candidate[T] | None = None) -> None:
+        """Pass on what a search says, of ``candidate`` if of one: nothing worse than the best so far, and no bound that
+        is not one on all."""
+        copies = 1
+        if candidate is not None:
+            copies = candidate.copies
+            self.follow(candidate)
+        value = progress.best.value / copies
+        if value <= self.best:
+            best = progress.best.with_value_bound(min(self.bound, value) * copies)
+            self.on_progress(replace(progress, best=best if candidate is None else self.labelled(candidate, best),
+                                     elapsed=self.budget.elapsed))
+
+    def heard(self, candidate: Candidate[T]) -> Callable[[Progress], None]:
+        """A listener to its search."""
+        return partial(self.tell, candidate=candidate)
