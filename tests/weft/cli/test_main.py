@@ -180,7 +180,7 @@ def test_a_block_problem_needs_the_number_of_micro_batches(problem: Path, capsys
 
 def test_every_command_is_listed_and_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
     folder = ROOT / "weft" / "cli" / "commands"
-    defined = [path for path in folder.glob("*.py") if "\nCOMMAND = " in path.read_text()]
+    defined = [path for path in folder.glob("*.py") if "\n@command(" in path.read_text()]
     known = commands()
     assert len(known) == len(defined) > 15
     for name, command in known.items():

@@ -30,14 +30,14 @@ class TrainOptions(NamedTuple):
     """What is trained, as the command line says it."""
 
     setup: str | None
-    example: str | None
-    steps: int
-    micro_batches: int | None
-    schedule: str | None
-    memory: int | None
-    time_limit: float
-    timeout: float
-    figure: str | None
+    example: str | None = None
+    steps: int = 10
+    micro_batches: int | None = None
+    schedule: str | None = None
+    memory: int | None = None
+    time_limit: float = 10.0
+    timeout: float = 60.0
+    figure: str | None = None
     spec: str | os.PathLike[str] | None = None
     as_json: bool = False
     checkpoint: str | os.PathLike[str] | None = None

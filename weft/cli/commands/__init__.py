@@ -1,7 +1,8 @@
-"""The commands of the command line, a module each: what it accepts, what its help says and what it runs.
+"""The commands, a module each: its function, which :mod:`weft` exports, and what a shell shows of it.
 
-A new command is a module here with its :class:`~weft.cli.lib.command.Command` as ``COMMAND``, and a name in a group
-below. The modules import at their top nothing that is heavy: ``weft --help`` imports all of them.
+The function's signature says what the command accepts, the module's docstring what its help says. A new command is a
+module here with a ``run`` of :func:`~weft.cli.lib.command.command`, and its name in a group below. The modules import
+at their top nothing that is heavy: ``weft --help`` imports all of them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def command(name: str) -> Command | None:
     """The command of this name, if there is one; no other one's module is imported."""
     if name not in _MODULES:
         return None
-    found: Command = import_module(f"weft.cli.commands.{_MODULES[name]}").COMMAND
+    found: Command = import_module(f"weft.cli.commands.{_MODULES[name]}").run
     return found
 
 
