@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeAlias, TypeVar
 
 from weft.app.lib.counted import counted
 from weft.app.lib.sources import MicroBatches, PathLike, Source
@@ -15,12 +18,16 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "LIMITS", "AllowOtherModel", "AllowUnsplit", "Counted", "LongestPeriod", "Option", "Scheduled",
            "Solved", "Throughput", "byte_size", "count", "counts", "counts_of_any", "memory", "micro_batches",
-           "natural", "positive", "share", "texts", "workers"]
+           "natural", "positive", "share", "taking", "texts", "workers"]
 
 #: Numbers beyond these mean nothing and overflow something: seconds (thirty years), threads and processes,
 #: micro-batches (no schedule may have more operations, :data:`weft.solver.step.search.MAX_OPERATIONS`), what else is
 #: counted.
 _LONG, _WORKERS, _MICRO_BATCHES, _MANY = 1e9, 256, 2_000_000, 10**15
+
+Given = ParamSpec("Given")
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
 
 #: Groups of options in a command's help.
 KINDS, LIMITS = "several jobs, or micro-batches that differ", "search and output"
@@ -45,6 +52,29 @@ class Option:
     default: Any = None
     group: str = ""
     apart: str = ""
+
+
+def taking(asked: Callable[Given, Asked]) -> Callable[[Callable[[Asked], Answer]], Callable[Given, Answer]]:
+    """A function that is called with the fields of the dataclass ``asked``, and gets them in one."""
+    def decorate(function: Callable[[Asked], Answer]) -> Callable[Given, Answer]:
+        @functools.wraps(function)
+        def call(*args: Given.args, **kwargs: Given.kwargs) -> Answer:
+            return function(asked(*args, **kwargs))
+
+        asked.__init__.__qualname__ = function.__name__  # in errors
+        call.asked = asked  # type: ignore[attr-defined]
+        call.__signature__ = plain(inspect.signature(asked).replace(  # type: ignore[attr-defined]
+            return_annotation=function.__annotations__["return"]))
+        return call
+
+    return decorate
+
+
+def plain(signature: inspect.Signature) -> inspect.Signature:
+    """``signature`` as Python shows it: with types alone."""
+    return signature.replace(parameters=[parameter.replace(annotation=re.sub(
+        r"^Annotated\[(.*?), (Option\(|_SEARCH).*$", r"\1", str(parameter.annotation)))
+        for parameter in signature.parameters.values()])
 
 
 # -- values: each raises ValueError with the end of a sentence that the command line begins ------------------------

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from weft.app.lib.arguments import taking
+from weft.app.pipeline.lib.options import PipelineOptions
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from weft.app.pipeline.lib.options import PipelineKeywords
     from weft.app.pipeline.run.pipe import Pipeline
 
 __all__ = ["pipeline"]
 
 
-def pipeline(module: nn.Module, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, *,
-             micro_batches: int, **options: Unpack[PipelineKeywords]) -> Pipeline:
+@dataclass(frozen=True)
+class _Asked(PipelineOptions):
+    module: nn.Module
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] | None = None
+
+
+@taking(_Asked)
+def pipeline(asked: _Asked) -> Pipeline:
     """Make a running pipeline of ``module``: every rank that ``torchrun`` started calls this alike.
 
     ``args`` and ``kwargs`` are one whole batch as an example; batches are cut into ``micro_batches`` equal parts along
@@ -78,6 +88,6 @@ def pipeline(module: nn.Module, args: Sequence[Any] = (), kwargs: Mapping[str, A
     ``weft.runtime.captured.captured.CaptureError`` is raised.
     """
     from weft.app.pipeline.build import make_pipeline
-    from weft.app.pipeline.lib.options import PipelineOptions
 
-    return make_pipeline(module, args, kwargs, PipelineOptions(micro_batches, **options))
+    options = PipelineOptions(**{field.name: getattr(asked, field.name) for field in fields(PipelineOptions)})
+    return make_pipeline(asked.module, asked.args, asked.kwargs, options)

@@ -14,7 +14,7 @@ from dataclasses import fields as fields_of
 from functools import cached_property
 from typing import Annotated, Any, ForwardRef, TypeAlias, get_args
 
-from weft.app.lib.arguments import LIMITS, Option
+from weft.app.lib.arguments import LIMITS, Option, plain
 from weft.app.lib.options import MEANING, Search, SearchOptions
 
 __all__ = ["BAD", "FAULT", "GOOD", "INTERRUPTED", "NO", "Call", "Command", "Json", "Quiet", "command",
@@ -68,8 +68,9 @@ class _Declared:
 
 def declared(function: Callable[..., Any]) -> Iterator[_Declared]:
     """The arguments of ``function`` that a shell can give: those with an :class:`Option`."""
+    source = getattr(function, "asked", function)
     for name, parameter in inspect.signature(function).parameters.items():
-        annotation = _evaluated(parameter.annotation, function.__globals__)
+        annotation = _evaluated(source.__annotations__.get(name), vars(sys.modules[source.__module__]))
         default = MISSING if parameter.default is parameter.empty else parameter.default
         if parameter.kind is parameter.VAR_KEYWORD:
             for keywords in get_args(annotation):  # of Unpack[...]
@@ -229,11 +230,11 @@ class Command:
 
 
 def words_of(function: Callable[..., Any], values: Mapping[str, Any]) -> list[str]:
-    """The words that give ``function`` these values in a shell; ``None`` is as good as nothing."""
+    """The words that give ``function`` these values in a shell; a default needs none, nor does ``None``."""
     words: list[str] = []
     for one in declared(function):
         value = values.get(one.name)
-        if value is None or (one.is_bool and value == one.default):
+        if value is None or value == one.default:
             continue
         words += [] if one.is_positional else one.flags[-1:]
         words += [] if one.is_bool else [str(value)]
@@ -242,4 +243,6 @@ def words_of(function: Callable[..., Any], values: Mapping[str, Any]) -> list[st
 
 def command(*functions: Callable[..., Any], stops: bool = True) -> Callable[[Callable[..., int]], Command]:
     """A command of a module, whose ``functions`` are the public ones."""
+    for function in functions:
+        function.__signature__ = plain(inspect.signature(function))  # type: ignore[attr-defined]
     return lambda shows: Command(functions, shows, stops)

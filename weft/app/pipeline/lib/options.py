@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -18,38 +18,10 @@ if TYPE_CHECKING:
     from weft.runtime.plan.plan import Plan
     from weft.solver.schedule import Schedule
 
-__all__ = ["PipelineKeywords", "PipelineOptions"]
+__all__ = ["PipelineOptions"]
 
 
-class PipelineKeywords(TypedDict, total=False):
-    """The fields of :class:`PipelineOptions` as the keywords of :func:`weft.pipeline`."""
-
-    loss: Callable[..., Loss] | None
-    target: Any
-    batch_dims: BatchDims
-    clip_norm: float | None
-    allow_unread: bool
-    schedule: Schedule | str | os.PathLike[str] | None
-    plan: Plan | str | os.PathLike[str] | None
-    cuts: Sequence[int] | None
-    split: Sequence[str] | None
-    memory: int | None
-    memory_plan: str | Mapping[str, str]
-    co_shard: Mapping[str, int] | None
-    spec: str | os.PathLike[str] | Mapping[str, Any] | None
-    time_limit: float
-    defer: str
-    state: State | None
-    materialise: Fill | None
-    dtype: torch.dtype | None
-    autocast: torch.dtype | None
-    compile: Compile
-    timeout: float
-    transport: str | None
-    seed: int | None
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PipelineOptions:
     """The arguments of :func:`weft.pipeline`, each as it is described there."""
 
