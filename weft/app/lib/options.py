@@ -176,8 +176,8 @@ def parted(keywords: Mapping[str, Any], names: Collection[str]) -> tuple[dict[st
 @dataclass(frozen=True, slots=True)
 class Search:
     """What of a search's options a public function takes, beside the type of its ``options``: its own ``time_limit``;
-    the ``objectives`` that it can search for, the first where none is named; and whether the options of micro-batches
-    that differ mean something for it."""
+    the ``objectives`` that it can search for; and whether the options of micro-batches that differ mean something for
+    it."""
 
     time_limit: float = 60.0
     objectives: tuple[str, ...] = ("makespan",)
