@@ -68,10 +68,10 @@ def run(call: Call, *, output: Annotated[list[str] | None, Option(
         "where to (.json, .html, .svg, .png); may be given several times", "FILE", flags="-o --output",
         times="append")] = None, quiet: Quiet = False, as_json: Json = False) -> int:
     from weft.app.latency.serving import OUTPUTS
-    from weft.cli.lib.progress import PointLines, Waiting
+    from weft.cli.lib.progress import lines, point_lines
 
     require_output(output, "a latency", OUTPUTS, [call.source])
-    with Waiting(quiet=quiet) as waiting:
-        found = call(on_progress=told(waiting.before(PointLines(quiet=quiet))))
+    with lines(point_lines(), quiet=quiet) as listener:
+        found = call(on_progress=told(listener))
     keep_and_show(found, "the result", output, as_json)
     return GOOD

@@ -233,11 +233,10 @@ def run(
 
 def _place(call: Call) -> None:
     from weft.app.place.place import blocks_of, placement_text
-    from weft.cli.lib.progress import StepLines, Waiting
+    from weft.cli.lib.progress import lines, step_lines
 
-    with Waiting(quiet=call.quiet) as waiting:
-        found = call(place, on_step=told(waiting.before(StepLines(quiet=call.quiet)),
-                                         lambda step: step.objective < float("inf")))
+    with lines(step_lines(), quiet=call.quiet) as listener:
+        found = call(place, on_step=told(listener, lambda step: step.objective < float("inf")))
     answer = found.to_json()
     _write(call, answer, blocks_of(found, _likeness(call.graph)) if call.problem else None)
     print(json.dumps(answer) if call.as_json else placement_text(found))

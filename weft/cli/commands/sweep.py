@@ -122,13 +122,12 @@ def run(
 ) -> int:
     from weft.app.sweep.dask import dask_executor
     from weft.app.sweep.result import OUTPUTS
-    from weft.cli.lib.progress import SweepLines, Waiting
+    from weft.cli.lib.progress import lines, sweep_lines
 
     require_output(output, "a sweep", OUTPUTS, [call.source])
-    with contextlib.ExitStack() as stack:
-        waiting = stack.enter_context(Waiting(quiet=quiet))
-        executor = stack.enter_context(dask_executor(dask)) if dask else None
-        found = call(executor=executor, cache=not no_cache and call.cache, on_progress=told(
-            waiting.before(SweepLines(quiet=quiet)), lambda progress: bool(progress.sweep.rows)))
+    with (lines(sweep_lines, quiet=quiet) as listener,
+          dask_executor(dask) if dask else contextlib.nullcontext() as executor):
+        found = call(executor=executor, cache=not no_cache and call.cache,
+                     on_progress=told(listener, lambda progress: bool(progress.sweep.rows)))
     keep_and_show(found, "the sweep", output, as_json)
     return INTERRUPTED if found.interrupted else GOOD
