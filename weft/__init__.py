@@ -29,6 +29,7 @@ from weft.solver.public_names import lazily
 from weft.text.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from weft.app.export import export_schedule, import_schedule
     from weft.app.lib.options import SearchOptions
     from weft.app.lib.sources import PathLike, Source
     from weft.app.pipeline.of_module import pipeline
@@ -40,9 +41,7 @@ if TYPE_CHECKING:
     from weft.cli.commands.draw import draw
     from weft.cli.commands.estimate import estimate
     from weft.cli.commands.explain import explain
-    from weft.cli.commands.export import export_schedule
     from weft.cli.commands.fit import fit
-    from weft.cli.commands.import_ import import_schedule
     from weft.cli.commands.latency import latency
     from weft.cli.commands.place import place, place_memory, place_step
     from weft.cli.commands.plan import plan

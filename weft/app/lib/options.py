@@ -176,18 +176,19 @@ def parted(keywords: Mapping[str, Any], names: Collection[str]) -> tuple[dict[st
 @dataclass(frozen=True, slots=True)
 class Search:
     """What of a search's options a public function takes, beside the type of its ``options``: its own ``time_limit``;
-    the ``objectives`` that it can search for; and whether the options of micro-batches that differ mean something for
-    it."""
+    the ``objectives`` that it can search for; and whether the options of micro-batches that differ are read by it, and
+    ``offered`` in a shell: what it always refuses is not."""
 
     time_limit: float = 60.0
     objectives: tuple[str, ...] = ("makespan",)
     differing: bool = False
+    offered: bool = True
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Those of the fields of :class:`SearchOptions` that mean something."""
+        """Those of the fields of :class:`SearchOptions` that a shell can give."""
         return (*(["objective"] if len(self.objectives) > 1 else []),
-                *(["reorder", "any_class", "ratio"] if self.differing else []),
+                *(["reorder", "any_class", "ratio"] if self.differing and self.offered else []),
                 "time_limit", "effort", "seed", "workers")
 
     def given(self, options: SearchOptions | None, keywords: Mapping[str, object]) -> SearchOptions:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["latency", "run"]
 
-_SEARCH = Search(differing=True)
+_SEARCH = Search(differing=True, offered=False)
 
 
 def latency(
