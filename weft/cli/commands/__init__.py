@@ -2,16 +2,17 @@
 
 The function's signature says what the command accepts, the module's docstring what its help says. A new command is a
 module here with a ``run`` of :func:`~weft.cli.lib.command.command`, and its name in a group below. The modules import
-at their top nothing that is heavy: ``weft --help`` imports all of them.
+at their top nothing that is heavy: ``weft COMMAND --help`` imports one of them.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 
 from weft.cli.lib.command import Command
 
-__all__ = ["GROUPS", "command", "commands"]
+__all__ = ["GROUPS", "command", "commands", "summary"]
 
 #: The modules by what they are for, in the order in which ``weft --help`` shows their commands.
 _GROUPS = {
@@ -40,3 +41,9 @@ def command(name: str) -> Command | None:
 def commands() -> dict[str, Command]:
     """Every command by its name, in the order of the help."""
     return {name: found for name in _MODULES if (found := command(name)) is not None}
+
+
+def summary(name: str) -> str:
+    """What a command is for, the first line of its module; none is imported."""
+    with open(Path(__file__).parent / f"{_MODULES[name]}.py", encoding="utf-8") as source:
+        return source.readline().strip().strip('"')
