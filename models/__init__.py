@@ -12,9 +12,9 @@ The names below are loaded on first use.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from weft.solver.public_names import listed, loaded
+from weft.solver.public_names import lazily
 
 if TYPE_CHECKING:
     from weft.models.candidates.estimate import Estimate, estimate_spec
@@ -34,20 +34,4 @@ __all__ = [
     "save_graph", "spec_candidates",
 ]
 
-#: The module of each public name.
-_HOME = {
-    "DEVICES": "hardware.devices", "PUBLISHED": "zoo.published", "Estimate": "candidates.estimate",
-    "Operator": "graph.operators", "OperatorGraph": "graph.operators", "Spec": "spec.sections",
-    "SpecError": "spec.spec", "capture_file": "capture.capture", "capture_module": "capture.capture",
-    "demo_spec": "spec.spec", "estimate_spec": "candidates.estimate", "load_graph": "graph.operator_files",
-    "load_spec": "spec.spec", "model_graph": "zoo.graphs", "parse_spec": "spec.spec",
-    "save_graph": "graph.operator_files", "spec_candidates": "candidates.memory_candidates",
-}
-
-
-def __getattr__(name: str) -> Any:
-    return loaded(__name__, _HOME, name)
-
-
-def __dir__() -> list[str]:
-    return listed(__name__)
+__getattr__, __dir__ = lazily(__name__)

@@ -18,9 +18,9 @@ planning needs no torch::
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from weft.solver.public_names import listed, loaded
+from weft.solver.public_names import lazily
 
 if TYPE_CHECKING:
     from weft.runtime.interface.counting import counted
@@ -59,32 +59,4 @@ __all__ = ["AdamA", "Boundary", "ColumnLinear", "Formula", "MasterWeights", "Mea
            "load_plan", "load_stage_costs", "load_timeline", "measure_stages", "measured_problem",
            "parallel_cross_entropy", "plan_of", "register_deferred", "save_plan", "save_stage_costs", "sharded"]
 
-#: Where each public name is defined.
-_MODULES = {
-    "interface.counting": ("counted",),
-    "interface.optim": ("AdamA",),
-    "interface.precision": ("MasterWeights",),
-    "interface.training": ("Boundary", "Ports", "Training"),
-    "measure.measure_stages": ("measure_stages",),
-    "measure.stage_costs": ("MeasuredStages", "StageCosts", "load_stage_costs", "measured_problem", "save_stage_costs"),
-    "plan.plan": ("Plan", "load_plan", "plan_of", "save_plan"),
-    "plan.program": ("Program", "ProgramError"),
-    "plan.stage_graph": ("StageGraph",),
-    "plan.timeline": ("Timeline", "load_timeline"),
-    "ranks.session": ("Session", "SessionError"),
-    "replay.options": ("ReplayError", "ReplayOptions"),
-    "replay.result": ("Replay",),
-    "train.deferred": ("Formula",),
-    "train.deferring": ("register_deferred",),
-    "train.parallel": ("ColumnLinear", "RowLinear", "VocabularyEmbedding", "parallel_cross_entropy", "sharded"),
-    "train.requests": ("Requests",),
-}
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    return loaded(__name__, _MODULE_OF, name)
-
-
-def __dir__() -> list[str]:
-    return listed(__name__)
+__getattr__, __dir__ = lazily(__name__)

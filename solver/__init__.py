@@ -31,9 +31,9 @@ devices (:mod:`~weft.solver.placement`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from weft.solver.public_names import listed, loaded
+from weft.solver.public_names import lazily
 
 if TYPE_CHECKING:
     from weft.solver.baselines import BASELINES, baseline
@@ -50,34 +50,9 @@ if TYPE_CHECKING:
     from weft.solver.step.stretch import unroll
     from weft.solver.timing import time_orders
 
-#: Where each public name stands.
-_HOMES = {
-    "baselines": ("BASELINES", "baseline"),
-    "baselines.lib.base": ("NotApplicable",),
-    "cpsat.budget": ("Budget",),
-    "feasibility.infeasible": ("Infeasible", "NoneFound"),
-    "io.problem_files": ("load_problem", "save_problem"),
-    "io.schedule_files": ("load_schedule", "save_schedule"),
-    "judge.validate": ("InvalidSchedule", "validate", "violations"),
-    "problem": ("Block", "BlockKind", "Dependency", "Device", "Link", "Problem", "ProblemError"),
-    "schedule": ("Operation", "Repetend", "Schedule"),
-    "step.report": ("Progress",),
-    "step.search": ("solve",),
-    "step.stretch": ("unroll",),
-    "timing": ("time_orders",),
-}
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
 __all__ = ["BASELINES", "Block", "BlockKind", "Budget", "Dependency", "Device", "Infeasible", "InvalidSchedule", "Link",
            "NoneFound", "NotApplicable", "Operation", "Problem", "ProblemError", "Progress", "Repetend", "Schedule",
            "baseline", "load_problem", "load_schedule", "save_problem", "save_schedule", "solve", "time_orders",
            "unroll", "validate", "violations"]
 
-
-def __getattr__(name: str) -> Any:
-    """The public names, each loaded when it is first used."""
-    return loaded(__name__, _HOME_OF, name)
-
-
-def __dir__() -> list[str]:
-    return listed(__name__)
+__getattr__, __dir__ = lazily(__name__)

@@ -1,31 +1,40 @@
-"""A package's public names, each loaded when it is first used (PEP 562): importing the package costs nothing."""
+"""A package's public names, each loaded when it is first used (PEP 562): importing the package costs nothing.
+
+Where they are is said once, by what the package imports for type checkers: ``from home import name`` under
+``if TYPE_CHECKING:``, or ``from home import name as public``.
+"""
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
-__all__ = ["listed", "loaded"]
+__all__ = ["lazily"]
 
 
-def loaded(package: str, homes: Mapping[str, str], name: str, within: str | None = None) -> Any:
-    """``name`` of ``package``, from the module that ``homes`` says; from then on the package has it itself.
-
-    Modules are those of ``within``, by default of the package; one that begins with ``weft.`` is its whole name.
-
-    What a package's ``__getattr__`` returns. Raises ``AttributeError`` for a name that is not among ``homes``.
-    """
-    if name not in homes:
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
-    home = homes[name] if homes[name].startswith("weft.") else f"{within or package}.{homes[name]}"
-    value = getattr(import_module(home), name)
-    setattr(sys.modules[package], name, value)
-    return value
-
-
-def listed(package: str) -> list[str]:
-    """What ``dir`` shows of ``package``: what it has by now and its public names. What its ``__dir__`` returns."""
+def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The ``__getattr__`` and the ``__dir__`` of ``package``. A name is loaded once, from then on the package has it
+    itself. Raises ``AttributeError`` for a name that is not public."""
     module = sys.modules[package]
-    return sorted({*vars(module), *module.__all__})
+
+    @cache
+    def homes() -> Mapping[str, tuple[str, str]]:
+        source = Path(str(module.__file__)).read_text(encoding="utf-8").partition("\nif TYPE_CHECKING:\n")[2]
+        imports = re.findall(r"^    from ([\w.]+) import (\([^)]*\)|.*)$", source, re.MULTILINE)
+        words = [(home, name.split()) for home, names in imports for name in names.strip("()").split(",")]
+        return {name[-1]: (home, name[0]) for home, name in words if name}
+
+    def load(name: str) -> Any:
+        if name.startswith("__") or name not in module.__all__ or name not in homes():
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        home, original = homes()[name]
+        value = getattr(import_module(home), original)
+        setattr(module, name, value)
+        return value
+
+    return load, lambda: sorted({*vars(module), *module.__all__})

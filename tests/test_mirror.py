@@ -10,7 +10,7 @@ ROOMS = ("solver", "models", "runtime", "weft")
 #: Tests of a room as a whole, or of one question about several of its files.
 OF_ROOMS = {
     "models/test_public_names.py", "runtime/test_public_names.py", "solver/test_public_names.py",
-    "weft/api/test_mistakes.py", "weft/test_arrows.py",
+    "weft/test_mistakes.py", "weft/test_arrows.py",
     "solver/baselines/test_baselines.py", "solver/baselines/test_known.py",
     "solver/bounds/test_bounds.py", "solver/bounds/test_rounded.py",
     "solver/orders/test_cyclic_objectives.py", "solver/period/test_contracts.py",

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.lib.provenance import RESULTS, Record
-from weft.api import solve
+from weft import solve
 from weft.models.overlap.data_parallel import ALL_REDUCE, GRADIENTS, SCATTERED
 from weft.models.spec.spec import Spec, parse_spec
 from weft.solver.judge.validate import validate

@@ -34,7 +34,7 @@ from weft.models.transform.program import Program
 from weft.models.transform.tensor_parallel import along
 from weft.models.transform.tensor_parallel import tensor_parallel as cut_over
 
-__all__ = ["Plan", "Preserved"]
+__all__ = ["Plan", "Preserved", "tensor_parallel"]
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,11 @@ class Plan:
                                                                    schedule=schedule))
 
     def tensor_parallel(self, devices: Sequence[int], operators: str = "*", *, prices: Prices | None = None) -> Plan:
-        """As :func:`weft.models.transform.tensor_parallel.tensor_parallel`."""
+        """Cut operators over devices as Megatron does, or better: the cheapest conversions decide.
+
+        As :func:`weft.models.transform.tensor_parallel.tensor_parallel`; the plan is changed and given back. Raises
+        :class:`PlanError` for devices that are named twice, and for operators that are cut over devices already.
+        """
         return self.apply(lambda planned: cut_over(planned, devices, operators, prices=prices))
 
     def along(self, tensor: str, axis: int = 0) -> dict[str, str]:
@@ -215,3 +219,7 @@ class Plan:
         """
         joined = communications(self.planned, prices)
         return Preserved(self.planned, joined, run_order(self.planned, joined))
+
+
+#: The method as a function of the plan.
+tensor_parallel = Plan.tensor_parallel

@@ -11,9 +11,9 @@ a problem looks like, ``reductions/`` makes it smaller with the same answer.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from weft.solver.public_names import listed, loaded
+from weft.solver.public_names import lazily
 
 if TYPE_CHECKING:
     from weft.solver.period.bracket import Bracket
@@ -24,14 +24,4 @@ if TYPE_CHECKING:
 
 __all__ = ["PARAMETERS", "Bracket", "Periodic", "find_period", "shorten_latency"]
 
-#: Loaded when first used: models need CP-SAT.
-_FILES = {"Bracket": "bracket", "PARAMETERS": "params", "Periodic": "periodic", "find_period": "search",
-          "shorten_latency": "shorten"}
-
-
-def __getattr__(name: str) -> Any:
-    return loaded(__name__, _FILES, name)
-
-
-def __dir__() -> list[str]:
-    return listed(__name__)
+__getattr__, __dir__ = lazily(__name__)

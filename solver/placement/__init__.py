@@ -9,11 +9,11 @@ what searches are made of; ``chain`` finds stages in a row, ``dag`` graphs of st
 recomputing and offloading are decided with the cuts.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from weft.solver.placement.placement import Placement, Stage
 from weft.solver.placement.problem import Degree, DeviceKind, Node, PlacementError, PlacementProblem, Tensor
-from weft.solver.public_names import listed, loaded
+from weft.solver.public_names import lazily
 
 if TYPE_CHECKING:
     from weft.solver.placement.chain.place import place
@@ -22,13 +22,4 @@ if TYPE_CHECKING:
 __all__ = ["Degree", "DeviceKind", "Node", "Placement", "PlacementError", "PlacementProblem", "Stage", "Tensor",
            "place", "place_graph"]
 
-#: What loads ortools, on its first use.
-_SEARCHES = {"place": "chain.place", "place_graph": "dag.place_graph"}
-
-
-def __getattr__(name: str) -> Any:
-    return loaded(__name__, _SEARCHES, name)
-
-
-def __dir__() -> list[str]:
-    return listed(__name__)
+__getattr__, __dir__ = lazily(__name__)

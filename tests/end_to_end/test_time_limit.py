@@ -23,7 +23,7 @@ from weft.app.lib.case import Case, Placement, case_of
 from weft.app.lib.options import SearchOptions, command_began
 from weft.app.opening import solve_source
 from weft.app.solve import solve_case
-from weft.cli.lib.progress import ProgressLine, Waiting
+from weft.cli.lib.progress import ProgressLine, Waiting, lines
 from weft.models.candidates import build
 from weft.models.candidates.build import candidates
 from weft.models.candidates.split_search import SplitSearch
@@ -395,14 +395,23 @@ def test_a_solve_without_any_time_has_a_schedule() -> None:
     validate(found)
 
 
-def test_a_command_says_that_it_is_at_work_until_it_has_something_to_show() -> None:
-    heard: list[str] = []
+def test_a_command_says_that_it_is_at_work_until_it_has_something_to_show(
+        monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     stream = io.StringIO()
     waiting = Waiting(stream)
     waiting.say(1.0)
     assert stream.getvalue() == "   1.0 s  at work, nothing found yet\n"
-    waiting.before(heard.append)("a schedule")
-    assert heard == ["a schedule"] and waiting._over.is_set()
+    ended: list[Waiting] = []
+    monkeypatch.setattr(Waiting, "end", lambda self: ended.append(self))
+
+    def said(progress: str) -> list[str]:
+        return [progress]
+
+    with lines(said, quiet=False) as listener:
+        assert not ended
+        listener("a schedule")
+        assert ended and capsys.readouterr().err == "a schedule\n"
+    monkeypatch.undo()
     with Waiting(io.StringIO(), quiet=True) as quiet:
         assert not quiet._over.is_set()
     assert quiet._over.is_set()

@@ -1,5 +1,5 @@
-"""The front door's rooms use only those below them, in annotations and inside functions too: cli, api, app, then
-figures and text."""
+"""The front door's rooms use only those below them, in annotations and inside functions too: cli, app, then figures
+and text."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from tests.support.paths import ROOT
 
 #: Room -> the rooms of the front door that it may use, beside itself.
 BELOW = {
-    "cli": {"api", "app", "figures", "text"},
-    "api": {"app", "figures", "text"},
+    "cli": {"app", "figures", "text"},
     "app": {"figures", "text"},
     "figures": {"text"},
     "text": set(),
@@ -44,7 +43,7 @@ def test_nothing_below_uses_the_front_door(below: str) -> None:
 
 
 def test_only_the_command_line_prints() -> None:
-    for room in ("api", "app", "figures", "text"):
+    for room in ("app", "figures", "text"):
         for file in sorted((ROOT / "weft" / room).rglob("*.py")):
             calls = [node for node in ast.walk(ast.parse(file.read_text()))
                      if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"]

@@ -6,14 +6,18 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from weft.app.lib.arguments import Option, Scheduled
+from weft.app.lib.arguments import micro_batches as counted
+from weft.app.lib.judged import judged
+from weft.app.lib.sources import PathLike, Source
 
 if TYPE_CHECKING:
-    from weft.app.lib.sources import PathLike, Source
     from weft.runtime.export.torch_import import Table
     from weft.solver.schedule import Schedule
 
-__all__ = ["EXPORTS", "export_to", "format_of", "import_from", "require_export"]
+__all__ = ["EXPORTS", "export_schedule", "format_of", "import_schedule", "require_export"]
 
 
 def _pytorch(schedule: Schedule, path: PathLike, torch: str) -> list[Path]:
@@ -85,9 +89,23 @@ def format_of(path: PathLike) -> str:
     return _ENDINGS[ending]
 
 
-def export_to(schedule: Schedule, path: PathLike, *, format: str | None = None, torch: str = "2.13") -> list[Path]:
-    """See :func:`weft.export_schedule`."""
-    return EXPORTS[require_export(path, format)](schedule, path, torch)
+def export_schedule(
+    schedule: Scheduled,
+    path: Annotated[PathLike, Option("where to", "FILE", flags="-o --output")],
+    *,
+    format: Annotated[str | None, Option("which format (default: what the ending of FILE says)",
+                                         choices=tuple(EXPORTS))] = None,
+    torch: Annotated[str, Option("the PyTorch version that is to read it, 2.6 or newer", "VERSION")] = "2.13",
+) -> list[Path]:
+    """Write a schedule for another tool; returns the files written.
+
+    ``format`` is ``pytorch`` (pipelining CSV; the default for ``.csv``), ``pytorch-comms`` (with communication, for
+    PyTorch version ``torch``), ``megatron`` (flags), ``torchtitan`` (``.toml``, and a CSV beside it), ``nnscaler``
+    (``.py``), ``tessel`` or ``perfetto`` (JSON). Blocks may run micro-batches in any order. Raises ``InvalidSchedule``,
+    and ``ValueError`` (``ExportError``) with the reason for a schedule that the format cannot express.
+    """
+    checked = judged(schedule, in_turn=False)
+    return EXPORTS[require_export(path, format)](checked, path, torch)
 
 
 def require_export(path: PathLike, format: str | None) -> str:
@@ -104,8 +122,22 @@ def require_export(path: PathLike, format: str | None) -> str:
     return name
 
 
-def import_from(path: PathLike, *, problem: Source | None = None, micro_batches: int | None = None) -> Schedule:
-    """See :func:`weft.import_schedule`."""
+def import_schedule(
+    path: Annotated[PathLike, Option("a PyTorch pipelining CSV or a Tessel schedule (.json)", "FILE")],
+    *,
+    problem: Annotated[Source | None, Option("a block problem, or for a CSV a model spec, to time it on",
+                                             "SPEC")] = None,
+    micro_batches: Annotated[int | None, Option("refuse a file of another number", "N", counted,
+                                                "-n --micro-batches")] = None,
+) -> Schedule:
+    """Somebody's schedule, to be checked, timed and drawn: a PyTorch pipelining ``.csv`` of either flavour, or a Tessel
+    ``.json``.
+
+    ``problem``, a block problem or for a CSV a model spec, says how long blocks take and what they hold; without one a
+    forward and each half of a backward take one unit. What it breaks of weft's rules is for :func:`check` to say; what
+    is odd about a CSV's communication stands in ``schedule.solver["notes"]``. Raises ``FormatError``, with row and
+    cell, for a file that no rank could run.
+    """
     ending = Path(path).suffix.lower()
     if ending == ".json":
         _refuse_own(path)

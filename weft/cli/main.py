@@ -1,7 +1,7 @@
 """The command line: parses, runs one of :mod:`weft.cli.commands`, and makes exit statuses and sentences of errors.
 
 Each command is a thin face of the function of :mod:`weft` with the same name. Only the module of the command that is
-called is imported; ``weft --help`` imports those of all.
+called is imported.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from weft.app.lib.options import command_began
-from weft.cli.commands import GROUPS, command, commands
+from weft.cli.commands import GROUPS, command, summary
 from weft.cli.lib.command import BAD, FAULT, GOOD, INTERRUPTED, NO, Command
 from weft.cli.lib.faults import FOREIGN, is_said, report
 from weft.cli.lib.parsing import Parser, describe, short
@@ -91,10 +91,9 @@ def _parsed(arguments: Sequence[str] | None) -> tuple[Command, argparse.Namespac
 
 def _overview() -> str:
     """Every command in one line: 23 lines of 80 columns, a screen with the prompt."""
-    known = commands()
     lines = ["weft COMMAND ... searches for schedules. Options, examples: weft COMMAND --help"]
     for title, names in GROUPS.items():
-        lines += [f"{'' if i else title:9}{name:12}{known[name].summary}" for i, name in enumerate(names)]
+        lines += [f"{'' if i else title:9}{name:12}{summary(name)}" for i, name in enumerate(names)]
     return "\n".join(lines)
 
 

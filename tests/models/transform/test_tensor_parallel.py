@@ -9,8 +9,6 @@ import pytest
 import torch
 
 from tests.support.planned_models import CAPTURED, made
-from weft.api.plans import program as program_of
-from weft.api.plans import tensor_parallel
 from weft.models.transform import tensor_parallel as tensor_parallel_of
 from weft.models.transform.annotation import PlanError
 from weft.models.transform.backward import with_backward
@@ -19,6 +17,8 @@ from weft.models.transform.kernels import Array
 from weft.models.transform.plan import Plan
 from weft.models.transform.program import Program
 from weft.models.transform.tensor_parallel import _Factor, _least
+from weft.plans import program as program_of
+from weft.plans import tensor_parallel
 
 
 def captured(name: str) -> tuple[Program, dict[str, Array], torch.nn.Module, torch.Tensor]:

@@ -14,7 +14,7 @@ import pytest
 import weft
 from tests.support.builders import TINY_SPEC, chain, pipeline
 from tests.support.paths import ROOT
-from weft.cli.commands import commands
+from weft.cli.commands import commands, summary
 from weft.cli.main import main
 from weft.models.zoo.tessel_shapes import shape
 from weft.solver.baselines import baseline
@@ -180,10 +180,11 @@ def test_a_block_problem_needs_the_number_of_micro_batches(problem: Path, capsys
 
 def test_every_command_is_listed_and_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
     folder = ROOT / "weft" / "cli" / "commands"
-    defined = [path for path in folder.glob("*.py") if "\nCOMMAND = " in path.read_text()]
+    defined = [path for path in folder.glob("*.py") if "\n@command(" in path.read_text()]
     known = commands()
     assert len(known) == len(defined) > 15
     for name, command in known.items():
+        assert command.summary == summary(name)
         with pytest.raises(SystemExit) as exit_:
             main([name, "--help"])
         assert exit_.value.code == 0

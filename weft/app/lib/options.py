@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, cast
+
+from weft.app.lib.arguments import KINDS, LIMITS, Option, natural, positive, workers
+from weft.app.lib.counted import ratio_of
 
 if TYPE_CHECKING:
     from weft.solver.cpsat.budget import Budget, Pace
 
-__all__ = ["OVERLAP", "SearchKeywords", "SearchOptions", "began", "command_began", "require_count"]
+__all__ = ["MEANING", "OVERLAP", "LimitKeywords", "Search", "SearchKeywords", "SearchOptions", "began", "command_began",
+           "parted", "require_count"]
 
 #: Whether collectives may run beside computation: not at all, or where the search places them.
 OVERLAP = ("none", "auto")
+
+#: What each objective means, in the help of a command.
+MEANING = {"makespan": "the least time of a step", "span": "the least time until the next step can begin",
+           "rate": "the least time per micro-batch of the steady state",
+           "latency": "the least time of one micro-batch, under a floor of throughput"}
 
 #: What reading a source and making its placements may take of the time limit.
 _PREPARATION = 0.4
@@ -49,13 +58,18 @@ def began() -> float:
     return time.monotonic() if at is None else at
 
 
-class SearchKeywords(TypedDict, total=False):
-    """The fields of :class:`SearchOptions` as the keywords that public functions take in their place."""
+class LimitKeywords(TypedDict, total=False):
+    """The limits of a search, as keywords where what else may be asked of one means nothing."""
 
     time_limit: float
     effort: float | None
     seed: int
     workers: int
+
+
+class SearchKeywords(LimitKeywords, total=False):
+    """The fields of :class:`SearchOptions` as the keywords that public functions take in their place."""
+
     objective: str
     reorder: bool
     any_class: bool
@@ -75,41 +89,21 @@ class SearchOptions:
     :func:`time.monotonic`; every public function sets it anew.
     """
 
-    time_limit: float = 60.0
-    effort: float | None = None
-    seed: int = 0
-    workers: int = 1
-    objective: str = "makespan"
-    reorder: bool = False
-    any_class: bool = False
-    ratio: Mapping[str, int] | None = None
+    time_limit: Annotated[float, Option("end the search after this time", "SECONDS", positive, group=LIMITS)] = 60.0
+    effort: Annotated[float | None, Option(
+        "limit CP-SAT's deterministic time instead of the clock: the run repeats exactly", "SECONDS", positive,
+        group=LIMITS)] = None
+    seed: Annotated[int, Option("random seed (default: 0)", "N", natural, group=LIMITS)] = 0
+    workers: Annotated[int, Option("CP-SAT workers", "N", workers, group=LIMITS)] = 1
+    objective: Annotated[str, Option("what to search for: ")] = "makespan"
+    reorder: Annotated[bool, Option("micro-batches that differ may run in any order", group=KINDS)] = False
+    any_class: Annotated[bool, Option("the search chooses the class of each micro-batch; -n gives their number",
+                                      group=KINDS)] = False
+    ratio: Annotated[Mapping[str, int] | None, Option(
+        "micro-batches of each job in a round, which repeats (default: as few as can be)", "A=P,B=Q", ratio_of,
+        group=KINDS)] = None
     pace: Pace | None = None
     started: float = field(default_factory=began, compare=False)
-
-    @classmethod
-    def given(cls, options: SearchOptions | None, keywords: SearchKeywords, time_limit: float = 60.0,
-              objectives: Sequence[str] = ("makespan",), differing: bool = False) -> SearchOptions:
-        """What a public function was given: ``options``, or the defaults with this ``time_limit``, and ``keywords`` in
-        place of their fields. The time limit counts from now on, or since the command began. ``objectives`` are those
-        that it can search for; ``differing`` says whether it takes the options of micro-batches that differ.
-
-        Raises ``TypeError`` for a keyword that is no option, and ``ValueError`` for a value that means nothing.
-        """
-        for name in keywords:
-            if name not in SearchKeywords.__annotations__:
-                raise TypeError(f"got an unexpected keyword argument {name!r}; a search has "
-                                f"{', '.join(SearchKeywords.__annotations__)}")
-        if not isinstance(options, SearchOptions | None):
-            raise ValueError(f"options is {options!r}, it must be a weft.SearchOptions")
-        found = replace(cls(time_limit) if options is None else options, started=began(), **keywords)
-        found.require_meaning()
-        if found.objective not in objectives:
-            raise ValueError(f"objective is {found.objective!r}, it must be " + (
-                objectives[0] if len(objectives) == 1 else f"one of {', '.join(objectives)}") + " here")
-        for name in () if differing else ("reorder", "any_class", "ratio"):
-            if getattr(found, name):
-                raise ValueError(f"{name} is for solve, compare, explain and latency: leave it out here")
-        return found
 
     def require_meaning(self) -> None:
         """Raise ``ValueError`` for a value that means nothing."""
@@ -171,3 +165,51 @@ class SearchOptions:
 
         with watching(lambda: self.for_preparation <= 0):
             yield
+
+
+def parted(keywords: Mapping[str, Any], names: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Those of ``keywords`` with these ``names``, and the others."""
+    return ({name: value for name, value in keywords.items() if name in names},
+            {name: value for name, value in keywords.items() if name not in names})
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What of a search's options a public function takes, beside the type of its ``options``: its own ``time_limit``;
+    the ``objectives`` that it can search for; and whether the options of micro-batches that differ are read by it, and
+    ``offered`` in a shell: what it always refuses is not."""
+
+    time_limit: float = 60.0
+    objectives: tuple[str, ...] = ("makespan",)
+    differing: bool = False
+    offered: bool = True
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Those of the fields of :class:`SearchOptions` that a shell can give."""
+        return (*(["objective"] if len(self.objectives) > 1 else []),
+                *(["reorder", "any_class", "ratio"] if self.differing and self.offered else []),
+                "time_limit", "effort", "seed", "workers")
+
+    def given(self, options: SearchOptions | None, keywords: Mapping[str, object]) -> SearchOptions:
+        """What the function was given: ``options``, or the defaults with its time limit, and ``keywords`` in place of
+        their fields. The time limit counts from now on, or since the command began.
+
+        Raises ``TypeError`` for a keyword that is no option, and ``ValueError`` for a value that means nothing.
+        """
+        for name in keywords:
+            if name not in SearchKeywords.__annotations__:
+                raise TypeError(f"got an unexpected keyword argument {name!r}; a search has "
+                                f"{', '.join(SearchKeywords.__annotations__)}")
+        if not isinstance(options, SearchOptions | None):
+            raise ValueError(f"options is {options!r}, it must be a weft.SearchOptions")
+        found = replace(SearchOptions(time_limit=self.time_limit) if options is None else options, started=began(),
+                        **cast(SearchKeywords, keywords))
+        found.require_meaning()
+        if found.objective not in self.objectives:
+            raise ValueError(f"objective is {found.objective!r}, it must be " + (
+                self.objectives[0] if len(self.objectives) == 1 else f"one of {', '.join(self.objectives)}") + " here")
+        for name in () if self.differing else ("reorder", "any_class", "ratio"):
+            if getattr(found, name):
+                raise ValueError(f"{name} is for solve, compare, explain and latency: leave it out here")
+        return found

@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeAlias
+from typing import TypeAlias, Unpack
 
 from weft.app.lib.case import Case, Placement
-from weft.app.lib.options import SearchOptions
+from weft.app.lib.options import Search, SearchKeywords, SearchOptions
 from weft.app.plans.placing import placements, put
 from weft.app.solve import solve_case
 from weft.models.layouts.prices import DevicePrices, Prices, uniform
@@ -157,8 +157,26 @@ class SolvedPlan:
         return "\n".join(lines)
 
 
-def solve_plan(plan: Plan, machine: Machine, options: SearchOptions) -> SolvedPlan:
-    """See :func:`weft.api.plans.solve`."""
+def solve_plan(plan: Plan, machine: Machine, options: SearchOptions | None = None,
+               **keywords: Unpack[SearchKeywords]) -> SolvedPlan:
+    """The plan with what it leaves open decided so that a step is shortest, with a proven lower bound.
+
+    Open is the order of all parts and communications that no ``order`` or ``pipeline`` fixes, what ``choose`` and
+    :func:`~weft.models.transform.choices.one_of` leave open, and the devices of operators that no ``assign`` names
+    (``machine.devices`` says how many there are). The result's ``plan`` has the order that was found as one more rule
+    and runs as any other; it was judged as a schedule of blocks, its communications derived anew, and its times checked
+    against what every part reads.
+
+    ``options``, or ``time_limit``, ``effort``, ``seed`` and ``workers`` as keywords, limit the search as those of
+    :func:`weft.solve`: one limit for all, from listing the plans to checking the answer. Of the plans that are open as
+    many are made as its first two fifths allow, one in any case, and ``complete`` of the result says whether these are
+    all; past the limit there is only what putting together and checking one plan takes.
+
+    Raises :class:`PlanError` for a plan that cannot be (with the circle, where data and orders close one),
+    :class:`weft.solver.step.search.Infeasible` where no order of any plan fits the memory, and its subclass
+    ``NoneFound`` where none was found and that is open.
+    """
+    options = Search().given(options, keywords)
     if not isinstance(plan, Plan):
         raise PlanError(f"a plan is to be solved, not a {type(plan).__name__}: write plans.Plan(...)")
     if not plan.program.operations:

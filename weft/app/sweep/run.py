@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from weft.app.lib.case import Case, case_of, read_source
-from weft.app.lib.options import SearchKeywords, SearchOptions, require_count
+from weft.app.lib.options import Search, SearchOptions, require_count
 from weft.app.sweep.cache import Cache, default_folder, key_of
 from weft.app.sweep.points import Axes, Variant, variants_of
 from weft.app.sweep.refine import tightened
@@ -57,9 +57,8 @@ class SweepProgress:
 def options_of_points(options: SearchOptions | None, keywords: Mapping[str, Any]) -> SearchOptions:
     """How each point of a sweep is searched: ``options``, with ``keywords`` in place of their fields. A time limit that
     nobody gave is longer where an effort should end the search."""
-    stated = cast(SearchKeywords, {name: value for name, value in keywords.items()
-                                   if name != "time_limit" or value is not None})
-    return SearchOptions.given(options, stated, time_limit=10.0 if stated.get("effort") is None else 3600.0)
+    stated = {name: value for name, value in keywords.items() if name != "time_limit" or value is not None}
+    return Search(10.0 if stated.get("effort") is None else 3600.0).given(options, stated)
 
 
 def sweep_source(

@@ -9,44 +9,27 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from torch.optim import Optimizer
 
 from weft.app.pipeline.build import make_pipeline
 from weft.app.pipeline.lib.options import PipelineOptions
 from weft.app.pipeline.run.pipe import Pipeline
+from weft.app.train.options import TrainOptions
 from weft.app.train.saving import Saving
 from weft.app.train.setup import Setup, example_setup, setup_of
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.interface.fitting import misfit
 
-__all__ = ["TrainOptions", "rank_command", "train_rank"]
+__all__ = ["rank_command", "train_rank"]
 
 MICRO_BATCHES = 4  # where neither the setup nor the user says
 
 
-class TrainOptions(NamedTuple):
-    """What is trained, as the command line says it."""
-
-    setup: str | None
-    example: str | None
-    steps: int
-    micro_batches: int | None
-    schedule: str | None
-    memory: int | None
-    time_limit: float
-    timeout: float
-    figure: str | None
-    spec: str | os.PathLike[str] | None = None
-    as_json: bool = False
-    checkpoint: str | os.PathLike[str] | None = None
-    every: int | None = None
-
-
-def train_rank(options: TrainOptions, on_line: Callable[[str], object]) -> int:
-    """What one rank does, and its exit code; ``on_line`` hears each step's loss and the report, on rank 0; or one line
-    with both as JSON, ``{"losses": [...], "report": {...}}``. Raises
+def train_rank(options: TrainOptions) -> int:
+    """What one rank does, and its exit code; ``options.on_line`` hears each step's loss and the report, on rank 0; or
+    one line with both as JSON, ``{"losses": [...], "report": {...}}``. Raises
     :class:`~weft.runtime.captured.captured.CaptureError` before the ranks meet."""
     try:
         setup = _setup(options)
@@ -56,7 +39,7 @@ def train_rank(options: TrainOptions, on_line: Callable[[str], object]) -> int:
         time.sleep(1)  # let rank 0 speak
         raise SystemExit(2) from None
     with make_pipeline(setup.module, setup.args, setup.kwargs, _options(setup, options)) as pipe:
-        heard = _saved_if_unheard(pipe, options, on_line) if pipe.rank == 0 and not options.as_json else _nobody
+        heard = _saved_if_unheard(pipe, options) if pipe.rank == 0 and not options.as_json else _nobody
         optimizer = _optimizer(setup, pipe)
         saving = Saving(pipe, optimizer, options.checkpoint, options.every, heard)
         losses = []
@@ -69,7 +52,7 @@ def train_rank(options: TrainOptions, on_line: Callable[[str], object]) -> int:
             pipe.draw(options.figure)
         heard(str(report))
         if pipe.rank == 0 and options.as_json:
-            on_line(json.dumps({"losses": losses, "report": report.to_json()}))
+            options.on_line(json.dumps({"losses": losses, "report": report.to_json()}))
     return saving.code
 
 
@@ -85,7 +68,8 @@ def _optimizer(setup: Setup, pipe: Pipeline) -> Optimizer:
 
 def _options(setup: Setup, options: TrainOptions) -> PipelineOptions:
     return PipelineOptions(
-        options.micro_batches or setup.micro_batches or MICRO_BATCHES, loss=setup.loss, target=setup.target,
+        micro_batches=options.micro_batches or setup.micro_batches or MICRO_BATCHES, loss=setup.loss,
+        target=setup.target,
         schedule=options.schedule, memory=options.memory, spec=options.spec, time_limit=options.time_limit,
         timeout=options.timeout, **setup.options)
 
@@ -111,16 +95,15 @@ class Feeds(Protocol):
         """Whether it reads this argument."""
 
 
-def _saved_if_unheard(pipe: Pipeline, options: TrainOptions, on_line: Callable[[str], object]
-                      ) -> Callable[[str], object]:
-    """``on_line``; where nobody reads standard output any more and there is somewhere to save to, training ends as by a
-    signal, with a checkpoint."""
+def _saved_if_unheard(pipe: Pipeline, options: TrainOptions) -> Callable[[str], object]:
+    """What hears lines; where nobody reads standard output any more and there is somewhere to save to, training ends as
+    by a signal, with a checkpoint."""
     if options.checkpoint is None:
-        return on_line
+        return options.on_line
 
     def hear(line: str) -> None:
         try:
-            on_line(line)
+            options.on_line(line)
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             pipe.session.watch.asked = signal.SIGPIPE

@@ -1,54 +1,64 @@
-"""``weft capture``: the operators of a model file."""
+"""read the operators of your PyTorch model
+
+MODEL is a file of torch.export.save. Nothing in it is unpickled, only torch's own code runs, on tensors without data,
+and no weight is loaded. The graph has the floating-point operations and bytes of every operator's forward and of both
+parts of its backward, and the tensors that autograd keeps, exactly as in a run on a CPU. Operators that cannot be
+followed are named, with the assumption made for them.
+
+example:
+  weft capture model.pt2 -o graph.json
+"""
 
 from __future__ import annotations
 
-import argparse
 import json
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
-from weft import api
-from weft.cli.lib.command import GOOD, Command
-from weft.cli.lib.output import JSON, require_output, require_torch
+from weft.app.lib.arguments import Option
+from weft.app.lib.sources import PathLike
+from weft.cli.lib.command import GOOD, Call, Json, command
+from weft.cli.lib.output import JSON, require_output, require_torch, written
 
-__all__ = ["COMMAND"]
+if TYPE_CHECKING:
+    from torch.nn import Module
+
+    from weft.models.graph.operators import OperatorGraph
+
+__all__ = ["capture", "run"]
 
 
-def _arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("model", metavar="MODEL.pt2", help="a file of torch.export.save")
-    command.add_argument("-o", "--output", metavar="FILE", help="write the operators there (format weft.operators/1)")
-    command.add_argument("--layers", action="store_true", help="write one operator a layer instead")
-    command.add_argument("--json", action="store_true", help="print them as JSON")
+def capture(source: Annotated[PathLike | Module, Option("a file of torch.export.save", "MODEL.pt2")],
+            inputs: tuple[Any, ...] | None = None, keywords: Mapping[str, Any] | None = None) -> OperatorGraph:
+    """The operators of a model: of a ``.pt2`` file of ``torch.export.save``, or of a module called with ``inputs``.
+
+    Of a file nothing is unpickled and no code runs but torch's own on tensors without data; a module is exported with
+    ``torch.export.export(source, inputs, keywords)``. ``notes`` of the result say what its numbers assume. Raises
+    :class:`weft.models.capture.exported.ExportError`.
+    """
+    from weft.models.capture.capture import capture_file, capture_module
+
+    if isinstance(source, str | os.PathLike):
+        return capture_file(source)
+    return capture_module(source, inputs or (), keywords)
 
 
-def _run(options: argparse.Namespace) -> int:
+@command(capture)
+def run(call: Call, *,
+        output: Annotated[str | None, Option("write the operators there (format weft.operators/1)", "FILE",
+                                             flags="-o --output")] = None,
+        layers: Annotated[bool, Option("write one operator a layer instead")] = False, as_json: Json = False) -> int:
     require_torch("capture")
     from weft.app.capture import graph_lines
     from weft.models.graph.layers_view import by_layer
     from weft.models.graph.operator_files import graph_to_json, save_graph
 
-    require_output(options.output, "an operator graph", JSON, [options.model])
-    graph = api.capture(options.model)
+    require_output(output, "an operator graph", JSON, [call.source])
+    graph = call()
     shown = by_layer(graph)
-    if options.output:
-        save_graph(shown if options.layers else graph, options.output)
-    if options.json:
-        print(json.dumps(graph_to_json(shown if options.layers else graph)))
-        return GOOD
-    print("\n".join(graph_lines(graph, shown)))
-    if options.output:
-        print(f"written to {options.output}")
+    if output:
+        save_graph(shown if layers else graph, output)
+    print(json.dumps(graph_to_json(shown if layers else graph)) if as_json else "\n".join(graph_lines(graph, shown)))
+    written(output, silent=as_json)
     return GOOD
-
-
-COMMAND = Command(
-    name="capture",
-    summary="read the operators of your PyTorch model",
-    paragraphs=(
-        "MODEL is a file of torch.export.save. Nothing in it is unpickled, only torch's own code runs, on tensors "
-        "without data, and no weight is loaded. The graph has the floating-point operations and bytes of every "
-        "operator's forward and of both parts of its backward, and the tensors that autograd keeps, exactly as in a "
-        "run on a CPU. Operators that cannot be followed are named, with the assumption made for them.",
-    ),
-    example="weft capture model.pt2 -o graph.json",
-    arguments=_arguments,
-    run=_run,
-)

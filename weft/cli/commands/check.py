@@ -1,38 +1,56 @@
-"""``weft check``: a schedule judged."""
+"""judge a schedule from first principles
+
+Every block once per micro-batch, devices and links exclusive, dependencies with their transfers, memory at every event
+on every device, micro-batches in order. Each breach is one sentence that names block, micro-batch, device, time and
+amount.
+
+What the file states of the schedule is derived from the operations too: makespan, peak memory, status, repetend and
+period. A statement that is false is a fault; those that nothing in the file can show (that no schedule is shorter, how
+long the search took) are listed as unchecked, with the reason.
+
+example:
+  weft check schedule.json
+"""
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import textwrap
+from typing import Annotated
 
+from weft.app.lib.arguments import Option, Scheduled
 from weft.app.lib.judged import verdict
-from weft.cli.lib.arguments import add_schedule
-from weft.cli.lib.command import GOOD, NO, Command
+from weft.cli.lib.command import GOOD, NO, Call, command
 from weft.cli.lib.summary import summary
 
-__all__ = ["COMMAND"]
+__all__ = ["check", "run"]
 
 
-def _arguments(command: argparse.ArgumentParser) -> None:
-    add_schedule(command)
-    command.add_argument("--json", action="store_true", help="print {valid, faults, verified, not_checked} as JSON")
+def check(schedule: Scheduled) -> list[str]:
+    """What is wrong with a schedule: one sentence each, none if it is valid.
+
+    The judge (:mod:`weft.solver.judge`) derives everything from the operations; what a file states beside them is
+    held against them too (:func:`weft.app.lib.judged.verdict` lists it). Raises ``FormatError`` for a file that is no
+    schedule.
+    """
+    return verdict(schedule).faults
 
 
-def _run(options: argparse.Namespace) -> int:
-    found = verdict(options.schedule)
-    if options.json:
+@command(check)
+def run(call: Call, *,
+        as_json: Annotated[bool, Option("print {valid, faults, verified, not_checked} as JSON",
+                                         flags="--json")] = False) -> int:
+    found = verdict(call.schedule)
+    if as_json:
         print(json.dumps(found.to_json()))
     elif found.faults:
-        print(f"{options.schedule}: not a valid schedule")
-        for fault in found.faults:
-            print(f"  {fault}")
+        print("\n  ".join([f"{call.schedule}: not a valid schedule", *found.faults]))
     else:
         from weft.solver.io.schedule_files import load_schedule
 
-        print(f"{options.schedule}: valid")
-        print(summary(load_schedule(options.schedule)))
+        print(f"{call.schedule}: valid")
+        print(summary(load_schedule(call.schedule)))
         print(_wrapped("verified  ", found.verified))
         reasons: dict[str, list[str]] = {}
         for claim, reason in found.not_checked.items():
@@ -46,20 +64,3 @@ def _wrapped(heading: str, names: list[str], ending: str = "") -> str:
     width = min(120, shutil.get_terminal_size((120, 24)).columns)
     return textwrap.fill(heading + ", ".join(names) + ending, width=width, subsequent_indent=" " * len(heading),
                          break_long_words=False, break_on_hyphens=False)
-
-
-COMMAND = Command(
-    name="check",
-    summary="judge a schedule from first principles",
-    paragraphs=(
-        "Every block once per micro-batch, devices and links exclusive, dependencies with their transfers, "
-        "memory at every event on every device, micro-batches in order. Each breach is one sentence that names block, "
-        "micro-batch, device, time and amount.",
-        "What the file states of the schedule is derived from the operations too: makespan, peak memory, status, "
-        "repetend and period. A statement that is false is a fault; those that nothing in the file can show (that no "
-        "schedule is shorter, how long the search took) are listed as unchecked, with the reason.",
-    ),
-    example="weft check schedule.json",
-    arguments=_arguments,
-    run=_run,
-)

@@ -1,57 +1,77 @@
-"""``weft draw``: a schedule as pictures or a trace."""
+"""draw a schedule
+
+One row a GPU, coloured by forward, backward, input- and weight-gradient; under it thin rows for its lanes, and its
+memory over time with the cap; warm-up, repetend and cool-down marked. Jobs have a colour each; options taken stand
+under the title. The ending of the output chooses: .html (self-contained, details on hover), .svg, .png, or .json for a
+trace that Perfetto (ui.perfetto.dev) opens. --critical marks the critical path (see `weft explain`); --history draws,
+instead, how the search for the schedule went.
+
+example:
+  weft draw schedule.json -o schedule.svg -o schedule.png --baseline 1f1b.json
+"""
 
 from __future__ import annotations
 
-import argparse
 import os
+from typing import TYPE_CHECKING, Annotated
 
-from weft import api
-from weft.cli.lib.arguments import add_schedule
-from weft.cli.lib.command import GOOD, Command
+from weft.app.lib.arguments import Option, Scheduled
+from weft.app.lib.judged import judged
+from weft.app.lib.sources import PathLike
+from weft.cli.lib.command import GOOD, Call, command
 from weft.cli.lib.output import require_output
 
-__all__ = ["COMMAND"]
+if TYPE_CHECKING:
+    from weft.solver.schedule import Schedule
+
+__all__ = ["draw", "run"]
 
 
-def _arguments(command: argparse.ArgumentParser) -> None:
-    add_schedule(command)
-    command.add_argument("-o", "--output", metavar="FILE", action="append",
-                         help="where to, may be given several times (default: the schedule's name with .html)")
-    command.add_argument("--baseline", metavar="SCHEDULE", help="another schedule, drawn above on the same time axis")
-    command.add_argument("--measured", metavar="TIMELINE",
-                         help="a timeline that `weft replay --timeline` wrote, laid over the plan")
-    command.add_argument("--critical", action="store_true", help="outline the operations on the critical path")
-    command.add_argument("--history", action="store_true",
-                         help="draw the best makespan and its bound over the time of the search instead")
-    command.add_argument("--title", help="the picture's title")
+def draw(
+    schedule: Scheduled,
+    path: PathLike,
+    *,
+    baseline: Annotated[Schedule | PathLike | None, Option(
+        "another schedule, drawn above on the same time axis", "SCHEDULE")] = None,
+    measured: Annotated[PathLike | None, Option("a timeline that `weft replay --timeline` wrote, laid over the plan",
+                                                "TIMELINE")] = None,
+    critical: Annotated[bool, Option("outline the operations on the critical path")] = False,
+    history: Annotated[bool, Option(
+        "draw the best makespan and its bound over the time of the search instead")] = False,
+    title: Annotated[str | None, Option("the picture's title")] = None,
+) -> None:
+    """Draw a schedule to ``path``: ``.html`` (self-contained, details on hover), ``.svg``, ``.png``; ``.json`` is a
+    Perfetto trace.
+
+    ``baseline`` is drawn above it on the same time axis; ``measured`` is a timeline that :func:`replay` wrote.
+    ``critical`` marks the critical path (see :func:`explain`). ``history`` draws, instead of the schedule, the best
+    makespan and the bound over the time of the search that made it.
+
+    Blocks may run micro-batches in any order, as those of an imported schedule may, and need more memory than there is:
+    that stands out. Raises :class:`~weft.solver.InvalidSchedule` for a schedule that breaks any other rule.
+    """
+    from weft.app.draw import draw_history, draw_schedule
+
+    if history:
+        if baseline is not None or measured is not None or critical:
+            raise ValueError("the history of a search is a picture of its own: leave out baseline, measured and "
+                             "critical")
+        draw_history(judged(schedule, in_turn=False, capacities=False), path, title=title)
+        return
+    above = None if baseline is None else judged(baseline, in_turn=False, capacities=False)
+    draw_schedule(judged(schedule, in_turn=False, capacities=False), path, baseline=above, measured=measured,
+                  title=title, critical=critical)
 
 
-def _run(options: argparse.Namespace) -> int:
+@command(draw)
+def run(call: Call, *, output: Annotated[list[str] | None, Option(
+        "where to, may be given several times (default: the schedule's name with .html)", "FILE",
+        flags="-o --output", times="append")] = None) -> int:
     from weft.figures import FORMATS
 
-    outputs = options.output or [os.path.splitext(options.schedule)[0] + ".html"]
-    for output in outputs:
-        require_output(output, "a picture", (*FORMATS, ".json"),
-                       [options.schedule, options.baseline, options.measured])
-    for output in outputs:
-        api.draw(options.schedule, output, baseline=options.baseline, measured=options.measured, title=options.title,
-                 critical=options.critical, history=options.history)
-        print(f"written to {output}")
+    outputs = output or [os.path.splitext(call.schedule)[0] + ".html"]
+    require_output(outputs, "a picture", (*FORMATS, ".json"), [call.schedule, call.baseline, call.measured])
+    for path in outputs:
+        call(path=path)
+        print(f"written to {path}")
     return GOOD
-
-
-COMMAND = Command(
-    name="draw",
-    summary="draw a schedule",
-    paragraphs=(
-        "One row a GPU, coloured by forward, backward, input- and weight-gradient; under it thin rows for its "
-        "lanes, and its memory over time with the cap; warm-up, repetend and cool-down marked. Jobs have a colour "
-        "each; options taken stand under the title. The ending of the output chooses: .html "
-        "(self-contained, details on hover), .svg, .png, or .json for a trace that Perfetto (ui.perfetto.dev) "
-        "opens. --critical marks the critical path (see `weft explain`); --history draws, instead, how the search "
-        "for the schedule went.",
-    ),
-    example="weft draw schedule.json -o schedule.svg -o schedule.png --baseline 1f1b.json",
-    arguments=_arguments,
-    run=_run,
-)

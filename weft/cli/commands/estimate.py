@@ -1,41 +1,52 @@
-"""``weft estimate``: what stages hold and cost, before any search."""
+"""say what each stage needs and takes, before any search
+
+SPEC is a model spec in YAML: a family of the zoo, a Hugging Face config.json, or layers with their costs.
+
+Stages are cut as for 1F1B. The first table has, for each stage, parameters, activations per micro-batch, micro-batches
+in flight, workspace, bytes sent, and times; the second has, for each GPU, weights, gradients, optimizer state,
+activations and workspace beside its memory. Each number has its origin: measured, interpolated, modelled or given; for
+modelled ones the known error is stated. Exit status 1: the model does not fit.
+
+example:
+  weft estimate t5.yaml
+  weft estimate gpt.yaml --shape v --json
+"""
 
 from __future__ import annotations
 
-import argparse
+from typing import TYPE_CHECKING, Annotated
 
-from weft import api
-from weft.cli.lib.command import GOOD, NO, Command
+from weft.app.lib.arguments import Option
+from weft.app.lib.sources import PathLike
+from weft.cli.lib.command import GOOD, NO, Call, Json, command
 from weft.cli.lib.output import show
 
-__all__ = ["COMMAND"]
+if TYPE_CHECKING:
+    from weft.app.estimate import EstimateReport
+    from weft.models.spec.spec import Spec
+
+__all__ = ["estimate", "run"]
 
 
-def _arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("spec", metavar="SPEC", help="a model spec (.yaml)")
-    command.add_argument("--shape", choices=("chain", "v", "loop", "wave"),
-                         help="how stages are placed on the GPUs (default: the first that SPEC allows)")
-    command.add_argument("--json", action="store_true", help="print the numbers as JSON")
+def estimate(source: Annotated[PathLike | Spec, Option("a model spec (.yaml)", "SPEC")], *,
+             shape: Annotated[str | None, Option(
+                 "how stages are placed on the GPUs (default: the first that SPEC allows)",
+                 choices=("chain", "v", "loop", "wave"))] = None) -> EstimateReport:
+    """What each stage of a model spec holds, sends and costs, before any search, and whether it fits the GPUs.
+
+    The stages are those of ``shape`` (``chain``, ``v``, ``loop``, and ``wave`` where the spec gives a cut; default the
+    first that the spec allows) under 1F1B. Every number says its origin: measured, interpolated, modelled or given;
+    modelled ones with their known error. ``str()`` is the table, ``.to_json()`` the numbers, ``.fits`` the verdict.
+
+    Raises ``ValueError`` (``SpecError`` and its like) for a spec that means nothing or has no costs.
+    """
+    from weft.app.estimate import estimate_source
+
+    return estimate_source(source, shape=shape)
 
 
-def _run(options: argparse.Namespace) -> int:
-    found = api.estimate(options.spec, shape=options.shape)
-    show(found, options.json, width=180)
+@command(estimate)
+def run(call: Call, *, as_json: Json = False) -> int:
+    found = call()
+    show(found, as_json, width=180)
     return GOOD if found.fits else NO
-
-
-COMMAND = Command(
-    name="estimate",
-    summary="say what each stage needs and takes, before any search",
-    paragraphs=(
-        "SPEC is a model spec in YAML: a family of the zoo, a Hugging Face config.json, or layers with their costs.",
-        "Stages are cut as for 1F1B. The first table has, for each stage, parameters, activations per micro-batch, "
-        "micro-batches in flight, workspace, bytes sent, and times; the second has, for each GPU, weights, gradients, "
-        "optimizer state, activations and workspace beside its memory. Each number has its origin: measured, "
-        "interpolated, modelled or given; for modelled ones the known error is stated. Exit status 1: the model does "
-        "not fit.",
-    ),
-    example="weft estimate t5.yaml\nweft estimate gpt.yaml --shape v --json",
-    arguments=_arguments,
-    run=_run,
-)

@@ -1,49 +1,71 @@
-"""``weft explain``: what a schedule's length hangs on."""
+"""say what limits a schedule, or why there is none
+
+SOURCE is a schedule file, or a model spec or block problem, which is solved first. The report has the critical path of
+the makespan, the critical cycle of the period, and each GPU's idle time by cause: the pipeline filling, results of
+other blocks, transfers, memory to be freed, the order alone, other GPUs still at work. For a problem with choices it
+has the cost of each option that was not taken.
+
+If no schedule fits: which blocks exceed which GPU's memory, how much is missing, and what would fit (exit status 1).
+--what-if tries one more GiB, transfers twice as fast and each stage 10 % shorter.
+
+example:
+  weft explain schedule.json --what-if
+  weft explain problem.json -n 8 --in-flight 4
+"""
 
 from __future__ import annotations
 
-import argparse
 import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Unpack
 
-from weft import api
-from weft.cli.lib.arguments import add_kinds, add_search, count, micro_batches_of_any
-from weft.cli.lib.command import GOOD, NO, Command
+from weft.app.lib.arguments import Counted, Option, count
+from weft.app.lib.options import Search, SearchKeywords, SearchOptions
+from weft.app.lib.sources import Source
+from weft.cli.lib.command import GOOD, NO, Call, Json, Quiet, command
 from weft.cli.lib.output import search
 
-__all__ = ["COMMAND"]
+if TYPE_CHECKING:
+    from weft.app.explain import Explanation
+    from weft.solver.schedule import Schedule
+    from weft.solver.step.search import Progress
+
+__all__ = ["explain", "run"]
+
+_SEARCH = Search(time_limit=30.0, differing=True)
 
 
-def _arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("spec", metavar="SOURCE", help="a schedule, a block problem (.json) or a model spec (.yaml)")
-    command.add_argument("-n", "--micro-batches", type=micro_batches_of_any, metavar="N",
-                         help="number of micro-batches (default: as in the schedule or spec)")
-    command.add_argument("--what-if", action="store_true",
-                         help="add the gain of more memory, faster transfers and shorter stages")
-    command.add_argument("--in-flight", type=count, metavar="N",
-                         help="check whether N micro-batches fit in memory at once")
-    add_kinds(command)
-    add_search(command, time_limit=30.0)
+def explain(
+    source: Annotated[Source | Schedule, Option("a schedule, a block problem (.json) or a model spec (.yaml)",
+                                                "SOURCE")],
+    *,
+    micro_batches: Counted = None,
+    what_if: Annotated[bool, Option("add the gain of more memory, faster transfers and shorter stages")] = False,
+    in_flight: Annotated[int | None, Option("check whether N micro-batches fit in memory at once", "N", count)] = None,
+    options: Annotated[SearchOptions | None, _SEARCH] = None,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+    **keywords: Unpack[SearchKeywords],
+) -> Explanation:
+    """Why a schedule is as long as it is, or why a problem has none.
+
+    ``source`` is a schedule or a schedule file, or a spec or problem, which is solved first (the arguments are those of
+    :func:`solve`). The explanation holds the critical path of the makespan, the critical cycle of the period, and
+    every device's idle time by what it waits for; where no schedule fits, what collides in which memory and what
+    would work. ``what_if`` adds what more memory, faster transfers and shorter stages would give, each tried with
+    ``effort`` and all within ``time_limit``. ``in_flight`` asks how many micro-batches at once the memory holds.
+    ``str()`` is the text, ``.to_json()`` the numbers.
+
+    Raises ``InvalidSchedule`` for a schedule that breaks a rule (micro-batches may run in any order, but not with
+    ``what_if``), and the errors of :func:`solve` for a source that means nothing.
+    """
+    from weft.app.explain import explain_source
+
+    return explain_source(source, micro_batches, _SEARCH.given(options, keywords), on_progress,
+                          what_if_figures=what_if, in_flight_wanted=in_flight)
 
 
-def _run(options: argparse.Namespace) -> int:
-    found = search(api.explain, options.spec, options, micro_batches=options.micro_batches, what_if=options.what_if,
-                   in_flight=options.in_flight)
-    print(json.dumps(found.to_json()) if options.json else found)
+@command(explain)
+def run(call: Call, *, quiet: Quiet = False, as_json: Json = False) -> int:
+    found = search(call, quiet)
+    print(json.dumps(found.to_json()) if as_json else found)
     return NO if found.schedule is None else GOOD
-
-
-COMMAND = Command(
-    name="explain",
-    summary="say what limits a schedule, or why there is none",
-    paragraphs=(
-        "SOURCE is a schedule file, or a model spec or block problem, which is solved first. The report has the "
-        "critical path of the makespan, the critical cycle of the period, and each GPU's idle time by cause: the "
-        "pipeline filling, results of other blocks, transfers, memory to be freed, the order alone, other GPUs still "
-        "at work. For a problem with choices it has the cost of each option that was not taken.",
-        "If no schedule fits: which blocks exceed which GPU's memory, how much is missing, and what would "
-        "fit (exit status 1). --what-if tries one more GiB, transfers twice as fast and each stage 10 % shorter.",
-    ),
-    example="weft explain schedule.json --what-if\nweft explain problem.json -n 8 --in-flight 4",
-    arguments=_arguments,
-    run=_run,
-)

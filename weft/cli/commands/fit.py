@@ -1,46 +1,54 @@
-"""``weft fit``: measured timelines as corrected costs."""
+"""correct planned costs by measured timelines
+
+PLAN is the plan or schedule that ran; each TIMELINE is a file that `weft replay --timeline` wrote. The table has every
+block's planned duration, the median of the measured ones with their spread, and the transfers that could be measured.
+-o writes the problem with the measured costs, for the next `weft solve`.
+
+example:
+  weft fit plan.json run1.json run2.json -o measured.json && weft solve measured.json -n 8 -o better.json
+"""
 
 from __future__ import annotations
 
-import argparse
+from typing import TYPE_CHECKING, Annotated
 
-from weft import api
-from weft.cli.lib.command import GOOD, Command
-from weft.cli.lib.output import JSON, kept, require_output, show
+from weft.app.lib.arguments import Option
+from weft.app.lib.sources import PathLike
+from weft.cli.lib.command import GOOD, Call, Json, command
+from weft.cli.lib.output import JSON, kept, require_output, show, written
 
-__all__ = ["COMMAND"]
+if TYPE_CHECKING:
+    from weft.app.fit import Fitted
+    from weft.solver.schedule import Schedule
 
-
-def _arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("plan", metavar="PLAN", help="the plan or schedule that ran (weft.plan/1, weft.schedule/1)")
-    command.add_argument("timelines", metavar="TIMELINE", nargs="+", help="a measured run of it (weft.timeline/1)")
-    command.add_argument("-o", "--output", metavar="FILE", help="write the problem with measured costs there")
-    command.add_argument("--json", action="store_true", help="print the result as JSON")
+__all__ = ["fit", "run"]
 
 
-def _run(options: argparse.Namespace) -> int:
-    require_output(options.output, "a problem", JSON, [options.plan, *options.timelines])
-    found = api.fit(options.plan, *options.timelines)
-    if options.output:
-        kept(found.save, options.output, "the problem")
-    show(found, options.json)
-    if not options.json:
+def fit(source: Annotated[Schedule | PathLike, Option("the plan or schedule that ran (weft.plan/1, weft.schedule/1)",
+                                                      "PLAN")],
+        *timelines: Annotated[PathLike, Option("a measured run of it (weft.timeline/1)", "TIMELINE")]) -> Fitted:
+    """What :func:`replay` measured, as corrected costs: ``source`` is the plan or schedule that ran, each of
+    ``timelines`` a run of it.
+
+    The result's ``problem`` has every block's median duration, and the transfers that could be seen, so that the next
+    :func:`solve` is on real figures; ``save(path)`` writes it, ``str()`` is the table of planned against measured,
+    ``warnings`` names blocks with a large spread. Raises ``ValueError`` for a timeline of another plan.
+    """
+    from weft.app.fit import fit_timelines
+
+    return fit_timelines(source, timelines)
+
+
+@command(fit)
+def run(call: Call, *, output: Annotated[str | None, Option("write the problem with measured costs there", "FILE",
+                                                            flags="-o --output")] = None, as_json: Json = False) -> int:
+    require_output(output, "a problem", JSON, [call.source, *call.timelines])
+    found = call()
+    if output:
+        kept(found.save, output, "the problem")
+    show(found, as_json)
+    if not as_json:
         for warning in found.warnings:
             print(f"warning: {warning}")
-        if options.output:
-            print(f"written to {options.output}")
+    written(output, silent=as_json)
     return GOOD
-
-
-COMMAND = Command(
-    name="fit",
-    summary="correct planned costs by measured timelines",
-    paragraphs=(
-        "PLAN is the plan or schedule that ran; each TIMELINE is a file that `weft replay --timeline` wrote. The table "
-        "has every block's planned duration, the median of the measured ones with their spread, and the transfers "
-        "that could be measured. -o writes the problem with the measured costs, for the next `weft solve`.",
-    ),
-    example="weft fit plan.json run1.json run2.json -o measured.json && weft solve measured.json -n 8 -o better.json",
-    arguments=_arguments,
-    run=_run,
-)

@@ -1,62 +1,77 @@
-"""``weft latency``: latency of one micro-batch against throughput."""
+"""find the least time of a micro-batch at a throughput
+
+Latency is the time from a micro-batch's first start to its last end while another one starts every period. With
+--throughput (micro-batches per time) or --period (the longest allowed) the least latency at that floor is searched;
+without, the whole trade-off from the best throughput to the least latency. Every point carries a lower bound that holds
+over all placements and every schedule of one micro-batch a period. A floor that cannot be met is refused with the best
+throughput (exit status 1). Ctrl-C, SIGTERM and SIGHUP keep what was found.
+
+-o writes, at a floor, the schedule (.json) or its picture (.html, .svg, .png); of the trade-off its numbers or its
+picture. Its latency holds for micro-batches that arrive when the schedule has them begin, as with weft replay --paced;
+those that are all there from the start queue.
+
+example:
+  weft latency inference.yaml -o front.html
+  weft latency inference.yaml --throughput 12.5/s -o schedule.json
+  weft latency problem.json --period 80 --json
+"""
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Unpack
 
-from weft import api
-from weft.cli.lib.arguments import add_floor, add_search, add_spec, count, search_options
-from weft.cli.lib.command import GOOD, SPEC, Command
+from weft.app.lib.arguments import Counted, LongestPeriod, Option, Solved, Throughput, count
+from weft.app.lib.options import Search, SearchKeywords, SearchOptions
+from weft.cli.lib.command import GOOD, Call, Json, Quiet, command
 from weft.cli.lib.output import keep_and_show, require_output, told
 
-__all__ = ["COMMAND"]
+if TYPE_CHECKING:
+    from weft.app.latency.serving import Serving
+
+__all__ = ["latency", "run"]
+
+_SEARCH = Search(differing=True, offered=False)
 
 
-def _arguments(command: argparse.ArgumentParser) -> None:
-    add_spec(command)
-    add_floor(command)
-    command.add_argument("--points", type=count, default=8, metavar="N",
-                         help="points of the trade-off, its two ends among them (default: 8)")
-    command.add_argument("-o", "--output", metavar="FILE", action="append",
-                         help="where to (.json, .html, .svg, .png); may be given several times")
-    add_search(command, time_limit=60.0)
+def latency(
+    source: Solved,
+    *,
+    throughput: Throughput = None,
+    period: LongestPeriod = None,
+    points: Annotated[int, Option("points of the trade-off, its two ends among them", "N", count)] = 8,
+    micro_batches: Counted = None,
+    options: Annotated[SearchOptions | None, _SEARCH] = None,
+    on_progress: Callable[[Serving], None] = lambda _: None,
+    **keywords: Unpack[SearchKeywords],
+) -> Serving:
+    """How long one micro-batch takes, first start to last end, when another one starts every period.
+
+    At a floor, ``throughput`` (micro-batches per time unit, or ``"12.5/s"``) or a longest ``period`` (in the time unit,
+    or ``"80 ms"``), the least latency; without one the front of latency against throughput, from the best throughput
+    to the least latency, about ``points`` of it. Each point has a proven lower bound over all placements, and a judged
+    schedule of ``micro_batches`` (default: what a spec says). The other arguments are those of :func:`solve`; Ctrl-C
+    returns what was found. One micro-batch a period is searched.
+
+    Raises :class:`weft.solver.step.search.Infeasible` where no schedule fits or the floor cannot be met (it says what
+    can), and
+    ``ValueError`` (``SpecError``, ``FormatError``) for a source or a floor that means nothing.
+    """
+    from weft.app.latency.search import serve_source
+
+    return serve_source(source, micro_batches, _SEARCH.given(options, keywords), on_progress,
+                        throughput=throughput, period=period, points=points)
 
 
-def _run(options: argparse.Namespace) -> int:
+@command(latency)
+def run(call: Call, *, output: Annotated[list[str] | None, Option(
+        "where to (.json, .html, .svg, .png); may be given several times", "FILE", flags="-o --output",
+        times="append")] = None, quiet: Quiet = False, as_json: Json = False) -> int:
     from weft.app.latency.serving import OUTPUTS
-    from weft.cli.lib.progress import PointLines, Waiting
+    from weft.cli.lib.progress import lines, point_lines
 
-    for output in options.output or ():
-        require_output(output, "a latency", OUTPUTS, [options.spec])
-    with Waiting(quiet=options.quiet) as waiting:
-        found = api.latency(
-            options.spec, throughput=options.throughput, period=options.period, points=options.points,
-            micro_batches=options.micro_batches, options=search_options(options),
-            on_progress=told(waiting.before(PointLines(quiet=options.quiet))))
-    keep_and_show(found, "the result", options)
+    require_output(output, "a latency", OUTPUTS, [call.source])
+    with lines(point_lines(), quiet=quiet) as listener:
+        found = call(on_progress=told(listener))
+    keep_and_show(found, "the result", output, as_json)
     return GOOD
-
-
-COMMAND = Command(
-    name="latency",
-    summary="find the least time of a micro-batch at a throughput",
-    paragraphs=(
-        SPEC,
-        "Latency is the time from a micro-batch's first start to its last end while another one starts every period. "
-        "With --throughput (micro-batches per time) or --period (the longest allowed) the least latency at that floor "
-        "is searched; without, the whole trade-off from the best throughput to the least latency. Every point "
-        "carries a lower bound that holds over all placements and every schedule of one micro-batch a period. A floor "
-        "that cannot be met is refused with the best throughput (exit status 1). Ctrl-C, SIGTERM and SIGHUP keep what "
-        "was found.",
-        "-o writes, at a floor, the schedule (.json) or its picture (.html, .svg, .png); of the trade-off its numbers "
-        "or its picture. Its latency holds for micro-batches that arrive when the schedule has them begin, as with "
-        "weft replay --paced; those that are all there from the start queue.",
-    ),
-    example=(
-        "weft latency inference.yaml -o front.html\n"
-        "weft latency inference.yaml --throughput 12.5/s -o schedule.json\n"
-        "weft latency problem.json --period 80 --json"
-    ),
-    arguments=_arguments,
-    run=_run,
-)

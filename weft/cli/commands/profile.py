@@ -1,104 +1,130 @@
-"""``weft profile``: operators or stages timed on this machine."""
+"""time operators or stages on this machine
+
+MODEL is what torch.export.save wrote: each distinct operator of it is run alone on random tensors, never the model. One
+that would not fit is skipped and its time filled in; the result says of each figure whether it was measured,
+interpolated or modelled.
+
+--stages names a function without arguments that gives a weft.runtime.Training with all stages of a chain, or of a graph
+(weft.profile_stages in Python): each is run alone as `weft replay` runs it, for the time and memory of its forward, its
+backward, and the two halves of the backward. --problem writes what to solve (these durations, this memory, one stage a
+device). Ranks that share a host's CPUs slow each other down: with --ranks N, N processes measure at once, as in a run.
+
+example:
+  weft profile model.pt2 -o times.json
+  weft profile --stages mine.py:stages --problem problem.json --backward split --memory 16GiB
+  weft solve problem.json -n 8
+"""
 
 from __future__ import annotations
 
-import argparse
 import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-from weft import api
-from weft.cli.lib.arguments import count, memory, natural, workers
-from weft.cli.lib.command import GOOD, Command
-from weft.cli.lib.output import JSON, kept, require_output, require_torch
+from weft.app.lib.arguments import Option, count, natural, workers
+from weft.app.lib.arguments import memory as memory_size
+from weft.app.lib.sources import PathLike
+from weft.cli.lib.command import GOOD, Call, Json, Quiet, command
+from weft.cli.lib.output import JSON, kept, require_output, require_torch, written
 
-__all__ = ["COMMAND"]
+if TYPE_CHECKING:
+    from weft.models.times.measured_times import MeasuredTimes
+    from weft.runtime.interface.training import Training
+    from weft.runtime.measure.stage_costs import MeasuredStages
 
+__all__ = ["profile", "profile_stages", "run"]
 
-def _arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("model", metavar="MODEL.pt2", nargs="?", help="a file of torch.export.save")
-    command.add_argument("--stages", metavar="FILE.py:FUNCTION", help="stages to measure instead (or MODULE:FUNCTION)")
-    command.add_argument("-o", "--output", metavar="FILE", help="write the figures there")
-    command.add_argument("--repeats", type=count, default=7, metavar="N", help="runs that a median is of (default: 7)")
-    command.add_argument("--device", metavar="cpu|cuda", help="where (default: a GPU if there is one)")
-    command.add_argument("--ranks", type=workers, default=1, metavar="N",
-                         help="with --stages: processes that measure at once, as many as will run here (default: 1)")
-    command.add_argument("--problem", metavar="FILE", help="with --stages: write the block problem there")
-    command.add_argument("--backward", choices=("full", "split"), default="full",
-                         help="with --problem: the backward whole or in its two halves (default: full)")
-    command.add_argument("--memory", type=memory, metavar="SIZE",
-                         help="with --problem: memory of each device, as 16GiB (default: no limit)")
-    command.add_argument("--optimizer-copies", type=natural, default=2, metavar="N",
-                         help="with --problem: values that the optimizer keeps for each weight (default: 2, as Adam)")
-    command.add_argument("--quiet", action="store_true", help="do not show progress")
-    command.add_argument("--json", action="store_true", help="print the figures as JSON")
+Repeats: TypeAlias = Annotated[int, Option("runs that a median is of", "N", count)]
+Device: TypeAlias = Annotated[str | None, Option("where (default: a GPU if there is one)", "cpu|cuda")]
 
 
-def _run(options: argparse.Namespace) -> int:
-    require_torch("profile")
-    if (options.model is None) == (options.stages is None):
-        raise ValueError("profile: say what to time: either MODEL.pt2, or --stages FILE.py:FUNCTION")
-    for path in (options.output, options.problem):
-        require_output(path, "what was measured", JSON, [options.model, _file_of(options.stages)])
-    if options.stages is not None:
-        return _run_stages(options)
-    if options.problem is not None:
-        raise ValueError("profile: --problem needs --stages; operators are not yet cut into stages")
+def profile(model: Annotated[PathLike, Option("a file of torch.export.save", "MODEL.pt2")], *, repeats: Repeats = 7,
+            device: Device = None,
+            on_progress: Callable[[int, int, str], None] = lambda done, total, kind: None) -> MeasuredTimes:
+    """Each distinct operator of a ``.pt2`` file timed alone on this device, forward and backward, with its memory.
+
+    The model as a whole never runs; what would not fit is skipped and filled in, and the result says so. Raises
+    :class:`weft.models.capture.exported.ExportError`.
+    """
     from weft.app.profile.operators import profile_operators
-    from weft.cli.lib.progress import OperatorLine
-    from weft.models.times.measured_times import save_times, times_to_json
 
-    with OperatorLine(quiet=options.quiet) as progress:
-        times = profile_operators(options.model, repeats=options.repeats, device=options.device, on_progress=progress)
-    if options.output:
-        kept(lambda name: save_times(times, name), options.output, "the figures")
-    print(json.dumps(times_to_json(times)) if options.json else "\n".join(times.summary()))
-    if options.output and not options.json:
-        print(f"written to {options.output}")
+    return profile_operators(model, repeats=repeats, device=device, on_progress=on_progress)
+
+
+def profile_stages(
+    stages: Annotated[str | Training, Option("stages to measure instead (or MODULE:FUNCTION)", "FILE.py:FUNCTION",
+                                             flags="--stages")],
+    *,
+    repeats: Repeats = 7,
+    device: Device = None,
+    ranks: Annotated[int, Option("with --stages: processes that measure at once, as many as will run here", "N",
+                                 workers)] = 1,
+) -> MeasuredStages:
+    """Time and memory of F, B, I and W of every stage of a training, each stage run alone by the executor's own runner.
+
+    ``stages`` is a :class:`weft.runtime.Training` with all stages, or ``FILE.py:FUNCTION`` that
+      gives one. With ``ranks``, as many processes measure at once: on CPUs of one host ranks slow each other down,
+      which is then in the figures. :func:`weft.runtime.measure.stage_costs.measured_problem` makes a problem of the
+      result. Raises
+    ``ValueError``.
+    """
+    from weft.app.profile.stages import profile_stages as measure
+
+    return measure(stages, repeats=repeats, device=device, ranks=ranks)
+
+
+@command(profile, profile_stages)
+def run(
+    call: Call,
+    *,
+    output: Annotated[str | None, Option("write the figures there", "FILE", flags="-o --output")] = None,
+    problem: Annotated[str | None, Option("with --stages: write the block problem there", "FILE")] = None,
+    backward: Annotated[str, Option("with --problem: the backward whole or in its two halves",
+                                    choices=("full", "split"))] = "full",
+    memory: Annotated[int | None, Option("with --problem: memory of each device, as 16GiB (default: no limit)", "SIZE",
+                                         memory_size)] = None,
+    optimizer_copies: Annotated[int, Option(
+        "with --problem: values that the optimizer keeps for each weight (default: 2, as Adam)", "N", natural)] = 2,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> int:
+    require_torch("profile")
+    if (call.model is None) == (call.stages is None):
+        raise ValueError("profile: say what to time: either MODEL.pt2, or --stages FILE.py:FUNCTION")
+    file_of_stages = None if call.stages is None else call.stages.rpartition(":")[0]
+    for path in (output, problem):
+        require_output(path, "what was measured", JSON, [call.model, file_of_stages])
+    if call.stages is not None:
+        _run_stages(call)
+    elif problem is not None:
+        raise ValueError("profile: --problem needs --stages; operators are not yet cut into stages")
+    else:
+        _run_operators(call)
+    written(output, problem, silent=as_json)
     return GOOD
 
 
-def _run_stages(options: argparse.Namespace) -> int:
+def _run_operators(call: Call) -> None:
+    from weft.cli.lib.progress import OperatorLine
+    from weft.models.times.measured_times import save_times, times_to_json
+
+    with OperatorLine(quiet=call.quiet) as progress:
+        times = call(profile, on_progress=progress)
+    if call.output:
+        kept(lambda name: save_times(times, name), call.output, "the figures")
+    print(json.dumps(times_to_json(times)) if call.as_json else "\n".join(times.summary()))
+
+
+def _run_stages(call: Call) -> None:
     from weft.app.profile.stages import stage_lines
     from weft.runtime.measure.stage_costs import measured_problem, save_stage_costs, stage_costs_to_json
     from weft.solver.io.problem_files import save_problem
 
-    measured = api.profile_stages(options.stages, repeats=options.repeats, device=options.device,
-                                  ranks=options.ranks)
-    if options.output:
-        kept(lambda name: save_stage_costs(measured, name), options.output, "the figures")
-    print(json.dumps(stage_costs_to_json(measured)) if options.json else "\n".join(stage_lines(measured)))
-    if options.problem:
-        save_problem(measured_problem(measured.stages, backward=options.backward, memory=options.memory,
-                                      optimizer_copies=options.optimizer_copies, name=options.stages,
-                                      ties=measured.ties), options.problem)
-    if not options.json:
-        for path in filter(None, (options.output, options.problem)):
-            print(f"written to {path}")
-    return GOOD
-
-
-def _file_of(stages: str | None) -> str | None:
-    """Of FILE.py:FUNCTION the file."""
-    return None if stages is None else stages.rpartition(":")[0]
-
-
-COMMAND = Command(
-    name="profile",
-    summary="time operators or stages on this machine",
-    paragraphs=(
-        "MODEL is what torch.export.save wrote: each distinct operator of it is run alone on random tensors, never "
-        "the model. One that would not fit is skipped and its time filled in; the result says of each figure whether "
-        "it was measured, interpolated or modelled.",
-        "--stages names a function without arguments that gives a weft.runtime.Training with all "
-        "stages of a chain, or of a graph (weft.profile_stages in Python): each is run alone as `weft replay` runs "
-        "it, for the time and memory of its forward, its backward, and the two halves of the backward. "
-        "--problem writes what to solve (these durations, this memory, one stage a device). Ranks that share a "
-        "host's CPUs slow each other down: with --ranks N, N processes measure at once, as in a run.",
-    ),
-    example=(
-        "weft profile model.pt2 -o times.json\n"
-        "weft profile --stages mine.py:stages --problem problem.json --backward split --memory 16GiB\n"
-        "weft solve problem.json -n 8"
-    ),
-    arguments=_arguments,
-    run=_run,
-)
+    measured = call(profile_stages)
+    if call.output:
+        kept(lambda name: save_stage_costs(measured, name), call.output, "the figures")
+    print(json.dumps(stage_costs_to_json(measured)) if call.as_json else "\n".join(stage_lines(measured)))
+    if call.problem:
+        save_problem(measured_problem(measured.stages, backward=call.backward, memory=call.memory,
+                                      optimizer_copies=call.optimizer_copies, name=call.stages, ties=measured.ties),
+                     call.problem)

@@ -1,88 +1,177 @@
-"""``weft replay``: a plan run on real processes, or one rank alone."""
+"""run a plan on real processes, one per device
+
+Starts on every rank under torchrun: gloo on CPUs, NCCL on GPUs. With --emulate every block sleeps for its planned
+duration; with --stages it runs modules of yours: a function that returns this rank's stages. A rank that dies or hangs
+stops all of them within --timeout seconds and says what it waited for.
+
+A plan with jobs (weft share) runs them beside each other, on CPUs over gloo, a group of ranks for each job: --stages
+JOB=MODULE:FUNCTION once for each. Jobs are data parallel, or stages of pipelines that train or infer, whose
+micro-batches in the plan are one batch. Their losses are those they have alone; a job that ends or fails leaves the
+others running.
+
+With --processes job each job has processes of its own, which are started here, without torchrun: one that is killed
+ends that job alone, and with --checkpoint FOLDER, where each job has a folder of its name, the same call with --resume
+goes on from the last ones. The exit status is 1 where a job did not come to its end. On several machines start each job
+with a torchrun of its own: --job JOB --turns FOLDER.
+
+With --rank-alone one rank, or all in turn, run in this process on one device, without torchrun: real stages and real
+memory; the messages of neighbours are generated. The report has each rank's times and peak memory beside the plan, and
+a prediction of the whole step.
+
+example:
+  torchrun --nproc-per-node 4 -m weft replay plan.json --emulate
+  torchrun --nproc-per-node 2 -m weft replay shared.json --stages a=my.gpt:make --stages b=my.bert:make
+  weft replay shared.json --stages a=my.gpt:make --stages b=my.bert:make --processes job
+  weft replay plan.json --stages my.module:training --rank-alone all
+"""
 
 from __future__ import annotations
 
-import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Annotated, Any, TypeAlias, TypedDict, Unpack
 
-from weft import api
-from weft.cli.lib.arguments import add_allowed, byte_size, count, positive
-from weft.cli.lib.command import GOOD, NO, Command
+from weft.app.lib.arguments import AllowOtherModel, AllowUnsplit, Option, byte_size, count, positive
+from weft.app.lib.sources import PathLike
+from weft.cli.lib.command import GOOD, NO, Call, command
 from weft.cli.lib.output import JSON, require_output, require_torch
 
-__all__ = ["COMMAND"]
+__all__ = ["replay", "replay_alone", "replay_shared", "run"]
+
+Planned: TypeAlias = Annotated[PathLike, Option("a plan file (weft.plan/2)", "PLAN")]
 
 
-def _arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("plan", metavar="PLAN", help="a plan file (weft.plan/2)")
-    command.add_argument("--emulate", action="store_true", help="sleep for each block's duration instead of computing")
-    command.add_argument("--stages", metavar="FILE.py:FUNCTION", action="append",
-                         help="where this rank's stages come from (or MODULE:FUNCTION); of a plan with jobs "
-                              "JOB=FILE.py:FUNCTION, once for each")
-    command.add_argument("--stretched", action="store_true", help="with stages of jobs: a block takes its planned time "
-                         "at least, so that GPUs and links that are not there are emulated by time")
-    command.add_argument("--stop-folder", metavar="FOLDER", help="with stages of jobs: a file of its name there ends a "
-                         "job, and leaves the others running")
-    command.add_argument("--processes", choices=("one", "job"), default="one",
-                         help="with stages of jobs: one set of processes for all (under torchrun; the default), or one "
-                              "for each job, started here: a job that is killed leaves the others running")
-    command.add_argument("--job", metavar="JOB", help="with stages of jobs: run this one alone of them, in the "
-                         "processes of a torchrun of its own")
-    command.add_argument("--turns", metavar="FOLDER", help="with --job: where the processes of all jobs on this "
-                         "machine take turns, a new folder for each run")
-    add_allowed(command)
-    command.add_argument("--timeout", type=positive, default=60.0, metavar="SECONDS",
-                         help="stop all ranks if one makes no progress for this time (default: 60)")
-    command.add_argument("--rank-alone", metavar="R", help="with --stages, without torchrun: run rank R (or all, one "
-                         "after another) by itself on this device, and predict the step")
-    command.add_argument("--device", choices=("cpu", "cuda"), help="with --rank-alone: where (default: what there is)")
-    command.add_argument("--json", action="store_true", help="with --rank-alone: print the result as JSON")
-    command.add_argument("--timeline", metavar="FILE", help="write the measured timeline there")
-    command.add_argument("--time-scale", type=positive, default=1.0, metavar="X",
-                         help="with --emulate: make everything X times as long (default: 1)")
-    command.add_argument("--paced", action="store_true", help="start no micro-batch before the plan does, and tell "
-                         "each one's latency (default: all are there from the start)")
-    command.add_argument("--transport", metavar="NAME",
-                         help="what carries messages: gloo (gloo:sockets: sockets on one host too), nccl, shared "
-                              "(memory of one host), symmetric (memory of its GPUs), or a slow link, "
-                              "emulated:LATENCY,BANDWIDTH in s and bytes/s (default: nccl on GPUs, else gloo); "
-                              "`weft transports` tries them")
-    command.add_argument("--reserve", type=byte_size, metavar="SIZE",
-                         help="what a device has beyond its planned capacity, for messages that arrive early "
-                              "(default: 1 GiB)")
-    command.add_argument("--checkpoint", metavar="FOLDER", help="save training there")
-    command.add_argument("--checkpoint-every", type=count, default=0, metavar="N",
-                         help="after every N batches, and after the last")
-    command.add_argument("--resume", action="store_true", help="go on from the newest checkpoint, if there is one")
-    command.add_argument("--unchecked", action="store_true",
-                         help="with --resume: also from a checkpoint of an earlier weft, which has no checksums")
-    command.add_argument("--replicas", type=count, default=1, metavar="R",
-                         help="train R copies of the plan together, each on its part of every batch (default: 1)")
+class AllowedKeywords(TypedDict, total=False):
+    """What of the stages may differ from the plan."""
+
+    allow_unsplit: AllowUnsplit
+    allow_other_model: AllowOtherModel
 
 
-def _run(options: argparse.Namespace) -> int:
-    require_output(options.timeline, "a timeline", JSON, [options.plan])
+class TogetherKeywords(AllowedKeywords, total=False):
+    """How ranks run together, of one training or of several jobs."""
+
+    timeout: Annotated[float, Option("stop all ranks if one makes no progress for this time (default: 60)", "SECONDS",
+                                     positive)]
+    time_scale: Annotated[float, Option("with --emulate: make everything X times as long (default: 1)", "X", positive)]
+    checkpoint: Annotated[PathLike | None, Option("save training there", "FOLDER")]
+    checkpoint_every: Annotated[int, Option("after every N batches, and after the last", "N", count)]
+    resume: Annotated[bool, Option("go on from the newest checkpoint, if there is one")]
+
+
+class ReplayKeywords(TogetherKeywords, total=False):
+    """The fields of :class:`weft.runtime.ReplayOptions`."""
+
+    emulate: Annotated[bool, Option("sleep for each block's duration instead of computing")]
+    stages: Annotated[str | None, Option(
+        "where this rank's stages come from (or MODULE:FUNCTION); of a plan with jobs JOB=FILE.py:FUNCTION, once for "
+        "each", "FILE.py:FUNCTION", times="append")]
+    timeline_path: Annotated[PathLike | None, Option("write the measured timeline there", "FILE", flags="--timeline")]
+    paced: Annotated[bool, Option("start no micro-batch before the plan does, and tell each one's latency (default: "
+                                  "all are there from the start)")]
+    transport: Annotated[str | None, Option(
+        "what carries messages: gloo (gloo:sockets: sockets on one host too), nccl, shared (memory of one host), "
+        "symmetric (memory of its GPUs), or a slow link, emulated:LATENCY,BANDWIDTH in s and bytes/s (default: nccl on "
+        "GPUs, else gloo); `weft transports` tries them", "NAME")]
+    reserve: Annotated[int | None, Option("what a device has beyond its planned capacity, for messages that arrive "
+                                          "early (default: 1 GiB)", "SIZE", byte_size)]
+    unchecked: Annotated[bool, Option(
+        "with --resume: also from a checkpoint of an earlier weft, which has no checksums")]
+    replicas: Annotated[int, Option("train R copies of the plan together, each on its part of every batch", "R", count,
+                                    default=1)]
+
+
+class SharedKeywords(TogetherKeywords, total=False):
+    """The fields of :class:`weft.runtime.share.replay.SharedOptions` beside the stages."""
+
+    stretched: Annotated[bool, Option("with stages of jobs: a block takes its planned time at least, so that GPUs and "
+                                      "links that are not there are emulated by time")]
+    stop_folder: Annotated[PathLike | None, Option("with stages of jobs: a file of its name there ends a job, and "
+                                                   "leaves the others running", "FOLDER")]
+    job: Annotated[str | None, Option("with stages of jobs: run this one alone of them, in the processes of a torchrun "
+                                      "of its own", "JOB")]
+    turns: Annotated[PathLike | None, Option("with --job: where the processes of all jobs on this machine take turns, "
+                                             "a new folder for each run", "FOLDER")]
+
+
+def replay(plan: Planned, **options: Unpack[ReplayKeywords]) -> Any:
+    """Run a plan on this process's rank (under ``torchrun``); needs torch.
+
+    ``options`` are those of :class:`weft.runtime.ReplayOptions`; errors are those of
+    :func:`weft.runtime.replay.replay.replay`.
+    """
+    from weft.runtime.replay.options import ReplayOptions
+    from weft.runtime.replay.replay import replay as run_plan
+
+    return run_plan(plan, ReplayOptions(**options))
+
+
+def replay_shared(plan: Planned, stages: Mapping[str, str], *, processes: Annotated[str, Option(
+        "with stages of jobs: one set of processes for all (under torchrun; the default), or one for each job, started "
+        "here: a job that is killed leaves the others running", choices=("one", "job"))] = "one",
+                  **options: Unpack[SharedKeywords]) -> Any:
+    """Run the jobs of a plan with jobs, each by the function of ``stages`` that its name has, on CPUs over gloo; needs
+    torch.
+
+    ``processes``: ``"one"`` set of them for all jobs, of which this is one (under ``torchrun``; the result is on rank
+    0), or one for each ``"job"``, which are started here, on this machine. Each job's losses are those that it has
+    alone. One that ends or fails leaves the others running; so does one that is killed, where it has processes of its
+    own. ``options`` are those of :class:`weft.runtime.share.replay.SharedOptions`; with ``job`` this process is one of
+    that job's own. Gives the :class:`weft.runtime.share.result.SharedRun`. Errors are those of
+    :func:`weft.runtime.share.replay.replay_shared`.
+    """
+    from weft.runtime.share.processes import replay_in_processes
+    from weft.runtime.share.replay import SharedOptions, replay_job
+    from weft.runtime.share.replay import replay_shared as run_plan
+
+    if processes not in ("one", "job"):
+        raise ValueError(f"processes is {processes!r}, it must be 'one' or 'job'")
+    asked = SharedOptions(stages, **options)
+    if processes == "job":
+        return replay_in_processes(plan, asked)
+    return run_plan(plan, asked) if asked.job is None else replay_job(plan, asked)
+
+
+class AloneKeywords(AllowedKeywords, total=False):
+    """How ranks run each by itself."""
+
+    device: Annotated[str | None, Option("with --rank-alone: where (default: what there is)", choices=("cpu", "cuda"))]
+    repeats: int
+
+
+def replay_alone(plan: Planned, ranks: Sequence[int] | None = None, *, stages: str,
+                 **options: Unpack[AloneKeywords]) -> Any:
+    """Run ranks of a plan one after another on this process's device, each without the others; needs torch.
+
+    Gives every rank's times and peak memory, and the step they predict. See
+    :func:`weft.runtime.replay.replay.replay_single_rank`.
+    """
+    from weft.runtime.replay.replay import replay_single_rank as run_alone
+
+    return run_alone(plan, ranks, stages=stages, **options)
+
+
+@command(replay, replay_shared, replay_alone, stops=False)  # native code waits; weft.runtime.ranks.watch hears signals
+def run(call: Call, *, rank_alone: Annotated[str | None, Option(
+            "with --stages, without torchrun: run rank R (or all, one after another) by itself on this device, and "
+            "predict the step", "R")] = None,
+        as_json: Annotated[bool, Option("with --rank-alone: print the result as JSON", flags="--json")] = False) -> int:
+    require_output(call.timeline_path, "a timeline", JSON, [call.plan])
     require_torch("replay")
-    jobs = _jobs(options.stages or [])
+    jobs = _jobs(call.stages or [])
     if jobs:
-        return _run_shared(options, jobs)
-    if options.stretched or options.stop_folder is not None:
+        return _run_shared(call, jobs)
+    if call.stretched or call.stop_folder is not None:
         raise ValueError("--stretched and --stop-folder are for stages of jobs: give --stages JOB=MODULE:FUNCTION")
-    if options.processes != "one" or options.job is not None or options.turns is not None:
+    if call.processes != "one" or call.job is not None or call.turns is not None:
         raise ValueError("--processes, --job and --turns are for stages of jobs: give --stages JOB=MODULE:FUNCTION")
-    options.stages = options.stages[0] if options.stages else None
-    if options.rank_alone is not None:
-        return _run_alone(options)
-    if options.device is not None or options.json:
+    stages = call.stages[0] if call.stages else None
+    if rank_alone is not None:
+        return _run_alone(call, stages)
+    if call.device is not None or as_json:
         raise ValueError("--device and --json of replay are for --rank-alone")
-    found = api.replay(options.plan, emulate=options.emulate, stages=options.stages, timeout=options.timeout,
-                       timeline_path=options.timeline, time_scale=options.time_scale, transport=options.transport,
-                       reserve=options.reserve, checkpoint=options.checkpoint,
-                       checkpoint_every=options.checkpoint_every, resume=options.resume, unchecked=options.unchecked,
-                       replicas=options.replicas, paced=options.paced, allow_unsplit=options.allow_unsplit,
-                       allow_other_model=options.allow_other_model)
+    found = call(replay, stages=stages)
     if found is not None:  # rank 0 has the whole picture
         print(found)
     return GOOD
@@ -116,75 +205,36 @@ def _job(entry: str) -> tuple[str, str]:
 _NOT_SHARED = ("emulate", "rank_alone", "device", "json", "timeline", "paced", "transport", "reserve", "unchecked")
 
 
-def _run_shared(options: argparse.Namespace, jobs: dict[str, str]) -> int:
-    for name in _NOT_SHARED:
-        if getattr(options, name):
+def _given(call: Call, option: str) -> bool:
+    name = {"timeline": "timeline_path", "json": "as_json"}.get(option, option)
+    return bool(call.replicas > 1 if name == "replicas" else call.values[name])
+
+
+def _run_shared(call: Call, jobs: dict[str, str]) -> int:
+    for name in (*_NOT_SHARED, "replicas"):
+        if _given(call, name):
             raise ValueError(f"--{name.replace('_', '-')} is not for jobs that are trained beside each other")
-    if options.replicas > 1:
-        raise ValueError("--replicas is not for jobs that are trained beside each other")
-    if options.processes == "one" and options.job is None and (
-            options.checkpoint is not None or options.checkpoint_every or options.resume):
+    if call.processes == "one" and call.job is None and (
+            call.checkpoint is not None or call.checkpoint_every or call.resume):
         raise ValueError("--checkpoint, --checkpoint-every and --resume are not for jobs that are trained in one set "
                          "of processes; use --processes job")
-    found = api.replay_shared(options.plan, jobs, processes=options.processes, timeout=options.timeout,
-                              stretched=options.stretched, time_scale=options.time_scale,
-                              stop_folder=options.stop_folder, job=options.job, turns=options.turns,
-                              checkpoint=options.checkpoint, checkpoint_every=options.checkpoint_every,
-                              resume=options.resume, allow_unsplit=options.allow_unsplit,
-                              allow_other_model=options.allow_other_model)
+    found = call(replay_shared, stages=jobs)
     if found is not None:
         print(found)
-    if options.processes == "job" and any(run.fault is not None for run in found.jobs):
+    if call.processes == "job" and any(run.fault is not None for run in found.jobs):
         return NO
     return GOOD
 
 
-def _run_alone(options: argparse.Namespace) -> int:
-    if options.rank_alone != "all" and not options.rank_alone.isdecimal():
-        raise ValueError(f"--rank-alone is {options.rank_alone!r}, it must be the number of a rank, or all")
-    if options.stages is None or options.emulate:
+def _run_alone(call: Call, stages: str | None) -> int:
+    if call.rank_alone != "all" and not call.rank_alone.isdecimal():
+        raise ValueError(f"--rank-alone is {call.rank_alone!r}, it must be the number of a rank, or all")
+    if stages is None or call.emulate:
         raise ValueError("--rank-alone runs real stages: give --stages MODULE:FUNCTION, without --emulate")
-    together = {"--timeline": options.timeline, "--transport": options.transport, "--checkpoint": options.checkpoint,
-                "--resume": options.resume, "--unchecked": options.unchecked, "--replicas": options.replicas > 1,
-                "--paced": options.paced}
-    for option, given in together.items():
-        if given:
-            raise ValueError(f"{option} is for ranks that run together; --rank-alone runs each by itself")
-    ranks = None if options.rank_alone == "all" else [int(options.rank_alone)]
-    found = api.replay_alone(options.plan, ranks, stages=options.stages, device=options.device,
-                             allow_unsplit=options.allow_unsplit, allow_other_model=options.allow_other_model)
-    print(json.dumps(found.to_json()) if options.json else found)
+    for name in ("timeline", "transport", "checkpoint", "resume", "unchecked", "replicas", "paced"):
+        if _given(call, name):
+            raise ValueError(f"--{name} is for ranks that run together; --rank-alone runs each by itself")
+    ranks = None if call.rank_alone == "all" else [int(call.rank_alone)]
+    found = call(replay_alone, ranks=ranks, stages=stages)
+    print(json.dumps(found.to_json()) if call.as_json else found)
     return GOOD
-
-
-COMMAND = Command(
-    name="replay",
-    summary="run a plan on real processes, one per device",
-    paragraphs=(
-        "Starts on every rank under torchrun: gloo on CPUs, NCCL on GPUs. With --emulate every block sleeps "
-        "for its planned duration; with --stages it runs modules of yours: a function that returns this "
-        "rank's stages. A rank that dies or hangs stops all of them within --timeout seconds and says what it "
-        "waited for.",
-        "A plan with jobs (weft share) runs them beside each other, on CPUs over gloo, a group of ranks for each job: "
-        "--stages JOB=MODULE:FUNCTION once for each. Jobs are data parallel, or stages of pipelines that train or "
-        "infer, whose micro-batches in the plan are one batch. Their losses are those they have alone; a job that ends "
-        "or fails leaves the others running.",
-        "With --processes job each job has processes of its own, which are started here, without torchrun: one that is "
-        "killed ends that job alone, and with --checkpoint FOLDER, where each job has a folder of its name, the same "
-        "call with --resume goes on from the last ones. The exit status is 1 where a job did not come to its end. On "
-        "several machines start each job with a torchrun of its own: --job JOB --turns FOLDER.",
-        "With --rank-alone one rank, or all in turn, run in this process on one device, without torchrun: real "
-        "stages and real memory; the messages of neighbours are generated. The report has each rank's times and peak "
-        "memory beside the plan, and a prediction of the whole step.",
-    ),
-    example=(
-        "torchrun --nproc-per-node 4 -m weft replay plan.json --emulate\n"
-        "torchrun --nproc-per-node 2 -m weft replay shared.json --stages a=my.gpt:make --stages b=my.bert:make\n"
-        "weft replay shared.json --stages a=my.gpt:make --stages b=my.bert:make --processes job\n"
-        "weft replay plan.json --stages my.module:training --rank-alone all"
-    ),
-    arguments=_arguments,
-    run=_run,
-    # Joining and torch's transports wait in native code; while the plan runs, weft.runtime.ranks.watch hears signals.
-    stops=False,
-)

@@ -1,91 +1,133 @@
-"""``weft sweep``: throughput against memory over many variants."""
+"""search many memories and batch sizes, draw the front
+
+Solves every combination of the values given and prints time, throughput and peak memory of each, beside the best known
+schedule at the same memory. All else is as in SPEC. A point that fits no GPU, or that has no costs (shipped GPT
+profiles have micro-batches of 1, 2, 4 and 8), is left out and named. If a known schedule needs less memory than the
+given points, points are added. The ending of the output chooses: .html, .svg, .png draw tokens per second against GiB;
+.json holds the numbers.
+
+Points are solved side by side, one process a core, or on a Dask cluster. Each solved point is kept on disk: after
+Ctrl-C or SIGTERM, or with more values, the same command solves only what is missing.
+
+example:
+  weft sweep gpt.yaml --memory 16GiB,20GiB,24GiB --micro-batches 8,16 --recompute both -o front.html
+  weft sweep problem.json --memory 1x,1.5x,2x --micro-batches 16 --json
+"""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack
 
-from weft import api
-from weft.cli.lib.arguments import add_repeatable, counts, counts_of_any, positive, texts, workers
-from weft.cli.lib.command import GOOD, INTERRUPTED, SPEC, Command
+from weft.app.lib.arguments import Option, Solved, counts, counts_of_any, natural, positive, texts
+from weft.app.lib.arguments import workers as few
+from weft.app.lib.options import SearchOptions, parted
+from weft.app.lib.sources import PathLike
+from weft.cli.lib.command import GOOD, INTERRUPTED, Call, Json, Quiet, command
 from weft.cli.lib.output import keep_and_show, require_output, told
 
-__all__ = ["COMMAND"]
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
+    from weft.app.sweep.result import Sweep
+    from weft.app.sweep.run import SweepProgress
+    from weft.solver.problem import Number
 
-def _arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("spec", metavar="SPEC", help="a model spec (.yaml) or a block problem (.json)")
-    command.add_argument("--memory", type=texts, metavar="M,M,...",
-                         help="memory of each GPU, as 24GiB or 1.5x what SPEC says (block problem: in its unit)")
-    command.add_argument("-n", "--micro-batches", type=counts_of_any, metavar="N,N,...", help="micro-batches in a step")
-    command.add_argument("--micro-batch-size", type=counts, metavar="B,B,...", help="sequences in a micro-batch")
-    command.add_argument("--recompute", type=_recompute, metavar="on|off|both", help="recompute activations or not")
-    command.add_argument("--shapes", type=texts, metavar="S,S,...",
-                         help="solve each of these shapes alone, such as chain, v, loop, groups, tensor, m")
-    command.add_argument("--chunks", type=counts, metavar="C,C,...",
-                         help="solve each number of stages a GPU alone: 1 (chain) or 2 (v, loop)")
-    command.add_argument("-o", "--output", metavar="FILE", action="append",
-                         help="where to (.html, .svg, .png, .json); may be given several times")
-    command.add_argument("--time-limit", type=positive, metavar="SECONDS",
-                         help="time limit of each point (default: 10, none with --effort)")
-    add_repeatable(command)
-    command.add_argument("--workers", type=workers, metavar="N", help="processes (default: one a core)")
-    command.add_argument("--dask", metavar="ADDRESS", help="solve on the Dask cluster with this scheduler instead")
-    command.add_argument("--no-refine", dest="refine", action="store_false",
-                         help="add no points at the memory that known schedules ahead of weft's points need")
-    cache = command.add_mutually_exclusive_group()
-    cache.add_argument("--cache", metavar="DIR", default=True, help="keep solved points there (default: ~/.cache/weft)")
-    cache.add_argument("--no-cache", dest="cache", action="store_false", help="neither use nor keep solved points")
-    command.add_argument("--quiet", action="store_true", help="do not show progress")
-    command.add_argument("--json", action="store_true", help="print the result as JSON")
-
-
-def _run(options: argparse.Namespace) -> int:
-    from weft.app.sweep.dask import dask_executor
-    from weft.app.sweep.result import OUTPUTS
-    from weft.cli.lib.progress import SweepLines, Waiting
-
-    for output in options.output or ():
-        require_output(output, "a sweep", OUTPUTS, [options.spec])
-    with contextlib.ExitStack() as stack:
-        waiting = stack.enter_context(Waiting(quiet=options.quiet))
-        executor = stack.enter_context(dask_executor(options.dask)) if options.dask else None
-        found = api.sweep(
-            options.spec, memory=options.memory, micro_batches=options.micro_batches,
-            micro_batch_sizes=options.micro_batch_size, recompute=options.recompute, shapes=options.shapes,
-            chunks=options.chunks, executor=executor, workers=options.workers, cache=options.cache,
-            refine=options.refine, time_limit=options.time_limit, effort=options.effort, seed=options.seed,
-            on_progress=told(waiting.before(SweepLines(quiet=options.quiet)),
-                             lambda progress: bool(progress.sweep.rows)))
-    keep_and_show(found, "the sweep", options)
-    return INTERRUPTED if found.interrupted else GOOD
+__all__ = ["run", "sweep"]
 
 
 def _recompute(text: str) -> list[bool]:
     choices = {"on": [True], "off": [False], "both": [False, True]}
     if text not in choices:
-        raise argparse.ArgumentTypeError(f"is {text!r}, it must be on, off or both")
+        raise ValueError(f"is {text!r}, it must be on, off or both")
     return choices[text]
 
 
-COMMAND = Command(
-    name="sweep",
-    summary="search many memories and batch sizes, draw the front",
-    paragraphs=(
-        SPEC,
-        "Solves every combination of the values given and prints time, throughput and peak memory of each, beside "
-        "the best known schedule at the same memory. All else is as in SPEC. A point that fits no "
-        "GPU, or that has no costs (shipped GPT profiles have micro-batches of 1, 2, 4 and 8), is left out and "
-        "named. If a known schedule needs less memory than the given points, points are added. "
-        "The ending of the output chooses: .html, .svg, .png draw tokens per second against GiB; "
-        ".json holds the numbers.",
-        "Points are solved side by side, one process a core, or on a Dask cluster. Each solved point is kept on "
-        "disk: after Ctrl-C or SIGTERM, or with more values, the same command solves only what is missing.",
-    ),
-    example=(
-        "weft sweep gpt.yaml --memory 16GiB,20GiB,24GiB --micro-batches 8,16 --recompute both -o front.html\n"
-        "weft sweep problem.json --memory 1x,1.5x,2x --micro-batches 16 --json"
-    ),
-    arguments=_arguments,
-    run=_run,
-)
+class SweepKeywords(TypedDict, total=False):
+    """What :func:`sweep` varies, and how each point is searched."""
+
+    memory: Annotated[Sequence[Number | str] | None, Option(
+        "memory of each GPU, as 24GiB or 1.5x what SPEC says (block problem: in its unit)", "M,M,...", texts)]
+    micro_batches: Annotated[Sequence[int] | None, Option("micro-batches in a step", "N,N,...", counts_of_any,
+                                                          "-n --micro-batches")]
+    micro_batch_sizes: Annotated[Sequence[int] | None, Option("sequences in a micro-batch", "B,B,...", counts,
+                                                              "--micro-batch-size")]
+    recompute: Annotated[Sequence[bool] | None, Option("recompute activations or not", "on|off|both", _recompute)]
+    shapes: Annotated[Sequence[str] | None, Option(
+        "solve each of these shapes alone, such as chain, v, loop, groups, tensor, m", "S,S,...", texts)]
+    chunks: Annotated[Sequence[int] | None, Option(
+        "solve each number of stages a GPU alone: 1 (chain) or 2 (v, loop)", "C,C,...", counts)]
+    time_limit: Annotated[float | None, Option("time limit of each point (default: 10, none with --effort)", "SECONDS",
+                                               positive)]
+    effort: Annotated[float | None, Option(
+        "limit CP-SAT's deterministic time instead of the clock: the run repeats exactly", "SECONDS", positive)]
+    seed: Annotated[int, Option("random seed (default: 0)", "N", natural)]
+
+
+def sweep(
+    source: Solved,
+    *,
+    executor: Executor | None = None,
+    workers: Annotated[int | None, Option("processes (default: one a core)", "N", few)] = None,
+    cache: Annotated[PathLike | bool | None, Option("keep solved points there (default: ~/.cache/weft)", "DIR",
+                                                    apart="cache")] = True,
+    refine: Annotated[bool, Option("add no points at the memory that known schedules ahead of weft's points need",
+                                   flags="--no-refine")] = True,
+    options: SearchOptions | None = None,
+    on_progress: Callable[[SweepProgress], None] = lambda _: None,
+    **values: Unpack[SweepKeywords],
+) -> Sweep:
+    """Solve ``source`` for every combination of the values given, and show what memory buys in throughput.
+
+    What varies are ``memory``, ``micro_batches``, ``micro_batch_sizes``, ``recompute``, ``shapes`` and ``chunks``, each
+    a list of values. ``memory`` is what each GPU has: bytes or ``"24 GiB"`` (for a block problem: its memory unit), or
+    ``"1.5x"`` for that many times what the source says. ``shapes`` (``chain``, ``v``, ``loop``, ``m`` ...) or
+    ``chunks`` (stages a GPU) solve each entry by itself; without them the best of all is taken. What is not given stays
+    as the source says; a block problem has memory and ``micro_batches`` only. A point that fits no GPU, or that there
+    are no costs for, is left out.
+
+    A known schedule that needs less memory than the points asked for, and is faster than those with as little, calls
+    for a point at the memory it needs: ``refine`` adds them, so that no known schedule is ahead of weft's front.
+
+    Points are solved side by side on ``executor``, any :class:`concurrent.futures.Executor`, by default a process
+    pool of ``workers`` (one a core); 1 solves in this process. ``cache`` names a folder for solved points (``True``:
+    the user's cache folder, ``False`` or ``None``: none), where a sweep that was interrupted goes on.
+
+    ``options``, or ``time_limit``, ``effort`` and ``seed`` as keywords, are for each point; without a time limit a
+    point has 10 seconds, or an hour where an effort ends it. With ``effort`` the rows repeat exactly, whichever
+    executor solves them.
+
+    Ctrl-C returns what is solved so far. Raises ``ValueError`` for values that mean nothing or make more than 1000
+    points, and the errors of :func:`solve` where no point at all can be solved.
+    """
+    from weft.app.sweep.points import Axes
+    from weft.app.sweep.run import options_of_points, sweep_source
+
+    axes, limits = parted(values, Axes.__slots__)
+    return sweep_source(source, Axes(**axes), options_of_points(options, limits), on_progress, executor=executor,
+                        processes=workers, cache=cache, refine=refine)
+
+
+@command(sweep)
+def run(
+    call: Call,
+    *,
+    output: Annotated[list[str] | None, Option("where to (.html, .svg, .png, .json); may be given several times",
+                                               "FILE", flags="-o --output", times="append")] = None,
+    dask: Annotated[str | None, Option("solve on the Dask cluster with this scheduler instead", "ADDRESS")] = None,
+    no_cache: Annotated[bool, Option("neither use nor keep solved points", apart="cache")] = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> int:
+    from weft.app.sweep.dask import dask_executor
+    from weft.app.sweep.result import OUTPUTS
+    from weft.cli.lib.progress import lines, sweep_lines
+
+    require_output(output, "a sweep", OUTPUTS, [call.source])
+    with (lines(sweep_lines, quiet=quiet) as listener,
+          dask_executor(dask) if dask else contextlib.nullcontext() as executor):
+        found = call(executor=executor, cache=not no_cache and call.cache,
+                     on_progress=told(listener, lambda progress: bool(progress.sweep.rows)))
+    keep_and_show(found, "the sweep", output, as_json)
+    return INTERRUPTED if found.interrupted else GOOD

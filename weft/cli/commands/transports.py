@@ -1,46 +1,55 @@
-"""``weft transports``: what carries tensors on this machine."""
+"""test what carries tensors between ranks of this machine
+
+Two ranks are started here, and known tensors of several types, sizes and shapes go from one to the other through every
+transport that `weft replay --transport` takes: through sockets, shared memory, and between GPUs NCCL, CUDA IPC and
+symmetric memory; with shapes known from the plan, and unknown ones. The received bytes are compared with those sent.
+
+The table has the round-trip time of a message with a one-byte answer and the bandwidth of the largest message, beside
+torch.distributed.rpc. Transports that need GPUs which this machine lacks are unchecked. The exit status is 1 where a
+transport that should work here does not.
+
+example:
+  weft transports
+  weft transports --gpus 2 --sizes 4KiB 64MiB
+  weft transports --gpus 0 --json
+"""
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
-from weft import api
-from weft.cli.lib.arguments import byte_size, natural
-from weft.cli.lib.command import GOOD, NO, Command
+from weft.app.lib.arguments import Option, byte_size, natural
+from weft.cli.lib.command import GOOD, NO, Call, Json, command
 from weft.cli.lib.output import require_torch, show
 
-__all__ = ["COMMAND"]
+if TYPE_CHECKING:
+    from weft.app.transports import Transports
+
+__all__ = ["run", "transports"]
 
 
-def _arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--gpus", type=natural, default=2, metavar="N",
-                         help="try the transports between GPUs on up to N of them, 0 for none (default: 2)")
-    command.add_argument("--sizes", type=byte_size, nargs="+", metavar="SIZE",
-                         help="bytes of the messages, as 64KiB (default: 4KiB 1MiB 16MiB)")
-    command.add_argument("--json", action="store_true", help="print the result as JSON")
+def transports(*, gpus: Annotated[int, Option(
+        "try the transports between GPUs on up to N of them, 0 for none", "N", natural)] = 2,
+               sizes: Annotated[Sequence[int] | None, Option(
+        "bytes of the messages, as 64KiB (default: 4KiB 1MiB 16MiB)", "SIZE", byte_size, times="+")] = None,
+               ) -> Transports:
+    """Try every transport between two ranks of this machine, on the CPU and on up to ``gpus`` GPUs.
+
+    Known tensors of several types and shapes, with messages of about ``sizes`` bytes (default 4 KiB, 1 MiB and 16 MiB),
+    are sent and compared, and calls are timed beside ``torch.distributed.rpc``. ``.good`` says whether all that should
+    work here does, ``.unchecked`` what this machine cannot have, ``str()`` is the table, ``.to_json()`` the numbers.
+
+    Raises ``ValueError`` for sizes that no message can have.
+    """
+    from weft.app.transports import SIZES, try_transports
+
+    return try_transports(gpus, SIZES if sizes is None else sizes)
 
 
-def _run(options: argparse.Namespace) -> int:
+@command(transports, stops=False)
+def run(call: Call, *, as_json: Json = False) -> int:
     require_torch("transports")
-    found = api.transports(gpus=options.gpus, sizes=options.sizes)
-    show(found, options.json)
+    found = call()
+    show(found, as_json)
     return GOOD if found.good else NO
-
-
-COMMAND = Command(
-    name="transports",
-    summary="test what carries tensors between ranks of this machine",
-    paragraphs=(
-        "Two ranks are started here, and known tensors of several types, sizes and shapes go from one to the other "
-        "through every transport that `weft replay --transport` takes: through sockets, shared memory, and between "
-        "GPUs NCCL, CUDA IPC and symmetric memory; with shapes known from the plan, and unknown ones. "
-        "The received bytes are compared with those sent.",
-        "The table has the round-trip time of a message with a one-byte answer and the bandwidth of the largest "
-        "message, beside torch.distributed.rpc. Transports that need GPUs which this machine lacks are unchecked. The "
-        "exit status is 1 where a transport that should work here does not.",
-    ),
-    example="weft transports\nweft transports --gpus 2 --sizes 4KiB 64MiB\nweft transports --gpus 0 --json",
-    arguments=_arguments,
-    run=_run,
-    stops=False,
-)

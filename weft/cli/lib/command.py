@@ -1,37 +1,248 @@
-"""What a command is, and the exit statuses it may end with."""
+"""What a command is: functions, whose signatures are its options, and what a shell shows of their results."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from dataclasses import dataclass
+import builtins
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, replace
+from dataclasses import fields as fields_of
+from functools import cached_property
+from typing import Annotated, Any, ForwardRef, TypeAlias, get_args
 
-__all__ = ["BAD", "FAULT", "GOOD", "INTERRUPTED", "NO", "SPEC", "Command"]
+from weft.app.lib.arguments import LIMITS, Option, plain
+from weft.app.lib.options import MEANING, Search, SearchOptions
+
+__all__ = ["BAD", "FAULT", "GOOD", "INTERRUPTED", "NO", "Call", "Command", "Json", "Quiet", "command",
+           "words_of"]
 
 #: Exit statuses; the epilog of every ``--help`` explains them.
 GOOD, NO, BAD, FAULT, INTERRUPTED = 0, 1, 2, 3, 130
 
-#: A paragraph of the commands that take one.
-SPEC = (
-    "SPEC is a model spec in YAML (`weft schema` prints what may stand in it) or a block problem (a .json file "
-    "in the format weft.problem/1)."
-)
+#: What the commands that search take beside what their functions take.
+Quiet: TypeAlias = Annotated[bool, Option("do not show progress", group=LIMITS)]
+Json: TypeAlias = Annotated[bool, Option("print the result as JSON", flags="--json", group=LIMITS)]
+
+
+@dataclass(frozen=True)
+class _Declared:
+    """An argument of a function, as its signature has it."""
+
+    name: str
+    option: Option
+    default: Any
+    is_bool: bool
+    is_positional: bool = False
+    is_variadic: bool = False
+    is_of_search: bool = False
+
+    @property
+    def flags(self) -> list[str]:
+        """How it is called in a shell, where it has no place of its own."""
+        return (self.option.flags or f"--{self.name.replace('_', '-')}").split()
+
+    def add(self, parser: argparse._ActionsContainer) -> None:
+        """Have ``parser`` take it."""
+        option, required = self.option, self.default is MISSING
+        settings = dict[str, Any](help=option.help, default=None if required else self.default)
+        if self.is_bool:
+            settings["action"] = "store_false" if self.default else "store_true"
+        else:
+            told = self.default in (MISSING, None, ()) or "(default: " in option.help or "default)" in option.help
+            settings |= {"help": option.help + ("" if told else f" (default: {_shown(self.default)})"),
+                         "metavar": option.metavar, "choices": option.choices, "type": _typed(option.parse)}
+            if option.times == "append":
+                settings["action"] = "append"
+            elif option.times:
+                settings["nargs"] = option.times
+        if self.is_positional:
+            settings |= {"nargs": "+"} if self.is_variadic else {} if required else {"nargs": "?"}
+            parser.add_argument(self.name, **settings)
+        else:
+            parser.add_argument(*self.flags, dest=self.name, required=required, **settings)
+
+
+def declared(function: Callable[..., Any]) -> Iterator[_Declared]:
+    """The arguments of ``function`` that a shell can give: those with an :class:`Option`."""
+    source = getattr(function, "asked", function)
+    for name, parameter in inspect.signature(function).parameters.items():
+        annotation = _evaluated(source.__annotations__.get(name), vars(sys.modules[source.__module__]))
+        default = MISSING if parameter.default is parameter.empty else parameter.default
+        if parameter.kind is parameter.VAR_KEYWORD:
+            for keywords in get_args(annotation):  # of Unpack[...]
+                yield from _declared_keywords(keywords)
+        for said in getattr(annotation, "__metadata__", ()):
+            if isinstance(said, Search):
+                yield from _declared_search(said)
+            elif isinstance(said, Option):
+                is_positional = parameter.kind is not parameter.KEYWORD_ONLY and not said.flags
+                yield _Declared(name, said, default, get_args(annotation)[0] is bool, is_positional,
+                                parameter.kind is parameter.VAR_POSITIONAL)
+
+
+def _declared_search(search: Search) -> Iterator[_Declared]:
+    defaults = {field.name: field.default for field in fields_of(SearchOptions)}
+    for name in search.fields:
+        annotation = _evaluated(SearchOptions.__annotations__[name], vars(sys.modules[SearchOptions.__module__]))
+        option, default = annotation.__metadata__[0], search.time_limit if name == "time_limit" else defaults[name]
+        if name == "objective":
+            option = replace(option, choices=search.objectives, help=option.help + "; ".join(
+                f"{known}, {MEANING[known]}" for known in search.objectives))
+        yield _Declared(name, option, default, get_args(annotation)[0] is bool, is_of_search=True)
+
+
+def _declared_keywords(keywords: type) -> Iterator[_Declared]:
+    for name, reference in keywords.__annotations__.items():
+        module = sys.modules[getattr(reference, "__forward_module__", None) or keywords.__module__]
+        annotation = _evaluated(reference, vars(module))
+        for option in getattr(annotation, "__metadata__", ()):
+            is_bool = get_args(annotation)[0] is bool
+            yield _Declared(name, option, bool(option.default) if is_bool else option.default, is_bool)
+
+
+class _Names(dict[str, Any]):
+    """The names of a module; ``Any`` for those that are there for type checkers alone."""
+
+    def __missing__(self, name: str) -> Any:
+        return getattr(builtins, name, Any)
+
+
+def _evaluated(annotation: Any, names: Mapping[str, Any]) -> Any:
+    text = annotation.__forward_arg__ if isinstance(annotation, ForwardRef) else annotation
+    if not isinstance(text, str):
+        return text
+    return eval(text, {}, _Names(names))
+
+
+def _shown(default: Any) -> str:
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def _typed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """``parse``, whose errors are ends of sentences that argparse begins."""
+    def parsed(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parsed
+
+
+@dataclass(frozen=True)
+class Call:
+    """A command as it was called: its functions, and what was given, by the names of their arguments and its own."""
+
+    functions: tuple[Callable[..., Any], ...]
+    values: Mapping[str, Any]
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.values[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __call__(self, function: Callable[..., Any] | None = None, /, **further: Any) -> Any:
+        """What ``function`` (default: the first one) gives for what was given, and ``further`` arguments."""
+        function = self.functions[0] if function is None else function
+        parameters = inspect.signature(function).parameters
+        given, search = dict[str, Any](), dict[str, Any]()
+        for one in declared(function):
+            if one.name in parameters or one.is_of_search or self.values[one.name] is not None:
+                (search if one.is_of_search else given)[one.name] = self.values[one.name]
+        if search:
+            given["options"] = SearchOptions(**search)
+        given |= further
+        kinds = [parameter.kind for parameter in parameters.values()]
+        if inspect.Parameter.VAR_POSITIONAL not in kinds:
+            return function(**given)
+        *first, variadic = list(parameters)[:kinds.index(inspect.Parameter.VAR_POSITIONAL) + 1]
+        return function(*[given.pop(name) for name in first], *given.pop(variadic), **given)
 
 
 @dataclass(frozen=True)
 class Command:
-    """One command: its name, one line about it, what ``--help`` says further, and examples (shell lines).
+    """One command: ``functions``, whose arguments it takes beside those of ``shows``. That gets the call and returns
+    the exit status. A user's mistake is a ``ValueError``, ``OSError`` or ``ImportError`` with one sentence, which the
+    command line prints. ``stops``: whether SIGTERM and SIGHUP are taken for Ctrl-C, which Python hears between two of
+    its own steps only; what may wait long in native code leaves them as they are.
 
-    ``arguments`` declares what it accepts; ``run`` gets that parsed and returns the exit status. A user's mistake is a
-    ``ValueError``, ``OSError`` or ``ImportError`` with one sentence, which the command line prints. ``stops``: whether
-    SIGTERM and SIGHUP are taken for Ctrl-C, which Python hears between two of its own steps only; what may wait long in
-    native code leaves them as they are.
+    Its help is the docstring of the module: a line about it, paragraphs, and examples behind ``example:``.
     """
 
-    name: str
-    summary: str
-    paragraphs: tuple[str, ...]
-    example: str
-    arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], int]
+    functions: tuple[Callable[..., Any], ...]
+    shows: Callable[..., int]
     stops: bool = True
+
+    @property
+    def name(self) -> str:
+        """As it is called: the module's name; a word of Python's has a ``_`` behind it there."""
+        return self.shows.__module__.rpartition(".")[2].rstrip("_")
+
+    @cached_property
+    def _help(self) -> tuple[list[str], str]:
+        text, _, example = (self.shows.__globals__["__doc__"] or "").partition("\nexample:\n")
+        return [" ".join(part.split()) for part in re.split(r"\n\s*\n", text.strip())], textwrap.dedent(example).strip()
+
+    @property
+    def summary(self) -> str:
+        """One line about it."""
+        return self._help[0][0]
+
+    @property
+    def paragraphs(self) -> list[str]:
+        """What its help says further."""
+        return self._help[0][1:]
+
+    @property
+    def example(self) -> str:
+        """Shell lines."""
+        return self._help[1]
+
+    def arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Have ``parser`` take what the command takes."""
+        groups: dict[str, argparse._ActionsContainer] = {"": parser}
+        names = [{one.name for one in declared(function)} for function in self.functions]
+        by_name: dict[str, _Declared] = {}
+        for one in (one for function in (*self.functions, self.shows) for one in declared(function)):
+            if one.default is MISSING and any(one.name in some for some in names) and not all(
+                    one.name in some for some in names):
+                one = replace(one, default=None)  # another one of the functions does without
+            by_name.setdefault(one.name, one)
+        searches = any(one.is_of_search for one in by_name.values())
+        for one in by_name.values():
+            group, apart = one.option.group if searches else "", one.option.apart
+            if group not in groups:
+                groups[group] = parser.add_argument_group(group)
+            if apart and apart not in groups:
+                groups[apart] = groups[group].add_mutually_exclusive_group()
+            one.add(groups[apart or group])
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Do what was asked for; the exit status."""
+        values = vars(options)
+        own = {one.name: values[one.name] for one in declared(self.shows)}
+        return self.shows(Call(self.functions, values), **own)
+
+
+def words_of(function: Callable[..., Any], values: Mapping[str, Any]) -> list[str]:
+    """The words that give ``function`` these values in a shell; a default needs none, nor does ``None``."""
+    words: list[str] = []
+    for one in declared(function):
+        value = values.get(one.name)
+        if value is None or value == one.default:
+            continue
+        words += [] if one.is_positional else one.flags[-1:]
+        words += [] if one.is_bool else [str(value)]
+    return words
+
+
+def command(*functions: Callable[..., Any], stops: bool = True) -> Callable[[Callable[..., int]], Command]:
+    """A command of a module, whose ``functions`` are the public ones."""
+    for function in functions:
+        function.__signature__ = plain(inspect.signature(function))  # type: ignore[attr-defined]
+    return lambda shows: Command(functions, shows, stops)

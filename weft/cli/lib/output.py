@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import stat
@@ -12,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from weft.cli.lib.arguments import search_options
+from weft.cli.lib.command import Call
 from weft.solver.control.stopping import STOP
 from weft.solver.io.writing import is_replaced
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from weft.solver.schedule import Schedule
 
 __all__ = ["JSON", "keep_and_show", "kept", "require_folder", "require_output", "require_torch", "save", "search",
-           "show", "told"]
+           "show", "told", "written"]
 
 #: The endings of a file that holds weft's own formats.
 JSON = (".json",)
@@ -36,14 +35,13 @@ JSON = (".json",)
 _Progress = TypeVar("_Progress")
 
 
-def search(function: Callable[..., Any], source: Any, options: argparse.Namespace, every: float | None = None,
-           **further: Any) -> Any:
-    """What ``function`` of :mod:`weft` makes of ``source`` with the options of a search, its progress shown at least
-    ``every`` so many seconds (default: see :class:`~weft.cli.lib.progress.ProgressLine`)."""
+def search(call: Call, quiet: bool, function: Callable[..., Any] | None = None, every: float | None = None) -> Any:
+    """What a function of ``call`` gives, its progress shown at least ``every`` so many seconds (default: see
+    :class:`~weft.cli.lib.progress.ProgressLine`)."""
     from weft.cli.lib.progress import ProgressLine
 
-    with ProgressLine(quiet=options.quiet, every=every) as progress:
-        return function(source, options=search_options(options), on_progress=told(progress), **further)
+    with ProgressLine(quiet=quiet, every=every) as progress:
+        return call(function, on_progress=told(progress))
 
 
 def told(listener: Callable[[_Progress], object],
@@ -76,15 +74,19 @@ def show(found: Comparison | Sharing | Sweep | Serving | Fitted | EstimateReport
     console(width=None if sys.stdout.isatty() else width).print(found.table())
 
 
-def keep_and_show(found: Sharing | Sweep | Serving, what: str, options: argparse.Namespace) -> None:
-    """Write a result, ``what`` in a sentence, to each of ``options.output``; then show it, and say where it is."""
-    outputs = options.output or ()
-    for output in outputs:
+def keep_and_show(found: Sharing | Sweep | Serving, what: str, outputs: Sequence[str] | None, as_json: bool) -> None:
+    """Write a result, ``what`` in a sentence, to each of ``outputs``; then show it, and say where it is."""
+    for output in outputs or ():
         kept(found.save, output, what)
-    show(found, options.json)
-    for output in outputs:
-        if not options.json:
-            print(f"written to {output}")
+    show(found, as_json)
+    written(*(outputs or ()), silent=as_json)
+
+
+def written(*paths: str | None, silent: bool = False) -> None:
+    """Say what was written, unless ``silent``."""
+    for path in paths:
+        if path and not silent:
+            print(f"written to {path}")
 
 
 def save(schedule: Schedule, path: str) -> None:
@@ -107,20 +109,20 @@ def kept(write: Callable[[str], object], path: str, what: str) -> None:
         raise OSError(error.errno, f"{error.strerror}; {what} was saved to {rescue} instead", path) from None
 
 
-def require_output(path: str | None, what: str, endings: Sequence[str], inputs: Sequence[str | None] = ()) -> None:
+def require_output(paths: str | Sequence[str] | None, what: str, endings: Sequence[str],
+                   inputs: Sequence[str | None] = ()) -> None:
     """Refuse, before a long search rather than after it, a file whose ending means nothing for ``what``, that is one of
     the ``inputs`` or that cannot be written. Devices and pipes may have any name."""
-    if path is None:
-        return
-    require_writable(path)
-    if not is_replaced(path):
-        return
-    if Path(path).suffix.lower() not in endings:
-        raise ValueError(f"{path}: the ending is {Path(path).suffix or 'missing'}, {what} is written as "
-                         f"{', '.join(endings)}")
-    for read in inputs:
-        if read is not None and _same(read, path):
-            raise ValueError(f"{path}: is what is read, it would be overwritten; name another file")
+    for path in [paths] if isinstance(paths, str) else paths or ():
+        require_writable(path)
+        if not is_replaced(path):
+            continue
+        if Path(path).suffix.lower() not in endings:
+            raise ValueError(f"{path}: the ending is {Path(path).suffix or 'missing'}, {what} is written as "
+                             f"{', '.join(endings)}")
+        for read in inputs:
+            if read is not None and _same(read, path):
+                raise ValueError(f"{path}: is what is read, it would be overwritten; name another file")
 
 
 def require_writable(path: str) -> None:

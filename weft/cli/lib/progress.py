@@ -6,7 +6,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO, TypeVar
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from weft.solver.placement.bracket import Step
     from weft.solver.step.search import Progress
 
-__all__ = ["OperatorLine", "PointLines", "ProgressLine", "StepLines", "SweepLines", "Waiting"]
+__all__ = ["OperatorLine", "ProgressLine", "Waiting", "lines", "point_lines", "step_lines", "sweep_lines"]
 
 _P = TypeVar("_P")
 
@@ -60,14 +60,6 @@ class Waiting:
     def end(self) -> None:
         """From now on there is something to show."""
         self._over.set()
-
-    def before(self, listener: Callable[[_P], object]) -> Callable[[_P], None]:
-        """``listener``, whose first word is the end of this."""
-        def listen(progress: _P) -> None:
-            self.end()
-            listener(progress)
-
-        return listen
 
     def _wait(self) -> None:
         pause = _FIRST_WORD - (time.monotonic() - self._began)
@@ -179,64 +171,61 @@ def describe(progress: Progress) -> str:
             f"  [{f'{where}: ' if where else ''}{progress.phase}]")
 
 
-class SweepLines:
-    """A listener for a sweep's ``on_progress``: one line on standard error for each point."""
+@contextlib.contextmanager
+def lines(said: Callable[[_P], Iterable[str]], *, quiet: bool) -> Iterator[Callable[[_P], None]]:
+    """A listener that shows on standard error what is ``said`` of a progress, and before that that there is none."""
+    with Waiting(quiet=quiet) as waiting:
+        def listen(progress: _P) -> None:
+            waiting.end()
+            for line in () if quiet else said(progress):
+                print(line, file=sys.stderr, flush=True)
 
-    def __init__(self, stream: TextIO | None = None, *, quiet: bool = False) -> None:
-        self.stream = sys.stderr if stream is None else stream
-        self.quiet = quiet
-
-    def __call__(self, progress: SweepProgress) -> None:
-        """Show what a point gave."""
-        from weft.app.sweep.result import LeftOut
-
-        if self.quiet:
-            return
-        sweep, result = progress.sweep, progress.result
-        if isinstance(result, LeftOut):
-            what = f"left out: {result.reason}"
-        else:
-            what = (f"{' '.join(sweep.throughput_text(result.throughput))} with "
-                    f"{' '.join(memory_text(result.peak, sweep.memory_unit))}, "
-                    + ("proven optimal" if result.gap == 0 else f"gap {result.gap:.2%}")
-                    + (" over the placements considered" if result.covered else "")
-                    + (" (from the cache)" if progress.cached else ""))
-        total = progress.done + len(sweep.unsolved)
-        self.stream.write(f"{progress.elapsed:6.1f} s  {progress.done}/{total}  {sweep.label(result.point)}: {what}\n")
-        self.stream.flush()
+        yield listen
 
 
-class PointLines:
-    """A listener: one line on standard error for each point that is found."""
+def sweep_lines(progress: SweepProgress) -> Iterator[str]:
+    """What a point of a sweep gave."""
+    from weft.app.sweep.result import LeftOut
 
-    def __init__(self, *, quiet: bool = False) -> None:
-        self.quiet = quiet
-        self._seen: set[tuple[float, float]] = set()
+    sweep, result = progress.sweep, progress.result
+    if isinstance(result, LeftOut):
+        what = f"left out: {result.reason}"
+    else:
+        what = (f"{' '.join(sweep.throughput_text(result.throughput))} with "
+                f"{' '.join(memory_text(result.peak, sweep.memory_unit))}, "
+                + ("proven optimal" if result.gap == 0 else f"gap {result.gap:.2%}")
+                + (" over the placements considered" if result.covered else "")
+                + (" (from the cache)" if progress.cached else ""))
+    total = progress.done + len(sweep.unsolved)
+    yield f"{progress.elapsed:6.1f} s  {progress.done}/{total}  {sweep.label(result.point)}: {what}"
 
-    def __call__(self, serving: Serving) -> None:
-        """Show the points that are new."""
+
+def point_lines() -> Callable[[Serving], Iterator[str]]:
+    """The points of a trade-off that are new."""
+    seen: set[tuple[float, float]] = set()
+
+    def said(serving: Serving) -> Iterator[str]:
         for point in serving.points:
-            if not self.quiet and (point.period, point.latency) not in self._seen:
-                self._seen.add((point.period, point.latency))
-                print(f"{serving.seconds:6.1f} s  {serving.point_text(point)}", file=sys.stderr, flush=True)
+            if (point.period, point.latency) not in seen:
+                seen.add((point.period, point.latency))
+                yield f"{serving.seconds:6.1f} s  {serving.point_text(point)}"
+
+    return said
 
 
-class StepLines:
-    """Shows on standard error each better placement and what the search does, a line each, once a second at most."""
+def step_lines() -> Callable[[Step], Iterator[str]]:
+    """Each better placement and what the search does, once a second at most."""
+    shown, least = 0.0, float("inf")
 
-    def __init__(self, *, quiet: bool = False) -> None:
-        self.quiet = quiet
-        self._shown = 0.0
-        self._objective = float("inf")
-
-    def __call__(self, step: Step) -> None:
-        """Show where the search stands."""
+    def said(step: Step) -> Iterator[str]:
+        nonlocal shown, least
         now = time.monotonic()
-        if self.quiet or (step.objective >= self._objective and now - self._shown < 1.0):
-            return
-        self._objective, self._shown = step.objective, now
-        best = "nothing yet" if step.objective == float("inf") else f"{step.objective:g}"
-        print(f"{step.seconds:6.1f} s  {step.doing}: {best}, bound {step.bound:g}", file=sys.stderr)
+        if step.objective < least or now - shown >= 1.0:
+            least, shown = step.objective, now
+            best = "nothing yet" if step.objective == float("inf") else f"{step.objective:g}"
+            yield f"{step.seconds:6.1f} s  {step.doing}: {best}, bound {step.bound:g}"
+
+    return said
 
 
 class OperatorLine:

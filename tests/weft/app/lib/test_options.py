@@ -11,22 +11,22 @@ import pytest
 
 import weft
 from tests.support.builders import chain, pipeline
-from weft.app.lib.options import SearchOptions, command_began
+from weft.app.lib.options import Search, SearchOptions, command_began
 
 
 def test_keywords_go_before_the_fields_of_options() -> None:
     options = SearchOptions(effort=2.0, seed=7)
-    found = SearchOptions.given(options, {"seed": 8, "workers": 2})
+    found = Search().given(options, {"seed": 8, "workers": 2})
     assert found.settings == {"time_limit": 60.0, "effort": 2.0, "seed": 8, "workers": 2}
-    assert SearchOptions.given(None, {}, time_limit=30.0).time_limit == 30.0
-    assert SearchOptions.given(options, {}, time_limit=30.0).time_limit == 60.0
+    assert Search(time_limit=30.0).given(None, {}).time_limit == 30.0
+    assert Search(time_limit=30.0).given(options, {}).time_limit == 60.0
 
 
 def test_the_time_limit_counts_from_the_call_or_from_the_commands_start() -> None:
     options = SearchOptions(time_limit=5.0, started=0.0)
-    assert SearchOptions.given(options, {}).left > 4.0
+    assert Search().given(options, {}).left > 4.0
     with command_began(time.monotonic() - 3.0):
-        assert SearchOptions.given(options, {}).left < 2.1
+        assert Search().given(options, {}).left < 2.1
 
 
 @pytest.mark.parametrize(("name", "value"), [

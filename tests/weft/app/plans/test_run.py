@@ -18,12 +18,12 @@ from torch import nn
 from tests.support.planned_models import CAPTURED, made
 from tests.support.programs import random_plan
 from tests.support.ranks import launch_forked
-from weft.api.plans import program as program_of
-from weft.api.plans import tensor_parallel
 from weft.app.plans.run import PlanOnRank
 from weft.models.transform.backward import with_backward, with_update
 from weft.models.transform.plan import Plan, Preserved
 from weft.models.transform.program import Program, ProgramBuilder
+from weft.plans import program as program_of
+from weft.plans import tensor_parallel
 from weft.runtime.by_hand.executor import RankFailure
 
 RANKS, STEPS, RATE, DECAY = 4, 3, 0.01, 0.1

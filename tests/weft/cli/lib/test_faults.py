@@ -20,7 +20,7 @@ from weft.solver.step.search import Infeasible
 
 def failing(monkeypatch: pytest.MonkeyPatch, error: Callable[[], object]) -> None:
     """``weft schema`` comes to ``error``."""
-    monkeypatch.setattr("weft.api.schema", lambda *_, **__: error())
+    monkeypatch.setattr("weft.cli.lib.command.Command.run", lambda *_: error())
 
 
 def raises(error: BaseException) -> Callable[[], NoReturn]:

@@ -126,8 +126,12 @@ def test_a_command_that_waits_in_native_code_leaves_signals_as_they_are(monkeypa
                                                                         tmp_path: Path) -> None:
     seen: list[object] = []
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr("weft.api.replay", lambda *_, **__: seen.append(signal.getsignal(signal.SIGTERM)))
-    monkeypatch.setattr("weft.api.schema", lambda *_, **__: seen.append(signal.getsignal(signal.SIGTERM)))
+
+    def run(*_: object) -> int:
+        seen.append(signal.getsignal(signal.SIGTERM))
+        return 0
+
+    monkeypatch.setattr("weft.cli.lib.command.Command.run", run)
     assert main(["replay", str(tmp_path / "plan.json"), "--emulate"]) == 0
     assert main(["schema"]) == 0
     assert seen[0] is before and seen[1] is not before

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["PipelineOptions"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PipelineOptions:
     """The arguments of :func:`weft.pipeline`, each as it is described there."""
 

@@ -35,7 +35,7 @@ def test_looks_are_shapes_types_and_kinds() -> None:
     ({"cuts": 3}, "cuts is 3, it must be a list"), ({"cuts": [True]}, "cuts has True")])
 def test_a_plan_is_a_plan(given: dict[str, Any], said: str) -> None:
     with pytest.raises(CaptureError, match=said):
-        require_plan(PipelineOptions(2, **given))
+        require_plan(PipelineOptions(micro_batches=2, **given))
 
 
 @pytest.mark.parametrize(("given", "said"), [
@@ -44,9 +44,9 @@ def test_a_plan_is_a_plan(given: dict[str, Any], said: str) -> None:
     ({"split": ["0"], "compile": True}, "compile needs the model's operators, which split does without")])
 def test_a_split_stands_alone(given: dict[str, Any], said: str) -> None:
     with pytest.raises(CaptureError, match=said):
-        require_split(nn.Sequential(nn.Linear(1, 1)), PipelineOptions(2, **given))
+        require_split(nn.Sequential(nn.Linear(1, 1)), PipelineOptions(micro_batches=2, **given))
 
 
 def test_a_split_needs_numbers() -> None:
     with pytest.raises(CaptureError, match="split runs the model, but it is on the meta device"):
-        require_split(nn.Sequential(nn.Linear(1, 1, device="meta")), PipelineOptions(2, split=["0"]))
+        require_split(nn.Sequential(nn.Linear(1, 1, device="meta")), PipelineOptions(micro_batches=2, split=["0"]))

@@ -33,7 +33,8 @@ def decided(name: str, with_target: bool = True, **settings: Any) -> tuple[nn.Mo
         named["target.0"] = case.target
     with one_rank() as session:
         return case.model, decide(captured, Purity(captured), Example(leaves, target, named), goal, session,
-                                  PipelineOptions(3, loss=case.loss, target=case.target, time_limit=0.3, **settings))
+                                  PipelineOptions(micro_batches=3, loss=case.loss, target=case.target, time_limit=0.3,
+                                                  **settings))
 
 
 @pytest.mark.parametrize("name", ["gpt", "masked"])
@@ -59,7 +60,7 @@ def test_random_state_is_kept_by_what_is_decided() -> None:
     with one_rank() as session:
         decide(captured, Purity(captured), Example(case.args, [case.target], {**named, "target.0": case.target}),
                Goal(case.loss, tree_flatten(case.target)[1]), session,
-               PipelineOptions(2, loss=case.loss, target=case.target, schedule="gpipe", time_limit=1.0))
+               PipelineOptions(micro_batches=2, loss=case.loss, target=case.target, schedule="gpipe", time_limit=1.0))
     assert torch.equal(torch.randn(3), expected)
 
 

@@ -70,7 +70,7 @@ def decided(options: PipelineOptions) -> dict[str, Any]:
 
 
 def test_decisions_are_asked_for_by_mode_and_by_module() -> None:
-    options = PipelineOptions(2)
+    options = PipelineOptions(micro_batches=2)
     assert decided(options) == {"recompute": [], "offload": [], "co_shard": {}}
     assert len(decided(replace(options, memory_plan="recompute"))["recompute"]) > 60
     modules = {"layers": "recompute", "layers.1": "keep", "layers.2.wide": "offload"}
@@ -84,7 +84,7 @@ def test_decisions_are_asked_for_by_mode_and_by_module() -> None:
                                            ({"layers.9": "recompute"}, "'layers.9', a module of which no operator"),
                                            ({"layers.1": "drop"}, "memory_plan has 'drop' for 'layers.1', it must be")])
 def test_what_says_nothing_is_refused(said: object, why: str) -> None:
-    options = replace(PipelineOptions(2), memory_plan=said)  # type: ignore[arg-type]
+    options = replace(PipelineOptions(micro_batches=2), memory_plan=said)  # type: ignore[arg-type]
     with pytest.raises(CaptureError, match=why):
         require_memory_plan(options)
         decided(options)
@@ -96,7 +96,7 @@ def test_what_has_no_operators_has_no_memory_plan(other: dict[str, Any], why: st
     for own in ({"memory_plan": "recompute"}, {"co_shard": {"head": 2}}):
         options: dict[str, Any] = {**own, **other}
         with pytest.raises(CaptureError, match=why):
-            require_memory_plan(PipelineOptions(2, **options))
+            require_memory_plan(PipelineOptions(micro_batches=2, **options))
 
 
 def test_decisions_of_another_model_are_refused() -> None:

@@ -35,9 +35,9 @@ on first use.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from weft.solver.public_names import listed, loaded
+from weft.solver.public_names import lazily
 
 if TYPE_CHECKING:
     from weft.app.communication.lowering import Emulated
@@ -65,24 +65,4 @@ __all__ = ["Builder", "Choices", "CommunicationError", "Emulated", "Overlap", "P
            "add_sgd", "as_slice", "choices_of", "data_parallel", "function", "fuse", "overlap", "prices_on",
            "random_values", "reorder", "results", "run", "schedules", "split", "tune"]
 
-#: The module of each name, in :mod:`weft.models.communication` but for those with their whole name.
-_HOME = {
-    "Builder": "builder", "Choices": "search.problem", "CommunicationError": "program", "Overlap": "program",
-    "Prices": "prices", "Program": "program", "Reached": "search.schedules", "Schedule": "search.schedules",
-    "Stage": "program", "Tensor": "program", "Tuned": "search.tuning", "add_adam": "optimizers",
-    "add_lamb": "optimizers", "add_sgd": "optimizers", "as_slice": "passes.as_slice", "choices_of": "search.problem",
-    "data_parallel": "optimizers", "function": "functions", "fuse": "passes.fuse", "overlap": "passes.overlap",
-    "prices_on": "on_device", "random_values": "interpreter", "reorder": "passes.reorder", "results": "interpreter",
-    "run": "interpreter", "schedules": "search.schedules", "split": "passes.split", "tune": "search.tuning",
-    "Emulated": "weft.app.communication.lowering", "ProgramOnRank": "weft.app.communication.run",
-    "RankError": "weft.runtime.communication.channel",
-    "ShardedOptimizer": "weft.runtime.communication.sharded_optimizer",
-}
-
-
-def __getattr__(name: str) -> Any:
-    return loaded(__name__, _HOME, name, "weft.models.communication")
-
-
-def __dir__() -> list[str]:
-    return listed(__name__)
+__getattr__, __dir__ = lazily(__name__)

@@ -1,0 +1,198 @@
+"""How an argument of a public function is given in a shell: its help, and how text becomes its value."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeAlias, TypeVar
+
+from weft.app.lib.counted import counted
+from weft.app.lib.sources import MicroBatches, PathLike, Source
+
+if TYPE_CHECKING:
+    from weft.solver.problem import Number
+    from weft.solver.schedule import Schedule
+
+__all__ = ["KINDS", "LIMITS", "AllowOtherModel", "AllowUnsplit", "Counted", "LongestPeriod", "Option", "Scheduled",
+           "Solved", "Throughput", "byte_size", "count", "counts", "counts_of_any", "memory", "micro_batches",
+           "natural", "positive", "share", "taking", "texts", "workers"]
+
+#: Numbers beyond these mean nothing and overflow something: seconds (thirty years), threads and processes,
+#: micro-batches (no schedule may have more operations, :data:`weft.solver.step.search.MAX_OPERATIONS`), what else is
+#: counted.
+_LONG, _WORKERS, _MICRO_BATCHES, _MANY = 1e9, 256, 2_000_000, 10**15
+
+Given = ParamSpec("Given")
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
+
+#: Groups of options in a command's help.
+KINDS, LIMITS = "several jobs, or micro-batches that differ", "search and output"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What stands in ``Annotated`` beside the type of an argument that a shell can give.
+
+    ``help``; a default that says something is added. ``metavar`` stands for the value. ``parse`` makes it of text, and
+    raises ``ValueError`` with the end of a sentence. ``flags``, between spaces, in place of ``--`` and the name.
+    ``times``: ``"append"`` where it may be given several times, ``"+"`` where several values follow. ``default``: of a
+    keyword that is declared in a ``TypedDict``. Of options with the same ``apart`` a call may have one.
+    """
+
+    help: str
+    metavar: str | None = None
+    parse: Callable[[str], Any] = str
+    flags: str = ""
+    choices: Sequence[str] | None = None
+    times: str = ""
+    default: Any = None
+    group: str = ""
+    apart: str = ""
+
+
+def taking(asked: Callable[Given, Asked]) -> Callable[[Callable[[Asked], Answer]], Callable[Given, Answer]]:
+    """A function that is called with the fields of the dataclass ``asked``, and gets them in one."""
+    def decorate(function: Callable[[Asked], Answer]) -> Callable[Given, Answer]:
+        @functools.wraps(function)
+        def call(*args: Given.args, **kwargs: Given.kwargs) -> Answer:
+            return function(asked(*args, **kwargs))
+
+        asked.__init__.__qualname__ = function.__name__  # in errors
+        call.asked = asked  # type: ignore[attr-defined]
+        call.__signature__ = plain(inspect.signature(asked).replace(  # type: ignore[attr-defined]
+            return_annotation=function.__annotations__["return"]))
+        return call
+
+    return decorate
+
+
+def plain(signature: inspect.Signature) -> inspect.Signature:
+    """``signature`` as Python shows it: with types alone, without an :class:`Option` or the ``_SEARCH`` of a file."""
+    return signature.replace(parameters=[parameter.replace(annotation=re.sub(
+        r"^Annotated\[(.*?), (Option\(|_SEARCH).*$", r"\1", str(parameter.annotation)))
+        for parameter in signature.parameters.values()])
+
+
+# -- values: each raises ValueError with the end of a sentence that the command line begins ------------------------
+
+
+def positive(text: str) -> float:
+    """A finite number greater than 0, such as seconds."""
+    value = _number(text, float)
+    if not 0 < value <= _LONG:
+        raise ValueError(f"is {text}, it must be a number greater than 0 and at most {_LONG:.0e}")
+    return value
+
+
+def share(text: str) -> float:
+    """A finite number of 0 or more."""
+    value = _number(text, float)
+    if not 0 <= value <= _LONG:
+        raise ValueError(f"is {text}, it must be a number of 0 or more and at most {_LONG:.0e}")
+    return value
+
+
+def count(text: str, most: int = _MANY) -> int:
+    """A whole number of at least 1."""
+    value = int(_number(text, int))
+    if not 1 <= value <= most:
+        raise ValueError(f"is {text}, it must be a whole number of at least 1"
+                         + ("" if value < 1 else f" and at most {most}"))
+    return value
+
+
+def micro_batches(text: str) -> int:
+    """How many micro-batches run."""
+    return count(text, _MICRO_BATCHES)
+
+
+def micro_batches_of_any(text: str) -> MicroBatches:
+    """How many micro-batches run, of each job or class where there are some."""
+    return counted(text) if {",", "=", "*"} & set(text) else micro_batches(text)
+
+
+def workers(text: str) -> int:
+    """Threads or processes."""
+    return count(text, _WORKERS)
+
+
+def natural(text: str) -> int:
+    """A whole number of at least 0, as a seed may be."""
+    value = int(_number(text, int))
+    if not 0 <= value < 2**31:
+        raise ValueError(f"is {text}, it must be a whole number from 0 to {2**31 - 1}")
+    return value
+
+
+def texts(text: str) -> list[str]:
+    """Values between commas."""
+    return [part.strip() for part in text.split(",")]
+
+
+def counts(text: str) -> list[int]:
+    """Whole numbers of at least 1 between commas, as micro-batches."""
+    return [micro_batches(part) for part in texts(text)]
+
+
+def counts_of_any(text: str) -> Sequence[int] | MicroBatches:
+    """As :func:`counts`, or micro-batches of jobs or classes, which a sweep refuses with a better reason."""
+    try:
+        return counts(text)
+    except ValueError:
+        found = micro_batches_of_any(text)
+        if isinstance(found, int) or any(part.lstrip("+-").isdecimal() for part in texts(text)):
+            raise
+        return found
+
+
+def byte_size(text: str) -> int:
+    """A size, such as 64MiB, in bytes; 0 or more."""
+    from weft.models.spec.quantities import parse_bytes
+
+    return _quantity(parse_bytes, text)
+
+
+def memory(text: str) -> int:
+    """What a device has, such as 16GiB, in bytes."""
+    from weft.models.spec.quantities import parse_memory
+
+    return _quantity(parse_memory, text)
+
+
+def _quantity(parse: Callable[[object], int], text: str) -> int:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise ValueError(f"is {text!r}, {error}") from None
+
+
+def _number(text: str, kind: type[int] | type[float]) -> float:
+    try:
+        return kind(text)
+    except ValueError:
+        what = "a whole number" if kind is int else "a number"
+        raise ValueError(f"is {text!r}, it must be {what}") from None
+
+
+#: Arguments of several functions: how many micro-batches run, what is solved, and a schedule.
+Counted: TypeAlias = Annotated[MicroBatches | None, Option(
+    "number of micro-batches (default: as in the spec or schedule); with jobs a=N,b=N; if they differ, the class of "
+    "each, as short,2*long", "N", micro_batches_of_any, "-n --micro-batches")]
+Solved: TypeAlias = Annotated[Source, Option(
+    "a model spec in YAML (`weft schema` prints what may stand in it) or a block problem (a .json file in the format "
+    "weft.problem/1)", "SPEC")]
+Scheduled: TypeAlias = Annotated["Schedule | PathLike", Option("a schedule file (weft.schedule/1)", "SCHEDULE")]
+#: A floor of throughput.
+Throughput: TypeAlias = Annotated["Number | str | None", Option(
+    "lowest throughput, in micro-batches per time, as 12.5/s", "RATE", apart="floor")]
+LongestPeriod: TypeAlias = Annotated["Number | str | None", Option(
+    "longest time between two micro-batches, as 80ms", "TIME", apart="floor")]
+#: What of the stages may differ from the plan.
+AllowUnsplit: TypeAlias = Annotated[bool, Option(
+    "with --stages: go on where the plan splits a backward and the executor cannot split that module's")]
+AllowOtherModel: TypeAlias = Annotated[bool, Option(
+    "with --stages: go on where parameters, ties or the sizes of messages are not those that the plan was solved for")]

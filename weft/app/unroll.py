@@ -1,0 +1,23 @@
+"""A schedule for another number of micro-batches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from weft.app.lib.judged import judged
+
+if TYPE_CHECKING:
+    from weft.app.lib.sources import PathLike
+    from weft.solver.schedule import Schedule
+
+__all__ = ["unroll"]
+
+
+def unroll(schedule: Schedule | PathLike, micro_batches: int) -> Schedule:
+    """A solved schedule for another number of micro-batches: whole periods put in or taken out, no search.
+
+    Raises ``ValueError`` if it has no repetend, or too few micro-batches are asked for.
+    """
+    from weft.solver.step.stretch import unroll as stretch
+
+    return stretch(judged(schedule), micro_batches)
