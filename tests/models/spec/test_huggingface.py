@@ -8,9 +8,14 @@ from typing import Any
 
 import pytest
 
+from experiments.lib.model_configs import CONFIGS as MODELS
 from weft.models.spec.huggingface import ConfigError, known_types, model_of_config, read_config
 from weft.models.zoo.graphs import model_graph
 from weft.models.zoo.published import PUBLISHED
+
+#: What transformers counts (experiments/models/configs.py), and types that read images alone.
+COUNTED = json.loads((Path(__file__).parents[3] / "experiments" / "results" / "configs.json").read_text())["models"]
+IMAGES = ("vit", "swin", "resnet")
 
 #: The keys that say the architecture, as in the config.json of each model's page, and parameters as published (for
 #: FLAVA as counted: tests/models/zoo/test_parameters.py holds its parts against published models).
@@ -59,8 +64,25 @@ def test_a_config_gives_the_model_of_its_page(name: str) -> None:
     assert model_graph(model_of_config(config)).parameter_count() == parameters
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_a_published_config_has_the_parameters_that_transformers_gives_it(name: str) -> None:
+    row = COUNTED[name]
+    ours = model_graph(model_of_config(MODELS[name], sequence=None if row["type"] in IMAGES else 16)).parameter_count()
+    assert ours == row["transformers"] + row.get("predict", 0) + row.get("head", 0)
+
+
 def test_every_known_type_is_tried() -> None:
-    assert sorted(str(config["model_type"]) for config, _ in CONFIGS.values()) == sorted(known_types())
+    tried = {str(config["model_type"]) for config in (*(config for config, _ in CONFIGS.values()), *MODELS.values())}
+    assert tried == set(known_types()) and len(MODELS) >= 45 and len({row["type"] for row in COUNTED.values()}) >= 30
+
+
+def test_what_transformers_leaves_out_is_what_its_formula_says() -> None:
+    """The layer of multi-token prediction of DeepSeek-V3 (section 2.2): a layer with experts, a product of both joined
+    vectors, and three norms."""
+    h, latent = 7168, 7168 * 1536 + 1536 + 1536 * 128 * 192 + 7168 * 576 + 512 + 512 * 128 * 256 + 128 * 128 * 7168
+    experts = 257 * 3 * h * 2048 + 256 * h
+    assert COUNTED["deepseek-ai/DeepSeek-V3"]["predict"] == latent + experts + 2 * h + 2 * h * h + 3 * h
+    assert COUNTED["google/flan-t5-xxl"]["head"] == 32128 * 4096
 
 
 @pytest.mark.parametrize(("kind", "name"), [("gpt2", "gpt2"), ("t5", "t5-small"), ("mt5", "mt5-small"),
@@ -79,14 +101,29 @@ def test_a_shorter_sequence_leaves_the_learned_positions_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(("config", "words"), [
-    ([], "is no JSON object"), ({}, "model_type is missing, the known ones are flava, gpt2"),
-    ({"model_type": "bert"}, "model_type is 'bert', the known ones are flava, gpt2, gpt_neox"),
-    ({"model_type": ["t5"]}, "the known ones are"),
+    ([], "is no JSON object"), ({}, "model_type is missing; give it, such as llama"),
+    ({"model_type": "mamba"}, r"model_type is 'mamba', which is not read; .*weft capture model.pt2.* arcee, bart, bert, bloom"),
+    ({"model_type": "lama"}, r"did you mean 'llama'"), ({"model_type": ["t5"]}, "which is not read"),
+    ({"model_type": "gemma3", "text_config": {}}, "which has more than a language model; write its text_config to"),
     ({"model_type": "gpt2", "n_layer": -3}, "n_layer is -3, it must be a whole number of at least 1"),
     ({"model_type": "gpt2", "n_layer": "12"}, 'n_layer is "12"'), ({"model_type": "gpt2", "n_layer": True}, "is true"),
-    ({"model_type": "gpt2", "n_head": 7}, r"hidden is 768, it must be a multiple of heads \(7\)"),
+    ({"model_type": "gpt2", "n_head": 7}, "n_head is 7, it must divide n_embd, 768"),
+    ({"model_type": "llama", "num_key_value_heads": 5}, "num_key_value_heads is 5, it must divide num_attention_heads"),
+    ({"model_type": "t5", "d_kv": None, "num_heads": 7}, "num_heads is 7, it must divide d_model, 512"),
+    ({"model_type": "llama", "hidden_size": None}, "hidden_size is missing; give it, a whole number of at least 1"),
+    ({"model_type": "mixtral", "num_experts_per_tok": 9}, "num_experts_per_tok is 9, it must be at most .* experts, 8"),
+    ({"model_type": "deepseek_v2"}, "num_experts_per_tok is missing; give it"),
+    ({"model_type": "qwen2_moe", "mlp_only_layers": [3]}, "it must list the first layers in a row"),
+    ({"model_type": "gemma2", "layer_types": ["mamba"]}, "layer_types is \"mamba\", of each layer known are"),
+    ({"model_type": "gemma2", "layer_types": 3}, "it must list a word for each layer"),
+    ({"model_type": "phi", "qk_layernorm": True}, "qk_layernorm is true, known is false alone"),
+    ({"model_type": "bert", "tie_word_embeddings": False}, "tie_word_embeddings is false, known is true alone"),
+    ({"model_type": "whisper", "decoder_ffn_dim": 3}, "known are decoders like their encoders, with 1536"),
+    ({"model_type": "gpt2", "resid_pdrop": 2}, "resid_pdrop is 2, it must be a share"),
+    ({"model_type": "clip", "text_config": 3}, "text_config is 3, it must be an object"),
+    ({"model_type": "clip", "vision_config": {"patch_size": 0}}, "vision_config: patch_size is 0, it must be a whole"),
     ({"model_type": "gpt2", "activation_function": "tanh"}, "activation_function is \"tanh\", the known ones are gelu"),
-    ({"model_type": "llama", "attention_bias": True}, "attention_bias and mlp_bias are not known"),
+    ({"model_type": "llama", "attention_bias": 1}, "attention_bias is 1, it must be true or false"),
     ({"model_type": "swin", "depths": 3}, "depths is 3, it must be a list"),
     ({"model_type": "swin", "window_size": 8}, "must be a multiple of window"),
     ({"model_type": "resnet", "hidden_sizes": [1, 2, 3, 4]}, "hidden_sizes is"),
