@@ -3,9 +3,9 @@
 Every config of :mod:`experiments.lib.model_configs` is built by transformers on the meta device, without memory, and
 read by weft. Counted are trained parameters, a tied one once. What transformers leaves out of its model and weft counts
 is said apart: the layers of multi-token prediction (``predict``), and the head of a T5 whose config says that it is not
-tied (``head``; transformers 5 ties the head of every T5 that it makes of a config, published weights have both). Without transformers its counts are those of the file that was
-written before. Writes ``configs.json``; ``--defaults`` writes ``models/data/config_defaults.json``, what transformers
-takes for the keys that weft reads.
+tied (``head``; transformers 5 ties the head of every T5 that it makes of a config, published weights have both).
+Without transformers its counts are those of the file that was written before. Writes ``configs.json``; ``--defaults``
+writes ``models/data/config_defaults.json``, what transformers takes for the keys that weft reads.
 
     python -m experiments.models.configs
 """
@@ -118,9 +118,9 @@ def _defaults_text() -> str:
     for kind in sorted({*TYPES, *known_types(), *_PARTS} - {"flava"}):
         made = transformers.CONFIG_MAPPING[kind]
         raw = {name: getattr(made, name, None) for name in getattr(made, "__dataclass_fields__", {})}
+        left_out = {"model_type", "id2label", *(("tie_word_embeddings",) if kind in _TIED_BY_FORCE else ())}
         found = {key: value for key, value in {**_shown(made), **raw}.items()
-                 if key in keys - {"model_type", "id2label"} - ({"tie_word_embeddings"} if kind in _TIED_BY_FORCE
-                                                                else set()) and isinstance(value, bool | int | float | str | list | tuple | None)}
+                 if key in keys - left_out and isinstance(value, bool | int | float | str | list | tuple | None)}
         lines.append(f'  {json.dumps(kind)}: {json.dumps(found, sort_keys=True)}')
     source = f"the configuration classes of transformers {_version()}; written by experiments/models/configs.py"
     return (f'{{\n "source": {json.dumps(source)},\n "types": {{\n' + ",\n".join(lines) + "\n }\n}\n")

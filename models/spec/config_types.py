@@ -3,9 +3,8 @@
 A line's entries are fields of the family's section (:mod:`weft.models.spec.families`), each a value or how it is read
 from the config. Sizes that all types have are read by :mod:`weft.models.spec.huggingface` under the names that configs
 use; ``gated`` says whether the activation gates, ``spare`` how many of the rows of learned positions stand for no
-token, ``extra`` how many more of them there are.
-The defaults of keys that a config leaves out are those of transformers' classes, in ``models/data/config_defaults.json``
-(written by ``experiments/models/configs.py``).
+token, ``extra`` how many more of them there are. The defaults of keys that a config leaves out are those of
+transformers' classes, in ``models/data/config_defaults.json`` (written by ``experiments/models/configs.py``).
 """
 
 from __future__ import annotations
@@ -140,7 +139,8 @@ TYPES: Mapping[str, tuple[str, Rules | Callable[[Config], Rules], Rules]] = {
     "nemotron": ("gpt", _LLAMA, {"norm": "layer_norm", "norm_bias": True, "gated": False}),
     "stablelm": ("gpt", _LLAMA, {"norm": "layer_norm", "norm_bias": True, "attention_bias": _flag("use_qkv_bias"),
                                  "out_bias": False, "parallel": _flag("use_parallel_residual"),
-                                 "one_norm": _flag("use_parallel_residual"), "qk_norm": _when("qk_layernorm", "heads")}),
+                                 "one_norm": _flag("use_parallel_residual"),
+                                 "qk_norm": _when("qk_layernorm", "heads")}),
     # LLaMA's kin
     "llama": ("gpt", _LLAMA, {}),
     "mistral": ("gpt", _LLAMA, {"windowed": _pattern(0)}),
@@ -176,10 +176,11 @@ TYPES: Mapping[str, tuple[str, Rules | Callable[[Config], Rules], Rules]] = {
     "granitemoe": ("moe", _LLAMA, {}),
     "olmoe": ("moe", _LLAMA, {"qk_norm": "width"}),
     "qwen2_moe": ("moe", _LLAMA, {"attention_bias": _flag("qkv_bias", default=True), "out_bias": False,
-                                  "shared": _number("shared_expert_intermediate_size"), "shared_gate": True, "windowed": _late_windows,
-                                  "every": _number("decoder_sparse_step", default=1), "dense_first": _dense_layers}),
-    "qwen3_moe": ("moe", _LLAMA, {"qk_norm": "head", "windowed": _late_windows, "every": _number("decoder_sparse_step", default=1),
-                                  "dense_first": _dense_layers}),
+                                  "shared": _number("shared_expert_intermediate_size"), "shared_gate": True,
+                                  "windowed": _late_windows, "dense_first": _dense_layers,
+                                  "every": _number("decoder_sparse_step", default=1)}),
+    "qwen3_moe": ("moe", _LLAMA, {"qk_norm": "head", "windowed": _late_windows, "dense_first": _dense_layers,
+                                  "every": _number("decoder_sparse_step", default=1)}),
     "deepseek_v2": ("moe", _DEEPSEEK, {}),
     "deepseek_v3": ("moe", _DEEPSEEK, {"predict": _number("num_nextn_predict_layers", default=0)}),
     "glm4_moe": ("moe", _LLAMA, {"out_bias": False, "qk_norm": _when("use_qk_norm", "head"),

@@ -40,6 +40,12 @@ _ACTIVATION = ("hidden_act", "activation_function", "hidden_activation", "activa
 _DROPOUT = ("hidden_dropout_prob", "hidden_dropout", "resid_pdrop", "resid_dropout", "residual_dropout", "dropout_rate",
             "dropout")
 
+#: What a config calls a field of a family.
+_NAMES = {"layers": _LAYERS, "encoder_layers": ("num_layers", "encoder_layers"), "hidden": _HIDDEN, "heads": _HEADS,
+          "kv_heads": _KV_HEADS, "feed_forward": _FEED_FORWARD, "sequence": _POSITIONS, "max_positions": _POSITIONS,
+          "window": _WINDOW, "experts": _EXPERTS, "active": _ACTIVE, "vocabulary": ("vocab_size",),
+          "head_size": ("head_dim", "d_kv")}
+
 #: Activations by what they cost: all that are neither ReLU nor gated move and keep what GELU does.
 _GELU = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python", "quick_gelu", "gelu_10")
 _PLAIN = {**dict.fromkeys((*_GELU, "silu", "swish", "relu2"), "gelu"), "relu": "relu"}
@@ -80,7 +86,7 @@ def model_of_config(config: object, *, sequence: int | None = None, where: str =
         return FAMILIES[family].model_validate({"family": family, **fields})
     except ValidationError as error:
         entry = error.errors()[0]
-        field = ".".join(str(step) for step in entry["loc"])
+        field = ".".join(_named(own, _NAMES.get(str(step), (str(step),))) for step in entry["loc"])
         limit = entry.get("ctx", {}).get("le")
         raise ConfigError(f"{where}: " + (
             f"{field} is {show(entry['input'])}, it must be at most {limit}" if limit is not None else
@@ -90,12 +96,13 @@ def model_of_config(config: object, *, sequence: int | None = None, where: str =
 def _unknown(kind: object) -> str:
     """The sentence for a type that is not read."""
     if kind is None:
-        return "model_type is missing; give it, such as llama (weft reads " + f"{len(known_types())} types)"
+        return "model_type is missing; give it, such as llama"
     if isinstance(kind, str) and kind in MULTIMODAL:
         return (f"model_type is {kind!r}, which has more than a language model; write its {MULTIMODAL[kind]} to a "
                 "config.json of its own, or capture the whole model (weft capture)")
-    return (f"model_type is {f'{kind!r}':.60}, which is not read{near(str(kind), list(known_types()))}; export the "
-            f"model with torch.export and capture it (weft capture model.pt2), or name one of {', '.join(known_types())}")
+    return (f"model_type is {f'{kind!r}':.60}, which is not read{near(str(kind), known_types())}; export the model "
+            f"with torch.export and capture it (weft capture model.pt2), or give one of the {len(known_types())} types "
+            "that docs/SPECS.md lists")
 
 
 @cache
@@ -136,17 +143,16 @@ def _layer_fields(c: Config, said: Mapping[str, Any]) -> dict[str, Any]:
     """What decoders and encoders have in common. ``said``: the type's own, which is not asked for again."""
     hidden, heads = c.number(*_HIDDEN), c.number(*_HEADS)
     size = said["head_size"] if "head_size" in said else c.maybe("head_dim")
-    if size is None and hidden % heads and said.get("latent") is None:
+    if size is None and heads <= MAX_WIDTH >= hidden and hidden % heads and said.get("latent") is None:
         _indivisible(c, _HEADS, heads, _HIDDEN, hidden)
     kv_heads = said["kv_heads"] if "kv_heads" in said else c.maybe(*_KV_HEADS)
     if kv_heads is not None and heads % kv_heads:
         _indivisible(c, _KV_HEADS, kv_heads, _HEADS, heads)
     windowed = said.get("windowed")
     window = (said.get("window") or c.maybe(*_WINDOW)) if windowed is not None else None
-    fields = {"layers": c.number(*_LAYERS), "hidden": hidden, "heads": heads, "head_size": size, "kv_heads": kv_heads,
-              "feed_forward": None if "feed_forward" in said else c.maybe(*_FEED_FORWARD), "window": window,
-              "dropout": _drops_out(c)}
-    return fields
+    return {"layers": c.number(*_LAYERS), "hidden": hidden, "heads": heads, "head_size": size, "kv_heads": kv_heads,
+            "feed_forward": None if "feed_forward" in said else c.maybe(*_FEED_FORWARD), "window": window,
+            "dropout": _drops_out(c)}
 
 
 def _expert_fields(c: Config) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def gpt_graph(model: GptModel, batch: int = 1, *, dtype: str = "float16", traini
     for i in range(model.layers):
         with b.layer(f"layer{i}"):
             x = transformer_layer(b, x, layer_sizes(model, i))
-    later = []
+    later: list[Tensor] = []
     for i in range(model.predict):
         with b.layer(f"predict{i}"):
             later.append(_predicted(b, later[-1] if later else x, tokens, table, model))

@@ -21,18 +21,23 @@ if TYPE_CHECKING:
 __all__ = ["capture", "estimate", "profile", "profile_stages", "schema"]
 
 
-def estimate(source: PathLike | Spec, *, shape: str | None = None) -> EstimateReport:
+def estimate(source: PathLike | Spec, *, shape: str | None = None, gpus: int | None = None, device: str | None = None,
+             micro_batch: int | None = None, sequence: int | None = None, batch: int | None = None) -> EstimateReport:
     """What each stage of a model spec holds, sends and costs, before any search, and whether it fits the GPUs.
 
     The stages are those of ``shape`` (``chain``, ``v``, ``loop``, and ``wave`` where the spec gives a cut; default the
     first that the spec allows) under 1F1B. Every number says its origin: measured, interpolated, modelled or given;
-    modelled ones with their known error. ``str()`` is the table, ``.to_json()`` the numbers, ``.fits`` the verdict.
+    modelled ones with their known error. Of a Hugging Face ``config.json`` say ``gpus`` and ``device``, and what else
+    differs: sequences of ``sequence`` tokens (default 4096, or the most it was made for), in micro-batches of
+    ``micro_batch`` (1) and steps of ``batch``; it is estimated as the shallowest pipelines that fit, and replicas of
+    them on the GPUs left. ``str()`` is the table, ``.to_json()`` the numbers, ``.fits`` the verdict.
 
     Raises ``ValueError`` (``SpecError`` and its like) for a spec that means nothing or has no costs.
     """
     from weft.app.estimate import estimate_source
 
-    return estimate_source(source, shape=shape)
+    return estimate_source(source, shape=shape, gpus=gpus, device=device, micro_batch=micro_batch, sequence=sequence,
+                           batch=batch)
 
 
 def capture(source: PathLike | Module, inputs: tuple[Any, ...] | None = None,

@@ -18,9 +18,9 @@ __all__ = ["AttentionSizes", "LatentSizes", "attention"]
 class LatentSizes:
     """Attention from latent vectors (DeepSeek-V2, 2024, section 2.1).
 
-    Keys and values are made from a vector of ``key_rank`` numbers a token, queries from one of ``query_rank`` (``None``:
-    from the hidden state). A head's queries and keys have ``plain`` numbers and ``rotary`` rotated ones, which its keys
-    share with those of all heads; its values have ``value``.
+    Keys and values are made from a vector of ``key_rank`` numbers a token, queries from one of ``query_rank``
+    (``None``: from the hidden state). A head's queries and keys have ``plain`` numbers and ``rotary`` rotated ones,
+    which its keys share with those of all heads; its values have ``value``.
     """
 
     query_rank: int | None
