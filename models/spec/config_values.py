@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from weft.models.files.limits import MAX_WIDTH
 from weft.solver.io.entries import show
 
-__all__ = ["Config", "ConfigError"]
+__all__ = ["Config", "ConfigError", "UnknownType"]
 
 #: Stages of a model whose resolution falls from one to the next, at most.
 _STAGES = 64
@@ -16,6 +16,10 @@ _STAGES = 64
 
 class ConfigError(ValueError):
     """A config.json that cannot be used: one sentence with the file and the key at fault."""
+
+
+class UnknownType(ConfigError):
+    """A config.json whose ``model_type`` is not read."""
 
 
 class Config:

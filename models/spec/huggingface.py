@@ -19,12 +19,12 @@ from weft.models.files.limits import MAX_CONFIG_BYTES, MAX_WIDTH
 from weft.models.files.reading import read_text
 from weft.models.spec.base import Section
 from weft.models.spec.config_types import MULTIMODAL, TYPES
-from weft.models.spec.config_values import Config, ConfigError
+from weft.models.spec.config_values import Config, ConfigError, UnknownType
 from weft.models.spec.families import FAMILIES
 from weft.solver.io.entries import show
 from weft.solver.spelling import near
 
-__all__ = ["ConfigError", "known_types", "model_of_config", "read_config"]
+__all__ = ["ConfigError", "UnknownType", "known_types", "model_of_config", "read_config"]
 
 #: What configs call the sizes that most types have.
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
@@ -71,14 +71,14 @@ def read_config(path: Path, *, sequence: int | None = None) -> Section:
 def model_of_config(config: object, *, sequence: int | None = None, where: str = "config") -> Section:
     """The model of a config that is read already; ``sequence`` replaces the most tokens it was made for.
 
-    Raises :class:`ConfigError` for a type that is not known, a key that is missing or not of its kind, and sizes that
-    do not go together.
+    Raises :class:`UnknownType` for a type that is not known, and :class:`ConfigError` for a key that is missing or not
+    of its kind, and sizes that do not go together.
     """
     if not isinstance(config, dict):
         raise ConfigError(f"{where}: is no JSON object, a config.json is one")
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in known_types():
-        raise ConfigError(f"{where}: {_unknown(kind)}")
+        raise UnknownType(f"{where}: {_unknown(kind)}")
     read = _OTHERS.get(kind)
     own = Config(config, where, _defaults().get(kind))
     try:

@@ -44,8 +44,8 @@ def config_specs(source: str | os.PathLike[str], *, gpus: int | None = None, dev
 
     Raises ``ValueError`` for what is missing, unknown or does not go together, and what reading the config raises.
     """
-    from weft.models.spec.huggingface import read_config
-    from weft.models.zoo.graphs import model_graph
+    from weft.models.candidates.family_costs import spec_graph
+    from weft.models.spec.huggingface import UnknownType, read_config
 
     where = os.fspath(source)
     for name, value, most in (("gpus", gpus, MAX_DEVICES), ("micro-batch", micro_batch, MAX_BATCH),
@@ -58,12 +58,23 @@ def config_specs(source: str | os.PathLike[str], *, gpus: int | None = None, dev
     if device is None or device not in DEVICES:
         found = "missing" if device is None else f"{device!r}"
         raise ValueError(f"{where}: device is {found}, it must be one of {', '.join(DEVICES)}")
-    model = read_config(Path(source), sequence=sequence)
-    longest = getattr(model, "sequence", None)
-    length = sequence if sequence or longest is None else min(longest, _SEQUENCE)
-    if length != longest:
-        model = read_config(Path(source), sequence=length)
-    graph = model_graph(model)
+    try:
+        longest = getattr(read_config(Path(source)), "sequence", None)
+        length = sequence or (longest and min(longest, _SEQUENCE))
+    except UnknownType:  # captured, where transformers is installed, at a length of its own
+        length = sequence
+
+    def spec_of(depth: int, micro_batches: int) -> Spec:
+        machines = {"gpus_per_machine": _MACHINE} if depth > _MACHINE else {}
+        spec = Spec.model_validate({
+            "name": Path(where).resolve().parent.name[:MAX_NAME] or "model",
+            "model": {"config": Path(where).name, **({"sequence": length} if length else {})},
+            "cluster": {"gpus": depth, "device": device, **machines},
+            "training": {"micro_batches": micro_batches, "micro_batch_size": micro_batch}})
+        spec._where, spec._folder = where, Path(where).parent
+        return spec
+
+    graph = spec_graph(spec_of(1, 1))
     layers = len({operator.layer for operator in graph.operators})
     whole = batch or _ROUNDS * gpus * micro_batch
     depths = [depth for depth in range(1, min(gpus, layers) + 1)
@@ -74,19 +85,9 @@ def config_specs(source: str | os.PathLike[str], *, gpus: int | None = None, dev
                          f"with micro-batches of {micro_batch}; give a multiple of {unit}")
     for depth in depths:
         replicas = gpus // depth
-        machines = {"gpus_per_machine": _MACHINE} if depth > _MACHINE else {}
-        spec = Spec.model_validate({
-            "name": Path(where).resolve().parent.name[:MAX_NAME] or "model",
-            "model": {"config": Path(where).name, **({"sequence": length} if length else {})},
-            "cluster": {"gpus": depth, "device": device, **machines},
-            "training": {"micro_batches": whole // replicas // micro_batch, "micro_batch_size": micro_batch}})
-        spec._where, spec._folder = where, Path(where).parent
-        yield spec, _sentence(graph.parameter_count(), length, depth, replicas, whole, micro_batch, device)
-
-
-def _sentence(parameters: int, length: int | None, depth: int, replicas: int, batch: int, micro_batch: int,
-              device: str) -> str:
-    shown = f"{length} tokens" if length else "one image"
-    others = f" and {replicas} replicas, whose sum of gradients is not counted" if replicas > 1 else ""
-    return (f"{parameters:,} parameters; {depth} stages of one {device}{others}; a batch of {batch} samples of "
-            f"{shown}, {batch // replicas // micro_batch} micro-batches of {micro_batch} for each pipeline")
+        rounds = whole // replicas // micro_batch
+        others = f" and {replicas} replicas, whose sum of gradients is not counted" if replicas > 1 else ""
+        samples = f"{whole} samples" + (f" of {length} tokens" if length else "")
+        yield spec_of(depth, rounds), (
+            f"{graph.parameter_count():,} parameters; {depth} stage{'s' * (depth > 1)} of one {device}{others}; a "
+            f"batch of {samples}, {rounds} micro-batches of {micro_batch} for each pipeline")
