@@ -150,7 +150,8 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "openai/whisper-large-v3": _c("whisper", d_model=1280, encoder_layers=32, decoder_layers=32, num_mel_bins=128,
                                   encoder_attention_heads=20, decoder_attention_heads=20, encoder_ffn_dim=5120,
                                   decoder_ffn_dim=5120, vocab_size=51866),
-    # no transformers of equal layers
+    # others
+    "facebook/flava-full": _c("flava"),
     "microsoft/swin-base-patch4-window7-224": _c("swin", embed_dim=128, depths=[2, 2, 18, 2],
                                                  num_heads=[4, 8, 16, 32],
                                                  id2label={str(i): f"class {i}" for i in range(1000)}),

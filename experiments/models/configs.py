@@ -33,7 +33,7 @@ OUTPUT, DEFAULTS = RESULTS / "configs.json", ROOT / "models" / "data" / "config_
 _CLASSES = {**dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert", "distilbert"), "AutoModelForMaskedLM"),
             **dict.fromkeys(("vit", "swin", "resnet"), "AutoModelForImageClassification"),
             **dict.fromkeys(("t5", "mt5", "umt5", "bart", "mbart"), "AutoModelForSeq2SeqLM"),
-            "clip": "AutoModel", "whisper": "AutoModelForSpeechSeq2Seq"}
+            "clip": "AutoModel", "flava": "AutoModel", "whisper": "AutoModelForSpeechSeq2Seq"}
 #: Parts of configs that have types of their own.
 _PARTS = ("flava_text_model", "flava_image_model", "flava_multimodal_model")
 #: Types whose ``tie_word_embeddings`` transformers 5 overrides.
