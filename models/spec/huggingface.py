@@ -148,9 +148,13 @@ def _layer_fields(c: Config, said: Mapping[str, Any]) -> dict[str, Any]:
     kv_heads = said["kv_heads"] if "kv_heads" in said else c.maybe(*_KV_HEADS)
     if kv_heads is not None and heads % kv_heads:
         _indivisible(c, _KV_HEADS, kv_heads, _HEADS, heads)
-    windowed = said.get("windowed")
+    layers, windowed = c.number(*_LAYERS), said.get("windowed")
+    types = c.get("layer_types") if "windowed" in said else None
+    if types is not None and len(types) != layers:
+        raise ConfigError(f"{c.where}: layer_types lists {len(types)} layers, but {_named(c, _LAYERS)} is {layers}; "
+                          "give one for each")
     window = (said.get("window") or c.maybe(*_WINDOW)) if windowed is not None else None
-    return {"layers": c.number(*_LAYERS), "hidden": hidden, "heads": heads, "head_size": size, "kv_heads": kv_heads,
+    return {"layers": layers, "hidden": hidden, "heads": heads, "head_size": size, "kv_heads": kv_heads,
             "feed_forward": None if "feed_forward" in said else c.maybe(*_FEED_FORWARD), "window": window,
             "dropout": _drops_out(c)}
 

@@ -12,10 +12,12 @@ from experiments.lib.model_configs import CONFIGS as MODELS
 from weft.models.graph.operator_files import graph_from_json, graph_to_json
 from weft.models.hardware.devices import DEVICES
 from weft.models.layers.layering import layers_of
+from weft.models.spec.families import GptModel
 from weft.models.spec.huggingface import ConfigError, known_types, model_of_config, read_config
 from weft.models.tensor_parallel.part_times import PartTimes
 from weft.models.tensor_parallel.shard import shard
 from weft.models.times.roofline import Roofline
+from weft.models.zoo.gpt import layer_sizes
 from weft.models.zoo.graphs import model_graph
 from weft.models.zoo.published import PUBLISHED
 
@@ -95,6 +97,45 @@ def test_every_known_type_is_tried() -> None:
     assert tried == set(known_types()) and len(MODELS) >= 45 and len({row["type"] for row in COUNTED.values()}) >= 30
 
 
+#: Billions of parameters that a token meets, as each model's page has them, with or without the embedding's table, and
+#: a unit of their last digit.
+ACTIVE = {"mistralai/Mixtral-8x7B-v0.1": (12.9, True, 0.1), "Qwen/Qwen3-30B-A3B": (3.3, True, 0.1),
+          "Qwen/Qwen3-235B-A22B": (22, True, 1), "Qwen/Qwen1.5-MoE-A2.7B": (2.7, True, 0.1),
+          "openai/gpt-oss-20b": (3.6, False, 0.1), "openai/gpt-oss-120b": (5.1, False, 0.1),
+          "meta-llama/Llama-4-Scout-17B-16E (text)": (17, True, 1), "allenai/OLMoE-1B-7B-0924": (1.3, True, 0.1),
+          "microsoft/Phi-3.5-MoE-instruct": (6.6, True, 0.1), "deepseek-ai/DeepSeek-V2": (21, False, 1),
+          "deepseek-ai/DeepSeek-V3": (37, False, 1), "meta-llama/Meta-Llama-3-8B": (8.03, True, 0.01)}
+
+
+@pytest.mark.parametrize("name", ACTIVE)
+def test_the_products_of_a_token_are_those_of_the_published_active_parameters(name: str) -> None:
+    """Two operations a parameter and token, in all products that are not attention's."""
+    published, embedded, unit = ACTIVE[name]
+    model = model_of_config(MODELS[name], sequence=2048)
+    assert isinstance(model, GptModel)
+    flops = sum(operator.forward.flops for operator in model_graph(model).operators
+                if operator.kind in ("linear", "expert_linear") and "predict" not in operator.name)
+    active = flops / 2 / 2048 + embedded * model.vocabulary * model.hidden
+    assert abs(active / 1e9 - published) < unit
+
+
+def test_windows_are_those_of_the_config() -> None:
+    def windows(name: str, **more: Any) -> list[int | None]:
+        model = model_of_config({**MODELS[name], **more}, sequence=16)
+        assert isinstance(model, GptModel)
+        return [layer_sizes(model, i).attention.window for i in range(model.layers)]
+
+    assert windows("google/gemma-2-2b") == [4096, None] * 13
+    assert windows("google/gemma-3-1b-pt") == [*[*[512] * 5, None] * 4, 512, 512]
+    assert windows("meta-llama/Llama-4-Scout-17B-16E (text)")[:8] == [8192, 8192, 8192, None] * 2
+    assert windows("openai/gpt-oss-20b", layer_types=["full_attention", "sliding_attention"] * 12) == [None, 128] * 12
+    assert set(windows("mistralai/Mistral-7B-v0.1")) == {4096}
+    assert set(windows("mistralai/Mistral-7B-v0.1", sliding_window=None)) == {None}
+    assert set(windows("Qwen/Qwen2.5-7B")) == {None}
+    assert windows("Qwen/Qwen2.5-0.5B", use_sliding_window=True, sliding_window=64, max_window_layers=20) == [
+        *[None] * 20, *[64] * 4]
+
+
 def test_what_transformers_leaves_out_is_what_its_formula_says() -> None:
     """The layer of multi-token prediction of DeepSeek-V3 (section 2.2): a layer with experts, a product of both joined
     vectors, and three norms."""
@@ -134,6 +175,7 @@ def test_a_shorter_sequence_leaves_the_learned_positions_as_they_are() -> None:
     ({"model_type": "deepseek_v2"}, "num_experts_per_tok is missing; give it"),
     ({"model_type": "qwen2_moe", "mlp_only_layers": [3]}, "it must list the first layers in a row"),
     ({"model_type": "gemma2", "layer_types": ["mamba"]}, "layer_types is \"mamba\", of each layer known are"),
+    ({"model_type": "gemma2", "layer_types": ["full_attention"]}, "lists 1 layers, but num_hidden_layers is 26; give"),
     ({"model_type": "gemma2", "layer_types": 3}, "it must list a word for each layer"),
     ({"model_type": "phi", "qk_layernorm": True}, "qk_layernorm is true, known is false alone"),
     ({"model_type": "bert", "tie_word_embeddings": False}, "tie_word_embeddings is false, known is true alone"),
