@@ -94,6 +94,7 @@ EXPERIMENTS = {entry.name: entry for entry in (
                check="--only 'stream of 3' --parts Moves 'fixed starts'"),
     Experiment("annealer", "step.annealer", "--every 270 --weft 0.3 --seconds 0.2"),
     Experiment("roofline", "models.roofline", "--fit", check="--fit"),
+    Experiment("configs", "models.configs", "--only gpt2", check=""),
     Experiment("collectives", "models.collectives", "", check=""),
     Experiment("published", "models.published", "--only 22B", check="--only 22B"),
     Experiment("tessel_evaluation", "weft.tessel_evaluation",

@@ -149,6 +149,12 @@ def roofline(d: Any) -> Fields:
             "t5": listed(f"{error:.0f}" for error in together("t5-770m-v100"))}
 
 
+def configs(d: Any) -> Fields:
+    apart = {part: sum(part in row for row in d["models"].values()) for part in ("predict", "head")}
+    return {"configs": d["configs"], "equal": d["equal"], "types": d["types"], "known": d["known"],
+            "version": d["transformers"], **apart}
+
+
 def collectives(d: Any) -> Fields:
     return {"errors": span((100 * found["median_absolute_error"] for found in d.values()), 0)}
 
@@ -297,5 +303,5 @@ READINGS: dict[str, Callable[[Any], Fields]] = {
     "never_worse_wide": known_schedules, "rivals": known_schedules, "equality_gpu": equality, "annotations": annotated,
     **{function.__name__: function for function in (
         never_worse, published_costs, readme, streams, annealer, cut_search, cut_ablation, tessel_search, scale,
-        ablation, roofline, collectives, published, tessel_evaluation, placement, offload, overlap_modelled, share,
-        plans_found, equality, any_model_ranks, captured_costs, overhead, gpu_plan)}}
+        ablation, roofline, configs, collectives, published, tessel_evaluation, placement, offload, overlap_modelled,
+        share, plans_found, equality, any_model_ranks, captured_costs, overhead, gpu_plan)}}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 from weft.models.graph.operator_files import load_graph
 from weft.models.graph.operators import OperatorError, OperatorGraph
@@ -19,7 +20,7 @@ from weft.models.layers.costs import LayerCost, require_possible
 from weft.models.layers.layering import in_order, is_chain, layers_of
 from weft.models.spec.base import Section
 from weft.models.spec.families import GptModel
-from weft.models.spec.huggingface import read_config
+from weft.models.spec.huggingface import UnknownType, read_config
 from weft.models.spec.model_sections import ConfigModel, ExplicitModel, GraphModel
 from weft.models.spec.quantities import format_bytes
 from weft.models.spec.sections import Spec, Training
@@ -31,7 +32,8 @@ from weft.models.times.profiles import DEGREES, PROFILES, ProfileError, load_pro
 from weft.models.times.roofline import Roofline
 from weft.models.zoo.graphs import model_graph
 
-__all__ = ["FamilyCosts", "decoder_model", "device_of", "family_costs", "family_model", "uses_measured_gpt"]
+__all__ = ["FamilyCosts", "decoder_model", "device_of", "family_costs", "family_model", "spec_graph",
+           "uses_measured_gpt"]
 
 _DTYPES = {2: "float16", 4: "float32", 8: "float64"}
 #: The device that each shipped profile was taken on.
@@ -71,8 +73,9 @@ def decoder_model(spec: Spec, wrong: str) -> GptModel:
     return model
 
 
-def _graph(spec: Spec) -> OperatorGraph:
-    """One micro-batch of the spec's model."""
+def spec_graph(spec: Spec) -> OperatorGraph:
+    """One micro-batch of the spec's model; of a config.json that is not read the one captured from transformers, where
+    that is installed."""
     run, model = spec.run, spec.model
     if isinstance(model, GraphModel):
         graph = in_order(load_graph(named_file(spec, "model.graph", model.graph)))
@@ -88,7 +91,17 @@ def _graph(spec: Spec) -> OperatorGraph:
     if dtype is None:
         raise SpecError(f"{spec.where}: parameter_bytes is {run.parameter_bytes}, but a family's layers compute with 2 "
                         "(fp16), 4 (fp32) or 8 (fp64)")
-    return model_graph(family_model(spec), run.micro_batch_size, dtype=dtype, training=isinstance(run, Training))
+    training = isinstance(run, Training)
+    try:
+        family = family_model(spec)
+    except UnknownType:
+        if not (isinstance(model, ConfigModel) and find_spec("torch") and find_spec("transformers")):
+            raise
+        from weft.models.capture.config import capture_config
+
+        return in_order(capture_config(named_file(spec, "model.config", model.config), run.micro_batch_size,
+                                       model.sequence, dtype, training))
+    return model_graph(family, run.micro_batch_size, dtype=dtype, training=training)
 
 
 def uses_measured_gpt(spec: Spec) -> bool:
@@ -112,7 +125,7 @@ def family_costs(spec: Spec) -> FamilyCosts:
     Raises :class:`~weft.models.spec.spec.SpecError` if that source is unknown or has no number for this model, and what
     reading a config or profile raises.
     """
-    run, graph = spec.run, _graph(spec)
+    run, graph = spec.run, spec_graph(spec)
     source = _source(spec, graph)
     times = _times(spec, source, graph)
     layers = layers_of(graph, times, training=isinstance(run, Training),

@@ -10,117 +10,13 @@ from typing import Annotated, Literal, TypeAlias, get_args
 
 from pydantic import Discriminator, Field, model_validator
 
-from weft.models.files.limits import MAX_LAYERS, MAX_PIXELS, MAX_ROWS, MAX_SEQUENCE, MAX_VOCABULARY, MAX_WIDTH
+from weft.models.files.limits import MAX_WIDTH
 from weft.models.spec.base import Section, refuse
+from weft.models.spec.sizes import Layers, Pixels, Rows, Tokens, Vocabulary, Width, divides
+from weft.models.spec.transformers import ClipModel, EncoderModel, GptModel, MoeModel, T5Model
 
-__all__ = ["FAMILIES", "DlrmModel", "EvoformerModel", "FamilyModel", "FlavaModel", "GptModel", "MmtModel", "MoeModel",
-           "ResNetModel", "SwinModel", "T5Model", "UnoModel"]
-
-Width: TypeAlias = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
-Layers: TypeAlias = Annotated[int, Field(ge=1, le=MAX_LAYERS)]
-Vocabulary: TypeAlias = Annotated[int, Field(ge=1, le=MAX_VOCABULARY)]
-Tokens: TypeAlias = Annotated[int, Field(ge=1, le=MAX_SEQUENCE)]
-Pixels: TypeAlias = Annotated[int, Field(ge=1, le=MAX_PIXELS)]
-Rows: TypeAlias = Annotated[int, Field(ge=1, le=MAX_ROWS)]
-
-
-def _divides(part: int, whole: int, part_name: str, whole_name: str) -> None:
-    if whole % part:
-        refuse(f"{whole_name} is {whole}, it must be a multiple of {part_name} ({part})")
-
-
-class GptModel(Section):
-    """A GPT: an embedding, ``layers`` equal transformer layers, and a head (final norm, logits, loss).
-
-    The defaults are GPT-2's and GPT-3's; rotary positions, RMS norm, a gated activation and grouped queries make it a
-    LLaMA, parallel attention a GPT-NeoX.
-    """
-
-    family: Literal["gpt"] = Field(description="The model family.")
-    layers: Layers = Field(description="Number of transformer layers.", examples=[24])
-    hidden: Width = Field(description="Width of the hidden state.", examples=[2048])
-    heads: Width = Field(description="Attention heads.", examples=[32])
-    vocabulary: Vocabulary = Field(description="Entries of the vocabulary, padding included.", examples=[51200])
-    sequence: Tokens = Field(description="Tokens in a sequence.", examples=[2048])
-    feed_forward: Width | None = Field(default=None, description="Width inside the feed-forward part. Default "
-                                     "4 times hidden.")
-    kv_heads: Width | None = Field(default=None, description="Heads of keys and values, shared by groups of "
-                                 "queries. Default heads.")
-    head_size: Width | None = Field(default=None, description="Width of one head. Default hidden / heads.")
-    positions: Literal["learned", "rotary"] = Field(default="learned", description="How a token's place is told: a "
-                                                    "learned table or a rotation of queries and keys. Default learned.")
-    max_positions: Tokens | None = Field(default=None, description="Rows of the learned table. Default sequence.")
-    norm: Literal["layer_norm", "rms_norm"] = Field(default="layer_norm", description="Default layer_norm.")
-    activation: Literal["gelu", "relu", "swiglu", "geglu"] = Field(default="gelu", description="Default gelu.")
-    bias: bool = Field(default=True, description="Whether linear layers and layer norms have biases. Default true.")
-    attention_bias: bool | None = Field(default=None, description="Biases of the projections to queries, keys and "
-                                        "values, where that differs from bias.")
-    parallel: bool = Field(default=False, description="Attention and feed-forward side by side on one residual, as "
-                           "GPT-NeoX has them. Default false.")
-    tied: bool = Field(default=True, description="Whether the head shares the embedding's table. Default true.")
-    attention: Literal["unfused", "fused"] = Field(default="unfused", description="fused: one kernel that does not "
-                                                   "keep the scores (FlashAttention). Default unfused.")
-    dropout: bool = Field(default=True, description="Whether training drops out. Default true.")
-
-    @model_validator(mode="after")
-    def _check(self) -> GptModel:
-        if self.head_size is None:
-            _divides(self.heads, self.hidden, "heads", "hidden")
-        _divides(self.kv_heads or self.heads, self.heads, "kv_heads", "heads")
-        return self
-
-
-class MoeModel(GptModel):
-    """A GPT whose feed-forward parts are mixtures of experts (GShard, Switch Transformer, Mixtral)."""
-
-    family: Literal["moe"] = Field(description="The model family.")  # type: ignore[assignment]
-    experts: Width = Field(description="Experts in a layer.", examples=[8])
-    active: Width = Field(default=2, description="Experts that each token goes to. Default 2.")
-    every: Width = Field(default=1, description="Every how many layers one has experts, the last of them. "
-                       "Default 1.")
-    capacity_factor: float = Field(default=1.0, ge=0.1, le=100.0, description="Room of an expert, in multiples of an "
-                                   "even share of the tokens. Default 1.")
-
-    @model_validator(mode="after")
-    def _check_experts(self) -> MoeModel:
-        if self.active > self.experts:
-            refuse(f"active is {self.active}, but there are {self.experts} experts")
-        if self.every > self.layers:
-            refuse(f"every is {self.every}, but there are {self.layers} layers")
-        return self
-
-
-class T5Model(Section):
-    """T5 and mT5: encoder and decoder with one shared embedding.
-
-    The defaults are T5's: RMS norm, no biases, relative positions learned by the first layer of each side, a head tied
-    to the embedding. mT5 (and T5 1.1) has ``activation: geglu`` and ``tied: false``.
-    """
-
-    family: Literal["t5"] = Field(description="The model family.")
-    encoder_layers: Layers = Field(description="Layers of the encoder.", examples=[24])
-    decoder_layers: Layers = Field(description="Layers of the decoder.", examples=[24])
-    hidden: Width = Field(description="Width of the hidden state.", examples=[1024])
-    heads: Width = Field(description="Attention heads.", examples=[16])
-    feed_forward: Width = Field(description="Width inside the feed-forward part.", examples=[4096])
-    vocabulary: Vocabulary = Field(description="Entries of the vocabulary, padding included.", examples=[32128])
-    sequence: Tokens = Field(description="Tokens that the encoder reads.", examples=[512])
-    target: Tokens | None = Field(default=None, description="Tokens that the decoder writes. Default sequence.")
-    head_size: Width | None = Field(default=None, description="Width of one head. Default hidden / heads.")
-    positions: Literal["relative", "learned"] = Field(default="relative", description="Default relative.")
-    buckets: Width = Field(default=32, description="Buckets of relative distance. Default 32.")
-    norm: Literal["layer_norm", "rms_norm"] = Field(default="rms_norm", description="Default rms_norm.")
-    activation: Literal["gelu", "relu", "geglu", "swiglu"] = Field(default="relu", description="Default relu.")
-    bias: bool = Field(default=False, description="Whether linear layers and layer norms have biases. Default false.")
-    tied: bool = Field(default=True, description="Whether the head shares the embedding's table. Default true.")
-    dropout: bool = Field(default=True, description="Whether training drops out. Default true.")
-
-    @model_validator(mode="after")
-    def _check(self) -> T5Model:
-        if self.head_size is None:
-            _divides(self.heads, self.hidden, "heads", "hidden")
-        return self
-
+__all__ = ["FAMILIES", "ClipModel", "DlrmModel", "EncoderModel", "EvoformerModel", "FamilyModel", "FlavaModel",
+           "GptModel", "MmtModel", "MoeModel", "ResNetModel", "SwinModel", "T5Model", "UnoModel"]
 
 class FlavaModel(Section):
     """Two towers, text and image, and a fusion transformer over both (FLAVA, Singh et al., CVPR 2022)."""
@@ -142,8 +38,8 @@ class FlavaModel(Section):
 
     @model_validator(mode="after")
     def _check(self) -> FlavaModel:
-        _divides(self.heads, self.hidden, "heads", "hidden")
-        _divides(self.patch, self.image, "patch", "image")
+        divides(self.heads, self.hidden, "heads", "hidden")
+        divides(self.patch, self.image, "patch", "image")
         return self
 
 
@@ -162,7 +58,7 @@ class MmtModel(Section):
 
     @model_validator(mode="after")
     def _check(self) -> MmtModel:
-        _divides(self.heads, self.hidden, "heads", "hidden")
+        divides(self.heads, self.hidden, "heads", "hidden")
         return self
 
 
@@ -187,13 +83,13 @@ class SwinModel(Section):
     def _check(self) -> SwinModel:
         if len(self.heads) != len(self.depths):
             refuse(f"heads lists {len(self.heads)} stages, but depths {len(self.depths)}")
-        _divides(self.patch, self.image, "patch", "image")
+        divides(self.patch, self.image, "patch", "image")
         for stage, heads in enumerate(self.heads):
             side = self.image // self.patch // 2**stage
             if side * 2**stage * self.patch != self.image or side % self.window:
                 refuse(f"image is {self.image}: stage {stage} has {self.image / self.patch / 2**stage:g} patches on a "
                        f"side, which must be a multiple of window ({self.window})")
-            _divides(heads, self.width * 2**stage, f"heads of stage {stage}", f"the width of stage {stage}")
+            divides(heads, self.width * 2**stage, f"heads of stage {stage}", f"the width of stage {stage}")
         return self
 
 
@@ -277,15 +173,15 @@ class ResNetModel(Section):
 
     @model_validator(mode="after")
     def _check(self) -> ResNetModel:
-        _divides(4 * 2 ** (len(self.depths) - 1), self.image, f"4 x 2^{len(self.depths) - 1}", "image")
+        divides(4 * 2 ** (len(self.depths) - 1), self.image, f"4 x 2^{len(self.depths) - 1}", "image")
         if self.width_factor > 1 and not self.bottleneck:
             refuse("width_factor widens bottlenecks; without them give a larger width")
         return self
 
 
 FamilyModel: TypeAlias = Annotated[
-    GptModel | MoeModel | T5Model | FlavaModel | MmtModel | SwinModel | EvoformerModel | DlrmModel | UnoModel
-    | ResNetModel, Discriminator("family")]
+    GptModel | MoeModel | T5Model | EncoderModel | ClipModel | FlavaModel | MmtModel | SwinModel | EvoformerModel
+    | DlrmModel | UnoModel | ResNetModel, Discriminator("family")]
 
 #: The families by the name a spec gives them.
 FAMILIES: dict[str, type[Section]] = {

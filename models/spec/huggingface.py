@@ -1,13 +1,15 @@
-"""A Hugging Face ``config.json`` as a model of the zoo, read as plain JSON; transformers is not needed.
+"""A Hugging Face ``config.json`` as a model of a family, read as plain JSON; transformers is not needed.
 
-``model_type`` says the family. Where a key is left out, the defaults are those of the transformers library (its
-configuration classes, version 4). Only the architecture is read: how a model was trained is not in a config.
+``model_type`` says the family (:mod:`weft.models.spec.config_types`). Where a key is left out, the default is that of
+the transformers library. Only the architecture is read: how a model was trained is not in a config.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +18,44 @@ from pydantic import ValidationError
 from weft.models.files.limits import MAX_CONFIG_BYTES, MAX_WIDTH
 from weft.models.files.reading import read_text
 from weft.models.spec.base import Section
-from weft.models.spec.families import FlavaModel, GptModel, MoeModel, ResNetModel, SwinModel, T5Model
+from weft.models.spec.config_types import MULTIMODAL, TYPES
+from weft.models.spec.config_values import Config, ConfigError, UnknownType
+from weft.models.spec.families import FAMILIES
 from weft.solver.io.entries import show
+from weft.solver.spelling import near
 
-__all__ = ["ConfigError", "known_types", "model_of_config", "read_config"]
+__all__ = ["ConfigError", "UnknownType", "known_types", "model_of_config", "read_config"]
 
-_ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu", "gelu_fast": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu"}
+#: What configs call the sizes that most types have.
+_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+_HIDDEN = ("hidden_size", "n_embd", "n_embed", "d_model", "dim")
+_HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads")
+_KV_HEADS = ("num_key_value_heads", "num_kv_heads")
+_FEED_FORWARD = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "hidden_dim", "d_ff", "encoder_ffn_dim")
+_POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
+_WINDOW = ("sliding_window", "attention_chunk_size")
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+_ACTIVE = ("num_experts_per_tok", "moe_k")
+_ACTIVATION = ("hidden_act", "activation_function", "hidden_activation", "activation", "feed_forward_proj")
+_DROPOUT = ("hidden_dropout_prob", "hidden_dropout", "resid_pdrop", "resid_dropout", "residual_dropout", "dropout_rate",
+            "dropout")
 
+#: What a config calls a field of a family.
+_NAMES = {"layers": _LAYERS, "encoder_layers": ("num_layers", "encoder_layers"), "hidden": _HIDDEN, "heads": _HEADS,
+          "kv_heads": _KV_HEADS, "feed_forward": _FEED_FORWARD, "sequence": _POSITIONS, "max_positions": _POSITIONS,
+          "window": _WINDOW, "experts": _EXPERTS, "active": _ACTIVE, "vocabulary": ("vocab_size",),
+          "head_size": ("head_dim", "d_kv")}
 
-#: Stages of a model whose resolution falls from one to the next, at most.
-_STAGES = 64
-
-
-class ConfigError(ValueError):
-    """A config.json that cannot be used: one sentence with the file and the key at fault."""
+#: Activations by what they cost: all that are neither ReLU nor gated move and keep what GELU does.
+_GELU = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python", "quick_gelu", "gelu_10")
+_PLAIN = {**dict.fromkeys((*_GELU, "silu", "swish", "relu2"), "gelu"), "relu": "relu"}
+_GATED = {**dict.fromkeys(("silu", "swish"), "swiglu"), **dict.fromkeys(_GELU, "geglu")}
+_T5 = {**_PLAIN, "gated-gelu": "geglu", "gated-silu": "swiglu"}
 
 
 def known_types() -> tuple[str, ...]:
     """The values of ``model_type`` that are understood."""
-    return tuple(sorted(_READERS))
+    return tuple(sorted({*(kind for kind in TYPES if not kind.startswith("clip_")), *_OTHERS}))
 
 
 def read_config(path: Path, *, sequence: int | None = None) -> Section:
@@ -50,215 +71,202 @@ def read_config(path: Path, *, sequence: int | None = None) -> Section:
 def model_of_config(config: object, *, sequence: int | None = None, where: str = "config") -> Section:
     """The model of a config that is read already; ``sequence`` replaces the most tokens it was made for.
 
-    Raises :class:`ConfigError` for a type that is not known, a key that is missing or not of its kind, and sizes that
-    do not go together.
+    Raises :class:`UnknownType` for a type that is not known, and :class:`ConfigError` for a key that is missing or not
+    of its kind, and sizes that do not go together.
     """
     if not isinstance(config, dict):
         raise ConfigError(f"{where}: is no JSON object, a config.json is one")
     kind = config.get("model_type")
-    if not isinstance(kind, str) or kind not in _READERS:
-        found = "missing" if kind is None else f"{kind!r:.60}"
-        raise ConfigError(f"{where}: model_type is {found}, the known ones are {', '.join(known_types())}")
+    if not isinstance(kind, str) or kind not in known_types():
+        raise UnknownType(f"{where}: {_unknown(kind)}")
+    read = _OTHERS.get(kind)
+    own = Config(config, where, _defaults().get(kind))
     try:
-        return _READERS[kind](_Config(config, where), sequence)
+        family, fields = (kind, read(own, sequence)) if read else _fields(kind, own, sequence)
+        return FAMILIES[family].model_validate({"family": family, **fields})
     except ValidationError as error:
         entry = error.errors()[0]
-        field = ".".join(str(step) for step in entry["loc"])
+        field = ".".join(_named(own, _NAMES.get(str(step), (str(step),))) for step in entry["loc"])
         limit = entry.get("ctx", {}).get("le")
         raise ConfigError(f"{where}: " + (
             f"{field} is {show(entry['input'])}, it must be at most {limit}" if limit is not None else
             f"{field + ': ' if field else ''}{entry['msg']}")) from None
 
 
-class _Config:
-    """The keys of a config, read by name and kind."""
-
-    def __init__(self, values: Mapping[str, Any], where: str) -> None:
-        self.values, self.where = values, where
-
-    def number(self, *names: str, default: int | None = None) -> int:
-        """The whole number under the first of ``names`` that is there."""
-        for name in names:
-            value = self.values.get(name)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(f"{self.where}: {name} is {show(value)}, it must be a whole number of at least "
-                                  "1")
-            return value
-        if default is None:
-            raise ConfigError(f"{self.where}: {names[0]} is missing")
-        return default
-
-    def numbers(self, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
-        """The list of whole numbers under ``name``."""
-        value = self.values.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, list) or not 1 <= len(value) <= _STAGES or any(
-                type(entry) is not int or not 1 <= entry <= MAX_WIDTH for entry in value):
-            raise ConfigError(f"{self.where}: {name} is {show(value)}, it must be a list of 1 to {_STAGES} whole "
-                              f"numbers from 1 to {MAX_WIDTH}")
-        return tuple(value)
-
-    def flag(self, name: str, default: bool) -> bool:
-        """The truth under ``name``."""
-        value = self.values.get(name)
-        if value is not None and not isinstance(value, bool):
-            raise ConfigError(f"{self.where}: {name} is {show(value)}, it must be true or false")
-        return default if value is None else value
-
-    def activation(self, name: str, default: str, known: Mapping[str, str] = _ACTIVATIONS) -> Any:
-        """Our name of the activation under ``name``."""
-        value = self.values.get(name) or default
-        if not isinstance(value, str) or value not in known:
-            raise ConfigError(f"{self.where}: {name} is {show(value)}, the known ones are {', '.join(known)}")
-        return known[value]
-
-    def section(self, name: str) -> _Config:
-        """The object under ``name``, empty where it is left out."""
-        value = self.values.get(name) or {}
-        if not isinstance(value, dict):
-            raise ConfigError(f"{self.where}: {name} is {show(value)}, it must be an object")
-        return _Config(value, f"{self.where}: {name}")
+def _unknown(kind: object) -> str:
+    """The sentence for a type that is not read."""
+    if kind is None:
+        return "model_type is missing; give it, such as llama"
+    if isinstance(kind, str) and kind in MULTIMODAL:
+        return (f"model_type is {kind!r}, which has more than a language model; write its {MULTIMODAL[kind]} to a "
+                "config.json of its own, or capture the whole model (weft capture)")
+    return (f"model_type is {f'{kind!r}':.60}, which is not read{near(str(kind), known_types())}; export the model "
+            f"with torch.export and capture it (weft capture model.pt2), or give one of the {len(known_types())} types "
+            "that docs/SPECS.md lists")
 
 
-def _gpt2(c: _Config, sequence: int | None) -> Section:
-    hidden, positions = c.number("n_embd", default=768), c.number("n_positions", "n_ctx", default=1024)
-    return GptModel(
-        family="gpt", layers=c.number("n_layer", default=12), hidden=hidden, heads=c.number("n_head", default=12),
-        vocabulary=c.number("vocab_size", default=50257), sequence=_at_most(c, sequence, positions),
-        max_positions=positions, feed_forward=c.number("n_inner", default=4 * hidden),
-        tied=c.flag("tie_word_embeddings", True), activation=c.activation("activation_function", "gelu_new"))
+@cache
+def _defaults() -> Mapping[str, Mapping[str, Any]]:
+    """By type, what transformers takes for keys that a config leaves out."""
+    shipped = resources.files("weft.models") / "data" / "config_defaults.json"
+    found: dict[str, dict[str, Any]] = json.loads(shipped.read_text(encoding="utf-8"))["types"]
+    return found
 
 
-def _gpt_neox(c: _Config, sequence: int | None) -> Section:
-    return GptModel(
-        family="gpt", layers=c.number("num_hidden_layers", default=44), hidden=c.number("hidden_size", default=6144),
-        heads=c.number("num_attention_heads", default=64), vocabulary=c.number("vocab_size", default=50432),
-        sequence=sequence or c.number("max_position_embeddings", default=2048), positions="rotary",
-        feed_forward=c.number("intermediate_size", default=24576), tied=c.flag("tie_word_embeddings", False),
-        parallel=c.flag("use_parallel_residual", True), attention_bias=c.flag("attention_bias", True),
-        activation=c.activation("hidden_act", "gelu"), dropout=False)
+def _fields(kind: str, c: Config, sequence: int | None) -> tuple[str, dict[str, Any]]:
+    """The family of a type and its fields: those that all types have, under them the type's own."""
+    family, base, own = TYPES[kind]
+    rules = {**(base(c) if callable(base) else base), **own}
+    said = {name: rule(c) if callable(rule) else rule for name, rule in rules.items()}
+    spare, extra, gated = said.pop("spare", 0), said.pop("extra", 0), said.pop("gated", False)
+    common = _pair_fields(c) if family == "t5" else _layer_fields(c, said)
+    if "activation" not in said:
+        name = next((name for name in _ACTIVATION if c.has(name)), _ACTIVATION[0])
+        common["activation"] = c.word(name, _T5 if name == "feed_forward_proj" else _GATED if gated else _PLAIN)
+    fields = {**common, **said}
+    if family == "moe":
+        fields = {**_expert_fields(c), **fields}
+    if family == "encoder":
+        c.require("tie_word_embeddings", True)
+    elif "tied" not in said:
+        fields["tied"] = c.flag("tie_word_embeddings", True)
+    if family == "encoder" and "image_size" in c.defaults:
+        _no_sequence(c, sequence)
+        image = {"image": c.number("image_size"), "patch": c.number("patch_size"),
+                 "channels": c.number("num_channels", default=3)}
+        return family, {**fields, **image, "windowed": None}
+    return family, {"vocabulary": c.number("vocab_size"), **fields, **_place_fields(c, family, fields, sequence, spare,
+                                                                                   extra)}
 
 
-def _llama_fields(c: _Config, sequence: int | None, positions: int, kv_heads: int | None) -> dict[str, Any]:
-    heads = c.number("num_attention_heads", default=32)
-    gated = {"silu": "swiglu", "swish": "swiglu", "gelu": "geglu", "gelu_pytorch_tanh": "geglu"}
-    head_size = c.values.get("head_dim")
-    if c.flag("attention_bias", False) or c.flag("mlp_bias", False):
-        raise ConfigError(f"{c.where}: attention_bias and mlp_bias are not known to this family, they must be false")
-    return {
-        "layers": c.number("num_hidden_layers", default=32), "hidden": c.number("hidden_size", default=4096),
-        "heads": heads, "kv_heads": c.number("num_key_value_heads", default=kv_heads or heads),
-        "vocabulary": c.number("vocab_size", default=32000),
-        "sequence": sequence or c.number("max_position_embeddings", default=positions),
-        "feed_forward": c.number("intermediate_size", default=11008), "positions": "rotary", "norm": "rms_norm",
-        "activation": c.activation("hidden_act", "silu", gated), "bias": False,
-        "head_size": None if head_size is None else c.number("head_dim"),
-        "tied": c.flag("tie_word_embeddings", False), "attention": "fused", "dropout": False}
+def _layer_fields(c: Config, said: Mapping[str, Any]) -> dict[str, Any]:
+    """What decoders and encoders have in common. ``said``: the type's own, which is not asked for again."""
+    hidden, heads = c.number(*_HIDDEN), c.number(*_HEADS)
+    size = said["head_size"] if "head_size" in said else c.maybe("head_dim")
+    if size is None and heads <= MAX_WIDTH >= hidden and hidden % heads and said.get("latent") is None:
+        _indivisible(c, _HEADS, heads, _HIDDEN, hidden)
+    kv_heads = said["kv_heads"] if "kv_heads" in said else c.maybe(*_KV_HEADS)
+    if kv_heads is not None and heads % kv_heads:
+        _indivisible(c, _KV_HEADS, kv_heads, _HEADS, heads)
+    layers, windowed = c.number(*_LAYERS), said.get("windowed")
+    types = c.get("layer_types") if "windowed" in said else None
+    if types is not None and len(types) != layers:
+        raise ConfigError(f"{c.where}: layer_types lists {len(types)} layers, but {_named(c, _LAYERS)} is {layers}; "
+                          "give one for each")
+    window = (said.get("window") or c.maybe(*_WINDOW)) if windowed is not None else None
+    return {"layers": layers, "hidden": hidden, "heads": heads, "head_size": size, "kv_heads": kv_heads,
+            "feed_forward": None if "feed_forward" in said else c.maybe(*_FEED_FORWARD), "window": window,
+            "dropout": _drops_out(c)}
 
 
-def _llama(c: _Config, sequence: int | None) -> Section:
-    return GptModel(family="gpt", **_llama_fields(c, sequence, 2048, None))
+def _expert_fields(c: Config) -> dict[str, Any]:
+    experts, active = c.number(*_EXPERTS), c.number(*_ACTIVE)
+    if active > experts:
+        c.refuse(_named(c, _ACTIVE), active, f"it must be at most the number of experts, {experts}")
+    return {"experts": experts, "active": active, "expert_feed_forward": c.maybe("moe_intermediate_size")}
 
 
-def _mistral(c: _Config, sequence: int | None) -> Section:
-    fields = _llama_fields(c, sequence, 131072, 8)
-    return GptModel(family="gpt", **{**fields, "feed_forward": c.number("intermediate_size", default=14336)})
+def _pair_fields(c: Config) -> dict[str, Any]:
+    """What encoders with decoders have in common."""
+    layers, decoder = c.number("num_layers", "encoder_layers"), c.maybe("num_decoder_layers", "decoder_layers")
+    hidden, heads, wide = c.number(*_HIDDEN), c.number(*_HEADS), c.number(*_FEED_FORWARD)
+    for key, value in (("decoder_attention_heads", heads), ("decoder_ffn_dim", wide)):
+        if c.number(key, default=value) != value:
+            c.refuse(key, c.get(key), f"known are decoders like their encoders, with {value}")
+    size = c.maybe("d_kv")
+    if size is None and hidden % heads:
+        _indivisible(c, _HEADS, heads, _HIDDEN, hidden)
+    return {"encoder_layers": layers, "decoder_layers": decoder or layers, "hidden": hidden, "heads": heads,
+            "head_size": size, "feed_forward": wide, "dropout": _drops_out(c)}
 
 
-def _mixtral(c: _Config, sequence: int | None) -> Section:
-    fields = _llama_fields(c, sequence, 131072, 8)
-    return MoeModel(family="moe", **{**fields, "feed_forward": c.number("intermediate_size", default=14336)},
-                    experts=c.number("num_local_experts", default=8),
-                    active=c.number("num_experts_per_tok", default=2))
+def _place_fields(c: Config, family: str, fields: Mapping[str, Any], sequence: int | None, spare: int,
+                  extra: int) -> dict[str, Any]:
+    """Tokens of a sequence, and rows of what says their places, where a table does."""
+    most = fields.get("max_positions") or c.number(*_POSITIONS, default=512 if family == "t5" else 2048) - spare
+    if family == "encoder" or fields.get("positions") == "apart" or (
+            family != "t5" and fields.get("positions", "learned") == "learned"):
+        if sequence is not None and sequence > most:
+            raise ConfigError(f"{c.where}: has {most} positions, but the sequence is {sequence}; give at most {most}")
+        rows = {"max_positions": most + spare + extra, **({"max_target": most + extra} if family == "t5" else {})}
+        return {"sequence": sequence or most, **rows, **{key: fields[key] for key in rows if key in fields}}
+    windowed = fields.get("windowed") if fields.get("window") else None
+    return {"sequence": sequence or most, **({"windowed": windowed} if family != "t5" else {})}
 
 
-def _t5(c: _Config, sequence: int | None) -> Section:
-    return _t5_like(c, sequence, activation="relu", tied=True, vocabulary=32128, layers=6, heads=8, inner=2048)
+def _clip(c: Config, sequence: int | None) -> dict[str, Any]:
+    towers = {}
+    for name, kind in (("text", "clip_text_model"), ("image", "clip_vision_model")):
+        entry = "text_config" if name == "text" else "vision_config"
+        own = c.section(entry, _defaults()[kind])
+        towers[name] = {"family": "encoder", **_fields(kind, own, sequence if name == "text" else None)[1]}
+    return {**towers, "projection": c.number("projection_dim")}
 
 
-def _mt5(c: _Config, sequence: int | None) -> Section:
-    return _t5_like(c, sequence, activation="gated-gelu", tied=False, vocabulary=250112, layers=8, heads=6, inner=1024)
-
-
-def _t5_like(c: _Config, sequence: int | None, *, activation: str, tied: bool, vocabulary: int, layers: int, heads: int,
-             inner: int) -> Section:
-    kinds = {"relu": "relu", "gelu": "gelu", "gated-gelu": "geglu", "gated-silu": "swiglu"}
-    layers = c.number("num_layers", default=layers)
-    return T5Model(
-        family="t5", encoder_layers=layers, decoder_layers=c.number("num_decoder_layers", default=layers),
-        hidden=c.number("d_model", default=512), heads=c.number("num_heads", default=heads),
-        head_size=c.number("d_kv", default=64), feed_forward=c.number("d_ff", default=inner),
-        vocabulary=c.number("vocab_size", default=vocabulary),
-        sequence=sequence or c.number("n_positions", default=512), tied=c.flag("tie_word_embeddings", tied),
-        buckets=c.number("relative_attention_num_buckets", default=32),
-        activation=c.activation("feed_forward_proj", activation, kinds))
-
-
-def _swin(c: _Config, sequence: int | None) -> Section:
+def _swin(c: Config, sequence: int | None) -> dict[str, Any]:
     _no_sequence(c, sequence)
-    ratio = c.values.get("mlp_ratio", 4)
+    ratio = c.get("mlp_ratio")
     if not isinstance(ratio, int | float) or not 1 <= ratio <= MAX_WIDTH or ratio != int(ratio):
-        raise ConfigError(f"{c.where}: mlp_ratio is {show(ratio)}, it must be a whole number")
-    return SwinModel(
-        family="swin", width=c.number("embed_dim", default=96), depths=c.numbers("depths", (2, 2, 6, 2)),
-        heads=c.numbers("num_heads", (3, 6, 12, 24)), image=c.number("image_size", default=224),
-        patch=c.number("patch_size", default=4), window=c.number("window_size", default=7), mlp_ratio=int(ratio),
-        classes=_classes(c, 1000))
+        c.refuse("mlp_ratio", ratio, "it must be a whole number")
+    return {"width": c.number("embed_dim"), "depths": c.numbers("depths"), "heads": c.numbers("num_heads"),
+            "image": c.number("image_size"), "patch": c.number("patch_size"), "window": c.number("window_size"),
+            "mlp_ratio": int(ratio), "classes": c.classes()}
 
 
-def _flava(c: _Config, sequence: int | None) -> Section:
-    text, image, fusion = c.section("text_config"), c.section("image_config"), c.section("multimodal_config")
-    widths = {part.number("hidden_size", default=768) for part in (text, image, fusion)}
+def _flava(c: Config, sequence: int | None) -> dict[str, Any]:
+    text, image, fusion = (c.section(name, _defaults()[f"flava_{name.partition('_')[0]}_model"])
+                           for name in ("text_config", "image_config", "multimodal_config"))
+    widths = {part.number("hidden_size") for part in (text, image, fusion)}
     if len(widths) > 1:
         raise ConfigError(f"{c.where}: hidden_size is {', '.join(map(str, sorted(widths)))} in text_config, "
                           "image_config and multimodal_config, towers of one width are known")
-    positions = text.number("max_position_embeddings", default=512)
-    return FlavaModel(
-        family="flava", text_layers=text.number("num_hidden_layers", default=12),
-        image_layers=image.number("num_hidden_layers", default=12),
-        fusion_layers=fusion.number("num_hidden_layers", default=6), hidden=widths.pop(),
-        heads=text.number("num_attention_heads", default=12),
-        feed_forward=text.number("intermediate_size", default=3072),
-        vocabulary=text.number("vocab_size", default=30522), max_positions=positions,
-        sequence=_at_most(c, sequence, positions) if sequence else 77, image=image.number("image_size", default=224),
-        patch=image.number("patch_size", default=16))
+    positions = text.number("max_position_embeddings")
+    if sequence is not None and sequence > positions:
+        raise ConfigError(f"{c.where}: has {positions} positions, but the sequence is {sequence}; give at most "
+                          f"{positions}")
+    return {"text_layers": text.number("num_hidden_layers"), "image_layers": image.number("num_hidden_layers"),
+            "fusion_layers": fusion.number("num_hidden_layers"), "hidden": widths.pop(),
+            "heads": text.number("num_attention_heads"), "feed_forward": text.number("intermediate_size"),
+            "vocabulary": text.number("vocab_size"), "max_positions": positions, "sequence": sequence or 77,
+            "image": image.number("image_size"), "patch": image.number("patch_size")}
 
 
-def _resnet(c: _Config, sequence: int | None) -> Section:
+def _resnet(c: Config, sequence: int | None) -> dict[str, Any]:
     _no_sequence(c, sequence)
-    bottleneck = c.values.get("layer_type", "bottleneck")
+    bottleneck = c.get("layer_type")
     if bottleneck not in ("basic", "bottleneck"):
-        raise ConfigError(f"{c.where}: layer_type is {show(bottleneck)}, it must be basic or bottleneck")
-    depths = c.numbers("depths", (3, 4, 6, 3))
-    width = c.number("embedding_size", default=64)
+        c.refuse("layer_type", bottleneck, "it must be basic or bottleneck")
+    depths, width = c.numbers("depths"), c.number("embedding_size")
     outer = width * (4 if bottleneck == "bottleneck" else 1)
-    sizes = c.numbers("hidden_sizes", (256, 512, 1024, 2048))
+    sizes = c.numbers("hidden_sizes")
     if sizes != tuple(outer * 2**i for i in range(len(depths))):
         raise ConfigError(f"{c.where}: hidden_sizes is {list(sizes)}, known are widths that double from stage to "
                           f"stage: {[outer * 2**i for i in range(len(depths))]}")
-    return ResNetModel(family="resnet", depths=depths, bottleneck=bottleneck == "bottleneck", width=width,
-                       classes=_classes(c, 1000))
+    return {"depths": depths, "bottleneck": bottleneck == "bottleneck", "width": width, "classes": c.classes()}
 
 
-def _classes(c: _Config, default: int) -> int:
-    labels = c.values.get("id2label")
-    return len(labels) if isinstance(labels, dict) and labels else c.number("num_labels", default=default)
+def _drops_out(c: Config) -> bool:
+    rate = c.get(*_DROPOUT) or 0
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
+        c.refuse(_named(c, _DROPOUT), rate, "it must be a share from 0 to below 1")
+    return rate > 0
 
 
-def _at_most(c: _Config, sequence: int | None, positions: int) -> int:
-    if sequence is not None and sequence > positions:
-        raise ConfigError(f"{c.where}: has {positions} positions, but the sequence is {sequence}")
-    return sequence or positions
+def _named(c: Config, names: tuple[str, ...]) -> str:
+    """The one of ``names`` that the config uses."""
+    return next((name for source in (c.values, c.defaults) for name in names if name in source), names[0])
 
 
-def _no_sequence(c: _Config, sequence: int | None) -> None:
+def _indivisible(c: Config, part: tuple[str, ...], value: int, whole: tuple[str, ...], total: int) -> None:
+    c.refuse(_named(c, part), value, f"it must divide {_named(c, whole)}, {total}")
+
+
+def _no_sequence(c: Config, sequence: int | None) -> None:
     if sequence is not None:
-        raise ConfigError(f"{c.where}: sequence is {sequence}, but {c.values['model_type']} reads images, not tokens")
+        raise ConfigError(f"{c.where}: sequence is {sequence}, but {c.values.get('model_type', 'this tower')} reads "
+                          "images, not tokens; leave it out")
 
 
-_READERS: Mapping[str, Callable[[_Config, int | None], Section]] = {
-    "gpt2": _gpt2, "gpt_neox": _gpt_neox, "llama": _llama, "mistral": _mistral, "mixtral": _mixtral, "t5": _t5,
-    "mt5": _mt5, "swin": _swin, "flava": _flava, "resnet": _resnet}
+#: Types that are no row of transformer layers.
+_OTHERS: Mapping[str, Callable[[Config, int | None], dict[str, Any]]] = {
+    "clip": _clip, "swin": _swin, "flava": _flava, "resnet": _resnet}

@@ -125,9 +125,11 @@ class _Sharding:
         splits = [split for split in operator.splits if split.size % self.degree == 0]
         matrices = [p for p in operator.parameters if len(p.shape) > 1]
         dividing = [split for split in splits if any(p.name in split.parameters for p in matrices)]
-        if any(p.name in self.shared for p in matrices):
+        shared = {p.name for p in matrices if p.name in self.shared}
+        if shared:
             dividing = [split for split in dividing if split.dimension in _BY_ROWS]
-        return [*dividing] or [None, *splits]
+        # A table of rows that cannot be divided, such as an odd vocabulary's, stays whole in all that share it.
+        return [*dividing] or [None, *(split for split in splits if not split.parameters & shared)]
 
     def _signature(self, layer: Sequence[Operator]) -> object:
         """Equal for layers that differ in names only."""

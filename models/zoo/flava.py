@@ -6,10 +6,12 @@ import math
 
 from weft.models.graph.operators import OperatorGraph, Parameter, Tensor, Work
 from weft.models.spec.families import FlavaModel
-from weft.models.zoo.lib.attention import AttentionSizes, LayerSizes, transformer_layer
+from weft.models.zoo.lib.attention import AttentionSizes
 from weft.models.zoo.lib.blocks import concatenation, linear, norm
 from weft.models.zoo.lib.builder import Builder, Passes, Saved
 from weft.models.zoo.lib.convolutions import patches
+from weft.models.zoo.lib.embeddings import first, placed
+from weft.models.zoo.lib.transformers import LayerSizes, transformer_layer
 
 __all__ = ["flava_graph"]
 
@@ -29,12 +31,12 @@ def flava_graph(model: FlavaModel, batch: int = 1, *, dtype: str = "float16", tr
     with b.layer("image.embedding"):
         count = (model.image // model.patch) ** 2
         image = patches(b, images, width, model.patch, "patches")
-        image = _with_positions(b, image, [b.parameter("class", width), b.parameter("mask", width),
-                                        b.parameter("positions", count + 1, width)])
+        image = placed(b, image, [b.parameter("class", width), b.parameter("mask", width),
+                                  b.parameter("positions", count + 1, width)], extra=1)
     image = _tower(b, image, model, "image", model.image_layers, inner)
     with b.layer("join"):
         text, image = norm(b, text, "text_norm"), norm(b, image, "image_norm")
-        contrast = [linear(b, _first(b, tower, f"{name}_first"), width, f"{name}_pooler") for name, tower in
+        contrast = [linear(b, first(b, tower, f"{name}_first"), width, f"{name}_pooler") for name, tower in
                     (("text", text), ("image", image))]
         contrast = [linear(b, x, width, f"{name}_contrast")
                     for name, x in zip(("text", "image"), contrast, strict=True)]
@@ -47,7 +49,7 @@ def flava_graph(model: FlavaModel, batch: int = 1, *, dtype: str = "float16", tr
     x = _tower(b, x, model, "fusion", model.fusion_layers, inner)
     with b.layer("head"):
         x = norm(b, x, "norm")
-        return b.graph(linear(b, _first(b, x, "first"), width, "pooler"), scale)
+        return b.graph(linear(b, first(b, x, "first"), width, "pooler"), scale)
 
 
 def _tower(b: Builder, x: Tensor, model: FlavaModel, name: str, layers: int, inner: int) -> Tensor:
@@ -66,20 +68,4 @@ def _looked_up(b: Builder, tokens: Tensor, width: int, tables: list[Parameter]) 
                                        sum(table.bytes for table in tables) + y.bytes)),
           parameters=tables, saved=Saved([tokens], deferred=[tokens]),
           splits=[b.along("batch", 0, [tokens], [y]), b.along("sequence", 1, [tokens], [y])])
-    return y
-
-
-def _with_positions(b: Builder, x: Tensor, tables: list[Parameter]) -> Tensor:
-    """One class token in front, and learned positions added."""
-    y = b.tensor("places", (x.shape[0], x.shape[1] + 1, x.shape[2]))
-    b.add("add", "places", [x], [y], work=Passes(float(math.prod(y.shape))), parameters=tables,
-          saved=Saved(deferred=[]), splits=[b.along("batch", 0, [x], [y])])
-    return y
-
-
-def _first(b: Builder, x: Tensor, name: str) -> Tensor:
-    """The first token of every sequence: a view."""
-    y = b.tensor(name, (x.shape[0], x.shape[2]), base=x)
-    b.add("select", name, [x], [y], work=Passes(forward=Work(), input_grad=Work(0, y.bytes, x.bytes)),
-          splits=[b.along("batch", 0, [x], [y])])
     return y

@@ -1,55 +1,97 @@
-"""The GPT family as operator graphs: GPT-2 and GPT-3 (Radford et al. 2019, Brown et al. 2020), GPT-NeoX (Black et al.
-2022), LLaMA and Mistral (Touvron et al. 2023, Jiang et al. 2023), and mixtures of experts."""
+"""Decoders as operator graphs: GPT-2 and GPT-3 (Radford et al. 2019, Brown et al. 2020), GPT-NeoX (Black et al. 2022),
+LLaMA and Mistral (Touvron et al. 2023, Jiang et al. 2023) and their kin, and mixtures of experts."""
 
 from __future__ import annotations
 
-from weft.models.graph.operators import OperatorGraph, Tensor
+from weft.models.graph.operators import OperatorGraph, Parameter, Tensor
 from weft.models.spec.families import GptModel, MoeModel
-from weft.models.zoo.lib.attention import AttentionSizes, LayerSizes, attention, transformer_layer
-from weft.models.zoo.lib.blocks import add, cross_entropy, feed_forward, linear, norm
+from weft.models.spec.transformers import TransformerModel
+from weft.models.zoo.lib.attention import AttentionSizes, LatentSizes
+from weft.models.zoo.lib.blocks import concatenation, cross_entropy, linear
 from weft.models.zoo.lib.builder import Builder
 from weft.models.zoo.lib.embeddings import embedding
-from weft.models.zoo.lib.experts import mixture_of_experts
+from weft.models.zoo.lib.experts import ExpertSizes
+from weft.models.zoo.lib.transformers import LayerSizes, transformer_layer
 
-__all__ = ["gpt_graph"]
+__all__ = ["gpt_graph", "layer_sizes"]
 
 
 def gpt_graph(model: GptModel, batch: int = 1, *, dtype: str = "float16", training: bool = True) -> OperatorGraph:
-    """One micro-batch of ``batch`` sequences: layers ``embedding``, ``layer0`` ... and ``head``."""
+    """One micro-batch of ``batch`` sequences: layers ``embedding``, ``layer0`` ..., ``predict0`` ... where more tokens
+    are predicted, and ``head``."""
     b = Builder(model.family, dtype=dtype, training=training, dropout=model.dropout)
     tokens = b.input("tokens", (batch, model.sequence), "int64")
     labels = b.input("labels", (batch, model.sequence), "int64")
-    learned = model.positions == "learned"
+    width, ends = model.embedding_width or model.hidden, layer_sizes(model, 0)
     with b.layer("embedding"):
-        table = b.parameter("tokens.weight", model.vocabulary, model.hidden)
-        x = embedding(b, tokens, model.vocabulary, model.hidden, "tokens", weight=table, dropout=True,
-                      positions=(model.max_positions or model.sequence) if learned else 0)
+        table = b.parameter("tokens.weight", model.vocabulary, width)
+        x = embedding(b, tokens, model.vocabulary, width, "tokens", weight=table, dropout=True,
+                      positions=(model.max_positions or model.sequence)
+                      if model.positions == "learned" and width == model.hidden else 0)
+        if width != model.hidden:
+            x = _with_positions(b, linear(b, x, model.hidden, "widened", bias=False), model)
+        if model.embedding_norm:
+            x = ends.normed(b, x, "norm")
     for i in range(model.layers):
         with b.layer(f"layer{i}"):
-            x = _layer(b, x, model, i)
+            x = transformer_layer(b, x, layer_sizes(model, i))
+    later: list[Tensor] = []
+    for i in range(model.predict):
+        with b.layer(f"predict{i}"):
+            later.append(_predicted(b, later[-1] if later else x, tokens, table, model))
     with b.layer("head"):
-        x = norm(b, x, "norm", model.norm, bias=model.bias)
-        logits = linear(b, x, model.vocabulary, "logits", bias=False, weight=table if model.tied else None)
+        x = ends.normed(b, x, "norm") if model.final_norm else x
+        if width != model.hidden:
+            x = linear(b, x, width, "narrowed", bias=False)
+        weight = table if model.tied else b.parameter("logits.weight", model.vocabulary, width)
+        logits = [linear(b, y, model.vocabulary, name, bias=model.head_bias, weight=weight) for name, y in (
+            ("logits", x), *((f"logits_predict{i}", ends.normed(b, y, f"norm_predict{i}"))
+                             for i, y in enumerate(later)))]
         if not training:
-            return b.graph(logits)
-        return b.graph(cross_entropy(b, logits, labels))
+            return b.graph(*logits)
+        return b.graph(*(cross_entropy(b, y, labels, f"loss{f'_predict{i - 1}' if i else ''}")
+                         for i, y in enumerate(logits)))
 
 
-def _layer(b: Builder, x: Tensor, model: GptModel, index: int) -> Tensor:
+def layer_sizes(model: TransformerModel, index: int) -> LayerSizes:
+    """What layer ``index`` of ``model`` is like."""
+    own = model.windowed is None or model.windowed[index % len(model.windowed)]
+    sizes = AttentionSizes(
+        model.heads, model.head_size, model.kv_heads,
+        model.bias if model.attention_bias is None else model.attention_bias,
+        model.bias if model.out_bias is None else model.out_bias, fused=model.attention == "fused",
+        rotary=model.positions == "rotary", window=model.window if own else None, qk_norm=model.qk_norm,
+        norm="rms_norm" if model.norm == "rms_norm" else "layer_norm", sinks=model.sinks,
+        latent=None if model.latent is None else LatentSizes(**model.latent.model_dump()))
     inner = model.feed_forward or 4 * model.hidden
-    sizes = AttentionSizes(model.heads, model.head_size, model.kv_heads,
-                           model.bias if model.attention_bias is None else model.attention_bias, model.bias,
-                           fused=model.attention == "fused", rotary=model.positions == "rotary")
-    has_experts = isinstance(model, MoeModel) and (index + 1) % model.every == 0
-    if not has_experts and not model.parallel:
-        return transformer_layer(b, x, LayerSizes(sizes, inner, model.activation, model.norm, model.bias))
-    attended = attention(b, norm(b, x, "norm1", model.norm, bias=model.bias), sizes)
-    if model.parallel:
-        beside = norm(b, x, "norm2", model.norm, bias=model.bias)
-        result = feed_forward(b, beside, inner, model.activation, bias=model.bias)
-        return add(b, result, add(b, attended, x, "add1"), "add2")
-    assert isinstance(model, MoeModel)
-    x = add(b, attended, x, "add1")
-    result = mixture_of_experts(b, norm(b, x, "norm2", model.norm, bias=model.bias), model.experts, model.active, inner,
-                                model.activation, bias=model.bias, capacity_factor=model.capacity_factor)
-    return add(b, result, x, "add2")
+    return LayerSizes(sizes, inner, model.activation, model.norm,
+                      model.bias if model.mlp_bias is None else model.mlp_bias,
+                      model.bias if model.norm_bias is None else model.norm_bias, model.norm_place,
+                      model.parallel, model.one_norm, _experts(model, index, inner))
+
+
+def _experts(model: TransformerModel, index: int, inner: int) -> ExpertSizes | None:
+    if not isinstance(model, MoeModel) or (index + 1) % model.every or index < model.dense_first:
+        return None
+    return ExpertSizes(model.experts, model.active, model.expert_feed_forward or inner, model.capacity_factor,
+                       model.shared, model.shared_gate, model.router_bias)
+
+
+def _with_positions(b: Builder, x: Tensor, model: GptModel) -> Tensor:
+    """Learned positions added to what a narrow embedding was mapped to."""
+    if model.positions != "learned":
+        return x
+    y = b.tensor("placed", x.shape)
+    b.add("add", "placed", [x], [y], parameters=[
+        b.parameter("tokens.positions", model.max_positions or model.sequence, model.hidden)],
+        splits=[b.along("batch", 0, [x], [y])])
+    return y
+
+
+def _predicted(b: Builder, x: Tensor, tokens: Tensor, table: Parameter, model: GptModel) -> Tensor:
+    """The hidden states that predict one token more: those of ``x`` and of the tokens behind, joined, through one
+    layer (DeepSeek-V3, 2024, section 2.2)."""
+    sizes = layer_sizes(model, model.layers - 1)
+    beside = embedding(b, tokens, model.vocabulary, model.hidden, "tokens", weight=table)
+    both = concatenation(b, [sizes.normed(b, x, "norm_hidden"), sizes.normed(b, beside, "norm_tokens")], 2, "joined")
+    return transformer_layer(b, linear(b, both, model.hidden, "narrowed", bias=False), sizes)

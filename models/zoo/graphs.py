@@ -8,6 +8,7 @@ from weft.models.graph.operators import OperatorGraph
 from weft.models.spec import families
 from weft.models.spec.base import Section
 from weft.models.zoo.dlrm import dlrm_graph
+from weft.models.zoo.encoder import clip_graph, encoder_graph
 from weft.models.zoo.evoformer import evoformer_graph
 from weft.models.zoo.flava import flava_graph
 from weft.models.zoo.gpt import gpt_graph
@@ -25,6 +26,8 @@ GRAPHS: Mapping[type[Section], Callable[..., OperatorGraph]] = {
     families.GptModel: gpt_graph,
     families.MoeModel: gpt_graph,
     families.T5Model: t5_graph,
+    families.EncoderModel: encoder_graph,
+    families.ClipModel: clip_graph,
     families.FlavaModel: flava_graph,
     families.MmtModel: mmt_graph,
     families.SwinModel: swin_graph,

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from weft.models.graph.operators import OperatorGraph
 from weft.models.spec.families import MmtModel
-from weft.models.zoo.lib.attention import AttentionSizes, LayerSizes, transformer_layer
+from weft.models.zoo.lib.attention import AttentionSizes
 from weft.models.zoo.lib.blocks import concatenation
 from weft.models.zoo.lib.builder import Builder
+from weft.models.zoo.lib.transformers import LayerSizes, transformer_layer
 
 __all__ = ["mmt_graph"]
 

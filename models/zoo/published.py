@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from weft.models.spec.base import Section
 from weft.models.spec.families import (
+    ClipModel,
     DlrmModel,
+    EncoderModel,
     EvoformerModel,
     FlavaModel,
     GptModel,
@@ -48,6 +51,11 @@ def _mt5(layers: int, hidden: int, heads: int, inner: int) -> T5Model:
                    feed_forward=inner, vocabulary=250112, sequence=1024, head_size=64, activation="geglu", tied=False)
 
 
+def _vit(layers: int, hidden: int, heads: int, patch: int, **more: Any) -> EncoderModel:
+    return EncoderModel(family="encoder", layers=layers, hidden=hidden, heads=heads, image=224, patch=patch,
+                        attention="fused", dropout=False, **{"head": "classes", **more})
+
+
 def _swin(width: int, deep: int, heads: int) -> SwinModel:
     return SwinModel(family="swin", width=width, depths=(2, 2, deep, 2), heads=tuple(heads * 2**i for i in range(4)))
 
@@ -79,6 +87,13 @@ PUBLISHED: Mapping[str, Section] = {
     "mt5-small": _mt5(8, 512, 6, 1024), "mt5-base": _mt5(12, 768, 12, 2048), "mt5-large": _mt5(24, 1024, 16, 2816),
     "mt5-xl": _mt5(24, 2048, 32, 5120), "mt5-xxl": _mt5(24, 4096, 64, 10240),
     "flava": FlavaModel(family="flava", text_layers=12, image_layers=12, fusion_layers=6, hidden=768, heads=12),
+    "bert-base": EncoderModel(family="encoder", layers=12, hidden=768, heads=12, vocabulary=30522, sequence=512,
+                              types=2, norm_place="after", embedding_norm=True, final_norm=False),
+    "vit-b-16": _vit(12, 768, 12, 16),
+    "clip-vit-b-32": ClipModel(
+        family="clip", projection=512, image=_vit(12, 768, 12, 32, embedding_norm=True, patch_bias=False, head="none"),
+        text=EncoderModel(family="encoder", layers=12, hidden=512, heads=8, vocabulary=49408, sequence=77, head="none",
+                          attention="fused", dropout=False)),
     "swin-t": _swin(96, 6, 3), "swin-s": _swin(96, 18, 3), "swin-b": _swin(128, 18, 4), "swin-l": _swin(192, 18, 6),
     "evoformer": EvoformerModel(family="evoformer"),
     "resnet18": _resnet(2, 2, 2, 2, bottleneck=False), "resnet34": _resnet(3, 4, 6, 3, bottleneck=False),
@@ -109,8 +124,10 @@ EXACT: Mapping[str, int] = {
     # KerasHub's presets t5_small ... t5_11b
     "t5-small": 60_506_624, "t5-base": 222_903_552, "t5-large": 737_668_096, "t5-3b": 2_851_598_336,
     "t5-11b": 11_307_321_344,
+    # safetensors metadata on the page of openai/clip-vit-base-patch32
+    "clip-vit-b-32": 151_277_313,
     # num_params in torchvision's documentation of each
-    "swin-t": 28_288_354, "swin-s": 49_606_258, "swin-b": 87_768_224,
+    "vit-b-16": 86_567_656, "swin-t": 28_288_354, "swin-s": 49_606_258, "swin-b": 87_768_224,
     "resnet18": 11_689_512, "resnet34": 21_797_672, "resnet50": 25_557_032, "resnet101": 44_549_160,
     "resnet152": 60_192_808, "wide-resnet50-2": 68_883_240, "wide-resnet101-2": 126_886_696,
     # ECP-CANDLE/Benchmarks, Pilot1/Uno/README.AUC.md: "Total params: 16,224,001"

@@ -129,9 +129,9 @@ def test_sizes_that_are_too_large_together_are_refused(tmp_path: Path, capsys: p
 
 @pytest.mark.parametrize(("text", "words"), [
     ("[" * 10**5, "is not JSON"), ('{"model_type": ' + "9" * 5000 + "}", "is not JSON"), ("\x00", "is not JSON"),
-    ('{"model_type": "gpt2", "n_embd": 1000000000000}', "hidden is 1000000000000, it must be at most 1048576"),
+    ('{"model_type": "gpt2", "n_embd": 1000000000000}', "n_embd is 1000000000000, it must be at most 1048576"),
     ('{"model_type": "gpt2", "n_layer": 1e3}', "n_layer"),
-    ('{"model_type": "gpt2", "vocab_size": 10000000000000000000000}', "vocabulary"),
+    ('{"model_type": "gpt2", "vocab_size": 10000000000000000000000}', "vocab_size is 1"),
     ('{"model_type": "gpt2", "n_positions": 9223372036854775808}', "at most 16777216"),
     ('{"model_type": "swin", "mlp_ratio": NaN}', "mlp_ratio is NaN"),
     ('{"model_type": "swin", "mlp_ratio": 1e400}', "mlp"),

@@ -100,15 +100,40 @@ class EstimateReport:
         return table_text(self.table(), width=180)
 
 
-def estimate_source(source: Source, *, shape: str | None = None) -> EstimateReport:
-    """See :func:`weft.estimate`."""
+def estimate_source(source: Source, *, shape: str | None = None, **asked: int | str | None) -> EstimateReport:
+    """See :func:`weft.estimate`; ``asked``: of a config.json, what :func:`weft.app.config_spec.config_specs` takes."""
+    from weft.app.config_spec import config_specs, is_config
     from weft.app.lib.case import read_source
 
-    spec = read_source(source)
-    if not isinstance(spec, Spec):
-        raise ValueError("a block problem states its own times and memory; estimate is for model specs (.yaml)")
     if shape not in (None, "chain", "v", "loop", "wave"):
         raise ValueError(f"shape is {shape!r}, it must be chain, v, loop or wave")
+    given = {name: value for name, value in asked.items() if value is not None}
+    if not is_config(source):
+        if given:
+            name = next(iter(given)).replace("_", "-")
+            raise ValueError(f"{name} is for a config.json, which says the model alone; a spec says the rest itself")
+        return _estimated(read_source(source), shape)
+    smallest = None
+    for spec, note in config_specs(source, **given):  # type: ignore[arg-type]
+        found = estimate_spec(spec, shape)  # type: ignore[arg-type]
+        smallest = EstimateReport(replace(found, notes=(note, _step_note(found), *found.notes)))
+        if smallest.fits:
+            break
+    assert smallest is not None
+    return smallest
+
+
+def _step_note(found: Estimate) -> str:
+    """What the stages come to, without a schedule."""
+    slowest = max(stage.forward + stage.backward for stage in found.stages)
+    rounds = found.micro_batches + len(found.devices) - 1
+    return (f"by 1F1B a step takes about {rounds} times the slowest stage, {rounds * slowest * 1e3:.0f} ms, without "
+            "transfers and optimizer; weft solve says what it takes")
+
+
+def _estimated(spec: object, shape: str | None) -> EstimateReport:
+    if not isinstance(spec, Spec):
+        raise ValueError("a block problem states its own times and memory; estimate is for model specs (.yaml)")
     found = estimate_spec(spec, shape)  # type: ignore[arg-type]
     if spec.placement.memory != "decide":
         return EstimateReport(found)

@@ -22,8 +22,9 @@ __all__ = ["activation", "add", "along_rows", "concatenation", "copy", "cross_en
 
 
 def linear(b: Builder, x: Tensor, out: int, name: str, *, bias: bool = True, weight: Parameter | None = None,
-           units: int | None = None, input_units: int | None = None) -> Tensor:
-    """``y = x w^T`` on the last axis. ``weight``: another layer's, to share it.
+           units: int | None = None, input_units: int | None = None, biases: int | None = None) -> Tensor:
+    """``y = x w^T`` on the last axis. ``weight``: another layer's, to share it. ``biases``: how many outputs have a
+    bias where not all have.
 
     ``units`` and ``input_units``: how many equal parts the output and the input can be cut into (default: every
     element; attention's projections are cut by heads). Cut by output, weights are divided and the output lies cut; cut
@@ -32,7 +33,7 @@ def linear(b: Builder, x: Tensor, out: int, name: str, *, bias: bool = True, wei
     width, tokens = x.shape[-1], math.prod(x.shape[:-1])
     y = b.tensor(name, (*x.shape[:-1], out))
     matrix = weight or b.parameter(f"{name}.weight", out, width)
-    vector = (b.parameter(f"{name}.bias", out),) if bias else ()
+    vector = (b.parameter(f"{name}.bias", biases or out),) if bias else ()
     last = len(x.shape) - 1
     splits = [*along_rows(b, x, y),
               Split("output", units or out, {}, {y.name: last}, frozenset(p.name for p in (matrix, *vector))),
@@ -45,18 +46,19 @@ def linear(b: Builder, x: Tensor, out: int, name: str, *, bias: bool = True, wei
 
 
 def norm(b: Builder, x: Tensor, name: str, kind: str = "layer_norm", *, bias: bool = True) -> Tensor:
-    """A layer norm or RMS norm over the last axis; its weight gradient rides along in the input-gradient pass."""
-    if kind not in ("layer_norm", "rms_norm"):
-        raise ValueError(f"norm is {kind!r}, it must be layer_norm or rms_norm")
+    """A layer norm or RMS norm over the last axis, or a "plain" layer norm, which has no parameters; the weight
+    gradient rides along in the input-gradient pass."""
+    if kind not in ("layer_norm", "rms_norm", "plain"):
+        raise ValueError(f"norm is {kind!r}, it must be layer_norm, rms_norm or plain")
     width = x.shape[-1]
     y = b.tensor(name, x.shape)
-    count = 2 if kind == "layer_norm" else 1  # mean and inverse deviation, or the latter alone
+    count = 1 if kind == "rms_norm" else 2  # mean and inverse deviation, or the latter alone
     statistics = b.tensor(f"{name}.statistics", (*x.shape[:-1], count), "float32")
-    vectors = [b.parameter(f"{name}.weight", width)]
+    vectors = [] if kind == "plain" else [b.parameter(f"{name}.weight", width)]
     if kind == "layer_norm" and bias:
         vectors.append(b.parameter(f"{name}.bias", width))
     elements = math.prod(x.shape)
-    b.add(kind, name, [x], [y],
+    b.add("rms_norm" if kind == "rms_norm" else "layer_norm", name, [x], [y],
           work=Passes(5.0 * elements, input_flops=8.0 * elements,
                       weight_grad=Work(2.0 * elements, 0, sum(p.bytes for p in vectors))), parameters=vectors,
           saved=Saved([x, statistics], internal=[statistics]), splits=along_rows(b, x, y))

@@ -11,7 +11,7 @@ from typing import Literal
 from weft.models.graph.operators import Split, Tensor, Work
 from weft.models.zoo.lib.builder import Builder, Passes, Saved
 
-__all__ = ["batch_norm", "convolution", "patches", "pool"]
+__all__ = ["batch_norm", "convolution", "frames", "patches", "pool"]
 
 
 def convolution(b: Builder, x: Tensor, channels: int, kernel: int, name: str, *, stride: int = 1,
@@ -28,6 +28,18 @@ def convolution(b: Builder, x: Tensor, channels: int, kernel: int, name: str, *,
           splits=[b.along("batch", 0, [x], [y]),
                   Split("output", channels, {}, {y.name: 1}, frozenset(p.name for p in (matrix, *vector))),
                   Split("input", inner, {x.name: 1}, {y.name: "partial"}, frozenset({matrix.name}))])
+    return y
+
+
+def frames(b: Builder, x: Tensor, width: int, kernel: int, name: str, *, stride: int = 1) -> Tensor:
+    """A convolution along the sequence of (batch, sequence, channels), whose length falls by ``stride``."""
+    batch, count, inner = x.shape
+    y = b.tensor(name, (batch, -(-count // stride), width))
+    parameters = (b.parameter(f"{name}.weight", width, inner, kernel), b.parameter(f"{name}.bias", width))
+    b.add("convolution", name, [x], [y], work=Passes(2.0 * math.prod(y.shape) * inner * kernel), parameters=parameters,
+          saved=Saved([x], deferred=[x]),
+          splits=[b.along("batch", 0, [x], [y]),
+                  Split("output", width, {}, {y.name: 2}, frozenset(p.name for p in parameters))])
     return y
 
 
@@ -64,11 +76,12 @@ def pool(b: Builder, x: Tensor, name: str, kind: Literal["max", "mean"], stride:
     return y
 
 
-def patches(b: Builder, images: Tensor, width: int, patch: int, name: str) -> Tensor:
+def patches(b: Builder, images: Tensor, width: int, patch: int, name: str, *, bias: bool = True) -> Tensor:
     """Images cut into patches, each mapped to ``width`` numbers: a convolution without overlap, laid out as tokens."""
     batch, channels, height, across = images.shape
     y = b.tensor(name, (batch, (height // patch) * (across // patch), width))
-    parameters = (b.parameter(f"{name}.weight", width, channels, patch, patch), b.parameter(f"{name}.bias", width))
+    vector = (b.parameter(f"{name}.bias", width),) if bias else ()
+    parameters = (b.parameter(f"{name}.weight", width, channels, patch, patch), *vector)
     b.add("convolution", name, [images], [y], work=Passes(2.0 * math.prod(y.shape) * channels * patch**2),
           parameters=parameters, saved=Saved([images], deferred=[images]),
           splits=[b.along("batch", 0, [images], [y]),

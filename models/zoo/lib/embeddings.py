@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from weft.models.graph.operators import Parameter, Split, Tensor, Work
 from weft.models.zoo.lib.blocks import along_rows
 from weft.models.zoo.lib.builder import Builder, Passes, Saved
 
-__all__ = ["embedding", "relative_bias"]
+__all__ = ["embedding", "first", "placed", "relative_bias"]
 
 
 def embedding(b: Builder, ids: Tensor, entries: int, width: int, name: str, *,
-              positions: int | Parameter = 0, weight: Parameter | None = None, dropout: bool = False) -> Tensor:
+              positions: int | Parameter = 0, weight: Parameter | None = None, dropout: bool = False,
+              types: int = 0) -> Tensor:
     """Rows of a table by number; ``ids`` is (batch, sequence).
 
     ``positions``: so many learned positions are added (0: none), or those of another layer's table. ``weight``: another
@@ -24,6 +26,8 @@ def embedding(b: Builder, ids: Tensor, entries: int, width: int, name: str, *,
     table = weight or b.parameter(f"{name}.weight", entries, width)
     place = (positions,) if isinstance(positions, Parameter) else (
         b.parameter(f"{name}.positions", positions, width),) if positions else ()
+    if types:
+        place = (*place, b.parameter(f"{name}.types", types, width))
     y = b.tensor(name, (*ids.shape, width))
     names = frozenset(p.name for p in (table, *place))
     mask = [b.tensor(f"{name}.mask", y.shape, "bool")] if dropout and b.dropout else []
@@ -36,6 +40,22 @@ def embedding(b: Builder, ids: Tensor, entries: int, width: int, name: str, *,
           splits=[*along_rows(b, ids, y),
                   Split("vocabulary", entries, {}, {y.name: "partial"}, frozenset({table.name})),
                   Split("hidden", width, {}, {y.name: last}, names)])
+    return y
+
+
+def placed(b: Builder, x: Tensor, tables: Sequence[Parameter], *, extra: int = 0) -> Tensor:
+    """Learned positions added, behind ``extra`` learned entries in front, such as one of the class."""
+    y = b.tensor("places", (x.shape[0], x.shape[1] + extra, x.shape[2]))
+    b.add("add", "places", [x], [y], work=Passes(float(math.prod(y.shape))), parameters=tables,
+          saved=Saved(deferred=[]), splits=[b.along("batch", 0, [x], [y])])
+    return y
+
+
+def first(b: Builder, x: Tensor, name: str) -> Tensor:
+    """The first token of every sequence: a view."""
+    y = b.tensor(name, (x.shape[0], x.shape[2]), base=x)
+    b.add("select", name, [x], [y], work=Passes(forward=Work(), input_grad=Work(0, y.bytes, x.bytes)),
+          splits=[b.along("batch", 0, [x], [y])])
     return y
 
 

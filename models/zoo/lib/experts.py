@@ -9,35 +9,66 @@ is the all-to-all of expert parallelism.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from weft.models.graph.operators import Split, Tensor
-from weft.models.zoo.lib.blocks import activation, linear, pointwise
+from weft.models.zoo.lib.blocks import activation, feed_forward, linear, pointwise
 from weft.models.zoo.lib.builder import Builder, Passes, Saved
 
-__all__ = ["mixture_of_experts"]
+__all__ = ["ExpertSizes", "mixture_of_experts"]
 
 
-def mixture_of_experts(b: Builder, x: Tensor, experts: int, active: int, hidden: int, kind: str = "gelu", *,
-                       bias: bool = True, capacity_factor: float = 1.0) -> Tensor:
-    """Every token of ``x`` (batch, sequence, hidden) goes to ``active`` of ``experts`` feed-forward parts."""
-    tokens = math.prod(x.shape[:-1])
-    capacity = math.ceil(tokens * active / experts * capacity_factor)
-    gates = pointwise(b, "softmax", "experts.gates", [linear(b, x, experts, "experts.router", bias=False)], flops=5.0,
-                      keeps="output")
+@dataclass(frozen=True, slots=True)
+class ExpertSizes:
+    """Every token goes to ``active`` of ``experts`` feed-forward parts of ``hidden`` inside.
+
+    ``capacity_factor``: room of an expert, in multiples of an even share. ``shared``: width inside a feed-forward part
+    that every token goes to beside them (0: none), ``shared_gate``: its output is scaled by a learned gate.
+    ``router_bias``: whether the router's products have biases.
+    """
+
+    experts: int
+    active: int
+    hidden: int
+    capacity_factor: float = 1.0
+    shared: int = 0
+    shared_gate: bool = False
+    router_bias: bool = False
+
+
+def mixture_of_experts(b: Builder, x: Tensor, sizes: ExpertSizes, kind: str = "gelu", *, bias: bool = True) -> Tensor:
+    """Every token of ``x`` (batch, sequence, hidden) through its experts, and the shared one."""
+    tokens, experts = math.prod(x.shape[:-1]), sizes.experts
+    capacity = math.ceil(tokens * sizes.active / experts * sizes.capacity_factor)
+    router = linear(b, x, experts, "experts.router", bias=sizes.router_bias)
+    gates = pointwise(b, "softmax", "experts.gates", [router], flops=5.0, keeps="output")
     buffer = b.tensor("experts.dispatched", (experts, capacity, x.shape[-1]))
     by_batch = {tensor.name: 0 for tensor in (x, gates)}
     b.add("dispatch", "experts.dispatch", [x, gates], [buffer], saved=Saved([gates]),
           splits=[Split("batch", x.shape[0], by_batch, {buffer.name: 1}),
                   Split("experts", experts, {}, {buffer.name: 0})])
-    inner = 2 * hidden if kind in ("swiglu", "geglu") else hidden
+    inner = 2 * sizes.hidden if kind in ("swiglu", "geglu") else sizes.hidden
     up = _expert_linear(b, buffer, inner, "experts.up", bias)
     down = _expert_linear(b, activation(b, up, kind, f"experts.{kind}"), x.shape[-1], "experts.down", bias)
     y = b.tensor("experts.combined", x.shape)
-    b.add("combine", "experts.combine", [down, gates], [y], work=Passes(2.0 * active * math.prod(x.shape)),
+    b.add("combine", "experts.combine", [down, gates], [y], work=Passes(2.0 * sizes.active * math.prod(x.shape)),
           saved=Saved([down, gates]),
           splits=[Split("batch", x.shape[0], {down.name: 1, gates.name: 0}, {y.name: 0}),
                   Split("experts", experts, {down.name: 0, gates.name: 2}, {y.name: "partial"})])
-    return y
+    return pointwise(b, "add", "experts.sum", [y, _shared(b, x, sizes, kind, bias)]) if sizes.shared else y
+
+
+def _shared(b: Builder, x: Tensor, sizes: ExpertSizes, kind: str, bias: bool) -> Tensor:
+    """The expert of all tokens."""
+    y = feed_forward(b, x, sizes.shared, kind, "experts.shared", bias=bias)
+    if not sizes.shared_gate:
+        return y
+    gate = linear(b, x, 1, "experts.shared_gate", bias=False)
+    scaled = b.tensor("experts.shared_scaled", y.shape)
+    b.add("multiply", "experts.shared_scaled", [y, gate], [scaled], work=Passes(2.0 * math.prod(y.shape)),
+          saved=Saved([y, gate]),
+          splits=[b.along(name, axis, [y, gate], [scaled]) for axis, name in enumerate(("batch", "sequence"))])
+    return scaled
 
 
 def _expert_linear(b: Builder, x: Tensor, out: int, name: str, bias: bool) -> Tensor:

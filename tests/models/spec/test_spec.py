@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -285,3 +286,30 @@ def test_reading_a_spec_loads_neither_torch_nor_a_solver() -> None:
     code = ("import weft.models.spec.spec, weft.models.candidates.build, sys; "
             "print(sorted({'torch', 'ortools', 'altair'} & set(sys.modules)))")
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize(("model", "words"), [
+    ("{family: moe, latent: {key_rank: 8, plain: 4, rotary: 4, value: 4, rank: 1}, experts: 4, ",
+     "model.latent: unknown key 'rank'"),
+    ("{family: gpt, latent: {key_rank: 8, plain: 4, rotary: 4}, ", "model.latent.value is missing: width of a head's"),
+    ("{family: gpt, one_norm: true, ", "one_norm is for attention and feed-forward parts side by side"),
+    ("{family: gpt, windowed: [true, false], ", "windowed says which layers have a window; give window"),
+    ("{family: moe, experts: 4, dense_first: 2, ", "dense_first is 2, but there are 2 layers"),
+    ("{family: encoder, image: 32, ", "give either vocabulary, for texts, or image"),
+])
+def test_sizes_of_transformers_that_do_not_go_together(model: str, words: str) -> None:
+    sizes = "layers: 2, hidden: 64, heads: 4, vocabulary: 100, sequence: 16}"
+    text = f"model: {model}{sizes}\ncluster: {{gpus: 1, device: h100}}\ntraining: {{micro_batches: 2}}\n"
+    with pytest.raises(SpecError, match=re.escape(words)):
+        parse_spec(text)
+
+
+def test_the_towers_of_a_spec_are_encoders() -> None:
+    tower = "{family: encoder, layers: 1, hidden: 32, heads: 2, head: none, "
+    text = (f"model: {{family: clip, projection: 16, text: {tower}vocabulary: 50, sequence: 8}}, "
+            f"image: {tower}image: 32}}}}\ncluster: {{gpus: 1, device: h100}}\ntraining: {{micro_batches: 2}}\n")
+    assert parse_spec(text).model.text.vocabulary == 50  # type: ignore[union-attr]
+    with pytest.raises(SpecError, match=r"model\.image: unknown key 'pixels'"):
+        parse_spec(text.replace("image: 32", "pixels: 32"))
+    with pytest.raises(SpecError, match="text is an encoder with a vocabulary, image one with an image"):
+        parse_spec(text.replace("vocabulary: 50, sequence: 8", "image: 32"))

@@ -121,6 +121,17 @@ def test_weights_are_divided_and_shared_ones_count_once() -> None:
     assert max(m.static_memory) < both + stage  # the tied table is there once
 
 
+def test_a_shared_table_that_cannot_be_divided_stays_whole_on_every_gpu() -> None:
+    """A vocabulary like GPT-2's, 50257, is odd; a hidden state can be divided, but the head divides by rows."""
+    spec = spec_of("{family: gpt, layers: 2, hidden: 256, heads: 4, vocabulary: 50257, sequence: 64}")
+    space = space_of(spec, family_costs(spec))
+    assert space is not None
+    for degree in (2, 4):
+        held = space.sharded[degree].graph.parameters
+        assert held["embedding.tokens.weight"].count == 50257 * 256
+        assert held["layer0.mlp.up.weight"].count == 4 * 256 * 256 // degree
+
+
 def test_groups_of_gpus_are_cut_as_all_ways_to_cut_say() -> None:
     """Every number of stages against every assignment of layers and degrees."""
     spec = spec_of("{family: gpt, layers: 3, hidden: 512, heads: 8, vocabulary: 32768, sequence: 512}")

@@ -135,9 +135,52 @@ def test_a_config_beside_the_spec_is_read(tmp_path: Path) -> None:
     found = weft.estimate(tmp_path / "gpt2.yaml").estimate
     table = 50257 * 768
     assert sum(stage.parameters for stage in found.stages) == 124_439_808 + table  # a copy of the tied table on each
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
-    with pytest.raises(ValueError, match=r"config\.json: model_type is 'bert', the known ones are"):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mamba"}))
+    with pytest.raises(ValueError, match=r"config\.json: model_type is 'mamba', which is not read; .*weft capture"):
         weft.estimate(tmp_path / "gpt2.yaml")
+
+
+LLAMA = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+         "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 8192}
+
+
+def test_a_config_is_estimated_without_a_spec(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Llama-3-8B: the weights, gradients and Adam's states of 8 billion parameters, 16 bytes each, need two H100."""
+    path = tmp_path / "llama" / "config.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(LLAMA))
+    report = weft.estimate(path, gpus=64, device="h100")
+    assert report.fits and len(report.estimate.devices) == 2 and report.estimate.name == "llama"
+    assert sum(stage.parameters for stage in report.estimate.stages) == 8_030_261_248
+    assert report.estimate.notes[0].startswith("8,030,261,248 parameters; 2 stages of one h100 and 32 replicas")
+    assert "256 samples of 4096 tokens, 8 micro-batches of 1" in report.estimate.notes[0]
+    assert "9 times the slowest stage" in report.estimate.notes[1]
+    longer = weft.estimate(path, gpus=64, device="h100", sequence=8192, batch=512, micro_batch=2)
+    assert len(longer.estimate.devices) > 2
+    assert main(["estimate", str(path), "--gpus", "8", "--device", "h100", "--sequence", "512", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["micro_batches"] == 8
+
+
+@pytest.mark.parametrize(("asked", "words"), [
+    ({}, "is a config.json, which says the model alone; say how many GPUs"),
+    ({"gpus": 8}, "device is missing, it must be one of v100"),
+    ({"gpus": 8, "device": "h1000"}, "device is 'h1000', it must be one of v100"),
+    ({"gpus": 0, "device": "h100"}, "gpus is 0, it must be a whole number from 1 to"),
+    ({"gpus": 8, "device": "h100", "batch": 10, "micro_batch": 3}, "batch is 10, but .* give a multiple of 3"),
+    ({"gpus": 8, "device": "h100", "sequence": 2**30}, "sequence is 1073741824, .* 1 to 16777216")])
+def test_what_a_config_lacks_is_one_sentence(asked: dict[str, int | str], words: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA))
+    with pytest.raises(ValueError, match=words) as caught:
+        weft.estimate(path, **asked)  # type: ignore[arg-type]
+    assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value)
+
+
+def test_a_spec_takes_no_size_of_a_config() -> None:
+    with pytest.raises(ValueError, match=r"batch is for a config\.json"):
+        weft.estimate(parse_spec(gpt()), batch=4)
+    with pytest.raises(ValueError, match=r"config\.json: cannot be read"):
+        weft.estimate("nowhere/config.json", gpus=4, device="h100")
 
 
 def test_the_command_prints_tables_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from weft.models.graph.operators import OperatorGraph
-from weft.models.zoo.lib.attention import AttentionSizes, LayerSizes, attention, transformer_layer
+from weft.models.zoo.lib.attention import AttentionSizes, attention
 from weft.models.zoo.lib.builder import Builder
+from weft.models.zoo.lib.transformers import LayerSizes, transformer_layer
 
 
 def graph_of(sizes: AttentionSizes, *, memory: bool = False) -> OperatorGraph:

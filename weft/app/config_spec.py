@@ -1,0 +1,93 @@
+"""A config.json with what it runs on, in place of a spec: pipelines of equal GPUs, and replicas of them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from weft.models.files.limits import MAX_BATCH, MAX_DEVICES, MAX_MICRO_BATCHES, MAX_NAME, MAX_SEQUENCE
+from weft.models.hardware.devices import DEVICES
+from weft.models.spec.spec import Spec
+
+if TYPE_CHECKING:
+    from weft.app.lib.sources import Source
+
+__all__ = ["config_specs", "is_config"]
+
+#: Tokens of a sequence where nothing else is said, if the model was made for more.
+_SEQUENCE = 4096
+#: GPUs of a machine, as most are built.
+_MACHINE = 8
+#: Micro-batches that each GPU of a pipeline runs in a step where no batch is given.
+_ROUNDS = 4
+
+
+def is_config(source: Source) -> bool:
+    """Whether ``source`` names a file that is a config.json by what it holds."""
+    if not isinstance(source, str | os.PathLike) or Path(source).suffix.lower() != ".json":
+        return False
+    try:
+        found = json.loads(Path(source).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return Path(source).name == "config.json"
+    return isinstance(found, dict) and "format" not in found and ("model_type" in found or "architectures" in found)
+
+
+def config_specs(source: str | os.PathLike[str], *, gpus: int | None = None, device: str | None = None,
+                 micro_batch: int = 1, sequence: int | None = None, batch: int | None = None,
+                 ) -> Iterator[tuple[Spec, str]]:
+    """The model as a spec for every number of stages that divides ``gpus``, fewest first, each with a sentence on what
+    it is: all other GPUs run replicas, each its share of ``batch`` sequences.
+
+    Raises ``ValueError`` for what is missing, unknown or does not go together, and what reading the config raises.
+    """
+    from weft.models.candidates.family_costs import spec_graph
+    from weft.models.spec.huggingface import UnknownType, read_config
+
+    where = os.fspath(source)
+    for name, value, most in (("gpus", gpus, MAX_DEVICES), ("micro-batch", micro_batch, MAX_BATCH),
+                              ("sequence", sequence, MAX_SEQUENCE), ("batch", batch, MAX_MICRO_BATCHES)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most):
+            raise ValueError(f"{where}: {name} is {value!r:.60}, it must be a whole number from 1 to {most}")
+    if gpus is None:
+        raise ValueError(f"{where}: is a config.json, which says the model alone; say how many GPUs run it "
+                         "(--gpus 64, --device h100)")
+    if device is None or device not in DEVICES:
+        found = "missing" if device is None else f"{device!r}"
+        raise ValueError(f"{where}: device is {found}, it must be one of {', '.join(DEVICES)}")
+    try:
+        longest = getattr(read_config(Path(source)), "sequence", None)
+        length = sequence or (longest and min(longest, _SEQUENCE))
+    except UnknownType:  # captured, where transformers is installed, at a length of its own
+        length = sequence
+
+    def spec_of(depth: int, micro_batches: int) -> Spec:
+        machines = {"gpus_per_machine": _MACHINE} if depth > _MACHINE else {}
+        spec = Spec.model_validate({
+            "name": Path(where).resolve().parent.name[:MAX_NAME] or "model",
+            "model": {"config": Path(where).name, **({"sequence": length} if length else {})},
+            "cluster": {"gpus": depth, "device": device, **machines},
+            "training": {"micro_batches": micro_batches, "micro_batch_size": micro_batch}})
+        spec._where, spec._folder = where, Path(where).parent
+        return spec
+
+    graph = spec_graph(spec_of(1, 1))
+    layers = len({operator.layer for operator in graph.operators})
+    whole = batch or _ROUNDS * gpus * micro_batch
+    depths = [depth for depth in range(1, min(gpus, layers) + 1)
+              if gpus % depth == 0 and whole % (gpus // depth * micro_batch) == 0]
+    if not depths:
+        unit = gpus // max(depth for depth in range(1, min(gpus, layers) + 1) if gpus % depth == 0) * micro_batch
+        raise ValueError(f"{where}: batch is {whole}, but {gpus} GPUs run {layers} layers as replicas of pipelines, "
+                         f"with micro-batches of {micro_batch}; give a multiple of {unit}")
+    for depth in depths:
+        replicas = gpus // depth
+        rounds = whole // replicas // micro_batch
+        others = f" and {replicas} replicas, whose sum of gradients is not counted" if replicas > 1 else ""
+        samples = f"{whole} samples" + (f" of {length} tokens" if length else "")
+        yield spec_of(depth, rounds), (
+            f"{graph.parameter_count():,} parameters; {depth} stage{'s' * (depth > 1)} of one {device}{others}; a "
+            f"batch of {samples}, {rounds} micro-batches of {micro_batch} for each pipeline")
