@@ -18,8 +18,8 @@
 (a transformation of one's own: a function of what is planned) and ``preserve``. What it leaves open (the order of a
 ``pipeline`` with ``schedule="open"``, devices that are :func:`one_of` several or not said at all, splits to ``choose``
 from) :func:`solve` searches for. :func:`program` reads a captured model,
-:class:`ProgramBuilder` writes one, :func:`operator` registers an operator of one's own with its annotation and
-:func:`in_torch` what ranks run for it;
+:class:`ProgramBuilder` writes one, :func:`operator` registers a function of tensors as an operator of one's own with
+its annotation; :func:`error` compares what a plan computes with one device,
 :func:`convert` finds the cheapest way between two layouts; :class:`PlanOnRank` runs a preserved plan on the ranks of
 ``torch.distributed``. All errors are :class:`PlanError` or :class:`LayoutError`,
 both ``ValueError``. The names are loaded on first use.
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
     from weft.app.lib.options import SearchKeywords, SearchOptions
+    from weft.app.plans.checking import error
+    from weft.app.plans.operators import operator
     from weft.app.plans.run import PlanOnRank
     from weft.app.plans.solving import Machine, SolvedPlan
     from weft.models.layouts.conversion import Conversion, convert
@@ -46,15 +48,13 @@ if TYPE_CHECKING:
     from weft.models.transform.as_blocks.costs import GivenCosts, ModelledCosts
     from weft.models.transform.backward import with_backward, with_update
     from weft.models.transform.choices import one_of
-    from weft.models.transform.kernels import operator
     from weft.models.transform.plan import Plan, Preserved
     from weft.models.transform.planned import Cut, Part, Planned
     from weft.models.transform.program import Operation, Program, ProgramBuilder
-    from weft.runtime.by_hand.kernels import in_torch
 
 __all__ = ["Annotation", "Conversion", "Cut", "DevicePrices", "GivenCosts", "Layout", "LayoutError", "Machine",
            "ModelledCosts", "Operation", "Part", "Placed", "Plan", "PlanError", "PlanOnRank", "Planned", "Preserved",
-           "Program", "ProgramBuilder", "RingPrices", "SolvedPlan", "annotation", "convert", "in_torch", "one_of",
+           "Program", "ProgramBuilder", "RingPrices", "SolvedPlan", "annotation", "convert", "error", "one_of",
            "operator", "program", "seconds", "solve", "tensor_parallel", "uniform", "with_backward", "with_update"]
 
 #: The module of each name, in :mod:`weft.models` but for one.
@@ -63,8 +63,8 @@ _HOME = {
     "Conversion": "layouts.conversion", "convert": "layouts.conversion", "Layout": "layouts.layout",
     "LayoutError": "layouts.layout", "Placed": "layouts.layout", "DevicePrices": "layouts.prices",
     "RingPrices": "layouts.prices", "uniform": "layouts.prices", "with_backward": "transform.backward",
-    "with_update": "transform.backward", "operator": "transform.kernels", "Plan": "transform.plan",
-    "PlanOnRank": "weft.app.plans.run", "in_torch": "weft.runtime.by_hand.kernels",
+    "with_update": "transform.backward", "operator": "weft.app.plans.operators", "Plan": "transform.plan",
+    "PlanOnRank": "weft.app.plans.run", "error": "weft.app.plans.checking",
     "Machine": "weft.app.plans.solving", "SolvedPlan": "weft.app.plans.solving",
     "GivenCosts": "transform.as_blocks.costs", "ModelledCosts": "transform.as_blocks.costs",
     "one_of": "transform.choices",

@@ -8,7 +8,8 @@ from typing import Any
 
 from weft.models.capture.exported import Named, Ref, Step
 from weft.models.transform.captured.products import broadcast_all
-from weft.models.transform.captured.writer import TRUTHS, Arguments, Rule, UnknownError, Writer, rule
+from weft.models.transform.captured.writer import Arguments, Rule, UnknownError, Writer, rule
+from weft.models.transform.gradients import TRUTHS
 
 __all__ = ["elementwise"]
 
@@ -41,15 +42,12 @@ def _of(kind: str, count: int, *defaults: float) -> Rule:
     return known
 
 
-for _kind, _name in (("lt", "lt"), ("le", "le"), ("gt", "gt"), ("ge", "ge"), ("eq", "eq"), ("ne", "ne"),
-                     ("maximum", "maximum"), ("minimum", "minimum"), ("logical_and", "and"), ("logical_or", "or"),
-                     ("logical_xor", "xor"), ("floor_divide", "floor_divide"), ("remainder", "remainder")):
-    rule(_kind)(_of(_name, 2))
-for _kind, _name in (("rsqrt", "rsqrt"), ("sin", "sin"), ("cos", "cos"), ("abs", "abs"), ("erf", "erf"),
-                     ("log1p", "log1p"), ("expm1", "expm1"), ("logical_not", "not"), ("hardsigmoid", "hardsigmoid"),
-                     ("hardswish", "hardswish"), ("log_sigmoid", "log_sigmoid"), ("floor", "floor"), ("sign", "sign"),
-                     ("isnan", "isnan")):
-    rule(_kind)(_of(_name, 1))
+for _kind in ("lt", "le", "gt", "ge", "eq", "ne", "maximum", "minimum", "logical_and", "logical_or", "logical_xor",
+              "floor_divide", "remainder"):
+    rule(_kind)(_of(_kind, 2))
+for _kind in ("rsqrt", "sin", "cos", "abs", "erf", "log1p", "expm1", "logical_not", "hardsigmoid", "hardswish",
+              "log_sigmoid", "floor", "sign", "isnan"):
+    rule(_kind)(_of(_kind, 1))
 rule("softplus")(_of("softplus", 3, 1.0, 20.0))
 rule("leaky_relu")(_of("leaky_relu", 2, 0.01))
 rule("hardtanh")(_of("hardtanh", 3, -1.0, 1.0))
@@ -65,9 +63,8 @@ def _bits(kind: str) -> Rule:
     return known
 
 
-for _kind, _name in (("__and__", "and"), ("__or__", "or"), ("__xor__", "xor"), ("bitwise_and", "and"),
-                     ("bitwise_or", "or"), ("bitwise_xor", "xor"), ("bitwise_not", "not")):
-    rule(_kind)(_bits(_name))
+for _kind in ("and", "or", "xor", "not"):
+    rule(f"__{_kind}__", f"bitwise_{_kind}")(_bits(f"logical_{_kind}"))
 
 
 @rule("where")
@@ -109,7 +106,7 @@ def _power(w: Writer, step: Step) -> None:
     if step.arguments[1] == 2 and isinstance(step.arguments[0], Ref):
         _square(w, step)
     elif isinstance(step.arguments[0], Ref) and not isinstance(step.arguments[1], Ref):
-        elementwise(w, step, "power", step.arguments)
+        elementwise(w, step, "pow", step.arguments)
     else:
         raise UnknownError
 

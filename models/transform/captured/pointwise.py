@@ -69,7 +69,7 @@ def _product(w: Writer, step: Step) -> None:
     one, other = step.arguments[:2]
     given = step.outputs[0]
     if given is not None and "float" not in w.exported.metas[given].dtype:
-        elementwise(w, step, "times", [one, other])
+        elementwise(w, step, "mul", [one, other])
     elif isinstance(one, Ref) and isinstance(other, Ref):
         product_of(w, step, w.tensor(one), w.tensor(other))
     else:
@@ -102,7 +102,7 @@ def _negative(w: Writer, step: Step) -> None:
 
 @rule("dropout", "feature_dropout")
 def _dropout(w: Writer, step: Step) -> None:
-    """In training, drawn by the place of each element (:mod:`weft.models.transform.kernels.made`)."""
+    """In training, drawn by the place of each element (:mod:`weft.runtime.by_hand.kernels`)."""
     probability, training = step.arguments[1], step.arguments[2]
     if not (probability and training):
         same_tensor(w, step)
