@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
-from torch.optim.adamw import adamw
 
 from weft.runtime.by_hand.instructions import KernelCall
+from weft.runtime.communication.rules import STATES, stepped
 
 __all__ = ["OPERATORS", "Operator", "elementwise", "shape_of"]
 
@@ -296,10 +296,10 @@ def _adam(call: KernelCall, weight: Tensor, gradient: Tensor, mean: Tensor, squa
           step: Tensor | None = None) -> tuple[Tensor, ...]:
     """AdamW's; the corrections are those of step ``step`` (default 1), or of the fifth input."""
     made, given = [one.clone() for one in (weight, mean, square)], call.attributes
-    before = torch.tensor((float(step) if step is not None else given.get("step", 1)) - 1.0, device="cpu")
-    one, two = given.get("betas", (0.9, 0.999))
-    adamw([made[0]], [gradient], [made[1]], [made[2]], [], [before], amsgrad=False, beta1=one, beta2=two,
-          lr=given["rate"], weight_decay=given.get("decay", 0.0), eps=given.get("eps", 1e-8), maximize=False)
+    stepped("adamw", made[0], gradient, dict(zip(STATES, made[1:], strict=True)),
+            float(step) if step is not None else given.get("step", 1),
+            {"betas": given.get("betas", (0.9, 0.999)), "lr": given["rate"], "weight_decay": given.get("decay", 0.0),
+             "eps": given.get("eps", 1e-8)})
     return tuple(made)
 
 

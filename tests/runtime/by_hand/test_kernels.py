@@ -74,7 +74,8 @@ def test_a_part_of_causal_attention_needs_no_matrix_of_its_own(first: int, monke
     whole = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     monkeypatch.setattr("weft.runtime.by_hand.operators.causal_lower_right", noted)
     axes = ((("b",), ("h",), ("s",), ("d",)), (("b",), ("h",), ("t",), ("d",)), (("b",), ("h",), ("t",), ("e",)))
-    made, = run_kernel(KernelCall("attention", axes, ((("b",), ("h",), ("s",), ("e",)),), {
-        "b": 2, "h": 3, "s": 2, "t": 8, "d": 4, "e": 4}, {"s": first}, {"causal": True}), [q[:, :, first:first + 2], k, v])
+    call = KernelCall("attention", axes, ((("b",), ("h",), ("s",), ("e",)),), {
+        "b": 2, "h": 3, "s": 2, "t": 8, "d": 4, "e": 4}, {"s": first}, {"causal": True})
+    made, = run_kernel(call, [q[:, :, first:first + 2], k, v])
     assert torch.allclose(made, whole[:, :, first:first + 2], rtol=1e-12, atol=1e-12)
     assert called == [(2, first + 2)]
