@@ -30,6 +30,11 @@ CASES: dict[str, Callable[[Given], Tensor]] = {
     "compared": lambda g: (g["x"] < g["y"]).double() + (g["x"] >= 0) * 2.0 + g["i"].eq(1).unsqueeze(-1),
     "whole": lambda g: (g["i"] * 3 // 2 % 4 - 1).double() @ g["x"], "added in place": lambda g: (g["x"] * 1).add_(
         g["y"]).relu_(), "filled": lambda g: g["x"] + torch.full((3,), 2.0).double().sum(),
+    "several": lambda g: torch.addcmul(g["x"], g["y"][:1], g["x"], value=0.3) + torch.atan2(g["x"], g["y"]),
+    "between": lambda g: torch.lerp(g["x"], g["y"], 0.2), "powers": lambda g: g["x"].abs() ** g["y"][0] + 2.0 ** g["y"],
+    "clamped by tensors": lambda g: g["x"].clamp(g["y"][:, :1], None) + g["x"].round() + f.mish(g["y"]),
+    "bits": lambda g: (g["i"] & 1 | g["i"] ^ 2).double() @ g["x"],
+    "divided": lambda g: torch.div(g["i"], 2, rounding_mode="floor").double() @ g["x"],
     # along a dimension
     "cumsum": lambda g: g["x"].cumsum(1), "pad": lambda g: f.pad(g["p"], (1, 0, 2, 1), value=0.5),
     "pad reflecting": lambda g: f.pad(g["s"], (1, 1), mode="reflect"), "roll": lambda g: g["x"].roll((1, 2), (0, 2)),
