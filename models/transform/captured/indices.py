@@ -11,7 +11,7 @@ from typing import Any
 from weft.models.capture.exported import Ref, Step
 from weft.models.transform.annotation import Axis
 from weft.models.transform.captured.products import broadcast_all
-from weft.models.transform.captured.writer import Arguments, Rule, UnknownError, Writer, rule
+from weft.models.transform.captured.writer import Arguments, UnknownError, Writer, rule
 
 
 def _cut(w: Writer, step: Step, name: str) -> dict[str, Any]:
@@ -178,24 +178,3 @@ def _argsort(w: Writer, step: Step) -> None:
     shape = w.shape(w.tensor(step.arguments[0]))
     axis = call.at(1, "dim", -1) % len(shape)
     w.gives(step, _placed(w, step, axis, shape[axis], largest=call.at(2, "descending", False))[1])
-
-
-def _argument(largest: bool) -> Rule:
-    def known(w: Writer, step: Step) -> None:
-        call = Arguments(step)
-        shape, dim = w.shape(w.tensor(step.arguments[0])), call.at(1, "dim")
-        if dim is None:
-            raise UnknownError
-        axis = dim % len(shape)
-        made = _placed(w, step, axis, 1, largest=largest)[1]
-        if call.at(2, "keepdim", False):
-            w.gives(step, made)
-            return
-        axes: list[Axis] = [() if i == axis else (w.fresh(),) for i in range(len(shape))]
-        w.add(step, "einsum", [(made, axes)], [one for i, one in enumerate(axes) if i != axis])
-
-    return known
-
-
-rule("argmax")(_argument(True))
-rule("argmin")(_argument(False))

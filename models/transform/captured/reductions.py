@@ -94,10 +94,10 @@ def _norm(w: Writer, step: Step) -> None:
     w.add(step, "sqrt", [(square, out)], out)
 
 
-@rule("amax", "amin", "any", "all", "_is_all_true")
+@rule("amax", "amin", "argmax", "argmin", "logsumexp", "prod", "any", "all", "_is_all_true")
 def _frozen(w: Writer, step: Step) -> None:
-    """The dimensions that are gone are frozen; equal ones of extremes share the gradient."""
-    if ".am" in step.target:
+    """The captured operator itself; the dimensions that are gone are frozen."""
+    if step.target.split(".")[3] not in ("any", "all", "_is_all_true"):
         w.require_numbers(step)
     call, x = Arguments(step), w.tensor(step.arguments[0])
     axes = w.axes(w.shape(x))
