@@ -17,7 +17,7 @@ from torch import Tensor
 from weft.runtime.by_hand.instructions import KernelCall
 from weft.runtime.by_hand.operators import OPERATORS, Operator, elementwise, shape_of
 
-__all__ = ["forget", "in_torch", "run_kernel", "runs"]
+__all__ = ["forget", "in_torch", "of_one_backward", "run_kernel", "runs"]
 
 #: Gradients by other names than ``KIND_gradN``, and those that do not read the first inputs: the operator, which input
 #: the gradient is of, and the first that is read.
@@ -36,16 +36,30 @@ def runs(kind: str, attributes: Mapping[str, Any]) -> bool:
     return _found(kind, attributes) is not None
 
 
-def run_kernel(call: KernelCall, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The outputs of a part. Raises ``ValueError`` for a kind that cannot be run."""
+def of_one_backward(one: KernelCall, other: KernelCall) -> bool:
+    """Whether two calls that read the same tensors are gradients of one operator's inputs, all of which they read."""
+    kinds = [_GRADIENT.fullmatch(call.kind) for call in (one, other) if call.kind not in _GRADIENTS]
+    return len(kinds) == 2 and all(found is not None and found[2] for found in kinds) and len(
+        {found[1] for found in kinds if found is not None}) == 1 and replace(
+            one, kind=other.kind, outputs=other.outputs) == other
+
+
+def run_kernel(call: KernelCall, inputs: Sequence[Tensor], also: Sequence[KernelCall] = ()) -> tuple[Tensor, ...]:
+    """The outputs of a part, and behind them those of others of its backward (:func:`of_one_backward`). Raises
+    ``ValueError`` for a kind that cannot be run."""
     found = _found(call.kind, call.attributes)
     if found is None:
         raise ValueError(f"the kernel {call.kind!r} cannot be run with torch: there is no function for it")
     operator, which, first = found
     with torch.no_grad():
-        made = operator(call, *inputs) if which is None else _gradient(call, operator, which, first, inputs)
+        if which is None:
+            made = operator(call, *inputs)
+        else:
+            others = [found[1] or 0 for one in also if (found := _found(one.kind, one.attributes)) is not None]
+            made = _gradients(call, operator, [which, *others], first, inputs)
     every = made if isinstance(made, tuple) else (made,)
-    return tuple(one.reshape(shape_of(call, tensor)) for one, tensor in zip(every, call.outputs, strict=True))
+    shapes = [tensor for one in (call, *also) for tensor in one.outputs]
+    return tuple(one.reshape(shape_of(call, tensor)) for one, tensor in zip(every, shapes, strict=True))
 
 
 def in_torch(kind: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -79,23 +93,25 @@ def _found(kind: str, attributes: Mapping[str, Any]) -> tuple[Operator, int | No
     return None if operator is None else (operator, which, first)
 
 
-def _gradient(call: KernelCall, operator: Operator, which: int, first: int, inputs: Sequence[Tensor]) -> Tensor:
-    """Of input ``which`` of an operator; the output's is the first of ``inputs``, the others are what the operator
+def _gradients(call: KernelCall, operator: Operator, which: Sequence[int], first: int,
+               inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Of inputs ``which`` of an operator; the output's is the first of ``inputs``, the others are what the operator
     reads from its input ``first`` on. One that is not read may be anything."""
     back, given = inputs[0], [tensor.detach() for tensor in inputs[1:]]
     if not back.is_floating_point() and not back.is_complex():  # a sum of whole numbers, exact
-        return _gradient(call, operator, which, first, [back.double(), *inputs[1:]]).to(back.dtype)
-    how, at = list(call.inputs[1:]), max(0, which - first)
-    if not first <= which < first + len(given):
-        given.insert(at, back.new_zeros(shape_of(call, call.outputs[0])))
-        how.insert(at, call.outputs[0])
-    forward = replace(call, inputs=tuple(how), outputs=(call.inputs[0],))
+        return tuple(one.to(back.dtype) for one in _gradients(call, operator, which, first, [
+            back.double(), *inputs[1:]]))
+    how, places = list(call.inputs[1:]), [max(0, one - first) for one in which]
+    if not first <= which[0] < first + len(given):
+        given.insert(places[0], back.new_zeros(shape_of(call, call.outputs[0])))
+        how.insert(places[0], call.outputs[0])
     with torch.enable_grad():
-        given[at].requires_grad_(True)
-        made = operator(forward, *given)
+        wanted = [given[place].requires_grad_(True) for place in places]
+        made = operator(replace(call, inputs=tuple(how), outputs=(call.inputs[0],)), *given)
         made = made[0] if isinstance(made, tuple) else made
-        found, = torch.autograd.grad(made, given[at], back.reshape(made.shape), allow_unused=True)
-    return torch.zeros_like(given[at]) if found is None else found
+        found = torch.autograd.grad(made, wanted, back.reshape(made.shape), allow_unused=True)
+    return tuple(torch.zeros_like(one) if gradient is None else gradient
+                 for one, gradient in zip(wanted, found, strict=True))
 
 
 def _captured(target: str) -> Operator | None:

@@ -40,7 +40,8 @@ CASES: dict[str, Callable[[Given], Tensor]] = {
     "pad reflecting": lambda g: f.pad(g["s"], (1, 1), mode="reflect"), "roll": lambda g: g["x"].roll((1, 2), (0, 2)),
     "flip": lambda g: g["x"].flip(1, 2), "amax": lambda g: g["x"].amax((0, 2)), "sort": lambda g: g["x"].sort(1)[0],
     "topk": lambda g: g["x"].topk(2, -1)[0], "argmax": lambda g: g["x"].argmax(1).double(), "diff": lambda g: g[
-        "x"].diff(dim=1) + g["x"].diff(dim=1, prepend=g["y"][:, :1])[:, 1:], "any": lambda g: g["m"].any(1).double() + g["m"].all(-1, keepdim=True)[:, :1, 0].double(),
+        "x"].diff(dim=1) + g["x"].diff(dim=1, prepend=g["y"][:, :1])[:, 1:],
+    "any": lambda g: g["m"].any(1).double() + g["m"].all(-1, keepdim=True)[:, :1, 0].double(),
     "tril": lambda g: g["x"].tril() + g["x"].triu(1), "variance": lambda g: g["x"].var(1) + g["y"].std((1,)),
     "norm": lambda g: torch.linalg.vector_norm(g["x"], dim=-1, keepdim=True), "logsumexp": lambda g: g["x"].logsumexp(
         (0, 2)) + g["y"].prod(1).sum(), "whole argmax": lambda g: g["x"].argmax() * 1.0,
