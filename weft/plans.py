@@ -18,8 +18,8 @@
 (a transformation of one's own: a function of what is planned) and ``preserve``. What it leaves open (the order of a
 ``pipeline`` with ``schedule="open"``, devices that are :func:`one_of` several or not said at all, splits to ``choose``
 from) :func:`solve` searches for. :func:`program` reads a captured model,
-:class:`ProgramBuilder` writes one, :func:`operator` registers an operator of one's own with its annotation and
-:func:`in_torch` what ranks run for it;
+:class:`ProgramBuilder` writes one, :func:`operator` registers a function of tensors as an operator of one's own with
+its annotation; :func:`error` compares what a plan computes with one device,
 :func:`convert` finds the cheapest way between two layouts; :class:`PlanOnRank` runs a preserved plan on the ranks of
 ``torch.distributed``. All errors are :class:`PlanError` or :class:`LayoutError`,
 both ``ValueError``. The names are loaded on first use.
@@ -32,6 +32,8 @@ from typing import TYPE_CHECKING
 from weft.solver.public_names import lazily
 
 if TYPE_CHECKING:
+    from weft.app.plans.checking import error
+    from weft.app.plans.operators import operator
     from weft.app.plans.programs import program
     from weft.app.plans.run import PlanOnRank
     from weft.app.plans.solving import Machine, SolvedPlan
@@ -44,15 +46,13 @@ if TYPE_CHECKING:
     from weft.models.transform.as_blocks.costs import GivenCosts, ModelledCosts
     from weft.models.transform.backward import with_backward, with_update
     from weft.models.transform.choices import one_of
-    from weft.models.transform.kernels import operator
     from weft.models.transform.plan import Plan, Preserved, tensor_parallel
     from weft.models.transform.planned import Cut, Part, Planned
     from weft.models.transform.program import Operation, Program, ProgramBuilder
-    from weft.runtime.by_hand.kernels import in_torch
 
 __all__ = ["Annotation", "Conversion", "Cut", "DevicePrices", "GivenCosts", "Layout", "LayoutError", "Machine",
            "ModelledCosts", "Operation", "Part", "Placed", "Plan", "PlanError", "PlanOnRank", "Planned", "Preserved",
-           "Program", "ProgramBuilder", "RingPrices", "SolvedPlan", "annotation", "convert", "in_torch", "one_of",
+           "Program", "ProgramBuilder", "RingPrices", "SolvedPlan", "annotation", "convert", "error", "one_of",
            "operator", "program", "seconds", "solve", "tensor_parallel", "uniform", "with_backward", "with_update"]
 
 __getattr__, __dir__ = lazily(__name__)

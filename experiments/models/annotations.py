@@ -2,7 +2,7 @@
 
 Each model of :mod:`experiments.lib.foreign_models`, in fp64 with a batch of 4, is captured; ``known`` are the operators
 of its program that have an annotation, ``replicated`` those that every device computes whole, by kind. ``difference``:
-of the loss, or of any parameter's gradient, that the program's kernels compute in numpy, from torch's on the module,
+of the loss, or of any parameter's gradient, that the program's operators compute, from torch's on the module,
 relative to the largest element (at least 1). ``cut`` are the operators that :func:`weft.plans.tensor_parallel` cuts
 over 2 devices, ``weights_cut`` how many of those that read weights of two dimensions or more (``of_weights``),
 ``communications`` what that plan sends in a step, and ``parallel_difference`` how far what 2 virtual devices compute is
@@ -27,7 +27,7 @@ from torch import Tensor
 from experiments.lib.foreign_models import MODELS, Model, made, precision
 from experiments.lib.provenance import RESULTS, Record
 from weft import plans
-from weft.models.transform.checking import run_dense
+from weft.app.plans.checking import error, run_dense
 
 ROWS = 4
 
@@ -59,7 +59,7 @@ def row(name: str, *, values: bool) -> dict[str, Any]:
         if values:
             given = arrays(model, program) | {f"d({output}) given": np.ones(())}
             found |= {"difference": difference(model, run_dense(whole, given), output, loss),
-                      "parallel_difference": done.error(given)}
+                      "parallel_difference": error(done, given)}
     return found
 
 

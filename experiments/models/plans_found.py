@@ -23,6 +23,7 @@ from experiments.lib.provenance import RESULTS, Record
 from experiments.lib.published_plans import PLANS, Published, Schedule, decoder, interlaced, numbers, piped
 from weft.app.lib.case import case_of
 from weft.app.lib.options import SearchOptions
+from weft.app.plans.checking import error
 from weft.app.plans.solving import Machine, as_written, solve_plan
 from weft.app.solve import solve_case
 from weft.models.layouts.prices import uniform
@@ -64,7 +65,7 @@ def row(name: str, published: Published, effort: float) -> dict[str, Any]:
             "of_best_by_hand": found.makespan / min(hand.values()),
             "period": None if period is None else {"seconds": period[0], "bound": period[1]},
             "communications": dict(sent), "bytes": found.done.bytes, "peaks": max(found.done.peaks.values()),
-            "error": found.done.error(numbers(plan.program)) < 1e-10}
+            "error": error(found.done, numbers(plan.program)) < 1e-10}
 
 
 def at_size(effort: float) -> list[dict[str, Any]]:

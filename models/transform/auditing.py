@@ -2,7 +2,7 @@
 
 What every part reads is derived here once more, from how operators are cut and placed alone: which parts give the
 elements that it reads, and when. Neither the communications that the plan derived nor the blocks that were searched are
-looked at. :mod:`weft.models.transform.checking` checks the values.
+looked at. :mod:`weft.app.plans.checking` checks the values.
 """
 
 from __future__ import annotations

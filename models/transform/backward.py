@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from weft.models.transform.annotation import Annotation, Dimensions, PlanError, mirrored
-from weft.models.transform.kernels import kernel
+from weft.models.transform.gradients import gradient, require_known
 from weft.models.transform.program import Operation, Program, ProgramTensor
 from weft.solver.spelling import near
 
@@ -59,7 +59,7 @@ def with_backward(program: Program, outputs: Sequence[str] | None = None) -> Pro
         for i, name in enumerate(operation.inputs):
             if not tensors[name].gradient:
                 continue
-            found = kernel(operation.kind).gradient(i, len(operation.inputs), operation.attributes)
+            found = gradient(operation.kind, i, len(operation.inputs), operation.attributes)
             if found is None:
                 raise PlanError(f"operator {operation.name!r}: the kernel {operation.kind!r} has no gradient of its "
                                 f"input {i}")
@@ -107,7 +107,7 @@ def with_update(program: Program, kind: str = "sgd", **attributes: Any) -> Progr
     makes is the parameter (and the state) of the next step. Raises :class:`PlanError` for an optimizer that is not
     known, one without a ``rate``, and an option that it does not have.
     """
-    kernel(kind)
+    require_known(kind, {})
     _require_options(kind, attributes)
     tensors, operations, carried = dict(program.tensors), list(program.operations), dict(program.carried)
     outputs = list(program.outputs)
@@ -115,8 +115,8 @@ def with_update(program: Program, kind: str = "sgd", **attributes: Any) -> Progr
     if counted:
         tensors["step"] = ProgramTensor("step", (), "input", 8, False, "int64")
     for name, tensor in program.tensors.items():
-        gradient = gradient_name(name)
-        if tensor.source != "parameter" or gradient not in outputs:
+        back = gradient_name(name)
+        if tensor.source != "parameter" or back not in outputs:
             continue
         reader = program.by_name[program.readers[name][0]]
         own = reader.annotation.inputs[reader.inputs.index(name)]
@@ -128,12 +128,12 @@ def with_update(program: Program, kind: str = "sgd", **attributes: Any) -> Progr
             tensors[result] = ProgramTensor(result, tensor.shape, "operator", tensor.itemsize, False)
         count: tuple[Dimensions, ...] = ((),) if counted else ()
         how = Annotation((*((own,) * (2 + len(states))), *count), (own,) * len(results), {})
-        inputs = (name, gradient, *states, *(["step"] if counted else []))
+        inputs = (name, back, *states, *(["step"] if counted else []))
         operations.append(Operation(f"update({name})", kind, how, inputs, tuple(results),
                                     reader.sizes, attributes, reader.name, "update"))
         carried |= dict(zip(results, (name, *states), strict=True))
         outputs += results
-        outputs.remove(gradient)
+        outputs.remove(back)
     if len(operations) == len(program.operations):
         raise PlanError("no parameter has a gradient that is not used yet: call with_backward first, with_update once")
     return replace(program, operations=tuple(operations), tensors=tensors, outputs=tuple(outputs), carried=carried)

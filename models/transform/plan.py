@@ -17,7 +17,6 @@ from typing import Literal
 from weft.models.layouts.prices import Prices
 from weft.models.transform import planned as transformations
 from weft.models.transform.annotation import PlanError, Role
-from weft.models.transform.checking import largest_difference, run_planned
 from weft.models.transform.choices import (
     Choice,
     OneOf,
@@ -26,7 +25,6 @@ from weft.models.transform.choices import (
     choice_of_devices,
     choice_of_splits,
 )
-from weft.models.transform.kernels import Array
 from weft.models.transform.ordering import run_order
 from weft.models.transform.planned import Part, Planned, Which
 from weft.models.transform.preserving import Communication, communications
@@ -63,14 +61,6 @@ class Preserved:
     def kinds(self, tensor: str) -> tuple[str, ...]:
         """What is done to bring a tensor to its readers, one after another."""
         return tuple(kind for entry in self.communications if entry.tensor == tensor for kind in entry.kinds)
-
-    def run(self, given: Mapping[str, Array]) -> dict[str, Array]:
-        """The outputs, from virtual devices in numpy (:mod:`weft.models.transform.checking`)."""
-        return run_planned(self.planned, self.joined, self.order, given)
-
-    def error(self, given: Mapping[str, Array]) -> float:
-        """The largest relative difference between any output and that of one device."""
-        return largest_difference(self.planned, self.joined, self.order, given)
 
     @cached_property
     def peaks(self) -> dict[int, int]:

@@ -37,10 +37,10 @@ class ProgramTensor:
 
 @dataclass(frozen=True)
 class Operation:
-    """One operator. ``kind`` names its kernel (:mod:`weft.models.transform.kernels`), ``attributes`` are its other
-    arguments; ``sizes`` by name of the annotation. ``follows``: the operator whose splits and devices it takes, unless
-    it has its own: a gradient follows its forward, an update the operator that reads the parameter. ``phase``: the part
-    of a step that it belongs to."""
+    """One operator. ``kind`` names what computes it (:mod:`weft.runtime.by_hand.kernels`), ``attributes`` are its
+    other arguments; ``sizes`` by name of the annotation. ``follows``: the operator whose splits and devices it takes,
+    unless it has its own: a gradient follows its forward, an update the operator that reads the parameter. ``phase``:
+    the part of a step that it belongs to."""
 
     name: str
     kind: str

@@ -28,7 +28,7 @@ from weft.runtime.by_hand.instructions import (
     TakePart,
     reads,
 )
-from weft.runtime.by_hand.kernels import run_kernel
+from weft.runtime.by_hand.kernels import of_one_backward, run_kernel
 from weft.runtime.communication.gone import LOST, Gone, whereabouts
 from weft.runtime.communication.told import Told
 
@@ -60,6 +60,7 @@ class ShardedExecutor:
         self.groups = {ranks: dist.new_group(list(ranks), **limit) for ranks in program.groups}
         self.together = dist.get_backend() == "nccl"
         self.dying = _dying(program, kept)
+        self.also = _also(program)
         self.values: dict[str, Tensor] = {}
         self.floating = torch.get_default_dtype()  # of numbers whose type nothing else says
 
@@ -138,13 +139,16 @@ class ShardedExecutor:
         return Told(found[0][0]), Gone(dist.get_rank(), [where for _, where in found])
 
     def compute(self, instruction: Compute) -> None:
-        """Run a kernel on what it reads."""
+        """Run a kernel on what it reads, unless it ran with another of the same backward."""
+        if instruction.outputs[0] in self.values:
+            return
+        also = self.also.get(instruction.outputs[0], [])
         inputs = []
         for operand in instruction.inputs:
             parts = [self.values[key][_slices(span)] for key, span in operand.terms]
             inputs.append(sum(parts[1:], parts[0]))
-        results = run_kernel(instruction.call, inputs)
-        self.values.update(zip(instruction.outputs, results, strict=True))
+        results = run_kernel(instruction.call, inputs, [one.call for one in also])
+        self.values.update(zip([key for one in (instruction, *also) for key in one.outputs], results, strict=True))
 
     def piece(self, instruction: Piece) -> None:
         """Put a piece together; of one copy it is that, without a copy."""
@@ -238,6 +242,20 @@ def _dying(program: RankProgram, kept: Collection[str] | None) -> list[list[str]
         if key not in kept:
             dying[i].append(key)
     return dying
+
+
+def _also(program: RankProgram) -> dict[str, list[Compute]]:
+    """By what the first of several gradients makes that one backward gives, the others, which come next."""
+    found: dict[str, list[Compute]] = {}
+    first: Compute | None = None
+    for instruction in program.instructions:
+        if isinstance(instruction, Compute):
+            if first is not None and first.inputs == instruction.inputs and of_one_backward(
+                    first.call, instruction.call):
+                found.setdefault(first.outputs[0], []).append(instruction)
+            else:
+                first = instruction
+    return found
 
 
 def _sendable(value: Tensor) -> Tensor:

@@ -1,10 +1,9 @@
 """Adam and LAMB on a slice: what each rule does with this rank's elements of parameters, gradients and states.
 
 Both have moving means of the gradient and of its square (Kingma and Ba, "Adam: A Method for Stochastic Optimization",
-2015). ``adam`` adds weight decay to the gradient as ``torch.optim.Adam`` does, ``adamw`` shrinks the weight as
-``torch.optim.AdamW`` does. ``lamb`` (You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76
-Minutes", 2020) adds it to the direction and takes steps as long as the parameter's norm relative to the direction's:
-norms of whole parameters, so of sums of squares over all ranks.
+2015). ``adam`` and ``adamw`` are the steps of ``torch.optim``. ``lamb`` (You et al., "Large Batch Optimization for Deep
+Learning: Training BERT in 76 Minutes", 2020) adds weight decay to the direction and takes steps as long as the
+parameter's norm relative to the direction's: norms of whole parameters, so of sums of squares over all ranks.
 """
 
 from __future__ import annotations
@@ -15,8 +14,10 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
+from torch.optim.adamw import adamw
 
-__all__ = ["RULES", "STATES", "Rule", "direction", "moments", "trust_ratios"]
+__all__ = ["RULES", "STATES", "Rule", "direction", "moments", "stepped", "trust_ratios"]
 
 #: The names of the rules.
 Rule: TypeAlias = Literal["adam", "adamw", "lamb"]
@@ -36,6 +37,15 @@ class _Rule:
 #: By name, with the defaults that each has where it was published (torch's for those that torch has).
 RULES: Mapping[str, _Rule] = {"adam": _Rule(1e-8, 0.0), "adamw": _Rule(1e-8, 1e-2),
                               "lamb": _Rule(1e-6, 1e-2, by_norms=True)}
+
+
+def stepped(rule: str, weight: Tensor, gradient: Tensor, state: Mapping[str, Tensor], step: float,
+            options: Mapping[str, Any]) -> None:
+    """Step number ``step`` of ``adam`` or ``adamw``, in place."""
+    (adam if rule == "adam" else adamw)(
+        [weight], [gradient], [state["exp_avg"]], [state["exp_avg_sq"]], [], [torch.tensor(step - 1.0, device="cpu")],
+        amsgrad=False, beta1=options["betas"][0], beta2=options["betas"][1], lr=options["lr"],
+        weight_decay=options["weight_decay"], eps=options["eps"], maximize=False)
 
 
 def moments(state: Mapping[str, Tensor], gradient: Tensor, betas: tuple[float, float]) -> None:

@@ -138,7 +138,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             for own, sums in reversed([*zip(self._slices, norms, strict=True)]):  # in the order of the forward
                 if sums is not None:
                     sums[0].wait()
-                own.apply(self.param_groups[own.bucket.options], None if sums is None else sums[1])
+                    own.apply(self.param_groups[own.bucket.options], sums[1])
                 self._gather(own.bucket)
         self._next = 0
 
@@ -276,7 +276,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
     # -- the update ----------------------------------------------------------------------------------------------------
 
     def _advance(self, own: Slice, factor: float | Tensor) -> tuple[Pending, Tensor] | None:
-        """Let the gradients into the states; for a rule by norms, the sums of squares that are under way."""
+        """Let the gradients into the states, and the weights move; a rule by norms first has sums of squares, which are
+        under way."""
         bucket, options = own.bucket, self.param_groups[own.bucket.options]
         assert bucket.summing is not None
         pending, mine, came = bucket.summing

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from weft.runtime.communication.buckets import Bucket
-from weft.runtime.communication.rules import RULES, STATES, direction, moments, trust_ratios
+from weft.runtime.communication.rules import RULES, STATES, direction, moments, stepped, trust_ratios
 
 __all__ = ["Slice"]
 
@@ -29,8 +29,8 @@ class _UpdatedTogether(NamedTuple):
 class Slice:
     """The states of ``bucket``'s slice on this rank, under ``rule``.
 
-    A step is :meth:`advance`, for rules by norms :meth:`squares`, and :meth:`apply`. ``steps``: how often each member
-    has been updated.
+    A step is :meth:`advance`, and for rules by norms :meth:`squares` and :meth:`apply`. ``steps``: how often each
+    member has been updated.
     """
 
     def __init__(self, bucket: Bucket, rule: str) -> None:
@@ -46,22 +46,21 @@ class Slice:
         return RULES[self.rule].by_norms
 
     def advance(self, gradient: Tensor, present: Sequence[bool], options: Mapping[str, Any]) -> None:
-        """Let the mean ``gradient`` of the slice into the states of the members that are ``present``."""
+        """Let the mean ``gradient`` of the slice into the states of the members that are ``present``; their weights
+        move, too, but for a rule by norms."""
         self._present = present
         self.steps = [step + there for step, there in zip(self.steps, present, strict=True)]
         self._runs = []
         for begin, end, step in self._neighbours():
             weight, came = self.bucket.slice[begin:end], gradient[begin:end]
             states = {name: tensor[begin:end] for name, tensor in self.states.items()}
-            decay = options["weight_decay"]
-            if self.rule == "adam" and decay:
-                came = came.add(weight, alpha=decay)
-            if self.rule == "adamw" and decay:
-                weight.mul_(1 - options["lr"] * decay)
+            if self.rule in ("adam", "adamw"):
+                stepped(self.rule, weight, came, states, step, options)
+                continue
             moments(states, came, options["betas"])
             goes = direction(states, step, options)
-            if self.rule == "lamb" and decay:
-                goes.add_(weight, alpha=decay)
+            if options["weight_decay"]:
+                goes.add_(weight, alpha=options["weight_decay"])
             self._runs.append(_UpdatedTogether(begin, end, goes))
 
     def squares(self) -> Tensor:
@@ -74,13 +73,12 @@ class Slice:
                 found[1, member] += run.goes[begin - run.begin:end - run.begin].to(wide).square().sum()
         return found
 
-    def apply(self, options: Mapping[str, Any], squares: Tensor | None = None) -> None:
-        """Move the weights; ``squares`` are those of all ranks together, for a rule by norms."""
-        ratios = None if squares is None else trust_ratios(squares)
+    def apply(self, options: Mapping[str, Any], squares: Tensor) -> None:
+        """Move the weights by a rule by norms; ``squares`` are those of all ranks together."""
+        ratios = trust_ratios(squares)
         for run in self._runs:
-            if ratios is not None:
-                for member, begin, end in self._members(run):
-                    run.goes[begin - run.begin:end - run.begin].mul_(ratios[member])
+            for member, begin, end in self._members(run):
+                run.goes[begin - run.begin:end - run.begin].mul_(ratios[member])
             self.bucket.slice[run.begin:run.end].sub_(run.goes, alpha=options["lr"])
         self._runs = []
 

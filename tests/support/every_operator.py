@@ -30,14 +30,22 @@ CASES: dict[str, Callable[[Given], Tensor]] = {
     "compared": lambda g: (g["x"] < g["y"]).double() + (g["x"] >= 0) * 2.0 + g["i"].eq(1).unsqueeze(-1),
     "whole": lambda g: (g["i"] * 3 // 2 % 4 - 1).double() @ g["x"], "added in place": lambda g: (g["x"] * 1).add_(
         g["y"]).relu_(), "filled": lambda g: g["x"] + torch.full((3,), 2.0).double().sum(),
+    "several": lambda g: torch.addcmul(g["x"], g["y"][:1], g["x"], value=0.3) + torch.atan2(g["x"], g["y"]),
+    "between": lambda g: torch.lerp(g["x"], g["y"], 0.2), "powers": lambda g: g["x"].abs() ** g["y"][0] + 2.0 ** g["y"],
+    "clamped by tensors": lambda g: g["x"].clamp(g["y"][:, :1], None) + g["x"].round() + f.mish(g["y"]),
+    "bits": lambda g: (g["i"] & 1 | g["i"] ^ 2).double() @ g["x"],
+    "divided": lambda g: torch.div(g["i"], 2, rounding_mode="floor").double() @ g["x"],
     # along a dimension
     "cumsum": lambda g: g["x"].cumsum(1), "pad": lambda g: f.pad(g["p"], (1, 0, 2, 1), value=0.5),
     "pad reflecting": lambda g: f.pad(g["s"], (1, 1), mode="reflect"), "roll": lambda g: g["x"].roll((1, 2), (0, 2)),
     "flip": lambda g: g["x"].flip(1, 2), "amax": lambda g: g["x"].amax((0, 2)), "sort": lambda g: g["x"].sort(1)[0],
     "topk": lambda g: g["x"].topk(2, -1)[0], "argmax": lambda g: g["x"].argmax(1).double(), "diff": lambda g: g[
-        "x"].diff(dim=1), "any": lambda g: g["m"].any(1).double() + g["m"].all(-1, keepdim=True)[:, :1, 0].double(),
+        "x"].diff(dim=1) + g["x"].diff(dim=1, prepend=g["y"][:, :1])[:, 1:],
+    "any": lambda g: g["m"].any(1).double() + g["m"].all(-1, keepdim=True)[:, :1, 0].double(),
     "tril": lambda g: g["x"].tril() + g["x"].triu(1), "variance": lambda g: g["x"].var(1) + g["y"].std((1,)),
-    "norm": lambda g: torch.linalg.vector_norm(g["x"], dim=-1, keepdim=True), "count": lambda g: g["m"].sum(0) * 1.0,
+    "norm": lambda g: torch.linalg.vector_norm(g["x"], dim=-1, keepdim=True), "logsumexp": lambda g: g["x"].logsumexp(
+        (0, 2)) + g["y"].prod(1).sum(), "whole argmax": lambda g: g["x"].argmax() * 1.0,
+    "count": lambda g: g["m"].sum(0) * 1.0,
     # indices
     "index": lambda g: g["x"][:, g["i"][0] - 3], "indices": lambda g: g["x"][torch.arange(2), g["i"][:2, 0]],
     "index_select": lambda g: g["x"].index_select(1, g["i"][0]), "gather": lambda g: g["x"].gather(

@@ -1,14 +1,15 @@
-"""Every operator of a program in parts, on its own: in numpy and with torch, against the whole."""
+"""Every operator of a program in parts, on its own, against the whole."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
 
+from weft.app.plans.checking import computed
+from weft.models.layouts.values import Array
 from weft.models.transform.annotation import PlanError
-from weft.models.transform.kernels import Array, Call, kernel
 from weft.models.transform.planned import Part, Planned, split
 from weft.models.transform.program import Operation, Program
 from weft.runtime.by_hand.instructions import KernelCall
@@ -16,24 +17,9 @@ from weft.runtime.by_hand.kernels import run_kernel
 
 __all__ = ["differences", "wrong_types"]
 
-_Run = Callable[[Operation, Sequence[Array], Call], Sequence[Array]]
-
-
-def _in_numpy(operation: Operation, arrays: Sequence[Array], call: Call) -> Sequence[Array]:
-    return kernel(operation.kind).run([array * 1.0 for array in arrays], call)
-
-
-def _with_torch(operation: Operation, arrays: Sequence[Array], call: Call) -> Sequence[Array]:
-    how = operation.annotation
-    made = run_kernel(KernelCall(operation.kind, how.inputs, how.outputs, call.sizes, call.starts,
-                                 operation.attributes), [torch.tensor(array) for array in arrays])
-    return [one.numpy() for one in made]
-
-
-def differences(program: Program, values: Mapping[str, Array],
-                whole: Mapping[str, Array]) -> Iterator[tuple[str, str, float]]:
-    """Operator and cut, library, and the largest difference of the parts together from ``values``, which one device
-    has; the whole itself is among them. ``whole``: tensors of the types that torch is to have."""
+def differences(program: Program, values: Mapping[str, Array]) -> Iterator[tuple[str, float]]:
+    """Operator and cut, and the largest difference of the parts together from ``values``, which one device has; the
+    whole itself is among them."""
     base = Planned(program, devices={operation.name: (0,) for operation in program.operations})
     for operation in program.operations:
         for along in (None, *operation.annotation.names):
@@ -45,9 +31,7 @@ def differences(program: Program, values: Mapping[str, Array],
                     planned = split(base, operation.name, along, parts, in_turn=True)
                 except PlanError:
                     continue
-            for library, run in (("numpy", _in_numpy), ("torch", _with_torch)):
-                apart = _apart(planned, operation, values, whole, run)
-                yield f"{operation.name} ({operation.annotation}) along {along}", library, apart
+            yield f"{operation.name} ({operation.annotation}) along {along}", _apart(planned, operation, values)
 
 
 def wrong_types(program: Program, given: Mapping[str, Array]) -> list[str]:
@@ -70,24 +54,22 @@ def wrong_types(program: Program, given: Mapping[str, Array]) -> list[str]:
     return wrong
 
 
-def _apart(planned: Planned, operation: Operation, values: Mapping[str, Array], whole: Mapping[str, Array],
-           run: _Run) -> float:
+def _apart(planned: Planned, operation: Operation, values: Mapping[str, Array]) -> float:
     totals = [np.zeros(np.shape(values[name])) for name in operation.outputs]
     for part in planned.parts(operation.name):
-        made = _part(planned, operation, part, whole, run)
-        for total, array, dimensions in zip(totals, made, operation.annotation.outputs, strict=True):
+        for total, array, dimensions in zip(totals, _part(planned, operation, part, values),
+                                            operation.annotation.outputs, strict=True):
             total[_slices(planned, part, dimensions)] += array
     return max(float(np.abs(total - values[name]).max(initial=0)) / max(1.0, float(np.abs(values[name]).max(initial=0)))
                for total, name in zip(totals, operation.outputs, strict=True))
 
 
-def _part(planned: Planned, operation: Operation, part: Part, whole: Mapping[str, Array], run: _Run) -> Sequence[Array]:
+def _part(planned: Planned, operation: Operation, part: Part, values: Mapping[str, Array]) -> Sequence[Array]:
     spans = planned.spans(part)
-    call = Call(operation.annotation, {name: high - low for name, (low, high) in spans.items()}, operation.sizes,
-                {name: low for name, (low, _) in spans.items()}, operation.attributes)
-    arrays = [whole[name][_slices(planned, part, dimensions)] for name, dimensions in zip(
+    arrays = [values[name][_slices(planned, part, dimensions)] for name, dimensions in zip(
         operation.inputs, operation.annotation.inputs, strict=True)]
-    return run(operation, arrays, call)
+    return computed(planned.program, operation, arrays, {name: high - low for name, (low, high) in spans.items()},
+                    {name: low for name, (low, _) in spans.items()})
 
 
 def _slices(planned: Planned, part: Part, dimensions: tuple[tuple[str, ...], ...]) -> tuple[slice, ...]:

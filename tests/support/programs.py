@@ -6,9 +6,9 @@ import random
 
 import numpy as np
 
+from weft.models.layouts.values import Array
 from weft.models.transform.annotation import PlanError
 from weft.models.transform.backward import with_backward, with_update
-from weft.models.transform.kernels import Array
 from weft.models.transform.plan import Plan
 from weft.models.transform.program import Program, ProgramBuilder
 

@@ -3,9 +3,8 @@
 Matrix products, projections, convolutions, embeddings, attention, norms, softmax, pointwise operators, reductions and
 views become operators with an annotation; a bias is an operator of its own, so that a product whose sum is cut adds it
 once. A dimension that a view merges or cuts is cut as far as its parts stay in one piece. An operator of a user's own
-library splits as the annotation says that is registered under its name
-(:func:`~weft.models.transform.kernels.operator`). What is not known is frozen: every device computes all of it, and a
-note says so.
+library splits as the annotation says that is registered under its name (:func:`weft.plans.operator`). What is not known
+is frozen: every device calls all of it, and a note says so.
 
 One file has the rules of one family of operators; :func:`weft.models.transform.captured.writer.rule` registers them.
 """

@@ -1,21 +1,21 @@
-"""Choices, comparisons, bounds and powers: each element of the output is of one element of each tensor."""
+"""Operators of one element of each of several tensors, called as they are captured: parts broadcast as the whole."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
-from weft.models.capture.exported import Named, Ref, Step
+from weft.models.capture.exported import Ref, Step
 from weft.models.transform.captured.products import broadcast_all
-from weft.models.transform.captured.writer import TRUTHS, Arguments, Rule, UnknownError, Writer, rule
+from weft.models.transform.captured.writer import UnknownError, Writer, refs, rule
+from weft.models.transform.gradients import TRUTHS
 
-__all__ = ["elementwise"]
+__all__ = ["elementwise", "pointwise"]
 
 
 def elementwise(w: Writer, step: Step, kind: str, operands: Sequence[Any], *, name: str | None = None,
                 last: bool = True) -> str:
-    """One operator of tensors (of the export, or of the program) and numbers."""
+    """One that the step does not call itself, of tensors (of the export, or of the program) and numbers."""
     tensors = [w.tensor(one) if isinstance(one, Ref) else one for one in operands if isinstance(one, Ref | str)]
     numbers = [one for one in operands if not isinstance(one, Ref | str)]
     if not tensors or not all(isinstance(one, int | float) for one in numbers):
@@ -29,70 +29,24 @@ def elementwise(w: Writer, step: Step, kind: str, operands: Sequence[Any], *, na
                  dtype="bool" if kind in TRUTHS else w.exported.metas[given].dtype, **extra)
 
 
-def _of(kind: str, count: int, *defaults: float) -> Rule:
-    """An operator of its first ``count`` arguments; ``defaults`` of those that come last."""
-    def known(w: Writer, step: Step) -> None:
-        names = [*step.arguments[:count]]
-        names += defaults[len(defaults) - (count - len(names)):] if len(names) < count else ()
-        if len(names) != count or any(step.keywords.get(key) for key in ("rounding_mode", "alpha")):
-            raise UnknownError
-        elementwise(w, step, kind, names)
-
-    return known
-
-
-for _kind, _name in (("lt", "lt"), ("le", "le"), ("gt", "gt"), ("ge", "ge"), ("eq", "eq"), ("ne", "ne"),
-                     ("maximum", "maximum"), ("minimum", "minimum"), ("logical_and", "and"), ("logical_or", "or"),
-                     ("logical_xor", "xor"), ("floor_divide", "floor_divide"), ("remainder", "remainder")):
-    rule(_kind)(_of(_name, 2))
-for _kind, _name in (("rsqrt", "rsqrt"), ("sin", "sin"), ("cos", "cos"), ("abs", "abs"), ("erf", "erf"),
-                     ("log1p", "log1p"), ("expm1", "expm1"), ("logical_not", "not"), ("hardsigmoid", "hardsigmoid"),
-                     ("hardswish", "hardswish"), ("log_sigmoid", "log_sigmoid"), ("floor", "floor"), ("sign", "sign"),
-                     ("isnan", "isnan")):
-    rule(_kind)(_of(_name, 1))
-rule("softplus")(_of("softplus", 3, 1.0, 20.0))
-rule("leaky_relu")(_of("leaky_relu", 2, 0.01))
-rule("hardtanh")(_of("hardtanh", 3, -1.0, 1.0))
+#: By torch's names.
+_POINTWISE = ("abs", "acos", "acosh", "addcdiv", "addcmul", "asin", "asinh", "atan", "atan2", "atanh", "bitwise_and",
+    "bitwise_not", "bitwise_or", "bitwise_xor", "ceil", "celu", "clamp", "clamp_max", "clamp_min", "copysign", "cos",
+    "cosh", "digamma", "elu", "eq", "erf", "erfc", "erfinv", "exp", "exp2", "expm1", "floor", "floor_divide", "fmax",
+    "fmin", "fmod", "frac", "ge", "gelu", "gt", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "hypot",
+    "isfinite", "isinf", "isnan", "le", "leaky_relu", "lerp", "lgamma", "log", "log10", "log1p", "log2", "log_sigmoid",
+    "logaddexp", "logaddexp2", "logical_and", "logical_not", "logical_or", "logical_xor", "logit", "lt", "masked_fill",
+    "maximum", "minimum", "mish", "nan_to_num", "ne", "pow", "reciprocal", "relu", "relu6", "remainder", "round",
+    "rsqrt", "selu", "sgn", "sigmoid", "sign", "silu", "sin", "sinc", "sinh", "softplus", "softshrink", "softsign",
+    "sqrt", "square", "tan", "tanh", "threshold", "trunc", "xlogy", "__and__", "__or__", "__xor__", "where")
 
 
-def _bits(kind: str) -> Rule:
-    """Of truths alone: of whole numbers it would go bit by bit."""
-    def known(w: Writer, step: Step) -> None:
-        if any(w.exported.metas[one.name].dtype != "bool" for one in step.arguments if isinstance(one, Ref)):
-            raise UnknownError
-        elementwise(w, step, kind, step.arguments)
-
-    return known
-
-
-for _kind, _name in (("__and__", "and"), ("__or__", "or"), ("__xor__", "xor"), ("bitwise_and", "and"),
-                     ("bitwise_or", "or"), ("bitwise_xor", "xor"), ("bitwise_not", "not")):
-    rule(_kind)(_bits(_name))
-
-
-@rule("where")
-def _where(w: Writer, step: Step) -> None:
-    if len(step.arguments) != 3:
-        raise UnknownError
-    elementwise(w, step, "where", step.arguments)
-
-
-@rule("masked_fill")
-def _masked_fill(w: Writer, step: Step) -> None:
-    x, mask, value = step.arguments
-    elementwise(w, step, "where", [mask, value, x])
-
-
-@rule("clamp", "clamp_min", "clamp_max")
-def _clamp(w: Writer, step: Step) -> None:
-    call = Arguments(step)
-    kind = step.target.removeprefix("torch.ops.aten.").split(".")[0].rstrip("_")
-    low = None if kind == "clamp_max" else call.at(1, "min")
-    high = call.at(1, "max") if kind == "clamp_max" else call.at(2, "max")
-    if any(isinstance(bound, Ref | Named) for bound in (low, high)):
-        raise UnknownError
-    elementwise(w, step, "clamp", [step.arguments[0], -math.inf if low is None else low,
-                                   math.inf if high is None else high])
+@rule(*_POINTWISE)
+def pointwise(w: Writer, step: Step) -> None:
+    """The captured operator itself."""
+    reads = list(dict.fromkeys(w.names[name] for name in refs((step.arguments, step.keywords))))
+    sides, output = broadcast_all(w, [w.shape(tensor) for tensor in reads])
+    w.call(step, list(zip(reads, sides, strict=True)), output, frozen=())
 
 
 @rule("min", "max")
@@ -100,29 +54,4 @@ def _extreme(w: Writer, step: Step) -> None:
     """Of two tensors; over a dimension it is another operator."""
     if len(step.arguments) != 2 or not isinstance(step.arguments[1], Ref):
         raise UnknownError
-    kind = step.target.removeprefix("torch.ops.aten.").split(".")[0]
-    elementwise(w, step, f"{kind}imum", step.arguments)
-
-
-@rule("pow")
-def _power(w: Writer, step: Step) -> None:
-    if step.arguments[1] == 2 and isinstance(step.arguments[0], Ref):
-        _square(w, step)
-    elif isinstance(step.arguments[0], Ref) and not isinstance(step.arguments[1], Ref):
-        elementwise(w, step, "power", step.arguments)
-    else:
-        raise UnknownError
-
-
-def _square(w: Writer, step: Step) -> None:
-    """A square, which has a kernel of its own."""
-    x = w.tensor(step.arguments[0])
-    axes = w.axes(w.shape(x))
-    w.add(step, "square", [(x, axes)], axes)
-
-
-@rule("elu")
-def _elu(w: Writer, step: Step) -> None:
-    if any(value != 1 for value in step.arguments[2:]):
-        raise UnknownError
-    elementwise(w, step, "elu", [step.arguments[0], Arguments(step).at(1, "alpha", 1.0)])
+    pointwise(w, step)

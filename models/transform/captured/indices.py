@@ -11,7 +11,7 @@ from typing import Any
 from weft.models.capture.exported import Ref, Step
 from weft.models.transform.annotation import Axis
 from weft.models.transform.captured.products import broadcast_all
-from weft.models.transform.captured.writer import Arguments, Rule, UnknownError, Writer, rule
+from weft.models.transform.captured.writer import Arguments, UnknownError, Writer, rule
 
 
 def _cut(w: Writer, step: Step, name: str) -> dict[str, Any]:
@@ -74,20 +74,15 @@ def _gathered(w: Writer, step: Step, x: str, index: str, axis: int, *, name: str
 
 @rule("scatter")
 def _scatter(w: Writer, step: Step) -> None:
-    x, index = w.tensor(step.arguments[0]), w.tensor(step.arguments[2])
-    axis, source = step.arguments[1] % len(w.shape(x)), step.arguments[3]
-    if step.keywords.get("reduce") is not None or w.exported.metas[step.arguments[0].name].dtype == "bool":
-        raise UnknownError
+    x, index, source = w.tensor(step.arguments[0]), w.tensor(step.arguments[2]), step.arguments[3]
+    axis = step.arguments[1] % len(w.shape(x))
     axes, own = _along(w, x, index, axis)
-    inputs: list[tuple[str, Sequence[Axis]]] = [(x, axes), (index, own)]
-    extra: dict[str, Any] = {}
+    inputs: dict[str, Sequence[Axis]] = {x: axes, index: own}
     if isinstance(source, Ref):
-        if w.shape(w.tensor(source)) != w.shape(index):
+        if w.shape(w.tensor(source)) != w.shape(index) or w.tensor(source) in inputs:
             raise UnknownError
-        inputs.append((w.tensor(source), own))
-    else:
-        extra["value"] = float(source)
-    w.add(step, "put", inputs, axes, frozen=[axes[axis][0], own[axis][0]], axis=axis, length=w.shape(x)[axis], **extra)
+        inputs[w.tensor(source)] = own
+    w.call(step, list(inputs.items()), axes, frozen=[axes[axis][0], own[axis][0]])
 
 
 @rule("scatter_add")
@@ -126,13 +121,12 @@ def _index_add(w: Writer, step: Step) -> None:
 def _masked_scatter(w: Writer, step: Step) -> None:
     """How many elements of the source come before a place is in the numbers: all is frozen."""
     x, mask, source = (w.tensor(one) for one in step.arguments)
-    (own, hidden), _ = broadcast_all(w, [w.shape(x), w.shape(mask)])
-    if w.shape(x) != w.shape(mask):
-        mask = w.add(step, "einsum", [(mask, hidden)], own, name=f"{step.name}.mask", last=False, sizes={
-            axis[0]: size for axis, size in zip(own, w.shape(x), strict=True) if axis})
+    if source in (x, mask):
+        raise UnknownError
+    (own, hidden), output = broadcast_all(w, [w.shape(x), w.shape(mask)])
     given = w.axes(w.shape(source))
-    w.add(step, "fill_in", [(x, own), (mask, own), (source, given)], own,
-          frozen=[name for axis in (*own, *given) for name in axis])
+    w.call(step, [(x, own), (mask, hidden), (source, given)], output,
+           frozen=[name for axis in (*output, *given) for name in axis])
 
 
 # -- order -----------------------------------------------------------------------------------------------------------
@@ -184,24 +178,3 @@ def _argsort(w: Writer, step: Step) -> None:
     shape = w.shape(w.tensor(step.arguments[0]))
     axis = call.at(1, "dim", -1) % len(shape)
     w.gives(step, _placed(w, step, axis, shape[axis], largest=call.at(2, "descending", False))[1])
-
-
-def _argument(largest: bool) -> Rule:
-    def known(w: Writer, step: Step) -> None:
-        call = Arguments(step)
-        shape, dim = w.shape(w.tensor(step.arguments[0])), call.at(1, "dim")
-        if dim is None:
-            raise UnknownError
-        axis = dim % len(shape)
-        made = _placed(w, step, axis, 1, largest=largest)[1]
-        if call.at(2, "keepdim", False):
-            w.gives(step, made)
-            return
-        axes: list[Axis] = [() if i == axis else (w.fresh(),) for i in range(len(shape))]
-        w.add(step, "einsum", [(made, axes)], [one for i, one in enumerate(axes) if i != axis])
-
-    return known
-
-
-rule("argmax")(_argument(True))
-rule("argmin")(_argument(False))

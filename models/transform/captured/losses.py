@@ -110,17 +110,13 @@ def _squared_error(w: Writer, step: Step) -> None:
 def _distance(w: Writer, step: Step) -> None:
     call, kind = Arguments(step), step.target.removeprefix("torch.ops.aten.").split(".")[0]
     whole, bend = call.at(2, "reduction", _MEAN), call.at(3, "delta", call.at(3, "beta", 1.0))
-    apart, axes = _apart(w, step)
-    bent = kind != "l1_loss" and bend != 0
-    factor = float(bend) if kind == "huber_loss" else 1.0
-    each = elementwise(w, step, "smooth" if bent else "abs", [apart, float(bend)] if bent else [apart],
-                       name=f"{step.name}.each", last=False)
-    axes = w.axes(w.shape(each))
-    if whole == _NONE:
-        w.add(step, "add", [(each, axes)], axes, signs=(factor,))
-        return
-    share = 1 / math.prod(w.shape(each)) if whole == _MEAN else 1.0
-    w.add(step, "einsum", [(each, axes)], [], reduced=[one for axis in axes for one in axis], scale=factor * share)
+    name = step.name if whole == _NONE else f"{step.name}.each"
+    if kind == "l1_loss":
+        each = elementwise(w, step, "abs", [_apart(w, step)[0]], name=name, last=whole == _NONE)
+    else:
+        each = elementwise(w, step, kind, [*step.arguments[:2], _NONE, float(bend)], name=name, last=whole == _NONE)
+    if whole != _NONE:
+        _reduced(w, step, each, w.axes(w.shape(each)), whole)
 
 
 @rule("binary_cross_entropy_with_logits")

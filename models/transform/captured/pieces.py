@@ -151,21 +151,16 @@ def _repeat_interleave(w: Writer, step: Step) -> None:
 
 @rule("diff")
 def _diff(w: Writer, step: Step) -> None:
-    """Each element without the one before it."""
     call = Arguments(step)
-    x = w.tensor(step.arguments[0])
-    if call.at(1, "n", 1) != 1 or step.keywords.get("append") is not None or (
-            "bool" in w.exported.metas[step.arguments[0].name].dtype):
-        raise UnknownError
-    axis = call.at(2, "dim", -1) % len(w.shape(x))
-    ahead = call.at(3, "prepend")
-    if ahead is not None:
-        x = _joined(w, step, [w.tensor(ahead), x], axis, f"{step.name}.whole")
-    size = w.shape(x)[axis]
-    later, before = (_short(w, step, x, axis, span, name) for span, name in (
-        ((1, size, 1), "later"), ((0, size - 1, 1), "before")))
-    axes = w.axes(w.shape(later))
-    w.add(step, "add", [(later, axes), (before, axes)], axes, signs=(1.0, -1.0))
+    axis = call.at(2, "dim", -1) % len(w.shape(w.tensor(step.arguments[0])))
+    given = [one for one in (step.arguments[0], call.at(3, "prepend"), call.at(4, "append")) if one is not None]
+    axes = [(w.fresh(),) for _ in w.shape(w.tensor(given[0]))]
+    sides: dict[str, Sequence[Axis]] = {
+        w.tensor(one): [*axes[:axis], (w.fresh(),), *axes[axis + 1:]] for one in given}
+    output = step.outputs[0]
+    assert output is not None
+    w.call(step, list(sides.items()), axes, frozen=[axes[axis][0], *(own[axis][0] for own in sides.values())],
+           sizes={axes[axis][0]: w.exported.metas[output].shape[axis]}, linear=len(sides) == 1)
 
 
 def _short(w: Writer, step: Step, x: str, axis: int, span: tuple[int, int, int], name: str) -> str:

@@ -1,25 +1,15 @@
-"""Functions of single elements, sums and products of tensors."""
+"""Sums and products of tensors, and what changes no number."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from weft.models.capture.exported import Ref, Step
-from weft.models.transform.captured.elementwise import elementwise
+from weft.models.transform.captured.elementwise import pointwise
 from weft.models.transform.captured.products import broadcast
-from weft.models.transform.captured.writer import Arguments, Rule, UnknownError, Writer, rule
+from weft.models.transform.captured.writer import Rule, UnknownError, Writer, rule
 
-__all__ = ["product_of", "same_tensor", "scaled", "unary"]
-
-
-def unary(kind: str) -> Rule:
-    def rule(w: Writer, step: Step) -> None:
-        x = w.tensor(step.arguments[0])
-        axes = w.axes(w.shape(x))
-        tanh = kind == "gelu" and Arguments(step).at(1, "approximate", "none") == "tanh"
-        w.add(step, "gelu_tanh" if tanh else kind, [(x, axes)], axes)
-
-    return rule
+__all__ = ["product_of", "same_tensor", "scaled"]
 
 
 def _sum_of_two(sign: float, *, turned: bool = False) -> Rule:
@@ -69,7 +59,7 @@ def _product(w: Writer, step: Step) -> None:
     one, other = step.arguments[:2]
     given = step.outputs[0]
     if given is not None and "float" not in w.exported.metas[given].dtype:
-        elementwise(w, step, "times", [one, other])
+        pointwise(w, step)
     elif isinstance(one, Ref) and isinstance(other, Ref):
         product_of(w, step, w.tensor(one), w.tensor(other))
     else:
@@ -85,7 +75,8 @@ def product_of(w: Writer, step: Step, a: str, b: str) -> None:
 def _quotient(w: Writer, step: Step) -> None:
     one, other = step.arguments[:2]
     if step.keywords.get("rounding_mode") is not None or not isinstance(one, Ref):
-        raise UnknownError
+        pointwise(w, step)
+        return
     if not isinstance(other, Ref):
         scaled(w, step, one, 1 / float(other), 0.0)
         return
@@ -102,7 +93,7 @@ def _negative(w: Writer, step: Step) -> None:
 
 @rule("dropout", "feature_dropout")
 def _dropout(w: Writer, step: Step) -> None:
-    """In training, drawn by the place of each element (:mod:`weft.models.transform.kernels.made`)."""
+    """In training, drawn by the place of each element (:mod:`weft.runtime.by_hand.kernels`)."""
     probability, training = step.arguments[1], step.arguments[2]
     if not (probability and training):
         same_tensor(w, step)
@@ -133,8 +124,7 @@ def same_tensor(w: Writer, step: Step) -> None:
     if "detach" in step.target:
         w.stopped(given)
 
-for _kind in ("relu", "gelu", "silu", "sigmoid", "tanh", "exp", "square", "sqrt", "log", "reciprocal"):
-    rule(_kind)(unary(_kind))
+
 rule("add")(_sum_of_two(1.0))
 rule("sub")(_sum_of_two(-1.0))
 rule("rsub")(_sum_of_two(-1.0, turned=True))

@@ -38,17 +38,6 @@ def _reduction(mean: bool) -> Rule:
     return known
 
 
-def _over(w: Writer, step: Step, place: int) -> tuple[str, list[Axis], set[int], list[Axis]]:
-    """The tensor of numbers that is read, its axes, the dimensions that the argument at ``place`` names, and the axes
-    of what comes out, by the argument behind it."""
-    w.require_numbers(step)
-    call = Arguments(step)
-    x = w.tensor(step.arguments[0])
-    axes = w.axes(w.shape(x))
-    gone = dimensions(call.at(place, "dim"), len(axes))
-    return x, axes, gone, _kept(axes, gone, keep=bool(call.at(place + 1, "keepdim", False)))
-
-
 def _kept(axes: Sequence[Axis], gone: set[int], *, keep: bool) -> list[Axis]:
     return [() if i in gone else axis for i, axis in enumerate(axes) if keep or i not in gone]
 
@@ -95,35 +84,23 @@ def _norm(w: Writer, step: Step) -> None:
     call = Arguments(step)
     if call.at(1, "ord", call.at(1, "p", 2)) != 2:
         raise UnknownError
-    x, axes, gone, out = _over(w, step, 2)
+    w.require_numbers(step)
+    x = w.tensor(step.arguments[0])
+    axes = w.axes(w.shape(x))
+    gone = dimensions(call.at(2, "dim"), len(axes))
+    out = _kept(axes, gone, keep=bool(call.at(3, "keepdim", False)))
     square = w.add(step, "einsum", [(x, axes), (x, axes)], out, reduced=[name for i in gone for name in axes[i]],
                    name=f"{step.name}.square", last=False)
     w.add(step, "sqrt", [(square, out)], out)
 
 
-def _extreme(largest: bool) -> Rule:
-    """The dimensions are frozen; equal ones share the gradient."""
-    def known(w: Writer, step: Step) -> None:
-        x, axes, gone, out = _over(w, step, 1)
-        over = tuple(name for i in gone for name in axes[i])
-        w.add(step, "extreme", [(x, axes)], out, frozen=over, over=over, largest=largest)
-
-    return known
-
-
-rule("amax")(_extreme(True))
-rule("amin")(_extreme(False))
-
-
-@rule("any", "all", "_is_all_true")
-def _truths(w: Writer, step: Step) -> None:
-    """Whether any, or all, are true; the dimensions are frozen."""
-    call = Arguments(step)
-    x = w.tensor(step.arguments[0])
+@rule("amax", "amin", "argmax", "argmin", "logsumexp", "prod", "any", "all", "_is_all_true")
+def _frozen(w: Writer, step: Step) -> None:
+    """The captured operator itself; the dimensions that are gone are frozen."""
+    if step.target.split(".")[3] not in ("any", "all", "_is_all_true"):
+        w.require_numbers(step)
+    call, x = Arguments(step), w.tensor(step.arguments[0])
     axes = w.axes(w.shape(x))
     gone = dimensions(call.at(1, "dim"), len(axes))
-    over = tuple(name for i in gone for name in axes[i])
-    truth = w.add(step, "cast", [(x, axes)], axes, name=f"{step.name}.truths", last=False, dtype="bool",
-                  source=w.exported.metas[step.arguments[0].name].dtype)
-    w.add(step, "extreme", [(truth, axes)], _kept(axes, gone, keep=bool(call.at(2, "keepdim", False))), frozen=over,
-          over=over, largest=".any." in f"{step.target}.")
+    w.call(step, [(x, axes)], _kept(axes, gone, keep=bool(call.at(2, "keepdim", False))),
+           frozen=[name for i in gone for name in axes[i]])

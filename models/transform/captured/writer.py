@@ -11,19 +11,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from weft.models.capture.exported import Exported, Ref, Step
+from weft.models.capture.exported import Exported, Named, Ref, Step
 from weft.models.transform.annotation import Annotation, Axis, PlanError
-from weft.models.transform.kernels import own_annotation
+from weft.models.transform.gradients import OWN, TRUTHS
 from weft.models.transform.program import Operation, Program, ProgramBuilder, ProgramTensor
 
-__all__ = ["RULES", "TRUTHS", "Arguments", "Rule", "UnknownError", "Writer", "refs", "rule"]
+__all__ = ["RULES", "Arguments", "Rule", "UnknownError", "Writer", "refs", "rule"]
 
 _BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
           "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16}
 #: Operators that compute nothing.
 _NOTHING = {"_assert_tensor_metadata", "_assert_async", "_assert_scalar", "sym_constrain_range_for_size"}
-#: Kinds that make truths.
-TRUTHS = {"lt", "le", "gt", "ge", "eq", "ne", "and", "or", "xor", "not", "isnan"}
 #: Operators that may give a view of what they read.
 _VIEWS = {"view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "permute", "transpose", "t", "expand",
           "slice", "select", "split", "chunk", "split_with_sizes", "unbind", "narrow", "as_strided", "detach", "alias",
@@ -91,7 +89,7 @@ class Writer:
         known = len(self.builder.operations), dict(self.builder.tensors), dict(self.names)
         rule = None if self.is_complex(step) else RULES.get(kind.removesuffix("_") if in_place else kind)
         try:
-            own = own_annotation(kind.rpartition(".")[2])
+            own = OWN.get(kind.rpartition(".")[2])
             if own is not None:
                 self.own(step, kind.rpartition(".")[2], own)
             elif rule is None:
@@ -190,8 +188,9 @@ class Writer:
         marks = {name: "^" for side in sides for tensor in side for axis in tensor for name in axis}
         sizes = {axis[0]: size for name, tensor in zip(made, sides[1], strict=True)
                  for axis, size in zip(tensor, self.exported.metas[name].shape, strict=True)}
+        called = {} if self.is_complex(step) else self.called(step, reads)
         self.builder.several(step.name, f"aten.{kind}", Annotation(tuple(sides[0]), tuple(sides[1]), marks), reads,
-                             sizes=sizes, outputs=made)
+                             sizes=sizes, outputs=made, **called)
         self.names.update({name: name for name in made})
 
     # -- what rules use ------------------------------------------------------------------------------------------------
@@ -226,6 +225,27 @@ class Writer:
         if last:
             self.gives(step, made)
         return made
+
+    def call(self, step: Step, inputs: Sequence[tuple[str, Iterable[Axis]]], output: Iterable[Axis], *,
+             frozen: Iterable[str], sizes: Mapping[str, int] | None = None, linear: bool = False) -> str:
+        """The captured operator itself, which is called on the tensors of a part as on the whole ones. ``linear``: its
+        gradient does not depend on what it reads."""
+        called = self.called(step, [tensor for tensor, _ in inputs]) | ({"linear": True} if linear else {})
+        return self.add(step, step.target.split(".")[3], inputs, output, frozen=frozen, sizes=sizes, **called)
+
+    def called(self, step: Step, reads: Sequence[str]) -> dict[str, Any]:
+        """What calls the operator of a step: its target and its arguments, tensors by their places in ``reads``."""
+        def written(value: Any) -> Any:
+            if isinstance(value, Ref):
+                return {"tensor": reads.index(self.names[value.name])}
+            if isinstance(value, Named):
+                return {"constant": value.name} if value.kind == "constant" else None  # it runs where its inputs are
+            if isinstance(value, Mapping):
+                return {key: written(entry) for key, entry in value.items()}
+            return [written(entry) for entry in value] if isinstance(value, list | tuple) else value
+
+        return {"target": step.target, "arguments": written(step.arguments), "keywords": written(step.keywords),
+                "given": tuple(i for i, name in enumerate(step.outputs) if name is not None)}
 
     def require_numbers(self, step: Step) -> None:
         """True and false are not added up as numbers are; and what is computed in another precision is a cast."""

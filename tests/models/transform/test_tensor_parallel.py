@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from tests.support.planned_models import CAPTURED, made
+from weft.app.plans.checking import error, run_dense
+from weft.models.layouts.values import Array
 from weft.models.transform import tensor_parallel as tensor_parallel_of
 from weft.models.transform.annotation import PlanError
 from weft.models.transform.backward import with_backward
-from weft.models.transform.checking import run_dense
-from weft.models.transform.kernels import Array
 from weft.models.transform.plan import Plan
 from weft.models.transform.program import Program
 from weft.models.transform.tensor_parallel import _Factor, _least
@@ -45,7 +45,7 @@ def test_captured_models_in_parts_have_the_gradients_of_torch(name: str) -> None
         assert values[f"d({parameter})"] == pytest.approx(tensor.grad.numpy(), abs=1e-10), parameter
     for devices in (2, 4):
         plan = tensor_parallel(Plan(program), range(devices))
-        assert plan.preserve().error(given) < 1e-10
+        assert error(plan.preserve(), given) < 1e-10
         products = [operation.name for operation in program.operations if operation.phase == "forward"
                     and len(operation.inputs) > 1 and len(program.tensors[operation.inputs[1]].shape) > 1
                     and program.tensors[operation.inputs[1]].source == "parameter"]
@@ -99,7 +99,7 @@ def test_groups_of_other_sizes_follow_each_other_in_a_pipeline() -> None:
         for stage, group in zip(stages, groups, strict=True):
             plan.tensor_parallel(group, stage)
         done = plan.preserve()
-        assert done.error(given) < 1e-10
+        assert error(done, given) < 1e-10
         assert any("send" in kind for entry in done.communications for kind in entry.kinds)
 
 

@@ -15,9 +15,9 @@ from torch import distributed as dist
 from tests.support.programs import attention, convolutions, experts, mlp, numbers, random_plan, transformer
 from tests.support.ranks import launch_forked
 from weft.app.lib.options import SearchOptions
+from weft.app.plans.checking import run_dense
 from weft.app.plans.run import PlanOnRank
 from weft.app.plans.solving import Machine, solve_plan
-from weft.models.transform.checking import run_dense
 from weft.models.transform.plan import Plan
 
 

@@ -46,9 +46,10 @@ def test_slices_of_all_ranks_are_what_one_process_has(rule: str, ranks: int) -> 
         optimizer.step()
         for own in every:
             own.advance(flat.view(ranks, -1)[own.bucket.rank].clone(), present, options)
-        squares = sum((own.squares() for own in every), torch.zeros(2, len(SIZES))) if every[0].by_norms else None
-        for own in every:
-            own.apply(options, squares)
+        if every[0].by_norms:
+            squares = sum((own.squares() for own in every), torch.zeros(2, len(SIZES)))
+            for own in every:
+                own.apply(options, squares)
     whole = torch.cat([own.bucket.slice for own in every])
     for parameter, member in zip(plain, every[0].bucket.members, strict=True):
         torch.testing.assert_close(whole[member.begin:member.end], parameter.detach(), rtol=0, atol=1e-13)

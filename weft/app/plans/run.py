@@ -47,11 +47,12 @@ class PlanOnRank:
         from torch import distributed as dist
 
         from weft.runtime.by_hand.executor import ShardedExecutor
-        from weft.runtime.by_hand.kernels import KERNELS
+        from weft.runtime.by_hand.kernels import runs
 
         if not isinstance(done, Preserved):
             raise ValueError(f"a preserved plan is run, not a {type(done).__name__}: write PlanOnRank(plan.preserve())")
-        unknown = {one.kind: one.name for one in done.planned.program.operations if one.kind not in KERNELS}
+        unknown = {one.kind: one.name for one in done.planned.program.operations
+                   if not runs(one.kind, one.attributes)}
         for kind, name in unknown.items():
             raise ValueError(f"operator {name!r}: torch has no kernel {kind!r} here; write it with operators that have "
                              "one")

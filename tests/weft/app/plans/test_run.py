@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,8 +17,9 @@ from torch import distributed as dist
 from torch import nn
 
 from tests.support.planned_models import CAPTURED, made
-from tests.support.programs import random_plan
+from tests.support.programs import numbers, random_plan, transformer
 from tests.support.ranks import launch_forked
+from weft.app.plans.checking import run_dense
 from weft.app.plans.run import PlanOnRank
 from weft.models.transform.backward import with_backward, with_update
 from weft.models.transform.plan import Plan, Preserved
@@ -25,6 +27,7 @@ from weft.models.transform.program import Program, ProgramBuilder
 from weft.plans import program as program_of
 from weft.plans import tensor_parallel
 from weft.runtime.by_hand.executor import RankFailure
+from weft.runtime.by_hand.operators import OPERATORS
 
 RANKS, STEPS, RATE, DECAY = 4, 3, 0.01, 0.1
 TRAINED = ("gpt", "convolutions")
@@ -108,6 +111,25 @@ def counted() -> Preserved:
     made = b.add("up", "einsum", "m k+, k+ n -> m n", [b.input("x", (4, 3)), b.parameter("w", (3, 2))])
     program = with_update(with_backward(b.build(made)), "adam", rate=0.1, step=None)
     return Plan(program).assign("*", 0).preserve()
+
+
+def test_all_gradients_of_an_operator_are_of_one_backward(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, plain = transformer(), OPERATORS["attention"]
+    run: list[tuple[Any, ...]] = []
+    given = numbers(program)
+    dense = run_dense(program, given)
+
+    def noted(*arguments: Any) -> Any:
+        run.append(arguments)
+        return plain(*arguments)
+
+    monkeypatch.setitem(OPERATORS, "attention", noted)
+    found = PlanOnRank(Plan(program).assign("*", 0).preserve()).run(
+        {name: torch.tensor(array) for name, array in given.items()})
+    assert len(run) == 2  # forward and backward
+    for name in ("d(l0.wq)", "d(l0.wk)", "d(l0.wv)"):
+        piece, = found[program.terms(name)[0]]
+        assert piece.data.numpy() == pytest.approx(dense[name], abs=1e-12)
 
 
 def test_a_state_goes_on_at_its_step(alone: None) -> None:

@@ -16,6 +16,7 @@ from tests.support.examples import slow
 from tests.support.programs import attention, mlp, numbers, random_plan, transformer
 from weft import plans
 from weft.app.lib.options import SearchOptions
+from weft.app.plans.checking import error
 from weft.app.plans.lowering import lower
 from weft.app.plans.solving import Machine, SolvedPlan, as_written, solve_plan
 from weft.models.layouts.prices import uniform
@@ -55,7 +56,7 @@ def test_published_plans_come_out_with_their_communications_and_the_numbers_of_o
     whole = published.plan().preserve()
     assert {kind for entry in whole.communications for kind in entry.kinds} == published.kinds
     assert found.makespan <= as_written(hand, machine) * (1 + 1e-9)
-    assert found.done.error(given(hand.program)) < 1e-10
+    assert error(found.done, given(hand.program)) < 1e-10
 
 
 def test_an_open_order_is_searched_and_given_back_as_one_more_rule() -> None:
@@ -70,7 +71,7 @@ def test_an_open_order_is_searched_and_given_back_as_one_more_rule() -> None:
     for row in rows.values():  # each device's parts run in the order that was found
         starts = [found.times[part] for part in row]
         assert all(one[0] <= other[0] for one, other in pairwise(starts))
-    assert found.done.error(numbers(found.plan.program)) < 1e-10
+    assert error(found.done, numbers(found.plan.program)) < 1e-10
     assert len(lower(found.done, 2)) == 2
     again = solved(Plan.of(found.plan.planned))
     assert again.makespan <= found.makespan  # nothing is open any more; parts that are ordered are blocks of their own
@@ -83,7 +84,7 @@ def test_random_plans_keep_their_numbers_in_the_order_that_is_found(model: Calla
         plan = random_plan(model(), draw)
         found = solved(plan, Machine({"*": 1.0}, uniform(0.25, 1e12), grain=draw.choice((None, 1, 3))), 0.05)
         assert found.makespan <= found.written * (1 + 1e-9)
-        assert found.done.error(numbers(plan.planned.program)) < 1e-10
+        assert error(found.done, numbers(plan.planned.program)) < 1e-10
 
 
 def test_choices_are_as_good_as_each_way_on_its_own() -> None:
@@ -99,7 +100,7 @@ def test_choices_are_as_good_as_each_way_on_its_own() -> None:
     assert found.makespan == pytest.approx(min(one.makespan for one in each))
     assert found.bound <= min(one.bound for one in each) + 1e-9
     assert found.considered == 9 and found.proven
-    assert found.done.error(numbers(found.plan.program)) < 1e-10
+    assert error(found.done, numbers(found.plan.program)) < 1e-10
     assert "over all 9 plans considered" in str(found)
 
 
@@ -113,7 +114,7 @@ def test_operators_that_nobody_placed_are_placed() -> None:
     assert not many.complete and many.considered >= 3
     assert many.makespan < solved(Plan(program).split(forwards, "b", 4, in_turn=True).assign("*", 0), machine).makespan
     assert {many.plan.planned.device(part) for part in many.done.order} == {0, 1}
-    assert many.done.error(numbers(program)) < 1e-10
+    assert error(many.done, numbers(program)) < 1e-10
     assert "over the" in str(many)
 
 

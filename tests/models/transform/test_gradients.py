@@ -1,4 +1,4 @@
-"""Kernels: gradients against differences, and operators of one's own."""
+"""Gradients against differences, and operators of one's own."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from torch import Tensor
 
 from tests.support.programs import attention, convolutions, experts, mlp, numbers, transformer
+from weft.app.plans.checking import error, run_dense
+from weft.app.plans.operators import forget, operator
 from weft.models.transform.annotation import PlanError
 from weft.models.transform.backward import with_backward
-from weft.models.transform.checking import run_dense
-from weft.models.transform.kernels import KERNELS, Array, forget, operator, own_annotation
+from weft.models.transform.gradients import OWN
 from weft.models.transform.plan import Plan
 from weft.models.transform.program import Program, ProgramBuilder
+from weft.runtime.by_hand.kernels import runs
 
 
 @pytest.mark.parametrize("model", [mlp, transformer, attention, convolutions, experts])
@@ -45,24 +48,24 @@ def test_slopes_are_those_of_differences(kind: str) -> None:
 
 
 def test_an_operator_of_ones_own_is_split_as_it_says() -> None:
-    @operator("n k -> n k", gradients=[lambda back, x, power: back * power * x ** (power - 1)])
-    def raised(x: Array, power: int) -> Array:
-        return np.asarray(x**power)
+    @operator("n k -> n k")
+    def raised(x: Tensor, power: int) -> Tensor:
+        return x**power
 
     try:
-        assert str(own_annotation("raised")) == "n k -> n k"
+        assert str(OWN["raised"]) == "n k -> n k"
         b = ProgramBuilder("own")
         y = b.add("y", "raised", "n k -> n k", [b.input("x", (4, 6), gradient=True)], power=3)
         program = with_backward(b.build(b.add("loss", "einsum", "n+ k+ -> ", [y])))
         given = numbers(program)
         assert run_dense(program, given)["d(x)"] == pytest.approx(3 * given["x"] ** 2)
         done = Plan(program).split("y", "k", 3).assign("y", range(3)).assign("loss", 0).preserve()
-        assert done.error(given) < 1e-12
+        assert error(done, given) < 1e-12
         with pytest.raises(PlanError, match="a kernel 'raised' already"):
             operator("n -> n")(raised)
     finally:
         forget("raised")
-    assert own_annotation("raised") is None and "raised_grad0" not in KERNELS
+    assert "raised" not in OWN and not runs("raised", {}) and not runs("raised_grad0", {})
 
 
 def test_what_is_not_known_is_refused() -> None:

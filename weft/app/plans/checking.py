@@ -3,7 +3,8 @@
 A virtual device has what its parts made and what communications brought to it, nothing else; where a part reads what
 neither gave, the check says so. Nothing here looks at how communications were found: a device's pieces are put together
 by counting how often each element of each term is there, collectives are run as :mod:`weft.models.layouts.values`
-defines them, and what a part reads must be there in full, once.
+defines them, and what a part reads must be there in full, once. Parts are computed as ranks compute them, with torch,
+all numbers in fp64.
 """
 
 from __future__ import annotations
@@ -11,18 +12,47 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from weft.models.layouts.steps import Box, Step
-from weft.models.layouts.values import applied
+from weft.models.layouts.values import Array, applied
 from weft.models.transform.annotation import PlanError
-from weft.models.transform.kernels import Array, Call, kernel
+from weft.models.transform.plan import Preserved
 from weft.models.transform.planned import Part, Planned, View
 from weft.models.transform.preserving import Communication
-from weft.models.transform.program import Program
+from weft.models.transform.program import Operation, Program
+from weft.runtime.by_hand.instructions import KernelCall
 
-__all__ = ["largest_difference", "run_dense", "run_planned"]
+__all__ = ["computed", "error", "run_dense", "run_planned"]
+
+
+def computed(program: Program, operation: Operation, arrays: Sequence[Array], sizes: Mapping[str, int],
+             starts: Mapping[str, int]) -> list[Array]:
+    """What a part of an operator gives that has so many indices of each name, from where they start."""
+    import torch
+
+    from weft.runtime.by_hand.kernels import run_kernel
+
+    types = [program.tensors[program.terms(name)[0]].dtype or "float64" for name in operation.inputs]
+    inputs = [torch.as_tensor(np.asarray(array)).to(getattr(torch, _widened(dtype)))
+              for array, dtype in zip(arrays, types, strict=True)]
+    how = operation.annotation
+    call = KernelCall(operation.kind, how.inputs, how.outputs, sizes, starts, _widened(operation.attributes))
+    try:
+        return [one.numpy() for one in run_kernel(call, inputs)]
+    except ValueError as refusal:
+        raise PlanError(f"operator {operation.name!r}: {refusal}") from refusal
+
+
+def _widened(value: Any) -> Any:
+    """Arguments with fp64 in place of types of fewer digits."""
+    if isinstance(value, Mapping):
+        return {key: _widened(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_widened, value))
+    return "float64" if value in ("float16", "bfloat16", "float32") else value
 
 
 def run_dense(program: Program, given: Mapping[str, Array]) -> dict[str, Array]:
@@ -37,8 +67,7 @@ def run_dense(program: Program, given: Mapping[str, Array]) -> dict[str, Array]:
         return values[name]
 
     for operation in program.operations:
-        call = Call(operation.annotation, operation.sizes, operation.sizes, {}, operation.attributes)
-        made = kernel(operation.kind).run([value(name) for name in operation.inputs], call)
+        made = computed(program, operation, [value(name) for name in operation.inputs], operation.sizes, {})
         values.update(zip(operation.outputs, made, strict=True))
     for name in program.outputs:
         value(name)
@@ -56,11 +85,12 @@ def run_planned(planned: Planned, joined: Sequence[Communication], order: Sequen
     return _VirtualDevices(planned, joined, given).go(order)
 
 
-def largest_difference(planned: Planned, joined: Sequence[Communication], order: Sequence[Part],
-                       given: Mapping[str, Array]) -> float:
-    """The largest error of any output, relative to the largest of its elements on one device (at least 1)."""
-    dense, found = run_dense(planned.program, given), run_planned(planned, joined, order, given)
-    return max(_error(found[name], dense[name]) for name in planned.program.outputs)
+def error(done: Preserved, given: Mapping[str, Array]) -> float:
+    """The largest relative error of any output of a preserved plan, from those of one device, of the largest of its
+    elements (at least 1)."""
+    program = done.planned.program
+    dense, found = run_dense(program, given), run_planned(done.planned, done.joined, done.order, given)
+    return max(_error(found[name], dense[name]) for name in program.outputs)
 
 
 def _error(found: Array, dense: Array) -> float:
@@ -113,9 +143,7 @@ class _VirtualDevices:
             view = View(part, device, self.planned.box(part, dimensions), (0, 1), ())
             arrays.append(self.read(name, view))
         sizes = {name: high - low for name, (low, high) in spans.items()}
-        call = Call(operation.annotation, sizes, operation.sizes, {name: low for name, (low, _) in spans.items()},
-                    operation.attributes)
-        results = kernel(operation.kind).run(arrays, call)
+        results = computed(self.program, operation, arrays, sizes, {name: low for name, (low, _) in spans.items()})
         for name, dimensions, array in zip(operation.outputs, operation.annotation.outputs, results, strict=True):
             box = self.planned.box(part, dimensions)
             if array.shape != tuple(high - low for low, high in box):
