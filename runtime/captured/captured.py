@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import TreeSpec, tree_leaves, tree_map
 
+from weft.runtime.captured.checkpoints import checkpointed, checkpoints_marked
 from weft.runtime.captured.faked import exchanged, faked, is_on_meta
 from weft.runtime.captured.own_backwards import own_backwards
 from weft.runtime.captured.told import quoted_place, raised_at, split_advice
@@ -53,7 +54,7 @@ class Captured:
     it; ``inputs``: the placeholders, in the order of the leaves of ``(args, kwargs)`` as ``in_spec`` has them;
     ``out_spec``: how the results are put together. ``treatment``: what is done to the stages that it is cut into.
     ``under_autocast``: it was captured so, and must run so: the graph says of which types tensors are, but has no
-    casts.
+    casts. ``checkpoints``: of each call of ``torch.utils.checkpoint`` in the model, whether it had a policy of its own.
     """
 
     model: nn.Module
@@ -63,6 +64,7 @@ class Captured:
     out_spec: TreeSpec
     treatment: Treated | None = None
     under_autocast: bool = False
+    checkpoints: tuple[bool, ...] = ()
 
     @classmethod
     def of(cls, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None,
@@ -88,7 +90,7 @@ class Captured:
     @classmethod
     def _exported(cls, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
         try:
-            with own_backwards() as lost:
+            with own_backwards() as lost, checkpoints_marked() as checkpoints:
                 exported = torch.export.export(model, args, kwargs, strict=False)
         except Exception as error:  # of many types: whatever the model's own code raises, too
             raise CaptureError(_why(model, args, kwargs, error)) from error
@@ -103,7 +105,8 @@ class Captured:
         unwrapped(graph_module)
         _drop_checks(graph_module)
         found = cls(model, graph_module, _names(model), exported.call_spec.in_spec, exported.call_spec.out_spec,
-                    under_autocast=any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")))
+                    under_autocast=any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")),
+                    checkpoints=tuple(checkpoints))
         found._require_read()
         return found
 
@@ -122,6 +125,11 @@ class Captured:
         """What the graph returns: nodes, and numbers or ``None`` among them, as leaves of the model's result."""
         node, = self.graph_module.graph.find_nodes(op="output")
         return tuple(node.args[0]) if isinstance(node.args[0], tuple | list) else (node.args[0],)
+
+    @cached_property
+    def checkpointed(self) -> Mapping[str, int]:
+        """The checkpoint of the model's own that each operator is computed in, by name; those in none are not there."""
+        return checkpointed(self.calls)
 
     @cached_property
     def digest(self) -> str:
