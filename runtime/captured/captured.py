@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import TreeSpec, tree_leaves, tree_map
 
-from weft.runtime.captured.checkpoints import checkpointed, checkpoints_marked
 from weft.runtime.captured.faked import exchanged, faked, is_on_meta
+from weft.runtime.captured.marks import checkpointed, marked
 from weft.runtime.captured.own_backwards import own_backwards
+from weft.runtime.captured.regions import unwrapped
 from weft.runtime.captured.told import quoted_place, raised_at, split_advice
-from weft.runtime.captured.ungraded import unwrapped
 from weft.runtime.captured.untouched import untouched
 
 __all__ = ["CaptureError", "Captured"]
@@ -90,7 +90,7 @@ class Captured:
     @classmethod
     def _exported(cls, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
         try:
-            with own_backwards() as lost, checkpoints_marked() as checkpoints:
+            with own_backwards() as lost, marked() as checkpoints:
                 exported = torch.export.export(model, args, kwargs, strict=False)
         except Exception as error:  # of many types: whatever the model's own code raises, too
             raise CaptureError(_why(model, args, kwargs, error)) from error

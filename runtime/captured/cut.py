@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
+from weft.runtime.captured.autocasts import UnderAutocast
 from weft.runtime.captured.captured import Captured, CaptureError, is_item, tensors, where
 from weft.runtime.captured.operators.layers import Layers
 from weft.runtime.captured.purity import Purity, draws
@@ -225,7 +226,8 @@ class Cut:
             if node.op == "get_attr":
                 env[node] = graph.get_attr(self._put(root, node))  # under its own name, whoever reads it
             elif (layer := layers.found.get(node)) is not None:
-                operators.add_module(node.name, layer.module)
+                operators.add_module(node.name, node.target.around(layer.module) if isinstance(
+                    node.target, UnderAutocast) else layer.module)
                 env[node] = graph.call_module(f"{OPERATORS}.{node.name}", tuple(env[x] for x in layer.xs))
             elif not plain and draws(node):
                 operators.add_module(node.name, Seeded(node.target, self.purity.place[node]))  # type: ignore[arg-type]

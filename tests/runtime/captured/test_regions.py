@@ -1,4 +1,4 @@
-"""What a model computes without gradients is cut, recomputed and seeded as all else is."""
+"""What a model computes without gradients, or under autocast, is cut, recomputed and seeded as all else is."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from tests.support.captured_models import Case
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.cut import Cut, crossings
 from weft.runtime.captured.memory.decisions import Decisions
-from weft.runtime.captured.purity import Purity
+from weft.runtime.captured.purity import Purity, operator_name
 from weft.runtime.train.moment import Seeded
+from weft.runtime.train.stage import deferred_parameters
 
 
 class Averaging(nn.Module):
@@ -75,3 +76,55 @@ class Noise(nn.Module):
 def test_what_is_drawn_without_gradients_has_a_seed() -> None:
     module = Cut(Captured.of(Noise(), (torch.randn(2, 4),)), []).stages().modules[0]
     assert sum(isinstance(part, Seeded) for part in module.modules()) == 1
+
+
+class Mixing(nn.Module):
+    """Layers under autocast, with a part in full precision and one without gradients within, and dropout of nothing."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.layers, self.norm = nn.ModuleList([nn.Linear(width, width) for _ in range(4)]), nn.LayerNorm(width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            for layer in self.layers[:2]:
+                x = torch.relu(layer(x))
+            with torch.autocast("cpu", enabled=False):
+                x = self.norm(self.layers[2](x.float()))
+            with torch.no_grad():
+                taught = self.layers[3](x)
+            x = self.layers[3](x) @ self.layers[0].weight.t() + taught
+            x = self.out(x)
+        return x.float().square().mean()
+
+
+def test_what_is_under_autocast_is_cut_like_all_else() -> None:
+    torch.manual_seed(0)
+    case = Case(Mixing(), (torch.randn(4, 16),), {}, None, None)
+    loss, wanted = plain(case)
+    captured = Captured.of(case.model, case.args)
+    purity = Purity(captured)
+    looks = [node.meta["val"].dtype for node in captured.calls if operator_name(node) == "linear"]
+    assert looks == [torch.bfloat16, torch.bfloat16, torch.float32, *[torch.bfloat16] * 3]
+    assert torch.equal(captured.graph_module(*case.args), loss)
+    allowed = [i for i, crossing in enumerate(crossings(captured, purity)) if i and crossing.refused is None]
+    assert len(allowed) > 12
+    for decisions in (Decisions(), drawn(captured, purity, lambda: "recompute")):
+        for split in (False, True):
+            for place in allowed[::3]:
+                found = by_stages(case, captured, [place], decisions, split, micro_batches=1)
+                assert furthest(found, wanted) <= 1e-6, (place, split)
+    stage = Cut(captured, []).stages().modules[0]
+    waiting = {name for name, p in case.model.named_parameters() if p in deferred_parameters(stage)}
+    assert {f"layers.{i}.weight" for i in (1, 2)} <= waiting and "out.bias" in waiting
+
+
+def test_of_another_autocast_around_the_model_the_inner_one_holds() -> None:
+    torch.manual_seed(0)
+    model, x = Mixing(), torch.randn(4, 16)
+    with torch.autocast("cpu", torch.bfloat16):
+        wanted = model(x)
+        captured = Captured.of(model, (x,))
+        assert torch.equal(Cut(captured, []).stages().modules[0](x)[0], wanted)
+        assert torch.equal(Cut(captured, []).stages(plain=True).modules[0](x)[0], wanted)

@@ -1,4 +1,5 @@
-"""Which operators a model computes under ``torch.utils.checkpoint``: an export keeps them, and forgets that.
+"""What an export forgets of operators: the call of ``torch.utils.checkpoint`` that they are computed in, and, within
+``torch.autocast``, whether gradients are recorded.
 
 While a model is exported, what is checkpointed runs as it stands, of both kinds, and its operators are marked with the
 number of the call. Of calls within calls the outermost counts, which is the one that holds its inputs in torch.
@@ -8,40 +9,64 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 import torch.utils.checkpoint as torchs
 from torch import Tensor
 from torch.fx import Node, traceback
 
-__all__ = ["checkpointed", "checkpoints_marked"]
+__all__ = ["checkpointed", "is_ungraded", "marked"]
 
-#: Where torch's tracer takes the number of a checkpoint from, and puts it: among the meta data of an operator.
+#: Where torch's tracer takes a mark from, which it copies, and puts it: among the meta data of an operator.
 _MARK = "ac_graph_id"
+
+
+class _Mark(NamedTuple):
+    call: int | None
+    graded: bool
+
+
+@dataclass
+class _Now:
+    """What holds of the operator that is traced now: the copy is its mark."""
+
+    call: int | None = None
+
+    def __copy__(self) -> _Mark:
+        return _Mark(self.call, torch.is_grad_enabled())
 
 
 def checkpointed(nodes: Iterable[Node]) -> dict[str, int]:
     """The number of the checkpoint that each of ``nodes`` was computed in, by name; those in none are not there."""
-    return {node.name: node.meta[_MARK] for node in nodes if _MARK in node.meta}
+    found = {node.name: mark.call for node in nodes if isinstance(mark := node.meta.get(_MARK), _Mark)}
+    return {name: call for name, call in found.items() if call is not None}
+
+
+def is_ungraded(node: Node) -> bool:
+    """Whether ``node`` was computed under ``torch.no_grad``, as far as that was marked."""
+    mark = node.meta.get(_MARK)
+    return isinstance(mark, _Mark) and not mark.graded
 
 
 @contextmanager
-def checkpoints_marked() -> Iterator[list[bool]]:
-    """Inside, checkpoints mark what is computed in them; gives of each whether it has a policy of its own."""
+def marked() -> Iterator[list[bool]]:
+    """Inside, what is traced is marked; gives of each checkpoint whether it has a policy of its own."""
     seen: list[bool] = []
+    now = _Now()
 
     @contextmanager
     def marking(has_policy: bool = False) -> Iterator[None]:
-        if _MARK in traceback.current_meta:
+        if now.call is not None:
             yield
             return
-        traceback.current_meta[_MARK] = len(seen)
+        now.call = len(seen)
         seen.append(has_policy)
         try:
             yield
         finally:
-            traceback.current_meta.pop(_MARK, None)
+            now.call = None
 
     class Reentrant:
         @staticmethod
@@ -61,7 +86,9 @@ def checkpoints_marked() -> Iterator[list[bool]]:
         setattr(torchs, name, own)
     try:
         with traceback.preserve_node_meta():
+            traceback.current_meta[_MARK] = now
             yield seen
     finally:
+        traceback.current_meta.pop(_MARK, None)
         for name, own in kept.items():
             setattr(torchs, name, own)
