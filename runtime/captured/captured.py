@@ -22,6 +22,7 @@ from torch.utils._pytree import TreeSpec, tree_leaves, tree_map
 from weft.runtime.captured.faked import exchanged, faked, is_on_meta
 from weft.runtime.captured.marks import checkpointed, marked
 from weft.runtime.captured.own_backwards import own_backwards
+from weft.runtime.captured.recurrent import in_layers
 from weft.runtime.captured.regions import unwrapped
 from weft.runtime.captured.told import quoted_place, raised_at, split_advice
 from weft.runtime.captured.untouched import untouched
@@ -103,6 +104,7 @@ class Captured:
             graph_module = exported.module()
         assert isinstance(graph_module, GraphModule)
         unwrapped(graph_module)
+        in_layers(graph_module)
         _drop_checks(graph_module)
         found = cls(model, graph_module, _names(model), exported.call_spec.in_spec, exported.call_spec.out_spec,
                     under_autocast=any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")),
