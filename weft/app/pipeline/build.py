@@ -25,7 +25,8 @@ from weft.app.pipeline.lib.split import Model, divided, require_split, with_valu
 from weft.app.pipeline.planning.decide import Example, decide
 from weft.app.pipeline.planning.frozen import require_backwards
 from weft.app.pipeline.planning.memory.planned import require_memory_plan, treated_as_planned
-from weft.app.pipeline.run.pipe import Pipeline, target_spec
+from weft.app.pipeline.run.feeding import target_spec
+from weft.app.pipeline.run.pipe import Pipeline
 from weft.runtime.by_modules.trace import trace
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.cut import BATCH
