@@ -11,8 +11,8 @@ from torch.fx import GraphModule, Node
 
 __all__ = ["in_layers"]
 
-#: The operators, as ``operator(input, hx, params, has_biases, layers, dropout, train, bidirectional, batch_first)``, and
-#: how many states each has (those of one are no list). Packed sequences come with another schema.
+#: The operators, as ``operator(input, hx, params, has_biases, layers, dropout, train, bidirectional, batch_first)``,
+#: and how many states each has (those of one are no list). Packed sequences come with another schema.
 STATES = {"aten::lstm": 2, "aten::gru": 1, "aten::rnn_tanh": 1, "aten::rnn_relu": 1}
 
 

@@ -57,8 +57,8 @@ def _autocast(body: GraphModule, setting: Sequence[object]) -> None:
     for node in list(body.graph.nodes):
         if is_ungraded(node):
             with body.graph.inserting_before(node):
-                node.args, node.kwargs = map_arg((node.args, node.kwargs), lambda arg: arg if is_ungraded(
-                    arg) or not _has_gradient(arg) else _detached(arg, node))  # type: ignore[assignment]
+                for arg in [arg for arg in node.all_input_nodes if _has_gradient(arg) and not is_ungraded(arg)]:
+                    node.replace_input_with(arg, _detached(arg, node))
         if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
             node.target = UnderAutocast(node.target, setting)
 

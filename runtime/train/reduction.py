@@ -1,9 +1,9 @@
 """What happens to gradients between the last backward of a step and the optimizer: ties, replicas, the norm.
 
 Gradients are allocated in the first step and stay: the plan counts them as always there, and a later step allocates
-nothing for them. Those that nobody has made zero meanwhile are added to where ``adding`` says so, and lie beside the
-new ones until these are summed. A parameter that a batch does not use has none in that batch, so that its optimizer does not change
-it; among replicas it has zeros where it is not used, since another replica may use it.
+nothing for them. Those that nobody has made zero meanwhile are added to, where ``adding`` says so, and lie beside the
+new ones until these are summed. A parameter that a batch does not use has none in that batch, so that its optimizer
+does not change it; among replicas it has zeros where it is not used, since another replica may use it.
 
 Each sum is made once a step, where the plan's REDUCE instructions say: behind the last backward that adds to it, while
 other stages of the rank may still run. Tied parameters are summed over the ranks that hold them, there and then; over

@@ -120,7 +120,7 @@ def _runs(stage: GraphModule, decisions: Decisions) -> Iterator[tuple[tuple[Mode
         name = captured_node(node).name
         own: tuple[Mode, str | None] = (decisions.of(name) if path is None else "recompute", path)
         before, call = call, None if path is not None else decisions.calls.get(name)
-        if run and (own != said or own[0] == "offload" or call != before):  # one by one, so that memory is given back as it goes
+        if run and (own != said or call != before or own[0] == "offload"):  # one by one: memory is given back meanwhile
             yield said, tuple(run)
             run = []
         said = own

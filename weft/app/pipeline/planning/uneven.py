@@ -61,5 +61,5 @@ def _why(captured: KnownModel, row: Row | None, amounts: Sequence[float] | None,
     largest = captured.calls[max(range(a, b), key=amounts.__getitem__)]
     alone = f"the operator {largest.name}{where(largest)}" if amounts[captured.calls.index(largest)] > sum(
         amounts[a:b]) / RATIO else f"what lies around {largest.name}{where(largest)}, {b - a} operators,"
-    return (f"{alone} has {share:.0%} of the {what}, and no cut can part it; make several modules of it, cut by split=, "
-            "or start fewer ranks")
+    return (f"{alone} has {share:.0%} of the {what}, and no cut can part it; make several modules of it, cut by "
+            "split=, or start fewer ranks")

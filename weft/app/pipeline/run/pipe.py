@@ -147,7 +147,7 @@ class Pipeline:
         """The trained parameters of this rank's stages, each once: the model's own objects. Where all are frozen, there
         is one without numbers, since torch's optimizers refuse to have none. With ``dtype`` in a lower
         precision they are copies in fp32. ``torch.nn.utils.clip_grad_norm_``, called on all ranks, clips them by the
-        norm of all ranks' gradients, as ``clip_norm`` does in each step; a norm taken by hand is of this rank's part."""
+        norm over all ranks, as ``clip_norm`` does in each step; a norm taken by hand is that of this rank's part."""
         yield from self._own.values() or (self._nothing,)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:

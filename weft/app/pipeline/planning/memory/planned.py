@@ -122,7 +122,8 @@ def _checkpoint_notes(captured: Captured, decisions: Decisions) -> list[str]:
     """What becomes of the model's own checkpoints, a sentence for each thing that a user may not expect."""
     if not captured.checkpoints:
         return []
-    own, told = captured.checkpointed, f"torch.utils.checkpoint is called {len(captured.checkpoints)} times in the model"
+    own = captured.checkpointed
+    told = f"torch.utils.checkpoint is called {len(captured.checkpoints)} times in the model"
     if not own:
         return [f"{told}, of what torch {torch.__version__} does not say: nothing is recomputed for it; name modules "
                 "in memory_plan"]
