@@ -52,7 +52,7 @@ class _Row:
             results = [x, *(self._call(torch.ops.aten.cat.default, self.made[1 + i], ends)
                             for i, ends in enumerate(last))]
         for item in list(self.node.users):
-            item.replace_all_uses_with(results[item.args[1]])  # type: ignore[index]
+            item.replace_all_uses_with(results[item.args[1]])  # type: ignore[index,arg-type]
             self.graph.erase_node(item)
         self.graph.erase_node(self.node)
 

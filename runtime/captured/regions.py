@@ -40,6 +40,8 @@ def unwrapped(graph_module: GraphModule) -> None:
         if any(_wrapper(inner) == UNGRADED for inner in body.graph.nodes):
             continue  # gradients are recorded again inside of it
         if _wrapper(node) == AUTOCAST:
+            if any(isinstance(inner.target, torch._ops.HigherOrderOperator) for inner in body.graph.nodes):
+                continue  # what has graphs inside
             _autocast(body, setting)
         _unwrap(node, body, given, setting[0] is False)
         if isinstance(part, Node) and not part.users:

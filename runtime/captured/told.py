@@ -74,7 +74,7 @@ def without_graphs() -> Iterator[None]:
             return len(text) if "def forward(self" in text else stream.write(text)
 
     stream = sys.stderr
-    with redirect_stderr(Filtered()):  # type: ignore[type-var]
+    with redirect_stderr(Filtered()):
         yield
 
 

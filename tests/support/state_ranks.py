@@ -54,7 +54,7 @@ def added(folder: Path) -> dict[str, Any]:
         stepped(pipe, 0)
         stepped(pipe, 1)
         before = {n: g.clone() for n, g in pipe.gradients().items()}
-        largest = float(clip_grad_norm_(pipe.parameters(), 1e9, "inf"))
+        largest = float(clip_grad_norm_(pipe.parameters(), 1e9, float("inf")))
         norm = float(clip_grad_norm_(list(pipe.parameters()), 0.05))
         other = torch.nn.Parameter(torch.ones(4))
         other.grad = torch.full((4,), 2.0)

@@ -98,8 +98,8 @@ class Packing(nn.Module):
 
 
 def test_of_packed_sequences_the_way_out_is_said() -> None:
-    with pytest.raises(CaptureError, match=r"it packs sequences, .* within the forward of one submodule, and cut before "
-                                           r"submodules without an export, as with split=\["):
+    with pytest.raises(CaptureError, match=r"it packs sequences, .* within the forward of one submodule, and cut "
+                                           r"before submodules without an export, as with split=\["):
         Captured.of(Packing(), (torch.ones(4, 2, 3), torch.tensor([4, 2])))
 
 

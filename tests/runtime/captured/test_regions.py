@@ -94,7 +94,7 @@ class Mixing(nn.Module):
                 x = self.norm(self.layers[2](x.float()))
             with torch.no_grad():
                 taught = self.layers[3](x)
-            x = self.layers[3](x) @ self.layers[0].weight.t() + taught
+            x = self.layers[3](x) @ self.layers[0].weight.t() + taught  # type: ignore[operator]
             x = self.out(x)
         return x.float().square().mean()
 
@@ -107,7 +107,7 @@ def test_what_is_under_autocast_is_cut_like_all_else() -> None:
     purity = Purity(captured)
     looks = [node.meta["val"].dtype for node in captured.calls if operator_name(node) == "linear"]
     assert looks == [torch.bfloat16, torch.bfloat16, torch.float32, *[torch.bfloat16] * 3]
-    assert torch.equal(captured.graph_module(*case.args), loss)
+    assert torch.equal(captured.graph_module(case.args[0]), loss)
     allowed = [i for i, crossing in enumerate(crossings(captured, purity)) if i and crossing.refused is None]
     assert len(allowed) > 12
     for decisions in (Decisions(), drawn(captured, purity, lambda: "recompute")):
@@ -128,3 +128,24 @@ def test_of_another_autocast_around_the_model_the_inner_one_holds() -> None:
         captured = Captured.of(model, (x,))
         assert torch.equal(Cut(captured, []).stages().modules[0](x)[0], wanted)
         assert torch.equal(Cut(captured, []).stages(plain=True).modules[0](x)[0], wanted)
+
+
+class Choosing(nn.Module):
+    """A choice, which has graphs inside, under autocast."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            y: Tensor = torch.cond(x.sum() > 0, self.one, self.two, (x,))
+        return y
+
+
+def test_what_has_graphs_inside_stays_in_one_under_autocast() -> None:
+    torch.manual_seed(0)
+    model, x = Choosing(), torch.ones(2, 4)
+    captured = Captured.of(model, (x,))
+    found = captured.graph_module(x)
+    assert found.dtype == torch.bfloat16 and torch.equal(found, model(x))

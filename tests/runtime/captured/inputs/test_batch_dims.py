@@ -58,7 +58,7 @@ def test_offsets_of_bags_are_known_and_the_way_out_is_said() -> None:
     leaves = (Leaf("values", 0, "values"), Leaf("offsets", 1, "offsets"))
     values, offsets = torch.arange(12), torch.tensor([0, 3, 3, 9])
     for said, given in ((leaves, (values, offsets)), (leaves[::-1], (offsets, values))):
-        with pytest.raises(CaptureError, match="offsets has 4 entries and looks like the offsets of bags in values, .*"
+        with pytest.raises(CaptureError, match=r"offsets has 4 entries and looks like the offsets of bags in values, .*"
                                                "padded to one length with its padding_idx, and no offsets"):
             dims_of(0, said, given)
     for other in (torch.tensor([1, 3, 3, 9]), torch.tensor([0, 5, 3, 9]), torch.tensor([0, 3, 9, 13])):

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from tests.runtime.captured.test_cut import furthest, plain, quiet, with_loss  # noqa: F401
-from tests.support.captured_models import CASES, GPT, Case, made, token_loss
+from tests.support.captured_models import CASES, GPT, Case, Checkpointed, made, token_loss
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.cut import BATCH, Cut, crossings
 from weft.runtime.captured.loss import LOSS
@@ -179,24 +178,6 @@ def test_what_is_held_is_what_was_decided(gpt: tuple[Captured, Purity, Tensor]) 
     forward, backward = passes(captured, Decisions(dict.fromkeys(gelus, "recompute")), ids)
     assert forward.change == pytest.approx(total - sum(kept.made[name] for name in gelus), rel=0.01)
     assert backward.change == -forward.change
-
-
-class Checkpointed(GPT):
-    """Its layers under ``torch.utils.checkpoint``, the last in a call within a call."""
-
-    reentrant = False
-
-    def forward(self, ids: Tensor) -> Tensor:
-        def again(run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-            found: Tensor = checkpoint(run, x, use_reentrant=self.reentrant)
-            return found
-
-        x = self.words(ids) + self.places(torch.arange(ids.shape[1]))
-        mask = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).tril()
-        for layer in self.layers[:-1]:
-            x = again(lambda y, layer=layer: layer(y, mask), x)  # type: ignore[misc]
-        x = again(lambda y: again(lambda z: self.layers[-1](z, mask), y), x)
-        return self.head(self.norm(x))  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("reentrant", [False, True])

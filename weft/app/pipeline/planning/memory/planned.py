@@ -128,8 +128,9 @@ def _checkpoint_notes(captured: Captured, decisions: Decisions) -> list[str]:
         return [f"{told}, of what torch {torch.__version__} does not say: nothing is recomputed for it; name modules "
                 "in memory_plan"]
     again = sum(decisions.of(name) == "recompute" for name in own)
-    notes = [f"{told}: of its {len(own)} operators {again} are recomputed" + (
-        "" if again == len(own) or decisions.calls else ", as memory, memory_plan, compile or the plan says instead")]
+    why = ("" if again == len(own) else ", as memory, memory_plan, compile or the plan says instead"
+           if not decisions.calls else "; the others are as memory_plan says, or write into what is read")
+    notes = [f"{told}: of its {len(own)} operators {again} are recomputed{why}"]
     if any(captured.checkpoints) and again:
         notes.append("a policy of selective checkpoints (context_fn) is not followed: all of them is recomputed")
     return notes
