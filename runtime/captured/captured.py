@@ -16,18 +16,24 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.fx import GraphModule, Node
+from torch.export import ExportedProgram
+from torch.fx import Graph, GraphModule, Node
 from torch.utils._pytree import TreeSpec, tree_leaves, tree_map
 
 from weft.runtime.captured.faked import exchanged, faked, is_on_meta
+from weft.runtime.captured.looks import Watch, without_looks
+from weft.runtime.captured.marks import checkpointed, marked
 from weft.runtime.captured.own_backwards import own_backwards
-from weft.runtime.captured.told import quoted_place, raised_at, split_advice
-from weft.runtime.captured.ungraded import unwrapped
+from weft.runtime.captured.recurrent import in_layers
+from weft.runtime.captured.regions import unwrapped
+from weft.runtime.captured.told import quoted_place, raised_at, split_advice, without_graphs
 from weft.runtime.captured.untouched import untouched
 
 __all__ = ["CaptureError", "Captured"]
 
 SHOWN = 3  # names that a sentence shows
+#: What a graph's module has and others have not: a model may have tensors and submodules of these names.
+TAKEN = set(dir(GraphModule(nn.Module(), Graph()))) - set(dir(nn.Module()))
 #: Operators that only check what is known when shapes do not change.
 CHECKS = {"_assert_tensor_metadata", "_assert_async", "_assert_scalar", "sym_constrain_range",
           "sym_constrain_range_for_size"}
@@ -53,7 +59,7 @@ class Captured:
     it; ``inputs``: the placeholders, in the order of the leaves of ``(args, kwargs)`` as ``in_spec`` has them;
     ``out_spec``: how the results are put together. ``treatment``: what is done to the stages that it is cut into.
     ``under_autocast``: it was captured so, and must run so: the graph says of which types tensors are, but has no
-    casts.
+    casts. ``checkpoints``: of each call of ``torch.utils.checkpoint`` in the model, whether it had a policy of its own.
     """
 
     model: nn.Module
@@ -63,6 +69,7 @@ class Captured:
     out_spec: TreeSpec
     treatment: Treated | None = None
     under_autocast: bool = False
+    checkpoints: tuple[bool, ...] = ()
 
     @classmethod
     def of(cls, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None,
@@ -87,23 +94,31 @@ class Captured:
 
     @classmethod
     def _exported(cls, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
+        failed: Exception | None = None
         try:
-            with own_backwards() as lost:
+            with without_graphs(), own_backwards() as lost, marked() as checkpoints:
                 exported = torch.export.export(model, args, kwargs, strict=False)
         except Exception as error:  # of many types: whatever the model's own code raises, too
-            raise CaptureError(_why(model, args, kwargs, error)) from error
+            failed = error
+        if failed is not None:  # outside, so that torch's long story is not told with ours
+            why, own = _why(model, args, kwargs, failed)
+            raise CaptureError(why) from own
         if lost:
             raise CaptureError(f"{type(model).__name__} has a backward of its own, {lost[0]}, which an export does not "
                                f"keep: cut without an export, with {split_advice(model)}")
+        _rename_clashes(exported)
         try:
             graph_module = exported.module(check_guards=False)
         except TypeError:  # before torch 2.9 there were no guards in the graph
             graph_module = exported.module()
         assert isinstance(graph_module, GraphModule)
         unwrapped(graph_module)
+        in_layers(graph_module)
+        without_looks(graph_module)
         _drop_checks(graph_module)
         found = cls(model, graph_module, _names(model), exported.call_spec.in_spec, exported.call_spec.out_spec,
-                    under_autocast=any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")))
+                    under_autocast=any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")),
+                    checkpoints=tuple(checkpoints))
         found._require_read()
         return found
 
@@ -122,6 +137,11 @@ class Captured:
         """What the graph returns: nodes, and numbers or ``None`` among them, as leaves of the model's result."""
         node, = self.graph_module.graph.find_nodes(op="output")
         return tuple(node.args[0]) if isinstance(node.args[0], tuple | list) else (node.args[0],)
+
+    @cached_property
+    def checkpointed(self) -> Mapping[str, int]:
+        """The checkpoint of the model's own that each operator is computed in, by name; those in none are not there."""
+        return checkpointed(self.calls)
 
     @cached_property
     def digest(self) -> str:
@@ -178,6 +198,11 @@ def where(node: Node) -> str:
     return f" of {path or 'the model'} ({kind.rpartition('.')[2]})"
 
 
+def graph_name(name: str) -> str:
+    """What a graph's module calls the model's tensor ``name``: the same, but for what it has itself."""
+    return f"weft_{name}" if name.partition(".")[0] in TAKEN else name
+
+
 def tensors(node: Node) -> Tensor | None:
     """What ``node`` gives, without data, if it is one tensor."""
     looks = node.meta.get("val")
@@ -196,6 +221,19 @@ def _names(model: nn.Module) -> dict[int, str]:
     return found
 
 
+def _rename_clashes(exported: ExportedProgram) -> None:
+    """Give tensors of ``exported`` other names where its module could not have them."""
+    signature, held = exported.graph_signature, (exported.state_dict, exported.constants)
+    for spec in (*signature.input_specs, *signature.output_specs):
+        old = spec.target
+        if old is None or (new := graph_name(old)) == old:
+            continue
+        spec.target = new
+        for names in held:
+            if old in names:
+                names[new] = names.pop(old)
+
+
 def _drop_checks(graph_module: GraphModule) -> None:
     """Take out checks of shapes, and what is computed for nothing: each might be one more value between stages."""
     graph = graph_module.graph
@@ -212,20 +250,27 @@ def _looks(node: Node) -> str:
                         node.meta.get("val")))
 
 
-def _why(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> str:
-    """Why an export failed, and what to do: of a model that does not run either, that."""
+def _why(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any],
+         error: Exception) -> tuple[str, Exception | None]:
+    """Why an export failed, and what to do: of a model that does not run either, that, and what it raised."""
     name, said = type(model).__name__, raised_at(error)
     if any(known in str(error) for known in ("Unsupported output type", "Unsupported input type", "in output, which")):
         return (f"{name} cannot be exported: {said}: give it and let it return tensors in tuples, lists or dicts, and "
-                "for a model of transformers give use_cache=False among kwargs")
+                "for a model of transformers give use_cache=False among kwargs"), None
+    called: set[str] = set()
     try:
-        with untouched(model), torch.no_grad():
+        with untouched(model), torch.no_grad(), Watch(lambda func, given: called.add(getattr(func, "__name__", ""))):
             model(*args, **kwargs)
     except Exception as own:  # of the user's own code
-        return f"{name} cannot be run on the example: {raised_at(own)}: give args and kwargs as its forward takes them"
+        return (f"{name} cannot be run on the example: {raised_at(own)}: give args and kwargs as its forward takes "
+                "them"), own
+    if "_pack_padded_sequence" in called:
+        return (f"{name} cannot be exported: it packs sequences, whose shapes depend on their lengths ({said}): pack, "
+                "run and unpack within the forward of one submodule, and cut before submodules without an export, as "
+                f"with {split_advice(model)}; or run the padded sequences, and mask what is behind the ends"), None
     return (f"{name} cannot be exported: {said}: torch.export must follow the whole forward, so take out what looks at "
             "numbers of tensors there, or cut without an export, before submodules that you name, as with "
-            f"{split_advice(model)}")
+            f"{split_advice(model)}"), None
 
 
 def leaves(value: Any) -> list[Any]:

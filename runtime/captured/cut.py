@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from weft.runtime.captured.captured import Captured, CaptureError, is_item, tensors, where
+from weft.runtime.captured.autocasts import UnderAutocast
+from weft.runtime.captured.captured import Captured, CaptureError, graph_name, is_item, tensors, where
 from weft.runtime.captured.operators.layers import Layers
 from weft.runtime.captured.purity import Purity, draws
 from weft.runtime.interface.training import Boundary, Ports
@@ -147,7 +148,7 @@ class Cut:
             for parameter in parameters:
                 name = self.captured.name_of(parameter)
                 assert name is not None
-                held.setdefault(id(parameter), {})[s] = name
+                held.setdefault(id(parameter), {})[s] = graph_name(name)
         return [names for names in held.values() if len(names) > 1]
 
     def spans(self) -> tuple[tuple[str, str], ...]:
@@ -225,7 +226,8 @@ class Cut:
             if node.op == "get_attr":
                 env[node] = graph.get_attr(self._put(root, node))  # under its own name, whoever reads it
             elif (layer := layers.found.get(node)) is not None:
-                operators.add_module(node.name, layer.module)
+                operators.add_module(node.name, node.target.around(layer.module) if isinstance(
+                    node.target, UnderAutocast) else layer.module)
                 env[node] = graph.call_module(f"{OPERATORS}.{node.name}", tuple(env[x] for x in layer.xs))
             elif not plain and draws(node):
                 operators.add_module(node.name, Seeded(node.target, self.purity.place[node]))  # type: ignore[arg-type]
@@ -245,9 +247,10 @@ class Cut:
         return module
 
     def _put(self, root: nn.Module, node: Node) -> str:
-        """Put what ``node`` reads into ``root``, under the model's own name; gives that name."""
+        """Put what ``node`` reads into ``root``, under the model's own name, as a graph may have it; gives that."""
         value = self.captured.attribute(node)
-        name = (self.captured.name_of(value) if isinstance(value, Tensor) else None) or str(node.target)
+        own = self.captured.name_of(value) if isinstance(value, Tensor) else None
+        name = str(node.target) if own is None else graph_name(own)
         _register(root, name, value)
         return name
 

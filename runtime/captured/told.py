@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+import sys
 import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import torch
 from torch import nn
 
-__all__ = ["quoted_place", "raised_at", "split_advice", "users_place"]
+__all__ = ["quoted_place", "raised_at", "split_advice", "users_place", "without_graphs"]
 
 #: Code that is not the user's: torch's, and ours that runs models.
 _OURS = (str(Path(torch.__file__).resolve().parent), str(Path(__file__).resolve().parents[1]))
@@ -58,6 +61,21 @@ def split_advice(model: nn.Module) -> str:
         return "split=[names of the submodules that begin a stage]"
     name, count = max(rows, key=lambda row: row[1])
     return f'split=["{name + "." if name else ""}{count // 2}"]'
+
+
+@contextmanager
+def without_graphs() -> Iterator[None]:
+    """Inside, standard error is without the graphs that torch prints there where an export fails."""
+    class Filtered:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(stream, name)
+
+        def write(self, text: str) -> int:
+            return len(text) if "def forward(self" in text else stream.write(text)
+
+    stream = sys.stderr
+    with redirect_stderr(Filtered()):
+        yield
 
 
 def _walked(error: BaseException) -> Iterator[tuple[str, int, str]]:

@@ -96,6 +96,7 @@ class Trainer:
             self.gradients.finish()
             if factor is not None:
                 self.gradients.scale(factor)
+            self.gradients.add_before()
         session.doing(f"after the backward of batch {step}")
         if training.after_backward is not None:
             training.after_backward(step)

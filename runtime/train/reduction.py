@@ -1,8 +1,9 @@
 """What happens to gradients between the last backward of a step and the optimizer: ties, replicas, the norm.
 
 Gradients are allocated in the first step and stay: the plan counts them as always there, and a later step allocates
-nothing for them. A parameter that a batch does not use has none in that batch, so that its optimizer does not change
-it; among replicas it has zeros where it is not used, since another replica may use it.
+nothing for them. Those that nobody has made zero meanwhile are added to, where ``adding`` says so, and lie beside the
+new ones until these are summed. A parameter that a batch does not use has none in that batch, so that its optimizer
+does not change it; among replicas it has zeros where it is not used, since another replica may use it.
 
 Each sum is made once a step, where the plan's REDUCE instructions say: behind the last backward that adds to it, while
 other stages of the rank may still run. Tied parameters are summed over the ranks that hold them, there and then; over
@@ -77,6 +78,8 @@ class Reduction:
                           for instruction in self.plan.program.ranks[session.rank] if isinstance(instruction, Reduce)}
         self._open: list[dist.Work] = []
         self.summing = True  # off while further batches will be added to the gradients
+        self.adding = False  # whether gradients that are there when a batch begins are added to
+        self._before: dict[nn.Parameter, Tensor] = {}  # these, by holder
         self._require_equal_starts()
 
     @property
@@ -84,8 +87,15 @@ class Reduction:
         """The gradients that stay allocated between steps."""
         return [gradient for gradient, _ in self._kept.values()]
 
+    @property
+    def holders_counted(self) -> list[nn.Parameter]:
+        """What holds the gradients that this rank adds to the norm over all ranks."""
+        return [self._holder(parameter) for parameter in self.counted]
+
     def clear(self) -> None:
         """Begin a batch: gradients that are there become zero (those that go into AdamA's moments are dropped)."""
+        self._before = {holder: holder.grad.clone() for parameter in self.parameters if self.adding
+                        and (holder := self._holder(parameter)).grad is not None and holder.grad.any()}
         for parameter in self.parameters:
             holder = self._holder(parameter)
             kept = self._kept[holder][0] if holder in self._kept else None
@@ -160,14 +170,23 @@ class Reduction:
             return None
         self.session.doing("summing the gradients' norm", range(self.session.world))
         squares = torch.zeros((), dtype=torch.float64, device=self.session.device)
-        for parameter in self.counted:
-            if (gradient := self._holder(parameter).grad) is not None:
+        for holder in self.holders_counted:
+            if (gradient := holder.grad) is not None:
                 squares += torch.linalg.vector_norm(gradient, dtype=_wide(gradient)).double() ** 2
         dist.all_reduce(squares, group=self.session.group(range(self.session.world)))
         norm = float(squares.sqrt())
         if norm + TINY > limit:
             self.scale(limit / (norm + TINY))
         return norm
+
+    def add_before(self) -> None:
+        """Add the gradients that were there when the batch began."""
+        for holder, gradient in self._before.items():
+            if holder.grad is None:
+                holder.grad = gradient
+            else:
+                holder.grad += gradient
+        self._before = {}
 
     def scale(self, factor: float) -> None:
         """Multiply all gradients of this rank."""

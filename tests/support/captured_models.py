@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-__all__ = ["CASES", "Case", "GPT", "Masked", "Skip", "Towers", "made", "mean_loss", "scores_loss",
-           "token_loss"]
+__all__ = ["CASES", "Case", "Checkpointed", "GPT", "Masked", "Skip", "Towers", "made", "mean_loss",
+           "scores_loss", "token_loss"]
 
 
 class Layer(nn.Module):
@@ -42,6 +43,24 @@ class GPT(nn.Module):
         mask = torch.ones(length, length, dtype=torch.bool, device=ids.device).tril()
         for layer in self.layers:
             x = layer(x, mask)
+        return self.head(self.norm(x))  # type: ignore[no-any-return]
+
+
+class Checkpointed(GPT):
+    """Its layers under ``torch.utils.checkpoint``, the last in a call within a call."""
+
+    reentrant = False
+
+    def forward(self, ids: Tensor) -> Tensor:
+        def again(run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+            found: Tensor = checkpoint(run, x, use_reentrant=self.reentrant)
+            return found
+
+        x = self.words(ids) + self.places(torch.arange(ids.shape[1]))
+        mask = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).tril()
+        for layer in self.layers[:-1]:
+            x = again(lambda y, layer=layer: layer(y, mask), x)  # type: ignore[misc]
+        x = again(lambda y: again(lambda z: self.layers[-1](z, mask), y), x)
         return self.head(self.norm(x))  # type: ignore[no-any-return]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 import weft
-from tests.support.captured_models import GPT, token_loss
+from tests.support.captured_models import GPT, Checkpointed, token_loss
 from weft.runtime.plan.buffers import OPEN_SENDS
 
 __all__ = ["CASES", "LIMIT", "batch", "model"]
@@ -22,13 +22,18 @@ LIMIT = 9 * 2**19
 CASES: dict[str, dict[str, Any]] = {
     "planned": {"memory": LIMIT},
     "by module": {"memory_plan": {"layers.0": "recompute", "layers.2": "offload"}, "co_shard": {"layers.1": 4},
-                  "schedule": "zb-h1"}}
+                  "schedule": "zb-h1"},
+    "checkpointed": {"schedule": "zb-h1"}, "reentrant": {}}
 
 
-def model() -> GPT:
-    """The same on all ranks, at each call."""
+def model(name: str = "") -> GPT:
+    """The same on all ranks, at each call; in some cases with checkpoints of its own."""
     torch.manual_seed(0)
-    return GPT(4, 32, 97, 32).double()
+    if name not in ("checkpointed", "reentrant"):
+        return GPT(4, 32, 97, 32).double()
+    found = Checkpointed(4, 32, 97, 32).double()
+    found.reentrant = name == "reentrant"
+    return found
 
 
 def batch() -> torch.Tensor:
@@ -42,8 +47,8 @@ def main() -> None:
     found = {}
     for name, options in CASES.items():
         ids, given = batch(), {"schedule": "1f1b", **options}
-        with weft.pipeline(model(), (ids,), loss=token_loss, target=ids, micro_batches=4, time_limit=1.0, timeout=40.0,
-                           **given) as pipe:
+        with weft.pipeline(model(name), (ids,), loss=token_loss, target=ids, micro_batches=4, time_limit=1.0,
+                           timeout=40.0, **given) as pipe:
             loss = pipe.step(ids, target=ids)
             sent = sorted(send.layout.size for send in pipe._stepping.executor.table.sends)
             found[name] = {"loss": loss, "gradients": {n: g.clone() for n, g in pipe.gradients().items()},

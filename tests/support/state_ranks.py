@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.utils import clip_grad_norm_
 
 import weft
 from tests.support.captured_models import Case, made
@@ -45,6 +46,24 @@ def accumulated(folder: Path) -> dict[str, Any]:
             pipe.eval_step(*batch.args, target=batch.target)
         norm = pipe.norm
         return {"losses": losses, "norm": norm, "gradients": {n: g.clone() for n, g in pipe.gradients().items()}}
+
+
+def added(folder: Path) -> dict[str, Any]:
+    """Steps whose gradients nobody makes zero, clipped by torch itself; and one after they were made zero in place."""
+    with piped(made("gpt", SIZE)) as pipe:
+        stepped(pipe, 0)
+        stepped(pipe, 1)
+        before = {n: g.clone() for n, g in pipe.gradients().items()}
+        largest = float(clip_grad_norm_(pipe.parameters(), 1e9, float("inf")))
+        norm = float(clip_grad_norm_(list(pipe.parameters()), 0.05))
+        other = torch.nn.Parameter(torch.ones(4))
+        other.grad = torch.full((4,), 2.0)
+        alone = float(clip_grad_norm_([other], 1.0))
+        after = {n: g.clone() for n, g in pipe.gradients().items()}
+        torch.optim.SGD(pipe.parameters()).zero_grad(set_to_none=False)
+        stepped(pipe, 2)
+        return {"before": before, "after": after, "norm": norm, "largest": largest, "alone": alone,
+                "third": {n: g.clone() for n, g in pipe.gradients().items()}}
 
 
 def trained(pipe: Pipeline, optimizer: torch.optim.Optimizer, seeds: range, dtype: torch.dtype = torch.float64,
@@ -195,7 +214,7 @@ def with_compile(folder: Path) -> dict[str, Any]:
 
 
 PARTS: dict[str, Callable[[Path], dict[str, Any]]] = {
-    "accumulated": accumulated, "saved": saved, "resumed": resumed, "drawn": drawn,
+    "accumulated": accumulated, "added": added, "saved": saved, "resumed": resumed, "drawn": drawn,
     "drawn_again": drawn_again, "meta": meta, "made_here": made_here,
     "narrow": narrow, "narrow_on_meta": narrow_on_meta, "cast": cast, "with_compile": with_compile}
 

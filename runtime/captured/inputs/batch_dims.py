@@ -75,11 +75,25 @@ def _agreed(leaves: Sequence[Leaf], values: Sequence[Any], dims: list[int | None
             dims[i] = None
             continue
         one, other = sorted((first, i))
+        for offsets, bag in ((one, other), (other, one)):
+            if _are_offsets(values[offsets], values[bag]):
+                raise CaptureError(
+                    f"{leaves[offsets].name} has {sizes[offsets]} entries and looks like the offsets of bags in "
+                    f"{leaves[bag].name}, which no equal micro-batches can be cut of: give nn.EmbeddingBag a row of "
+                    "values for each sample, padded to one length with its padding_idx, and no offsets")
         raise CaptureError(
             f"{leaves[one].name} has {sizes[one]} entries along dimension {dims[one]} and {leaves[other].name} has "
             f"{sizes[other]} along dimension {dims[other]}: give a batch of one size, or say which is the same for all "
             f"micro-batches, with batch_dims={{{leaves[other].argument!r}: None}}")
     return tuple(dims)
+
+
+def _are_offsets(one: Any, other: Any) -> bool:
+    """Whether ``one`` says where bags of the whole numbers ``other`` begin, as for ``nn.EmbeddingBag``."""
+    if not all(tensor.dim() == 1 and not tensor.is_floating_point() and not tensor.is_meta for tensor in (one, other)):
+        return False
+    begins = [int(begin) for begin in one]
+    return begins[:1] == [0] and begins == sorted(begins) and begins[-1] <= len(other) and len(begins) > 1
 
 
 class _NotSaid:

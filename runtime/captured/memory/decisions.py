@@ -4,13 +4,13 @@ An operator is *kept*, as torch does it; *recomputed*: what it makes and the bac
 and made again when the backward first needs it; or *offloaded*: that moves to the host's memory and back. Operators
 that write in place are decided together with what made the tensor they write into: between the places where no cut may
 be there is one decision. And a part of the model can be computed in equal shares of its batch, one after another, each
-recomputed by itself (*co-shard*).
+recomputed by itself (*co-shard*). What the model has under ``torch.utils.checkpoint`` is recomputed call by call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from torch.fx import Node
@@ -27,10 +27,12 @@ MODES: tuple[Mode, ...] = ("keep", "recompute", "offload")
 @dataclass(frozen=True)
 class Decisions:
     """``modes``: of operators by their names in the captured graph; those that are not named are kept. ``shards``: in
-    how many shares of the batch a module is computed, by its path."""
+    how many shares of the batch a module is computed, by its path. ``calls``: recomputed operators of one number are
+    recomputed together, apart from their neighbours; those without one together with all neighbours that have none."""
 
     modes: Mapping[str, Mode] = field(default_factory=dict)
     shards: Mapping[str, int] = field(default_factory=dict)
+    calls: Mapping[str, int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.shards) or any(mode != "keep" for mode in self.modes.values())
@@ -42,7 +44,8 @@ class Decisions:
     def to_json(self) -> dict[str, Any]:
         """The same as plain data, which stands in the plan of a run."""
         return {**{mode: sorted(name for name, own in self.modes.items() if own == mode) for mode in MODES[1:]},
-                "co_shard": dict(sorted(self.shards.items()))}
+                "co_shard": dict(sorted(self.shards.items())),
+                **({"calls": dict(sorted(self.calls.items()))} if self.calls else {})}
 
     @classmethod
     def made(cls, captured: Captured, purity: Purity, modes: Mapping[str, Mode],
@@ -65,13 +68,20 @@ class Decisions:
         return cls(found, dict(shards or {}))
 
     @classmethod
+    def of_model(cls, captured: Captured, purity: Purity) -> Decisions:
+        """What the model says itself: what it computes under ``torch.utils.checkpoint`` is recomputed."""
+        made = cls.made(captured, purity, dict.fromkeys(captured.checkpointed, "recompute"))
+        return cls(made.modes, calls={name: captured.checkpointed[name] for name in made.modes})
+
+    @classmethod
     def by_path(cls, captured: Captured, purity: Purity, paths: Mapping[str, str]) -> Decisions:
         """The operators of the modules named in ``paths``, each as it is said there; of a module within a module that
-        is named too, what is said of the inner one holds.
+        is named too, what is said of the inner one holds. All others are as the model has them.
 
         Raises :class:`~weft.runtime.captured.captured.CaptureError` for a path without operators.
         """
-        modes: dict[str, Mode] = {}
+        own = cls.of_model(captured, purity)
+        modes: dict[str, Mode] = dict(own.modes)
         for path, said in sorted(paths.items(), key=lambda item: item[0].count(".") if item[0] else -1):
             mode = next((mode for mode in MODES if mode == said), None)
             if mode is None:
@@ -81,7 +91,9 @@ class Decisions:
                 raise CaptureError(f"memory_plan names {path!r}, a module of which no operator was captured: use a "
                                    "path of model.named_modules()")
             modes.update((node.name, mode) for node in inside)
-        return cls.made(captured, purity, modes, asked=True)
+            own = replace(own, calls={name: call for name, call in own.calls.items()
+                                      if name not in {node.name for node in inside}})
+        return replace(cls.made(captured, purity, modes, asked=True), calls=own.calls)
 
 
 def decisions_from_json(value: Any, captured: Captured) -> Decisions:
@@ -96,13 +108,14 @@ def decisions_from_json(value: Any, captured: Captured) -> Decisions:
     try:
         for mode in MODES[1:]:
             modes.update((str(name), mode) for name in value.get(mode, ()))
-        shards = {str(path): int(count) for path, count in value.get("co_shard", {}).items()}
+        shards, calls = ({str(name): int(number) for name, number in value.get(key, {}).items()}
+                         for key in ("co_shard", "calls"))
     except (AttributeError, TypeError, ValueError):
         raise CaptureError("the plan's operators are not as weft writes them: plan again") from None
     if unknown := sorted(set(modes) - known):
         raise CaptureError(f"the plan decides of the memory of the operator {unknown[0]}, which the model does not "
                            "have: it is of another model, or of another version of its code; plan again")
-    return Decisions(modes, shards)
+    return Decisions(modes, shards, calls)
 
 
 def in_module(node: Node, path: str) -> bool:

@@ -111,13 +111,16 @@ def _runs(stage: GraphModule, decisions: Decisions) -> Iterator[tuple[tuple[Mode
     """Neighbouring operators with what was decided of them: a mode, and the module that is computed in shares."""
     run: list[Node] = []
     said: tuple[Mode, str | None] = ("keep", None)
+    call: int | None = None
     ranges = {node: path for path in decisions.shards for node in range_of(stage, path)}
     for node in stage.graph.nodes:
         if node.op not in ("call_function", "call_module"):
             continue
         path = ranges.get(node)
-        own: tuple[Mode, str | None] = (decisions.of(captured_node(node).name) if path is None else "recompute", path)
-        if run and (own != said or own[0] == "offload"):  # one by one, so that memory is given back as it goes
+        name = captured_node(node).name
+        own: tuple[Mode, str | None] = (decisions.of(name) if path is None else "recompute", path)
+        before, call = call, None if path is not None else decisions.calls.get(name)
+        if run and (own != said or call != before or own[0] == "offload"):  # one by one: memory is given back meanwhile
             yield said, tuple(run)
             run = []
         said = own

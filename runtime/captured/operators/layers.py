@@ -20,6 +20,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from weft.runtime.captured.autocasts import UnderAutocast
 from weft.runtime.captured.captured import is_item
 from weft.runtime.captured.operators.makers import MAKERS, NOT_AGAIN, Made, arguments
 from weft.runtime.captured.purity import Purity, is_random, operator_name, written
@@ -68,7 +69,7 @@ class Layers:
         """Whether ``node`` is a layer, or a function of parameters."""
         if (getattr(node.target, "_schema", None) is None and not is_item(node)) or operator_name(node) == "detach":
             return  # what reads a detached weight has no gradient to defer
-        if self.purity.captured.under_autocast and self._casts(node):
+        if (self.purity.captured.under_autocast or isinstance(node.target, UnderAutocast)) and self._casts(node):
             return
         if (bag := self._only_result(node)) is not None:
             made[node] = bag

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import traceback
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from weft.runtime.captured.captured import Captured, CaptureError
+from weft.runtime.captured.cut import Cut
 from weft.runtime.captured.loss import loss_of
 from weft.runtime.captured.purity import Purity
 
@@ -14,6 +17,11 @@ from weft.runtime.captured.purity import Purity
 class Branches(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x * 2 if x.sum() > 0 else x
+
+
+class Wrong(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return {"a": x}["b"]
 
 
 class Writes(nn.Module):
@@ -33,6 +41,66 @@ class Idle(nn.Module):
 def test_a_branch_on_a_value_is_refused() -> None:
     with pytest.raises(CaptureError, match=r"^Branches cannot be exported: .*at test_captured.py:\d+ \(return x"):
         Captured.of(Branches(), (torch.ones(3),))
+
+
+class Named(nn.Module):
+    """Tensors and a submodule that are called like what a graph's module has itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.graph = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.meta, self.code = nn.Parameter(torch.ones(3)), nn.Buffer(torch.ones(3))
+        self.register_buffer("recompile", torch.zeros(3), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.code.add_(1)
+        y = self.first(x * self.code) * self.meta
+        return self.graph(y) * self.meta + self.recompile  # type: ignore[no-any-return]
+
+
+def test_names_that_a_graph_has_itself_are_the_models_all_the_same() -> None:
+    torch.manual_seed(0)
+    model, x = Named(), torch.randn(2, 3)
+    wanted = model(x)
+    captured = Captured.of(model, (x,))
+    model.code.fill_(1)
+    assert torch.equal(captured.graph_module(x), wanted) and torch.equal(model.code, torch.full((3,), 2.0))
+    cut = Cut(captured, [next(i for i, node in enumerate(captured.calls) if node.name == "linear_1")])
+    assert len(cut.ties()) == 1 and captured.name_of(model.code) == "code"
+    model.code.fill_(1)
+    modules = cut.stages().modules
+    values = dict(zip((node.name for node in cut.given[0]), modules[0](x), strict=True))
+    assert torch.equal(modules[1](*(values[node.name] for node in cut.takes[1]))[0], wanted)
+    for stage, name in cut.ties()[0].items():
+        assert modules[stage].get_parameter(name) is model.meta
+
+
+def test_what_torch_prints_where_an_export_fails_does_not_stand_above_our_sentence(
+        capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(CaptureError) as raised:
+        Captured.of(Branches(), (torch.ones(3),))
+    assert len("".join(traceback.format_exception(raised.value)).splitlines()) < 20
+    assert "def forward" not in capsys.readouterr().err
+    with pytest.raises(CaptureError, match="Wrong cannot be run on the example") as raised:
+        Captured.of(Wrong(), (torch.ones(3),))
+    assert isinstance(raised.value.__cause__, KeyError)  # of the model's own code
+    assert len("".join(traceback.format_exception(raised.value)).splitlines()) < 40
+
+
+class Packing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(3, 3), nn.LSTM(3, 3)])
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(self.layers[0](x), lengths)
+        return self.layers[1](packed)[0].data  # type: ignore[no-any-return]
+
+
+def test_of_packed_sequences_the_way_out_is_said() -> None:
+    with pytest.raises(CaptureError, match=r"it packs sequences, .* within the forward of one submodule, and cut "
+                                           r"before submodules without an export, as with split=\["):
+        Captured.of(Packing(), (torch.ones(4, 2, 3), torch.tensor([4, 2])))
 
 
 def test_a_model_that_writes_into_its_input_is_refused() -> None:

@@ -25,7 +25,8 @@ from weft.app.pipeline.lib.split import Model, divided, require_split, with_valu
 from weft.app.pipeline.planning.decide import Example, decide
 from weft.app.pipeline.planning.frozen import require_backwards
 from weft.app.pipeline.planning.memory.planned import require_memory_plan, treated_as_planned
-from weft.app.pipeline.run.pipe import Pipeline, target_spec
+from weft.app.pipeline.run.feeding import target_spec
+from weft.app.pipeline.run.pipe import Pipeline
 from weft.runtime.by_modules.trace import trace
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.cut import BATCH
@@ -34,6 +35,7 @@ from weft.runtime.captured.faked import is_on_meta
 from weft.runtime.captured.inputs.arguments import leaves_of, positional_names
 from weft.runtime.captured.inputs.batch import Layout, micro_batch
 from weft.runtime.captured.inputs.batch_dims import Dims, dims_of, target_dim
+from weft.runtime.captured.looks import looked_at
 from weft.runtime.captured.materials import Materials
 from weft.runtime.captured.part import Goal
 from weft.runtime.captured.purity import Purity
@@ -99,10 +101,11 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
         captured: Model = (
             Captured.of(module, part_args, part_kwargs, session.device) if options.split is None else
             trace(module, [micro_batch((args, kwargs), count, dims, i) for i in range(count)], options.split))
-    if (unread := captured.unread()) and not options.allow_unread:
-        shown = ", ".join(unread[:3]) + (f" and {len(unread) - 3} more" if len(unread) > 3 else "")
-        raise CaptureError(f"no operator reads the parameters {shown}: freeze them with requires_grad_(False), or pass "
-                           "allow_unread=True, and they stay as they are")
+    unread = captured.unread()
+    looked = looked_at(module, part_args, part_kwargs) if unread and materials is None else set()
+    if (lost := [name for name in unread if name not in looked]) and not options.allow_unread:
+        raise CaptureError(f"no operator reads the parameters {_shown(lost)}: freeze them with requires_grad_(False), "
+                           "or pass allow_unread=True, and they stay as they are")
     if isinstance(captured, Captured):
         captured.require_fixed()
     purity = Purity(captured, options.light) if isinstance(captured, Captured) else None
@@ -117,6 +120,8 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
     captured = treated_as_planned(captured, made.plan, example.leaves, dims)
     seed = session.exchange(torch.initial_seed() if options.seed is None else options.seed, "agreeing on a seed")[0]
     cut, notes = divided(captured, made.places, purity), made.notes
+    if unread:
+        notes = (*notes, f"no operator reads the numbers of {_shown(unread)}, which stay as they are")
     require_backwards(cut, made.plan)
     if materials is not None:
         session.watch.doing("giving this rank's part of the model its numbers")
@@ -206,6 +211,10 @@ def _example(captured: Model, args: Any, kwargs: Any, target: Any, goal: Goal, m
                                "entry for each sample, or batch_dims={'target': None}")
     parts = tree_flatten(micro_batch(target, micro_batches, (dim,) * len(leaves_of_target)))[0]
     return Example(leaves, parts, {**named, **dict(zip(goal.names, parts, strict=True))}, dims)
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _sentence(error: BaseException) -> str:

@@ -54,6 +54,18 @@ def test_what_is_no_dimension_is_refused(asked: Any, said: str) -> None:
         found(asked)
 
 
+def test_offsets_of_bags_are_known_and_the_way_out_is_said() -> None:
+    leaves = (Leaf("values", 0, "values"), Leaf("offsets", 1, "offsets"))
+    values, offsets = torch.arange(12), torch.tensor([0, 3, 3, 9])
+    for said, given in ((leaves, (values, offsets)), (leaves[::-1], (offsets, values))):
+        with pytest.raises(CaptureError, match=r"offsets has 4 entries and looks like the offsets of bags in values, .*"
+                                               "padded to one length with its padding_idx, and no offsets"):
+            dims_of(0, said, given)
+    for other in (torch.tensor([1, 3, 3, 9]), torch.tensor([0, 5, 3, 9]), torch.tensor([0, 3, 9, 13])):
+        with pytest.raises(CaptureError, match="give a batch of one size, or say"):
+            dims_of(0, leaves, (values, other))
+
+
 def test_targets_have_a_dimension_too() -> None:
     assert target_dim(1) == 1 and target_dim({"target": None}) is None and target_dim({"ids": 1}) == 0
     with pytest.raises(CaptureError, match="batch_dims is 'x' for target"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 
@@ -10,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from tests.runtime.captured.test_cut import furthest, plain, quiet, with_loss  # noqa: F401
-from tests.support.captured_models import CASES, GPT, Case, made, token_loss
+from tests.support.captured_models import CASES, GPT, Case, Checkpointed, made, token_loss
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.cut import BATCH, Cut, crossings
 from weft.runtime.captured.loss import LOSS
-from weft.runtime.captured.memory.decisions import Decisions, Mode, decisions_from_json, units
+from weft.runtime.captured.memory.decisions import Decisions, Mode, decisions_from_json, in_module, units
 from weft.runtime.captured.memory.executed import executed
 from weft.runtime.captured.memory.kept import kept_bytes
 from weft.runtime.captured.memory.treatment import treated
@@ -177,6 +178,40 @@ def test_what_is_held_is_what_was_decided(gpt: tuple[Captured, Purity, Tensor]) 
     forward, backward = passes(captured, Decisions(dict.fromkeys(gelus, "recompute")), ids)
     assert forward.change == pytest.approx(total - sum(kept.made[name] for name in gelus), rel=0.01)
     assert backward.change == -forward.change
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_what_the_model_checkpoints_is_recomputed_call_by_call(reentrant: bool) -> None:
+    torch.manual_seed(0)
+    ids = torch.randint(97, (8, 32))
+    model = Checkpointed(3, 32, 97, 32).double()
+    model.reentrant = reentrant
+    case = Case(model, (ids,), {}, token_loss, ids)
+    _, wanted = plain(case)
+    captured = Captured.of(model, (ids,))
+    purity = Purity(captured)
+    decisions = Decisions.of_model(captured, purity)
+    inside = {node.name for node in captured.calls if in_module(node, "layers")}
+    assert set(decisions.modes) == inside and set(decisions.calls.values()) == {0, 1, 2}
+    assert decisions_from_json(json.loads(json.dumps(decisions.to_json())), captured) == decisions
+    for split in (False, True):
+        assert furthest(by_stages(case, captured, [captured.calls.index(next(
+            node for node in captured.calls if in_module(node, "layers.1"))) + 3], decisions, split), wanted) <= 1e-12
+    model.float()
+    captured = Captured.of(model, (ids,))
+    kept, together, apart = (sum(memory.peak for memory in passes(captured, each, ids)) for each in (
+        Decisions(), Decisions(decisions.modes), decisions))
+    assert apart < 0.7 * kept and apart < 0.7 * together
+
+
+def test_a_module_that_is_named_is_not_as_the_model_has_it() -> None:
+    torch.manual_seed(0)
+    captured = Captured.of(Checkpointed(3, 32, 97, 32), (torch.randint(97, (2, 8)),))
+    found = Decisions.by_path(captured, Purity(captured), {"layers.1": "keep", "head": "recompute"})
+    said = {path: {found.of(node.name) for node in captured.calls if in_module(node, path)}
+            for path in ("layers.0", "layers.1", "layers.2", "head")}
+    assert said == {"layers.0": {"recompute"}, "layers.1": {"keep"}, "layers.2": {"recompute"}, "head": {"recompute"}}
+    assert set(found.calls.values()) == {0, 2}
 
 
 def test_a_layer_in_shares_of_the_batch_needs_less_and_gives_equal_gradients(

@@ -21,6 +21,7 @@ from weft.app.pipeline.planning.measuring import Example, Ranks
 from weft.app.pipeline.planning.memory.planned import asked_decisions, memory_notes, memory_planned, plan_with
 from weft.app.pipeline.planning.problems import Run, held_bytes, optimizer_bytes, peak_bytes
 from weft.app.pipeline.planning.trying import is_worth, run_schedule, try_cut
+from weft.app.pipeline.planning.uneven import uneven_notes
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.captured.division import Division, KnownModel
 from weft.runtime.captured.loss import LOSS
@@ -119,7 +120,7 @@ def _settled(ranks: Ranks, machine: Machine, cuts: Cuts) -> Decision:
     decision: Decision | None = None
     if best is not None:
         decision = _decision(ranks, machine, best, best.best if run is None or run.measured > best.best.measured
-                             else run, len(cuts.looked))
+                             else run, cuts)
     plan = ranks.told_plan(lambda: None if decision is None else decision.plan, "planning")
     told = ranks.told(lambda: None if decision is None else (decision.places, decision.notes, decision.peaks),
                       "planning")
@@ -127,8 +128,8 @@ def _settled(ranks: Ranks, machine: Machine, cuts: Cuts) -> Decision:
     return Decision(told[0], plan, told[1], told[2])
 
 
-def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: Run, looked: int) -> Decision:
-    options = ranks.options
+def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: Run, cuts: Cuts) -> Decision:
+    options, looked = ranks.options, len(cuts.looked)
     values, with_masters = copies_of_weights(options.dtype)
     schedule = run.settled()
     under_way = 0 if run.calibration.sends_at_once else OPEN_SENDS
@@ -151,9 +152,10 @@ def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: Run, looked: in
                      "a published schedule; others may be better")
     if any(block.kind == BlockKind.WEIGHT_GRAD for block in schedule.problem.blocks):
         notes += _held_back(ranks.captured, divided(ranks.captured, tried.places, ranks.purity))
-    return Decision(tried.places, plan_with(plan_of(schedule), ranks.captured), tuple(notes), tuple(
-        peak + state for peak, state in zip(run.calibration.peaks, optimizer_bytes(tried.costs, machine.ranks,
-                                                                                   values), strict=True)))
+    peaks = tuple(peak + state for peak, state in zip(run.calibration.peaks, optimizer_bytes(
+        tried.costs, machine.ranks, values), strict=True))
+    notes += uneven_notes(schedule.problem, peaks, ranks.captured, cuts.row, options)
+    return Decision(tried.places, plan_with(plan_of(schedule), ranks.captured), tuple(notes), peaks)
 
 
 def _held_back(captured: KnownModel, cut: Division) -> list[str]:

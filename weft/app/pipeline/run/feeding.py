@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import TreeSpec, tree_flatten
 
 from weft.app.pipeline.lib.asked import looks_of
 from weft.runtime.captured.cut import BATCH
@@ -18,7 +18,7 @@ from weft.runtime.captured.inputs.batch import BatchError, Layout, require_divid
 from weft.runtime.captured.inputs.batch_dims import TARGET_KEY
 from weft.runtime.captured.part import Goal
 
-__all__ = ["IGNORED", "Feeding", "unequal_labels"]
+__all__ = ["IGNORED", "Feeding", "target_spec", "unequal_labels"]
 
 #: The label that torch's cross-entropy leaves out, and with it the models of transformers.
 IGNORED = -100
@@ -116,3 +116,9 @@ def unequal_labels(micro_batches: Sequence[Mapping[str, Tensor]]) -> str | None:
                         "mean loss of each weighs unequally: for the mean over all labels of the batch, let loss "
                         "return (sum, count)")
     return None
+
+
+def target_spec(target: Any) -> TreeSpec:
+    """How ``target`` is nested; without an example, one tensor."""
+    found: TreeSpec = tree_flatten(0 if target is None else target)[1]
+    return found

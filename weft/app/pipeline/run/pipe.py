@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +13,11 @@ from typing import Any, NoReturn, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils._pytree import TreeSpec, tree_flatten
 
 from weft.app.pipeline.lib.options import PipelineOptions
 from weft.app.pipeline.lib.precision import masters_of, typed
 from weft.app.pipeline.lib.running import compiled, under_autocast
+from weft.app.pipeline.run.clipping import clipped_over_ranks, total_norm
 from weft.app.pipeline.run.feeding import Feeding
 from weft.app.pipeline.run.names import stage_names
 from weft.app.pipeline.run.optimizers import watched_optimizers
@@ -73,15 +73,18 @@ class Pipeline:
             self._state.train(training.masters)
         self._own = self._state.trained
         self._stepping = Stepping(plan, session, training)
+        self._stepping.trainer.gradients.adding = True
         self._evaluation: dict[bool, tuple[Stepping, Callable[[], list[Any]]]] = {}
         self._nothing = nn.Parameter(torch.empty(0))
+        self._unclip = clipped_over_ranks(self._own.values(), self._norm)
         self._optimizers = watched_optimizers(self._own.values(), self._state.idle,
                                               lambda why: self._fail(SessionError(why)))
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def step(self, *args: Any, target: Any = None, **kwargs: Any) -> float:
-        """Run one batch through the schedule: its mean loss, on every rank. Gradients are ready then.
+        """Run one batch through the schedule: its mean loss, on every rank. Gradients are ready then, added to those
+        that are there, as ``backward`` does: ``optimizer.zero_grad()`` comes between two batches of their own.
 
         ``args`` and ``kwargs`` are what the model is called with, for a whole batch; ``target`` what the loss is given
         beside the result. Each micro-batch is an equal part of it. A rank may leave out, or give as ``None``, what it
@@ -135,7 +138,7 @@ class Pipeline:
 
     @property
     def norm(self) -> float | None:
-        """The norm of the whole model's gradient in the last step, before clipping; ``None`` without ``clip_norm``."""
+        """The norm of the whole model's gradient in the last step, before ``clip_norm`` clipped; ``None`` without."""
         return self._stepping.norm
 
     # -- what is trained -----------------------------------------------------------------------------------------------
@@ -143,8 +146,8 @@ class Pipeline:
     def parameters(self) -> Iterator[nn.Parameter]:
         """The trained parameters of this rank's stages, each once: the model's own objects. Where all are frozen, there
         is one without numbers, since torch's optimizers refuse to have none. With ``dtype`` in a lower
-        precision they are copies in fp32. A norm over them is that of this rank's part: ``clip_norm`` clips by the
-        whole model's."""
+        precision they are copies in fp32. ``torch.nn.utils.clip_grad_norm_``, called on all ranks, clips them by the
+        norm over all ranks, as ``clip_norm`` does in each step; a norm taken by hand is that of this rank's part."""
         yield from self._own.values() or (self._nothing,)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
@@ -312,7 +315,15 @@ class Pipeline:
         if replay is not None:
             draw_step(self.plan, replay, path, type(self.model).__name__)
 
+    def _norm(self, clipped: Collection[int], kind: float) -> float:
+        """The norm of the gradients with these ids, and of those that the other ranks clip now: each counts once."""
+        counted = {id(parameter) for parameter in self._stepping.trainer.gradients.holders_counted}
+        own = [p.grad for p in self._own.values() if p.grad is not None and id(p.grad) in clipped and id(p) in counted]
+        return self._guarded("clip_grad_norm_", lambda: total_norm(own, kind, lambda part: self.session.exchange(
+            part, "summing the norm of gradients")))
+
     def _leave(self) -> None:
+        self._unclip()
         self._optimizers.remove()
         self.session.watch.leave()
         for stepping, _ in self._evaluation.values():
@@ -331,9 +342,3 @@ def forward_plan(plan: Plan) -> Plan:
     alone = Problem(f"{problem.name}, forwards", problem.devices, blocks, time_unit=problem.time_unit,
                     memory_unit=problem.memory_unit)
     return plan_of(baseline("greedy", alone, plan.micro_batches))
-
-
-def target_spec(target: Any) -> TreeSpec:
-    """How ``target`` is nested; without an example, one tensor."""
-    found: TreeSpec = tree_flatten(0 if target is None else target)[1]
-    return found

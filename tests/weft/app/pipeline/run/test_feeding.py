@@ -10,8 +10,7 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from tests.support.captured_models import made
-from weft.app.pipeline.run.feeding import Feeding, unequal_labels
-from weft.app.pipeline.run.pipe import target_spec
+from weft.app.pipeline.run.feeding import Feeding, target_spec, unequal_labels
 from weft.app.train.setup import Setup
 from weft.app.train.train import _batches
 from weft.runtime.by_modules.cut import ModuleCut

@@ -72,6 +72,32 @@ def test_batches_added_up_are_one_larger_batch_clipped_once(found: Ranks) -> Non
 
 
 @pytest.mark.slow
+def test_gradients_add_up_until_they_are_made_zero_and_torch_clips_by_those_of_all_ranks(found: Ranks) -> None:
+    model = made("gpt", SIZE).model
+
+    def gradients() -> dict[str, torch.Tensor]:
+        return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+    def backward(seed: int) -> None:
+        case = made("gpt", SIZE, seed)
+        assert case.loss is not None
+        case.loss(model(*case.args), case.target).backward()  # type: ignore[no-untyped-call]
+
+    backward(0)
+    backward(1)
+    before, largest = gradients(), torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9, float("inf"))
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+    after = gradients()
+    model.zero_grad()
+    backward(2)
+    for each in found["added"]:
+        assert each["norm"] == pytest.approx(float(norm)) and each["largest"] == pytest.approx(float(largest))
+        assert each["alone"] == pytest.approx(4.0)
+    for name, wanted in (("before", before), ("after", after), ("third", gradients())):
+        assert furthest([each[name] for each in found["added"]], wanted) <= 1e-12, name
+
+
+@pytest.mark.slow
 def test_a_run_goes_on_from_a_checkpoint_in_other_stages(found: Ranks) -> None:
     losses, model = plain()
     for rank in range(RANKS):

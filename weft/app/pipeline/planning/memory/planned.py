@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 from torch.utils._pytree import tree_unflatten
 
@@ -76,7 +77,9 @@ def asked_decisions(captured: Model, purity: Purity | None, options: PipelineOpt
             raise CaptureError("the plan decides the memory of operators, which split does without: leave split out")
         return Decisions()
     found = Decisions() if given is None else decisions_from_json(given.solver.get(OPERATOR_MEMORY), captured)
-    if isinstance(options.memory_plan, Mapping):
+    if given is None and not options.compile and options.memory is None and options.memory_plan == "auto":
+        found = Decisions.of_model(captured, purity)
+    elif isinstance(options.memory_plan, Mapping):
         found = Decisions.by_path(captured, purity, options.memory_plan)
     elif options.memory_plan in MODES:
         mode: Mode = next(mode for mode in MODES if mode == options.memory_plan)
@@ -104,14 +107,33 @@ def plan_with(plan: Plan, captured: Model) -> Plan:
 
 def memory_notes(captured: Model) -> list[str]:
     """What was decided of memory, a sentence."""
-    if not isinstance(captured, Captured) or not isinstance(captured.treatment, Treatment):
+    if not isinstance(captured, Captured):
         return []
-    decisions = captured.treatment.decisions
+    decisions = captured.treatment.decisions if isinstance(captured.treatment, Treatment) else Decisions()
     counts = [f"{count} are {said}" for mode, said in (("recompute", "recomputed"), ("offload", "offloaded"))
               if (count := sum(own == mode for own in decisions.modes.values()))]
     shards = [f"{path or 'the model'} in {count} shares" for path, count in decisions.shards.items()]
     return [*([f"of {len(captured.calls)} operators {' and '.join(counts)}"] if counts else []),
+            *_checkpoint_notes(captured, decisions),
             *([f"computed one after another: {', '.join(shards)}"] if shards else [])]
+
+
+def _checkpoint_notes(captured: Captured, decisions: Decisions) -> list[str]:
+    """What becomes of the model's own checkpoints, a sentence for each thing that a user may not expect."""
+    if not captured.checkpoints:
+        return []
+    own = captured.checkpointed
+    told = f"torch.utils.checkpoint is called {len(captured.checkpoints)} times in the model"
+    if not own:
+        return [f"{told}, of what torch {torch.__version__} does not say: nothing is recomputed for it; name modules "
+                "in memory_plan"]
+    again = sum(decisions.of(name) == "recompute" for name in own)
+    why = ("" if again == len(own) else ", as memory, memory_plan, compile or the plan says instead"
+           if not decisions.calls else "; the others are as memory_plan says, or write into what is read")
+    notes = [f"{told}: of its {len(own)} operators {again} are recomputed{why}"]
+    if any(captured.checkpoints) and again:
+        notes.append("a policy of selective checkpoints (context_fn) is not followed: all of them is recomputed")
+    return notes
 
 
 def plans_memory(ranks: Ranks, machine: Machine, counts: Sequence[int]) -> bool:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.runtime.captured.test_cut import quiet  # noqa: F401
-from tests.support.captured_models import made, token_loss
+from tests.support.captured_models import Checkpointed, made, token_loss
 from tests.support.memory_ranks import CASES, LIMIT, batch, model
 from tests.support.paths import ROOT
 from weft.app.pipeline.lib.options import PipelineOptions
@@ -19,10 +19,12 @@ from weft.app.pipeline.planning.memory.planned import (
     OPERATOR_MEMORY,
     asked_decisions,
     fullest,
+    memory_notes,
     require_memory_plan,
 )
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.memory.decisions import decisions_from_json
+from weft.runtime.captured.memory.treatment import treated
 from weft.runtime.captured.purity import Purity
 from weft.runtime.ranks.launch import launch_local
 
@@ -54,6 +56,24 @@ def test_what_was_decided_runs_on_two_ranks(tmp_path: Path) -> None:
     report, decided = found[0]["planned"]["report"], found[0]["planned"]["decided"]
     assert decided["recompute"] and max(report["peaks"]) <= LIMIT
     assert any("are recomputed" in note for note in report["notes"])
+    for name in ("checkpointed", "reentrant"):
+        decided, notes = found[0][name]["decided"], found[0][name]["report"]["notes"]
+        assert set(decided["calls"].values()) == set(range(4)) and set(decided["calls"]) == set(decided["recompute"])
+        assert any(note.startswith("torch.utils.checkpoint is called 4 times in the model: of its ") for note in notes)
+
+
+@pytest.mark.parametrize(("said", "modes", "note"), [
+    ({}, {"recompute"}, "operators 40 are recomputed"), ({"memory": 1 << 30}, set(), "0 are recomputed, as memory, "),
+    ({"compile": True}, set(), "0 are recomputed, as memory"), ({"memory_plan": "keep"}, set(), "0 are recomputed, as"),
+    ({"memory_plan": {"layers.0": "keep"}}, {"recompute"}, " operators 20 are recomputed; the others are as mem")])
+def test_checkpoints_of_the_model_are_kept_or_it_is_said(said: dict[str, Any], modes: set[str], note: str) -> None:
+    torch.manual_seed(0)
+    ids = torch.randint(97, (2, 8))
+    captured = Captured.of(Checkpointed(2, 16, 97, 8), (ids,))
+    found = asked_decisions(captured, Purity(captured), PipelineOptions(2, **said), None)
+    assert set(found.modes.values()) - {"keep"} == modes
+    told, = [each for each in memory_notes(treated(captured, found, [ids])) if "torch.utils" in each]
+    assert told.startswith("torch.utils.checkpoint is called 2 times in the model: of its ") and note in told, told
 
 
 def test_what_the_fullest_rank_holds_is_more_than_there_is_where_no_schedule_ran() -> None:

@@ -1,0 +1,94 @@
+"""What an export forgets of operators: the call of ``torch.utils.checkpoint`` that they are computed in, and, within
+``torch.autocast``, whether gradients are recorded.
+
+While a model is exported, what is checkpointed runs as it stands, of both kinds, and its operators are marked with the
+number of the call. Of calls within calls the outermost counts, which is the one that holds its inputs in torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.utils.checkpoint as torchs
+from torch import Tensor
+from torch.fx import Node, traceback
+
+__all__ = ["checkpointed", "is_ungraded", "marked"]
+
+#: Where torch's tracer takes a mark from, which it copies, and puts it: among the meta data of an operator.
+_MARK = "ac_graph_id"
+
+
+class _Mark(NamedTuple):
+    call: int | None
+    graded: bool
+
+
+@dataclass
+class _Now:
+    """What holds of the operator that is traced now: the copy is its mark."""
+
+    call: int | None = None
+
+    def __copy__(self) -> _Mark:
+        return _Mark(self.call, torch.is_grad_enabled())
+
+
+def checkpointed(nodes: Iterable[Node]) -> dict[str, int]:
+    """The number of the checkpoint that each of ``nodes`` was computed in, by name; those in none are not there."""
+    found = {node.name: mark.call for node in nodes if isinstance(mark := node.meta.get(_MARK), _Mark)}
+    return {name: call for name, call in found.items() if call is not None}
+
+
+def is_ungraded(node: Node) -> bool:
+    """Whether ``node`` was computed under ``torch.no_grad``, as far as that was marked."""
+    mark = node.meta.get(_MARK)
+    return isinstance(mark, _Mark) and not mark.graded
+
+
+@contextmanager
+def marked() -> Iterator[list[bool]]:
+    """Inside, what is traced is marked; gives of each checkpoint whether it has a policy of its own."""
+    seen: list[bool] = []
+    now = _Now()
+
+    @contextmanager
+    def marking(has_policy: bool = False) -> Iterator[None]:
+        if now.call is not None:
+            yield
+            return
+        now.call = len(seen)
+        seen.append(has_policy)
+        try:
+            yield
+        finally:
+            now.call = None
+
+    class Reentrant:
+        @staticmethod
+        def apply(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+            torchs.check_backward_validity(args)  # warns where torch would give what is inside no gradients
+            learns = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in args)
+            with marking(), torch.set_grad_enabled(learns):
+                return function(*args)
+
+    def plain(function: object, preserve: object, context_fn: object, *settings: Any, **kwargs: Any) -> Iterator[None]:
+        with marking(context_fn is not torchs.noop_context_fn):
+            yield
+
+    private = {"CheckpointFunction": Reentrant, "_checkpoint_without_reentrant_generator": plain}
+    kept = {name: getattr(torchs, name) for name in private}  # of torch 2.1 to 2.13
+    for name, own in private.items():
+        setattr(torchs, name, own)
+    try:
+        with traceback.preserve_node_meta():
+            traceback.current_meta[_MARK] = now
+            yield seen
+    finally:
+        traceback.current_meta.pop(_MARK, None)
+        for name, own in kept.items():
+            setattr(torchs, name, own)

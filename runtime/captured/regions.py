@@ -1,0 +1,118 @@
+"""What a model computes under ``torch.no_grad`` or ``torch.autocast`` as operators of its graph like any others.
+
+``torch.export`` puts such a part into a graph of its own, behind one call, where nobody sees what it writes to, what it
+draws, and whose memory it gives, and which no cut can part. Here its operators stand in the graph again: without
+gradients they read what they are given detached, and under autocast each is called so
+(:mod:`~weft.runtime.captured.autocasts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
+
+from weft.runtime.captured.autocasts import UnderAutocast
+from weft.runtime.captured.marks import is_ungraded
+
+__all__ = ["unwrapped"]
+
+#: What ``torch.export`` calls such parts with, and what stands before the part among the arguments.
+UNGRADED, AUTOCAST = "wrap_with_set_grad_enabled", "wrap_with_autocast"
+SETTINGS = {UNGRADED: 1, AUTOCAST: 4}
+
+
+def unwrapped(graph_module: GraphModule) -> None:
+    """Put the operators of all such parts in the place of the calls of these, in place."""
+    graph = graph_module.graph
+    for node in list(graph.nodes):
+        if _wrapper(node) not in SETTINGS or node.kwargs:
+            continue
+        count = SETTINGS[_wrapper(node)]
+        setting, part, given = node.args[:count], node.args[count], node.args[count + 1:]
+        body = graph_module.get_submodule(str(part.target)) if isinstance(part, Node) else None
+        if not isinstance(body, GraphModule):
+            continue
+        unwrapped(body)
+        if any(_wrapper(inner) == UNGRADED for inner in body.graph.nodes):
+            continue  # gradients are recorded again inside of it
+        if _wrapper(node) == AUTOCAST:
+            if any(isinstance(inner.target, torch._ops.HigherOrderOperator) for inner in body.graph.nodes):
+                continue  # what has graphs inside
+            _autocast(body, setting)
+        _unwrap(node, body, given, setting[0] is False)
+        if isinstance(part, Node) and not part.users:
+            graph.erase_node(part)
+    graph_module.recompile()
+
+
+def _wrapper(node: Node) -> str:
+    return getattr(node.target, "__name__", "") if node.op == "call_function" else ""
+
+
+def _autocast(body: GraphModule, setting: Sequence[object]) -> None:
+    """Let the operators of ``body`` be called under autocast, but for those that are under another one within it. An
+    export forgets which of them record no gradients."""
+    for node in list(body.graph.nodes):
+        if is_ungraded(node):
+            with body.graph.inserting_before(node):
+                for arg in [arg for arg in node.all_input_nodes if _has_gradient(arg) and not is_ungraded(arg)]:
+                    node.replace_input_with(arg, _detached(arg, node))
+        if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
+            node.target = UnderAutocast(node.target, setting)
+
+
+def _unwrap(call: Node, body: GraphModule, given: Sequence[object], detached: bool) -> None:
+    graph, env, outer = call.graph, dict[Node, Node](), dict[Node, Node]()
+    with graph.inserting_before(call):
+        for entered, value in zip(body.graph.find_nodes(op="placeholder"), given, strict=True):
+            assert isinstance(value, Node)
+            outer[entered] = env[entered] = value
+            value.meta.setdefault("val", entered.meta.get("val"))
+            if detached and _has_gradient(value):
+                env[entered] = _detached(value, call)
+        for node in body.graph.nodes:
+            if node.op == "get_attr":
+                name = f"{call.name}_{str(node.target).replace('.', '_')}"
+                owner = graph.owning_module
+                assert owner is not None
+                setattr(owner, name, body.get_parameter(str(node.target)) if str(node.target) in dict(
+                    body.named_parameters()) else getattr(body, str(node.target)))
+                env[node] = graph.get_attr(name)
+                env[node].meta.update(node.meta)
+            elif node.op not in ("placeholder", "output"):
+                env[node] = graph.node_copy(node, lambda arg: env[arg])
+    output, = body.graph.find_nodes(op="output")
+    results = output.args[0] if isinstance(output.args[0], tuple | list) else (output.args[0],)
+    # What is written in place and given on is what was given: it has the gradient that it had.
+    found = [map_arg(leaf, lambda node: outer.get(_written(node), env[node])) for leaf in results]
+    for item in list(call.users):
+        item.replace_all_uses_with(found[item.args[1]])  # type: ignore[index]
+        graph.erase_node(item)
+    graph.erase_node(call)
+
+
+def _has_gradient(node: Node) -> bool:
+    looks = node.meta.get("val")
+    return isinstance(looks, Tensor) and (looks.is_floating_point() or looks.is_complex())
+
+
+def _detached(value: Node, reader: Node) -> Node:
+    """``value`` for ``reader``, which gives it no gradient."""
+    found = value.graph.call_function(torch.ops.aten.detach.default, (value,))
+    found.meta.update(reader.meta, val=value.meta["val"].detach())
+    return found
+
+
+def _written(node: Node) -> Node:
+    """The tensor that operators in place give on, where ``node`` is what one gives."""
+    while node.op == "call_function" and node.args and isinstance(node.args[0], Node):
+        schema = getattr(node.target, "_schema", None)
+        info = schema.arguments[0].alias_info if schema is not None and schema.arguments else None
+        if info is None or not info.is_write:
+            break
+        node = node.args[0]
+    return node
