@@ -29,7 +29,7 @@ def told(first: float, second: float, peaks: tuple[int, int], **options: Any) ->
     row = Row(tuple(share), (None, *[8.0] * (len(share) - 1)), 1, tuple(share), tuple(share))
     problem = Problem("two", (Device("rank0"), Device("rank1")), tuple(
         Block(f"F{s}", BlockKind.FORWARD, (s,), seconds) for s, seconds in enumerate((first, second))))
-    return uneven_notes(problem, peaks, captured, row, PipelineOptions(2, **options))
+    return uneven_notes(problem, peaks, captured, row, PipelineOptions(micro_batches=2, **options))
 
 
 def test_what_no_cut_can_part_is_named() -> None:

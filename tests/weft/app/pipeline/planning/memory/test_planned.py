@@ -70,7 +70,7 @@ def test_checkpoints_of_the_model_are_kept_or_it_is_said(said: dict[str, Any], m
     torch.manual_seed(0)
     ids = torch.randint(97, (2, 8))
     captured = Captured.of(Checkpointed(2, 16, 97, 8), (ids,))
-    found = asked_decisions(captured, Purity(captured), PipelineOptions(2, **said), None)
+    found = asked_decisions(captured, Purity(captured), PipelineOptions(micro_batches=2, **said), None)
     assert set(found.modes.values()) - {"keep"} == modes
     told, = [each for each in memory_notes(treated(captured, found, [ids])) if "torch.utils" in each]
     assert told.startswith("torch.utils.checkpoint is called 2 times in the model: of its ") and note in told, told
