@@ -117,4 +117,4 @@ def _require_close(what: str, one: Tensor, other: Tensor, scale: float) -> None:
 def _other(what: str) -> CaptureError:
     return CaptureError(f"split: cut so, {what} is not that of the plain model: something passes between submodules "
                         "by another way than tensors that are given, read or returned (an attribute, a random number "
-                        "of another library); cut elsewhere")
+                        "of another library, a checkpoint with use_reentrant=True: give False); or cut elsewhere")

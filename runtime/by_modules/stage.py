@@ -253,6 +253,8 @@ class _Walk(TorchFunctionMode):
             tensors = [leaf for leaf in tree_leaves((args, given)) if isinstance(leaf, Tensor)]
         for leaf in tensors:
             if isinstance(leaf, nn.Parameter) and leaf.requires_grad and id(leaf) not in self.run.held:
+                if not list(filter(torch.is_tensor, tree_leaves(looks := func(*args, **given)))):
+                    return looks  # its type or shape
                 raise CaptureError(f"split: stage {self.run.number} reads {self.traced.names.get(id(leaf))!r} at "
                                    f"{users_line()}, but in no micro-batch of the example, so that its gradient would "
                                    "be lost: give an example with a micro-batch that goes this way")

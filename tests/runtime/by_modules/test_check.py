@@ -231,3 +231,20 @@ def test_models_of_transformers(model: str, config: str, settings: dict[str, Any
     torch.manual_seed(2)
     module = getattr(transformers, model)(getattr(transformers, config)(**settings)).double()
     checked(cut_of(module, split, **kwargs))
+
+
+class Typed(nn.Module):
+    """Asks a parameter, its own and another stage's, for its type and shape alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.asked = nn.Linear(4, 4), nn.Linear(4, 4), nn.Parameter(torch.ones(2, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.one(x.to(self.asked.dtype).to(self.two.weight.device)) * self.asked.size(0)
+        return self.two(x.to(self.asked.dtype) / self.one.weight.shape[0])  # type: ignore[no-any-return]
+
+
+def test_the_type_of_a_parameter_is_read_without_its_gradient() -> None:
+    torch.manual_seed(0)
+    checked(ModuleCut(trace(Typed(), [((torch.randn(3, 4),), {})], ["two"])))
