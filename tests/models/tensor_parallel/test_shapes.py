@@ -324,7 +324,7 @@ def test_what_its_devices_work_alone_rules_out_gets_no_search(monkeypatch: pytes
             begun.append(problem.name)
             super().__init__(problem, *arguments, **options)
 
-    monkeypatch.setattr("weft.app.solve.Search", Counted)
+    monkeypatch.setattr("weft.solver.portfolio.Search", Counted)
     schedule = weft.solve(spec, effort=0.2)
     assert schedule.solver["placement"].startswith("M, ")
     assert begun and not any("(tensor" in name for name in begun)

@@ -149,7 +149,7 @@ def test_a_fault_on_one_placement_leaves_the_others(monkeypatch: pytest.MonkeyPa
     odd = replace(pipeline(chain(2), forward=4, split=(4, 2)), name="odd")
     case = Case("two", tuple(Placement(f"p{i}", one, {"placement": f"p{i}"})
                              for i, one in enumerate((problem(), odd))), 8)
-    monkeypatch.setattr("weft.app.solve.Search", one_fails)
+    monkeypatch.setattr("weft.solver.portfolio.Search", one_fails)
     schedule: Schedule = solve_case(case, SearchOptions(effort=0.5))
     validate(schedule)
     assert schedule.solver["stopped"] == "p1: Fault: injected"
