@@ -7,12 +7,13 @@ must still compute in the types that autocast has for it there, whatever holds o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Autocasting", "UnderAutocast"]
+__all__ = ["Autocasting", "UnderAutocast", "under_autocast"]
 
 
 class UnderAutocast:
@@ -41,6 +42,12 @@ class UnderAutocast:
     def around(self, layer: nn.Module) -> nn.Module:
         """``layer``, which does what ``operator`` does."""
         return Autocasting(layer, self.setting)
+
+
+@cache
+def under_autocast(operator: torch._ops.OpOverload, setting: tuple[Any, ...]) -> UnderAutocast:
+    """``operator`` under ``torch.autocast(*setting)``: always the same object, as torch 2.6 wants of equal targets."""
+    return UnderAutocast(operator, setting)
 
 
 class Autocasting(nn.Module):

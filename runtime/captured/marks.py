@@ -9,33 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 import torch.utils.checkpoint as torchs
 from torch import Tensor
-from torch.fx import Node, traceback
+from torch.fx import Node
+from torch.fx.proxy import TracerBase
 
 __all__ = ["checkpointed", "is_ungraded", "marked"]
 
-#: Where torch's tracer takes a mark from, which it copies, and puts it: among the meta data of an operator.
+#: Where a mark is among the meta data of an operator: torch copies what it has there when it traces a graph once more.
 _MARK = "ac_graph_id"
 
 
 class _Mark(NamedTuple):
     call: int | None
     graded: bool
-
-
-@dataclass
-class _Now:
-    """What holds of the operator that is traced now: the copy is its mark."""
-
-    call: int | None = None
-
-    def __copy__(self) -> _Mark:
-        return _Mark(self.call, torch.is_grad_enabled())
 
 
 def checkpointed(nodes: Iterable[Node]) -> dict[str, int]:
@@ -54,19 +44,21 @@ def is_ungraded(node: Node) -> bool:
 def marked() -> Iterator[list[bool]]:
     """Inside, what is traced is marked; gives of each checkpoint whether it has a policy of its own."""
     seen: list[bool] = []
-    now = _Now()
+    inside: list[int] = []  # the call that is traced now, if any
+    graded = [True]  # as the graph has it: torch 2.6 traces what switches gradients, and does not run it
+    create_node = TracerBase.create_node
 
     @contextmanager
     def marking(has_policy: bool = False) -> Iterator[None]:
-        if now.call is not None:
+        if inside:
             yield
             return
-        now.call = len(seen)
+        inside.append(len(seen))
         seen.append(has_policy)
         try:
             yield
         finally:
-            now.call = None
+            inside.clear()
 
     class Reentrant:
         @staticmethod
@@ -80,15 +72,22 @@ def marked() -> Iterator[list[bool]]:
         with marking(context_fn is not torchs.noop_context_fn):
             yield
 
+    def create_marked(tracer: TracerBase, *args: Any, **settings: Any) -> Node:
+        node = create_node(tracer, *args, **settings)
+        if getattr(node.target, "__name__", "") == "_set_grad_enabled":
+            graded[0] = bool(node.args[0])
+        mark = _Mark(inside[0] if inside else None, graded[0] and torch.is_grad_enabled())
+        node.meta.setdefault(_MARK, mark)
+        return node
+
     private = {"CheckpointFunction": Reentrant, "_checkpoint_without_reentrant_generator": plain}
     kept = {name: getattr(torchs, name) for name in private}  # of torch 2.1 to 2.13
     for name, own in private.items():
         setattr(torchs, name, own)
+    TracerBase.create_node = create_marked  # type: ignore[assignment]
     try:
-        with traceback.preserve_node_meta():
-            traceback.current_meta[_MARK] = now
-            yield seen
+        yield seen
     finally:
-        traceback.current_meta.pop(_MARK, None)
+        TracerBase.create_node = create_node  # type: ignore[method-assign]
         for name, own in kept.items():
             setattr(torchs, name, own)

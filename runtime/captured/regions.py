@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from weft.runtime.captured.autocasts import UnderAutocast
+from weft.runtime.captured.autocasts import under_autocast
 from weft.runtime.captured.marks import is_ungraded
 
 __all__ = ["unwrapped"]
@@ -62,7 +62,7 @@ def _autocast(body: GraphModule, setting: Sequence[object]) -> None:
                 for arg in [arg for arg in node.all_input_nodes if _has_gradient(arg) and not is_ungraded(arg)]:
                     node.replace_input_with(arg, _detached(arg, node))
         if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
-            node.target = UnderAutocast(node.target, setting)
+            node.target = under_autocast(node.target, tuple(setting))
 
 
 def _unwrap(call: Node, body: GraphModule, given: Sequence[object], detached: bool) -> None:
