@@ -135,7 +135,8 @@ def estimate_spec(spec: Spec, shape: Shape | None = None) -> Estimate:
         split, in_flight = _given(shape, costs.layers, cut, cluster, wanted, rule)
     notes = _notes(spec, costs.notes)
     if training and in_flight != wanted:
-        notes.insert(0, f"{' '.join(map(str, wanted))} micro-batches in flight (1F1B) do not fit; this is for one")
+        shown = f"{wanted[0]} to {wanted[-1]}" if len(wanted) > 8 else " ".join(map(str, wanted))
+        notes.insert(0, f"{shown} micro-batches in flight (1F1B) do not fit; this is for one")
     if isinstance(spec.run, Training) and spec.run.optimizer == "adama":
         notes.insert(0, _adama_note(spec.run, split))
     return Estimate(
