@@ -98,22 +98,22 @@ def failing(results: Mapping[Work, Parcel]) -> Parcel:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("case", "sentences"), [
-    ("raise", {
-        1: 'rank 1: ValueError while running "send F1"[1] (micro-batch 1), on gpu 1 network: the cable is out',
-        0: "because rank 1 gave up"}),
-    ("hang", {
-        1: 'rank 1: gave up after', 0: "because rank"}),
-])
-def test_a_fault_on_a_lane_ends_the_run_with_a_sentence(case: str, sentences: Mapping[int, str]) -> None:
+@pytest.mark.parametrize("case", ["raise", "hang"])
+def test_a_fault_on_a_lane_ends_the_run_with_a_sentence(case: str) -> None:
     begun = time.monotonic()
     ended = launch(case, 2)
     assert [end.code for end in ended] == [1, 1] and not any(end.late for end in ended)
     assert time.monotonic() - begun < 40
-    for rank, sentence in sentences.items():
-        assert sentence in ended[rank].errors, ended[rank].errors
-    if case == "hang":  # whoever speaks first
-        assert 'running "send F1"[1] (micro-batch 1)' in ended[0].errors + ended[1].errors
+    said = [end.errors for end in ended]
+    if case == "raise":
+        assert 'rank 1: ValueError while running "send F1"[1] (micro-batch 1), on gpu 1 network: the cable is out' in (
+            said[1])
+        assert "because rank 1 gave up" in said[0], said
+    else:  # both wait as long: the one that is first tells the other
+        first = 0 if "rank 0: gave up after" in said[0] else 1
+        assert f"rank {first}: gave up after" in said[first], said
+        assert f"because rank {first}" in said[1 - first], said
+        assert 'running "send F1"[1] (micro-batch 1)' in said[0] + said[1]
 
 
 def faulty(what: Callable[[], None], timeout: float) -> None:
