@@ -197,6 +197,8 @@ class Portfolio(Generic[T]):
                                   candidate.start, self.objective)
         candidate.steps = candidate.search.steps()
         self.follow(candidate)
+        if candidate is self.leader and candidate.best is not None:  # by the schedule that it starts from
+            self.tell(Progress(candidate.best, self.budget.elapsed, "start"), candidate)
 
     def go_on(self, candidate: Candidate[T], seconds: float) -> bool:
         """Search on for so many ``seconds``, at least one step; whether the search may go on afterwards. A fault in it

@@ -228,14 +228,16 @@ def test_values_of_replicas_are_shared() -> None:
     assert (alone.bound, replicas.value, portfolio.bound) == (1.0, 0.5, 0.5) and portfolio.leader is replicas
 
 
-def test_a_start_counts_before_its_search_has_begun_a_step() -> None:
+def test_a_start_counts_and_is_told_before_its_search_has_begun_a_step() -> None:
     problem = _row(1.0)
     start = replace(solve(problem, 2), makespan_bound=0.0)
     candidate = Candidate("", 0.0, problem, 2, start)
     assert candidate.value == math.inf  # nobody has asked for it
-    portfolio: Portfolio[str] = Portfolio(Budget(60))
+    heard: list[float] = []
+    portfolio: Portfolio[str] = Portfolio(Budget(60), on_progress=lambda progress: heard.append(progress.best.value))
     portfolio.begin(candidate)
     assert isinstance(candidate.search, Search) and portfolio.leader is candidate and portfolio.best == 2.0
+    assert heard == [2.0]
 
 
 def test_parts_come_by_bound_then_rank_then_age() -> None:
