@@ -93,7 +93,7 @@ def annealed(kernel_class: type[Kernel], problem: Problem) -> int:
 
 
 @kernels
-@pytest.mark.parametrize("number", range(12))
+@pytest.mark.parametrize("number", [*range(2), pytest.param(2, marks=pytest.mark.slow), *range(3, 12)])
 def test_annealing_finds_the_least_period_of_tiny_pipelines(kernel_class: type[Kernel], number: int) -> None:
     dice = random.Random(number)
     devices, memory = [(chain(2), 3), (chain(3), 4), (v(2), 4), (loop(2), 5)][number % 4]
