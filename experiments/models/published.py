@@ -7,7 +7,8 @@ GPT with a vocabulary of 51,200 and sequences of 2,048 on A100s of 80 GB, groups
 interleaved 1F1B between groups. Each run is taken as it was: the same cuts, chunks and micro-batches, Megatron-LM's own
 order, 18 bytes a parameter. *Full* recomputation keeps layers' inputs; *selective* keeps all but what is between
 queries and the context, which runs a second time, with sequence parallelism. Collectives within groups and between
-them overlap nothing. The optimizer's step is not counted. Writes published.json.
+them overlap nothing. The optimizer's step is not counted. The seconds of GPT-530B and GPT-1T are quoted from memory.
+Writes published.json.
 """
 
 from __future__ import annotations
