@@ -18,6 +18,7 @@ from weft.models.spec.transformers import ClipModel, EncoderModel, GptModel, Moe
 __all__ = ["FAMILIES", "ClipModel", "DlrmModel", "EncoderModel", "EvoformerModel", "FamilyModel", "FlavaModel",
            "GptModel", "MmtModel", "MoeModel", "ResNetModel", "SwinModel", "T5Model", "UnoModel"]
 
+
 class FlavaModel(Section):
     """Two towers, text and image, and a fusion transformer over both (FLAVA, Singh et al., CVPR 2022)."""
 

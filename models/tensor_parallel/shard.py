@@ -189,9 +189,8 @@ class _Sharding:
                 if target == tensor or target in made:
                     continue
                 made.add(target)
-                produced = self._produced(tensor) if self._made_in(tensor, name) else self._between(tensor).layout
+                source, produced = self._source(tensor, name)
                 found = self._exchange(tensor, produced, need)
-                source = tensor if self._made_in(tensor, name) else self._at(tensor, self._between(tensor), None)
                 operator, time = self._converter(tensor, source, target, need, name, found)
                 operators.append(operator)
                 times[operator.name] = time
@@ -200,8 +199,9 @@ class _Sharding:
         for operator in layer:
             for tensor in operator.inputs:
                 bring(tensor, [_need(operator, self.choices[operator.name], tensor)])
-            operators.append(self._part(operator, name))
-            times[operator.name] = self._time(operator, name)
+            slices = self._slices(operator, name)
+            operators.append(self._part(operator, name, slices))
+            times[operator.name] = self._time(operator, slices)
             for output in operator.outputs:
                 if self._leaves(output.name, name):
                     bring(output.name, [self._between(output.name)])
@@ -232,11 +232,10 @@ class _Sharding:
                             input_grad=Work(0, made.bytes, made.bytes) if self._gradient(tensor) else None, layer=layer)
         return operator, OperatorTime(forward, backward, 0.0, Origin.MODELLED)
 
-    def _part(self, operator: Operator, layer: str) -> Operator:
-        """What one device does of ``operator``."""
+    def _part(self, operator: Operator, layer: str, slices: Mapping[str, str]) -> Operator:
+        """What one device does of ``operator``, of which it keeps ``slices`` of inputs."""
         option = self.choices[operator.name]
         names = {tensor: self._at(tensor, _need(operator, option, tensor), layer) for tensor in operator.inputs}
-        slices = self._slices(operator, layer)
         held = {**names, **slices}
         outputs = tuple(_laid_out(tensor, layout_of(option, tensor.name, "outputs"), self.degree)
                         for tensor in operator.outputs)
@@ -259,18 +258,17 @@ class _Sharding:
         for tensor in self.sliced * (operator.deferred or ()):
             if tensor not in operator.inputs:
                 continue
-            produced = self._produced(tensor) if self._made_in(tensor, layer) else self._between(tensor).layout
+            source, produced = self._source(tensor, layer)
             need = _need(operator, self.choices[operator.name], tensor)
             if self._exchange(tensor, produced, need).forward == "all_gather":
-                here = self._made_in(tensor, layer)
-                found[tensor] = tensor if here else self._at(tensor, self._between(tensor), None)
+                found[tensor] = source
         return found
 
-    def _time(self, operator: Operator, layer: str) -> OperatorTime:
-        """The time of a part, with what gathering kept slices again takes longer than its input gradient."""
+    def _time(self, operator: Operator, slices: Iterable[str]) -> OperatorTime:
+        """The time of a part, with what gathering kept ``slices`` again takes longer than its input gradient."""
         time = self.part_times.of(operator, self.choices[operator.name])
         again = sum(self.timer("all_gather", -(-self.graph.tensors[tensor].bytes // self.degree))
-                    for tensor in self._slices(operator, layer))
+                    for tensor in slices)
         return replace(time, weight_grad=round(time.weight_grad + max(0.0, again - time.input_grad), 9))
 
     def _internal(self, operator: Operator, tensor: Tensor, option: Split | None) -> Tensor:
@@ -304,6 +302,12 @@ class _Sharding:
 
     def _gradient(self, tensor: str) -> bool:
         return has_gradient(self.graph, tensor)
+
+    def _source(self, tensor: str, layer: str) -> tuple[str, Layout]:
+        """What ``tensor`` is called, and how it lies, where ``layer`` makes it or finds it."""
+        if self._made_in(tensor, layer):
+            return tensor, self._produced(tensor)
+        return self._at(tensor, self._between(tensor), None), self._between(tensor).layout
 
     def _produced(self, tensor: str) -> Layout:
         producer = self.graph.producer.get(tensor)
