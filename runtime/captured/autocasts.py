@@ -30,12 +30,6 @@ class UnderAutocast:
         with _autocast(self.setting):
             return self.operator(*args, **kwargs)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, UnderAutocast) and (self.operator, self.setting) == (other.operator, other.setting)
-
-    def __hash__(self) -> int:
-        return hash((self.operator, self.setting))
-
     def __str__(self) -> str:
         return f"{self.operator} under autocast{self.setting}"
 
@@ -46,7 +40,8 @@ class UnderAutocast:
 
 @cache
 def under_autocast(operator: torch._ops.OpOverload, setting: tuple[Any, ...]) -> UnderAutocast:
-    """``operator`` under ``torch.autocast(*setting)``: always the same object, as torch 2.6 wants of equal targets."""
+    """``operator`` under ``torch.autocast(*setting)``: one object for equal ones, as torch 2.6 needs
+    for what it writes as code."""
     return UnderAutocast(operator, setting)
 
 
