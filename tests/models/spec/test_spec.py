@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.loading import loaded_after
 from tests.support.paths import SPECS
 from weft.models.files.limits import MAX_MICRO_BATCHES
 from weft.models.hardware.devices import DEVICES
@@ -283,9 +282,8 @@ def test_quantities() -> None:
 
 
 def test_reading_a_spec_loads_neither_torch_nor_a_solver() -> None:
-    code = ("import weft.models.spec.spec, weft.models.candidates.build, sys; "
-            "print(sorted({'torch', 'ortools', 'altair'} & set(sys.modules)))")
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    code = "import weft.models.spec.spec, weft.models.candidates.build"
+    assert loaded_after(code, "torch", "ortools", "altair") == []
 
 
 @pytest.mark.parametrize(("model", "words"), [
