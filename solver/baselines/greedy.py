@@ -150,6 +150,8 @@ def list_schedule(problem: Problem, micro_batches: int, width: int, urgency: Seq
     micro-batches are in flight; where a micro-batch here is a round of several, ``parts`` says of each block which of
     them it is of, and so many of these are.
     """
+    if amounts.tables.fit_kernel(micro_batches):
+        return amounts.tables.by_width(micro_batches, width, urgency, parts)
     blocks, n = problem.blocks, micro_batches
     count = len(blocks)
     waits = [0] * (count * n)  # operation (b, m) has the number b * n + m

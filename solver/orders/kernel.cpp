@@ -27,7 +27,7 @@ using Time = std::int64_t;
 using Node = std::int32_t;
 
 // Raised with every change that the Python side can see; native.py refuses a binary of another version.
-constexpr int kVersion = 4;
+constexpr int kVersion = 5;
 constexpr Time kNever = INT64_MAX / 4;
 enum Objective : std::int32_t { kMakespan, kSpan, kPeriod };
 

@@ -1,4 +1,4 @@
-"""The compiled kernel (kernel.cpp), called through ctypes.
+"""The compiled kernel (kernel.cpp, and lists.cpp for list schedules), called through ctypes.
 
 Why C++ and ctypes, and neither numba nor a binding library: see :mod:`weft.solver.orders`. The binary is built when
 weft is installed, if there is a compiler; it contains no Python, so one serves every version.
@@ -16,10 +16,12 @@ import numpy as np
 from weft.solver.orders.tables import ORDERED_FOR, Integers, Longs, Tables
 from weft.solver.orders.timed_rows import NEVER
 
-__all__ = ["VERSION", "NativeKernel", "why_not"]
+__all__ = ["LARGEST_AMOUNT", "VERSION", "NativeKernel", "compiled_kernel", "why_not"]
 
 #: What the binary must say of itself: ``kVersion`` in kernel.cpp.
-VERSION = 4
+VERSION = 5
+#: Sums of amounts of memory stay below this, well within 64 bits.
+LARGEST_AMOUNT = 2**62
 #: The counts of the structure ``Instance`` in kernel.cpp, then its arrays.
 _COUNTS = ("blocks", "micro_batches", "rows", "memories", "arcs", "links", "pools", "objective")
 _ARRAYS = ("duration", "row_begin", "row_block", "arc", "lag", "link_row", "memory_row", "capacity", "take", "change",
@@ -43,13 +45,17 @@ def _library() -> ctypes.CDLL | str:
         return f"it does not load ({error})"
     if version != VERSION:
         return f"it is of version {version}, and this weft needs {VERSION}: install weft again"
-    pointer, long, double = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+    pointer, int_, long, double = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_double
+    written = [pointer] * 4  # a problem, and where its rows go
     for name, result, arguments in (
             ("new", pointer, [pointer]), ("delete", None, [pointer]), ("set", ctypes.c_int, [pointer, pointer]),
             ("makespan", long, [pointer]), ("overflow", double, [pointer]), ("best", long, [pointer]),
             ("best_rows", None, [pointer, pointer]), ("starts", None, [pointer, pointer]),
             ("back_to_best", None, [pointer]),
-            ("anneal", long, [pointer, long, double, double, double, ctypes.c_uint64])):
+            ("anneal", long, [pointer, long, double, double, double, ctypes.c_uint64]),
+            ("by_width", double, [*written, pointer, int_, pointer, int_]),
+            ("by_priority", double, [*written, pointer, pointer, double, double, int_]),
+            ("building_block", double, [*written, pointer])):
         function = getattr(library, f"weft_{name}")
         function.restype, function.argtypes = result, arguments
     return library
@@ -59,6 +65,12 @@ def why_not() -> str | None:
     """Why the compiled kernel cannot be used here; None where it can."""
     library = _library()
     return library if isinstance(library, str) else None
+
+
+def compiled_kernel() -> ctypes.CDLL | None:
+    """The binary with its functions declared, where it can be used."""
+    library = _library()
+    return None if isinstance(library, str) else library
 
 
 class NativeKernel:

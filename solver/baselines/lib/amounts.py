@@ -6,7 +6,9 @@ import math
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from functools import cached_property
 
+from weft.solver.orders.lists import GraphTables
 from weft.solver.pools import MixedPool, amounts_by_device, mixed_pools
 from weft.solver.problem import Number, Problem
 
@@ -24,6 +26,7 @@ class Amounts:
     then has it here; the others are ``mixed_pools``.
     """
 
+    problem: Problem
     room: tuple[int | None, ...]
     take: tuple[dict[int, int], ...]
     change: tuple[dict[int, int], ...]
@@ -43,7 +46,7 @@ class Amounts:
                 return int(_decimal(amount) * scale)
 
             take, change, room = amounts_by_device(problem, whole, whole)
-            return cls(room, take, change, scale, mixed_pools(problem, whole, whole))
+            return cls(problem, room, take, change, scale, mixed_pools(problem, whole, whole))
         take = tuple({} for _ in problem.devices)
         change = tuple({} for _ in problem.devices)
         for i, block in enumerate(problem.blocks):
@@ -52,7 +55,12 @@ class Amounts:
                 take[device][i] = int((max(amount, Fraction(0)) + workspace[i][place]) * scale)
                 change[device][i] = int(amount * scale)
         room = tuple(None if capacity is None else int(capacity * scale) for capacity in capacities)
-        return cls(room, take, change, scale)
+        return cls(problem, room, take, change, scale)
+
+    @cached_property
+    def tables(self) -> GraphTables:
+        """Arrays for compiled passes over the problem."""
+        return GraphTables(self.problem, self.take, self.change, self.room, self.mixed_pools)
 
     def amount(self, scaled: int, unit: str) -> str:
         """``scaled`` in the problem's memory unit, as text for people."""

@@ -17,11 +17,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from weft.solver.baselines.lib.amounts import Amounts
 from weft.solver.baselines.lib.base import Row
 from weft.solver.control.clock import checkpoint
+from weft.solver.orders.lists import building_block, fits_kernel
 from weft.solver.pipeline import Pipeline
 
 __all__ = ["BuildingBlock", "StepChain", "Pass"]
@@ -121,7 +122,19 @@ class StepChain:
 
     def run(self, block: BuildingBlock, micro_batches: int, room: Sequence[int | None] | None = None) -> Pass | None:
         """``micro_batches`` of ``block``, or ``None`` where it gets stuck for memory (``room`` instead of its own)."""
-        return _RepeatedBlock(self, block, micro_batches, self.room if room is None else room).run()
+        room = self.room if room is None else room
+        amounts = self.take, self.change, self.filler_take, self.filler_change
+        limits = [amount for amount in room if amount is not None]
+        if not fits_kernel([*chain.from_iterable(amounts), *limits], 2 * len(self.steps) * micro_batches):
+            return _RepeatedBlock(self, block, micro_batches, room).run()
+        made = building_block(self.device, [i >= 0 for i in self.filler],
+                              (self.duration, self.filler_duration, self.lag), amounts, room, micro_batches,
+                              block.offsets, (block.interval, block.lead, block.patience))
+        if made is None:
+            return None
+        rows, makespan, pace = made
+        number = [*self.steps, *self.filler]
+        return Pass([[(number[i], m) for i, m in row] for row in rows], makespan, pace)
 
 
 def _steps(pipeline: Pipeline) -> tuple[list[int], list[int]]:

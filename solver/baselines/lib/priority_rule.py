@@ -41,6 +41,9 @@ def schedule_by_priority(problem: Problem, micro_batches: int, offsets: Sequence
     operation's key may exceed the least one still to be run on its devices by no more than ``lead``. With ``reserve`` a
     block on several devices that waits for the last of them keeps the others free.
     """
+    if amounts.tables.fit_kernel(micro_batches):
+        filler = [block.kind == BlockKind.WEIGHT_GRAD for block in problem.blocks]
+        return amounts.tables.by_priority(micro_batches, filler, offsets, interval, lead, reserve)
     run = _ByPriority(problem, micro_batches, offsets, interval, lead, amounts, reserve)
     return (max(run.free), run.rows) if run.finish() else None
 
