@@ -1,6 +1,7 @@
 """What does each technique bring? The same search with and without it, with the same effort.
 
     python -m experiments.step.ablation [--effort 1.5] [--every 24] [--only TEXT] [--parts NAME ...] [--processes 2]
+    python -m experiments.step.ablation --period [...]
 
 Problems: every so many-th of the suites of :mod:`experiments.lib.generated` (2 to 8 devices, tight to unlimited memory,
 equal and unequal stages, five shapes) and :mod:`experiments.lib.extended` (choices, lanes, jobs, classes), the large
@@ -11,7 +12,9 @@ starts``). An effort makes runs repeat, so a technique without
 influence changes nothing; CPU seconds are recorded beside it.
 
 For each technique the summary says on how many problems the answer is longer or shorter without it, how bounds compare,
-how many more are proven, and how much later the search ends. Writes ablation.json.
+how many more are proven, and how much later the search ends. Writes ablation.json, row by row. With ``--period`` the
+same of the search for the shortest period alone, from one micro-batch at a time, of plain problems: "makespan" is the
+period then. Writes ablation_period.json.
 """
 
 from __future__ import annotations
@@ -32,15 +35,19 @@ from experiments.lib.provenance import RESULTS, Record
 from experiments.period import scale
 from tests.oracles.streams import drawn_stream
 from weft.app.lib.known import SEARCHES
+from weft.solver.baselines import NotApplicable
 from weft.solver.choices.report import result_of
 from weft.solver.choices.solve import tree_of
 from weft.solver.control.parallel import mapped
 from weft.solver.cpsat.budget import Budget
-from weft.solver.period.improvers.starts import STARTS
+from weft.solver.period.improvers.starts import STARTS, one_at_a_time
+from weft.solver.period.registry import OPTIONAL as OF_PERIODS
+from weft.solver.period.search import find_period
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
 from weft.solver.step.optional import OF_CHOICES, OPTIONAL
 from weft.solver.step.search import Infeasible, Search
+from weft.solver.ticks import TickProblem
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Run
 
@@ -74,18 +81,18 @@ class Drawn:
 
 def drawn(every: int, seed: int) -> Iterator[Drawn]:
     """All of them."""
-    for each in suite(540, seed)[::every]:
-        case, count = problem(each)
-        yield Drawn(case.name, "suite", case, count)
-    for wide in extended(460, seed)[::every]:
-        with_more, run = widened(wide)
-        yield Drawn(with_more.name, "wide", with_more, run)
     for shape, devices, split, cap in LARGE:
         large = scale.problem(shape, devices, split, cap, seed)
         yield Drawn(large.name, "large", large, 2 * devices if devices <= 32 else devices)
     for chunks, slots in ((3, 2), (5, 3), (6, 2), (8, 4)):
         yield Drawn(f"stream of {chunks} x {chunks} chunks, {slots} slots", "stream",
                     drawn_stream(chunks, slots, seed), 1)
+    for each in suite(540, seed)[::every]:
+        case, count = problem(each)
+        yield Drawn(case.name, "suite", case, count)
+    for wide in extended(460, seed)[::every]:
+        with_more, run = widened(wide)
+        yield Drawn(with_more.name, "wide", with_more, run)
 
 
 def _searched(case: Drawn, budget: Budget) -> Schedule:
@@ -114,12 +121,27 @@ def measured(case: Drawn, effort: float, without: frozenset[str]) -> dict[str, A
     return {"makespan": found.makespan, "bound": found.makespan_bound, "seconds": round(budget.elapsed, 3)}
 
 
-def compared(case: Drawn, effort: float, parts: Sequence[str]) -> dict[str, Any]:
+def measured_period(case: Drawn, effort: float, without: frozenset[str]) -> dict[str, Any]:
+    """The shortest period found, the longest that is refuted, and the CPU seconds that the search took."""
+    assert not isinstance(case.problem, WideProblem)
+    budget = Budget(deterministic=effort, now=time.process_time, without=without)
+    try:
+        instance = TickProblem.of(case.problem)
+        with budget.limited():
+            bracket = find_period(instance, one_at_a_time(instance), budget)
+    except NotApplicable:
+        return {"makespan": None, "bound": None, "seconds": round(budget.elapsed, 3)}
+    return {"makespan": float(bracket.best.period), "bound": float(bracket.refuted),
+            "seconds": round(budget.elapsed, 3)}
+
+
+def compared(case: Drawn, effort: float, parts: Sequence[str], period: bool) -> dict[str, Any]:
     """One problem: the whole search, and without each of ``parts``."""
-    runs = {"whole": measured(case, effort, frozenset())}
+    measure = measured_period if period else measured
+    runs = {"whole": measure(case, effort, frozenset())}
     for name in parts:
         if name not in OF_CHOICES or isinstance(case.problem, WideProblem):
-            runs[name] = measured(case, effort, PARTS[name])
+            runs[name] = measure(case, effort, PARTS[name])
     return {"name": case.name, "family": case.family, "runs": runs}
 
 
@@ -161,22 +183,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--parts", default=[*PARTS], nargs="+", choices=[*PARTS], metavar="NAME")
     parser.add_argument("--seed", default=1, type=int, help="of the problems")
     parser.add_argument("--processes", default=1, type=int)
-    parser.add_argument("--output", default=RESULTS / "ablation.json", type=Path)
+    parser.add_argument("--period", action="store_true", help="the search for the shortest period alone")
+    parser.add_argument("--output", type=Path)
     options = parser.parse_args(arguments)
-    record = Record(options.output)
-    chosen = [case for case in drawn(options.every, options.seed) if options.only in case.name + " " + case.family]
-    one: Callable[[Drawn], dict[str, Any]] = partial(compared, effort=options.effort, parts=options.parts)
-    rows = []
+    record = Record(options.output or RESULTS / ("ablation_period.json" if options.period else "ablation.json"))
+    chosen = [case for case in drawn(options.every, options.seed) if options.only in case.name + " " + case.family
+              and not (options.period and isinstance(case.problem, WideProblem))]
+    parts = [name for name in options.parts if not options.period or name in OF_PERIODS]
+    one: Callable[[Drawn], dict[str, Any]] = partial(compared, effort=options.effort, parts=parts,
+                                                     period=options.period)
+    rows: list[dict[str, Any]] = []
     for row in mapped(one, chosen, options.processes):
         rows.append(row)
+        summary = summed_up(rows)
+        record.write({"effort": options.effort, "seed": options.seed, "summary": summary, "rows": rows})
         whole = row["runs"]["whole"]
         print(f"{row['name']}: {whole}", *(f"\n  without {name}: {run}" for name, run in row["runs"].items()
                                           if (run["makespan"], run["bound"]) != (whole["makespan"], whole["bound"])),
               flush=True)
-    summary = summed_up(rows)
-    for name, of in summary.items():
+    for name, of in summed_up(rows).items():
         print(f"{name:24} {json.dumps(of)}")
-    record.write({"effort": options.effort, "seed": options.seed, "summary": summary, "rows": rows})
     return 0
 
 
