@@ -109,7 +109,7 @@ def test_the_sdist_holds_what_its_tests_read(published: Published) -> None:
     found = {path.relative_to(published.unpacked).as_posix() for room in ("tests", "experiments", "docs")
              for path in (published.unpacked / room).rglob("*") if path.is_file()}
     assert found == expected
-    assert (published.unpacked / "weft/solver/orders/kernel.cpp").is_file()
+    assert all((published.unpacked / f"weft/solver/orders/{name}.cpp").is_file() for name in ("kernel", "lists"))
 
 
 def test_tests_run_in_the_sdist(published: Published) -> None:
