@@ -36,7 +36,7 @@ BASELINES: dict[str, Baseline] = {entry.name: entry for entry in (
     Baseline("zb-h1", "ZB-H1", "Qi et al., ICLR 2024", "a pipeline with split backwards, one stage a device",
              "zero_bubble"),
     Baseline("zb-h2", "ZB-H2", "Qi et al., ICLR 2024", "a pipeline with split backwards, one stage a device",
-             "zb_h2"),
+             "zero_bubble", "h2_orders"),
     Baseline("zb-v", "ZB-V", "Qi et al., ICLR 2024", _SPLIT_V, "zb_v"),
     Baseline("zb-auto", "zero bubble, automatic", "Qi et al., ICLR 2024",
              "a pipeline with split backwards, one stage a device", "zb_auto"),

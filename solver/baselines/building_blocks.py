@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.solver.baselines import v_blocks, zb_v
-from weft.solver.baselines.lib.base import NotApplicable, Row, require_backward, require_pipeline
+from weft.solver.baselines.lib.base import NotApplicable, Row, require_training
 from weft.solver.baselines.lib.block_choices import NEVER, BlockChoice, shares, ways
 from weft.solver.baselines.lib.building_block import BuildingBlock, Pass, StepChain
 from weft.solver.baselines.lib.extend import ENOUGH, extended
@@ -68,8 +68,7 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
 
     Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` for anything else, or if no building block fits.
     """
-    pipeline = require_pipeline(problem)
-    require_backward(pipeline)
+    pipeline = require_training(problem)
     search = _BlockSearch(pipeline, micro_batches)
     ranked = search.ranked()
     search.spare_memory(ranked)
