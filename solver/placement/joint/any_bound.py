@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from weft.solver.cpsat.budget import Budget
-from weft.solver.placement.bounds.registry import simple_bound
+from weft.solver.placement.bounds import simple_bound
 from weft.solver.placement.dag.levels.ideals import TooWide
 from weft.solver.placement.dag.levels.least_step import least_step
 from weft.solver.placement.groups import Groups, groups_of, neighbours, waits

@@ -22,7 +22,7 @@ from dataclasses import replace
 from weft.solver.control.clock import unwatched
 from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
-from weft.solver.placement.bounds.registry import simple_bound
+from weft.solver.placement.bounds import simple_bound
 from weft.solver.placement.dag.front import FrontPoint, front
 from weft.solver.placement.dag.graph_bracket import IMPOSSIBLE
 from weft.solver.placement.dag.levels.ideals import TooWide

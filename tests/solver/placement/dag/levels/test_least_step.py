@@ -12,7 +12,7 @@ from tests.support.examples import examples
 from tests.support.replicated_stages import every_row, load, problems
 from weft.solver.cpsat.budget import Budget
 from weft.solver.placement import judge
-from weft.solver.placement.bounds.registry import simple_bound
+from weft.solver.placement.bounds import simple_bound
 from weft.solver.placement.dag.levels.least_step import least_step
 from weft.solver.placement.dag.levels.ways import ways_of
 from weft.solver.placement.dag.stage_blocks import one_f_one_b, stage_problem, step_of, work_of
