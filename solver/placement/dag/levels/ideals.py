@@ -1,7 +1,7 @@
 """The ideals of a graph that is a set of paths, and the levels that can be taken off the end of each.
 
 An *ideal* is a set of groups that nothing outside comes before: one number a path
-(:mod:`weft.solver.placement.dag.levels.paths`), how many of its groups, from its start, are in it. A *level* is what is
+(:mod:`weft.solver.placement.paths`), how many of its groups, from its start, are in it. A *level* is what is
 in an ideal and not in a smaller one; it falls into connected *pieces*.
 
 Ideals are named by how many groups of a family's paths they hold, falling, and a level by which segments of which
@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.solver.cpsat.budget import Budget
-from weft.solver.placement.dag.levels.paths import Paths
 from weft.solver.placement.groups import Groups, least_times, least_work, waits
 from weft.solver.placement.params import PARAMS
+from weft.solver.placement.paths import Paths
 
 __all__ = ["LevelCuts", "Ideal", "Ideals", "Piece", "TooWide"]
 

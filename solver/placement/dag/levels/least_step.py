@@ -51,7 +51,7 @@ def least_step(groups: Groups, budget: Budget, *, least: float, most: float,
     :func:`~weft.solver.placement.dag.levels.level_search.levels` does.
     """
     count, ways = groups.problem.micro_batches or 1, ways_of(groups)
-    low, high = max(least, 0.0 if load_of else ways.longest / count), most / count * (1 + 1e-9)
+    low, high = max(least, 0.0 if load_of else max(ways.back) / count), most / count * (1 + 1e-9)
     if low >= high:
         return LeastStep(most, ())
     ideals = Ideals(groups, budget, limit=high, max_cuts=params.max_cuts)
