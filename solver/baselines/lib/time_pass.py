@@ -1,6 +1,6 @@
 """A pass through time over the micro-batches of a block graph: what has run, what has arrived, what can start.
 
-List schedules of all kinds share it (:mod:`weft.solver.baselines.greedy`,
+List schedules of all kinds share it (:mod:`weft.solver.baselines.rivals.greedy`,
 :mod:`weft.solver.baselines.lib.priority_rule`); which operation starts next is theirs to say.
 """
 

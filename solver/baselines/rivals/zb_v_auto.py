@@ -28,7 +28,7 @@ from statistics import fmean
 
 from weft.solver.baselines.lib.base import Row, require_training
 from weft.solver.baselines.lib.building_block import StepChain
-from weft.solver.baselines.lib.placing import NoRoom, Placing, shortest
+from weft.solver.baselines.rivals.placing import NoRoom, Placing, shortest
 from weft.solver.control.clock import checkpoint
 from weft.solver.problem import Problem
 

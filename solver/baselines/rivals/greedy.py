@@ -24,7 +24,7 @@ from weft.solver.baselines.lib.base import Row
 from weft.solver.baselines.lib.extend import ENOUGH, extended
 from weft.solver.baselines.lib.priority_rule import fits_in_order, schedule_by_priority
 from weft.solver.baselines.lib.time_pass import TimePass, earliest_starts
-from weft.solver.baselines.lib.twins import on_every_twin, without_twins
+from weft.solver.baselines.rivals.twins import on_every_twin, without_twins
 from weft.solver.problem import BlockKind, Problem
 from weft.solver.relations.pool_times import paced
 from weft.solver.ticks import TickProblem

@@ -22,7 +22,7 @@ from itertools import product
 
 from weft.solver.baselines.lib.base import Row, require_training
 from weft.solver.baselines.lib.building_block import StepChain
-from weft.solver.baselines.lib.placing import NoRoom, Placing, shortest
+from weft.solver.baselines.rivals.placing import NoRoom, Placing, shortest
 from weft.solver.problem import Problem
 
 __all__ = ["orders"]
