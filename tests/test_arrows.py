@@ -40,7 +40,7 @@ SOLVER: Mapping[str, set[str]] = {
     "variants": {"control", "problem", "schedule", "timing"},
     "relations": {"control", "late", "problem", "pools", "schedule", "ticks", "timing"},
     "feasibility": {"relations", "cpsat", *GROUND},
-    "baselines": {"relations", "cpsat", "feasibility", "judge", *GROUND},
+    "baselines": {"orders", "relations", "cpsat", "feasibility", "judge", *GROUND},
     "bounds": {"relations", "cpsat", *GROUND},
     "orders": {"relations", "cpsat", "judge", *GROUND},
     "period": {"orders", "baselines", "bounds", "feasibility", "relations", "cpsat", "judge", *GROUND},

@@ -3,8 +3,8 @@
 
 ``BASELINES`` lists them by name; :func:`baseline` makes the schedule of one. A published schedule is what it is, and
 whether it fits is for the judge to say. Only the searches among them (``zb-auto``, ``zb-v-auto``, ``v-block``,
-``stream``, ``greedy``) look at the devices' capacities, and some whose authors leave sizes open (of groups, of what is
-in flight) take what fits, where anything does.
+``stream``, ``greedy``, which stand apart in ``rivals``) look at the devices' capacities, and some whose authors leave
+sizes open (of groups, of what is in flight) take what fits, where anything does.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ BASELINES: dict[str, Baseline] = {entry.name: entry for entry in (
     Baseline("zb-h1", "ZB-H1", "Qi et al., ICLR 2024", "a pipeline with split backwards, one stage a device",
              "zero_bubble"),
     Baseline("zb-h2", "ZB-H2", "Qi et al., ICLR 2024", "a pipeline with split backwards, one stage a device",
-             "zb_h2"),
+             "zero_bubble", "h2_orders"),
     Baseline("zb-v", "ZB-V", "Qi et al., ICLR 2024", _SPLIT_V, "zb_v"),
     Baseline("zb-auto", "zero bubble, automatic", "Qi et al., ICLR 2024",
-             "a pipeline with split backwards, one stage a device", "zb_auto"),
-    Baseline("zb-v-auto", "ZB-V, automatic", "Qi et al., ICLR 2024, and their program", _SPLIT_V, "zb_v_auto"),
+             "a pipeline with split backwards, one stage a device", "rivals.zb_auto"),
+    Baseline("zb-v-auto", "ZB-V, automatic", "Qi et al., ICLR 2024, and their program", _SPLIT_V, "rivals.zb_v_auto"),
     Baseline("v-min", "V-Min", "Qi et al., NeurIPS 2024", _SPLIT_V, "v_blocks", "min_orders"),
     Baseline("v-half", "V-Half", "Qi et al., NeurIPS 2024", _SPLIT_V, "v_blocks", "half_orders"),
-    Baseline("v-block", "building blocks", "Qi et al., NeurIPS 2024", "a training pipeline", "building_blocks"),
+    Baseline("v-block", "building blocks", "Qi et al., NeurIPS 2024", "a training pipeline", "rivals.building_blocks"),
     Baseline("dualpipe-v", "DualPipeV", "DeepSeek-AI, 2024-2025", _SPLIT_V, "dual_pipe", "orders_v"),
     Baseline("dualpipe", "DualPipe", "DeepSeek-AI, 2024", _BOTH_WAYS + ", with split backwards", "dual_pipe"),
     Baseline("chimera", "Chimera", "Li and Hoefler, SC 2021", _BOTH_WAYS, "chimera"),
@@ -55,8 +55,8 @@ BASELINES: dict[str, Baseline] = {entry.name: entry for entry in (
     Baseline("3f1b", "3F1B", "Lin et al., OSDI 2024", "a pipeline that runs without gradients first", "recycled"),
     Baseline("1f1b+", "1F1B+", "Lin et al., HPCA 2024",
              "a training pipeline, one stage a device, with blocks on several devices along it", "one_f_one_b_plus"),
-    Baseline("greedy", "greedy", "list scheduling under memory, after Graham 1969", "anything", "greedy"),
-    Baseline("stream", "streaming", "after Ma et al., USENIX ATC 2019", "devices with lanes", "stream"),
+    Baseline("greedy", "greedy", "list scheduling under memory, after Graham 1969", "anything", "rivals.greedy"),
+    Baseline("stream", "streaming", "after Ma et al., USENIX ATC 2019", "devices with lanes", "rivals.stream"),
 )}
 
 

@@ -12,7 +12,7 @@ of up to 2h + 1 stages. DeepSeek asks for at least 2h micro-batches in either di
 
 from __future__ import annotations
 
-from weft.solver.baselines.lib.base import NotApplicable, Row, require_backward, require_pipeline
+from weft.solver.baselines.lib.base import Row, require_training
 from weft.solver.baselines.lib.bidirectional import both_ways
 from weft.solver.pipeline import Stage
 from weft.solver.problem import Problem
@@ -40,10 +40,7 @@ def orders_v(problem: Problem, micro_batches: int) -> list[Row]:
 
     Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` for anything else.
     """
-    pipeline = require_pipeline(problem)
-    require_backward(pipeline, split=True)
-    if pipeline.shape != "v":
-        raise NotApplicable("it needs two stages on each device in a V, the first device with the first and last stage")
+    pipeline = require_training(problem, "v", split=True)
     p = len(problem.devices)
     return [_row(rank, p, micro_batches, pipeline.stages[rank], pipeline.stages[2 * p - 1 - rank]) for rank in range(p)]
 

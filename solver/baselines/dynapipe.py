@@ -26,7 +26,7 @@ from itertools import permutations
 from typing import TypeAlias
 
 from weft.solver.baselines.lib.amounts import Amounts
-from weft.solver.baselines.lib.base import Row, require_backward, require_pipeline
+from weft.solver.baselines.lib.base import Row, require_training
 from weft.solver.baselines.lib.choosing import best_of
 from weft.solver.baselines.lib.extend import extended
 from weft.solver.control.clock import checkpoint
@@ -47,8 +47,7 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
 
     Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` for anything else, or if memory leaves it stuck.
     """
-    pipeline = require_pipeline(problem)
-    require_backward(pipeline)
+    pipeline = require_training(problem)
     amounts = Amounts.of(problem)
 
     def of_all(device: int, block: int, micro_batch: int) -> tuple[int, int]:
@@ -73,9 +72,7 @@ def orders_of_run(problem: Problem, room: Sequence[int | None], amounts: OfEach,
     At most ``limit`` are in flight on a device. ``None`` where memory leaves it stuck; raises
     :class:`~weft.solver.baselines.lib.base.NotApplicable` as :func:`orders` does.
     """
-    pipeline = require_pipeline(problem)
-    require_backward(pipeline)
-    return _rows(pipeline, room, amounts, micro_batches, limit=limit)
+    return _rows(require_training(problem), room, amounts, micro_batches, limit=limit)
 
 
 def injections(times: Sequence[float], clusters: int = _CLUSTERS) -> Iterator[list[int]]:

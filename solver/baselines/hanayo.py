@@ -17,7 +17,7 @@ from __future__ import annotations
 from functools import partial
 from itertools import accumulate
 
-from weft.solver.baselines.lib.base import NotApplicable, Row, require_backward, require_pipeline
+from weft.solver.baselines.lib.base import NotApplicable, Row, require_training
 from weft.solver.baselines.lib.building_block import BuildingBlock, StepChain
 from weft.solver.baselines.lib.choosing import best_of
 from weft.solver.baselines.lib.extend import extended
@@ -38,8 +38,7 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
 
     Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` for anything else.
     """
-    pipeline = require_pipeline(problem)
-    require_backward(pipeline)
+    pipeline = require_training(problem)
     p, devices = len(problem.devices), [stage.device for stage in pipeline.stages]
     alone = p == 1 and len(devices) > 1  # every way along one device is a wave
     if pipeline.shape not in ("v", "wave") and not alone:

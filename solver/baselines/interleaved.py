@@ -23,7 +23,7 @@ from __future__ import annotations
 from functools import partial
 
 from weft.solver.baselines.lib.alternating import Grouping, Turns, groupings
-from weft.solver.baselines.lib.base import NotApplicable, Row, require_backward, require_pipeline
+from weft.solver.baselines.lib.base import Row, require_training
 from weft.solver.baselines.lib.choosing import Maker, best_of
 from weft.solver.pipeline import Pipeline
 from weft.solver.problem import Problem
@@ -44,7 +44,7 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
 
     Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` for anything else.
     """
-    return _best(_looped(problem, split=False), micro_batches, *_AHEAD)
+    return _best(require_training(problem, "loop"), micro_batches, *_AHEAD)
 
 
 def zero_bubble_orders(problem: Problem, micro_batches: int) -> list[Row]:
@@ -52,16 +52,7 @@ def zero_bubble_orders(problem: Problem, micro_batches: int) -> list[Row]:
 
     Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` for anything else.
     """
-    return _best(_looped(problem, split=True), micro_batches, *_PUT_OFF)
-
-
-def _looped(problem: Problem, *, split: bool) -> Pipeline:
-    pipeline = require_pipeline(problem)
-    require_backward(pipeline, split=split)
-    if pipeline.shape != "loop":
-        raise NotApplicable("it needs two stages or more on each device, stage s on device s modulo the number of "
-                            "devices")
-    return pipeline
+    return _best(require_training(problem, "loop", split=True), micro_batches, *_PUT_OFF)
 
 
 def _best(pipeline: Pipeline, micro_batches: int, usual: _Rules, less: _Rules) -> list[Row]:

@@ -20,7 +20,7 @@ from functools import partial
 from weft.solver.baselines import BASELINES, NotApplicable, dynapipe, steady_period
 from weft.solver.baselines.lib.amounts import Amounts
 from weft.solver.baselines.lib.base import Row
-from weft.solver.baselines.lib.round_list import RoundList
+from weft.solver.baselines.rivals.round_list import RoundList
 from weft.solver.control.clock import checkpoint
 from weft.solver.judge.validate import validate, violations
 from weft.solver.problem import Number, Problem

@@ -7,8 +7,9 @@ with a flush that Fan et al., "DAPPLE", PPoPP 2021, and Megatron-LM run. On unif
 
 from __future__ import annotations
 
+from weft.solver.baselines.lib.alternating import Turns
 from weft.solver.baselines.lib.amounts import Amounts
-from weft.solver.baselines.lib.base import NotApplicable, Row, require_backward, require_pipeline
+from weft.solver.baselines.lib.base import NotApplicable, Row, require_training
 from weft.solver.pipeline import Stage
 from weft.solver.problem import Problem
 
@@ -23,7 +24,7 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
     stages = _stages(problem)
     rows: list[Row] = [[] for _ in problem.devices]
     for s, stage in enumerate(stages):
-        rows[stage.device] = _row(stage, min(len(stages) - 1 - s, micro_batches), micro_batches)
+        rows[stage.device] = _row(stage, len(stages) - 1 - s, micro_batches)
     return rows
 
 
@@ -35,15 +36,14 @@ def orders_within_memory(problem: Problem, micro_batches: int) -> list[Row]:
     ahead = micro_batches
     for s, stage in enumerate(stages):
         ahead = min(ahead, len(stages) - 1 - s)
-        while ahead and not _fits(amounts, stage.device, _row(stage, ahead, ahead + 2)):
+        while ahead and not amounts.fits(stage.device, _row(stage, ahead, ahead + 2)):
             ahead -= 1
         rows[stage.device] = _row(stage, ahead, micro_batches)
     return rows
 
 
 def _stages(problem: Problem) -> tuple[Stage, ...]:
-    pipeline = require_pipeline(problem)
-    require_backward(pipeline)
+    pipeline = require_training(problem)
     crowded = next((device for device, chunk in enumerate(pipeline.chunks) if len(chunk) > 1), None)
     if crowded is not None:
         raise NotApplicable(f"it needs one stage on each device, but device {problem.devices[crowded].name!r} has "
@@ -53,22 +53,4 @@ def _stages(problem: Problem) -> tuple[Stage, ...]:
 
 def _row(stage: Stage, ahead: int, micro_batches: int) -> Row:
     """``ahead``: forwards before the first backward can be there, and before each later one."""
-    forward, backwards = stage.forward, stage.blocks[1:]
-    row = [(forward, m) for m in range(ahead)]
-    for m in range(micro_batches):
-        if m + ahead < micro_batches:
-            row.append((forward, m + ahead))
-        for block in backwards:
-            row.append((block, m))
-    return row
-
-
-def _fits(amounts: Amounts, device: int, row: Row) -> bool:
-    room, level = amounts.room[device], 0
-    if room is None:
-        return True
-    for block, _ in row:
-        if level + amounts.take[device][block] > room:
-            return False
-        level += amounts.change[device][block]
-    return True
+    return Turns((micro_batches,), slope=0, extra=ahead).row(0, 1, [(stage,)], micro_batches)

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from weft.solver.baselines import building_blocks as block_search
 from weft.solver.baselines import one_f_one_b
 from weft.solver.baselines.lib.base import NotApplicable, Row
+from weft.solver.baselines.rivals import building_blocks as block_search
 from weft.solver.problem import BlockKind, Dependency, Problem
 from weft.solver.timing import time_orders
 
@@ -34,8 +34,8 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
 
 
 def around_blocks(problem: Problem, micro_batches: int, *, held: int) -> list[Row]:
-    """Per-device orders of the building-block search (:mod:`weft.solver.baselines.building_blocks`) for the chain, with
-    room for what the blocks on several devices keep of ``held`` micro-batches; these blocks put in between.
+    """Per-device orders of the building-block search (:mod:`weft.solver.baselines.rivals.building_blocks`) for the
+    chain, with room for what the blocks on several devices keep of ``held`` micro-batches; these blocks put in between.
 
     A start for a search where the chain has several stages a device; whether it fits is not known. Raises
     :class:`~weft.solver.baselines.lib.base.NotApplicable` as :func:`around` does, and where so much room leaves none.

@@ -29,6 +29,7 @@ from itertools import pairwise
 
 from weft.solver.baselines.lib.base import NotApplicable, Row
 from weft.solver.baselines.lib.choosing import Maker, best_of
+from weft.solver.baselines.lib.time_pass import earliest_starts
 from weft.solver.problem import BlockKind, Problem
 
 __all__ = ["gpipe_orders", "orders"]
@@ -52,9 +53,9 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
 
 def gpipe_orders(problem: Problem, micro_batches: int) -> list[Row]:
     """All forwards, then all backwards. Raises as :func:`orders`."""
-    chain = _chain(problem)
-    offsets = _apart(problem, chain)
-    phases = {i: not _is_forward(problem, i) for i in offsets}
+    _chain(problem)
+    offsets = earliest_starts(problem)
+    phases = [not _is_forward(problem, i) for i in range(len(problem.blocks))]
     periods = [max(sum(problem.blocks[i].duration for i in row if phases[i] == back) for row in problem.blocks_on)
                for back in (False, True)]
 
@@ -108,7 +109,7 @@ def _timetable(problem: Problem, chain: Sequence[int], weights_last: bool) -> tu
     blocks = problem.blocks
     period = max(sum(blocks[i].duration for i in row) for row in problem.blocks_on)
     place = {i: n for n, i in enumerate(chain)}
-    begins = _apart(problem, chain)
+    begins = earliest_starts(problem)
     phase: dict[int, float] = {}
     for row in problem.blocks_on:
         at = min((begins[i] for i in row), default=0.0)
@@ -122,15 +123,6 @@ def _timetable(problem: Problem, chain: Sequence[int], weights_last: bool) -> tu
         turns = math.ceil((arrives - phase[i]) / period - 1e-9)
         starts[i] = phase[i] + max(0, turns) * period
     return starts, period
-
-
-def _apart(problem: Problem, chain: Sequence[int]) -> dict[int, float]:
-    """When each block of one micro-batch starts that has the devices to itself."""
-    blocks, starts = problem.blocks, dict[int, float]()
-    for i in chain:
-        starts[i] = max((starts[problem.index[wait.block]] + blocks[problem.index[wait.block]].duration + wait.lag
-                         for wait in blocks[i].after), default=0.0)
-    return starts
 
 
 def _is_forward(problem: Problem, i: int) -> bool:

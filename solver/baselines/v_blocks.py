@@ -8,14 +8,12 @@ fills in the weight gradients within the memory that the repeated block takes.
 
 from __future__ import annotations
 
-from weft.solver.baselines.lib.base import NotApplicable, Row, require_backward, require_pipeline
+from weft.solver.baselines.lib.base import Row, require_training
 from weft.solver.baselines.lib.building_block import BuildingBlock, StepChain
+from weft.solver.baselines.lib.stable_pattern import INTERVAL, held, with_weights
 from weft.solver.problem import Problem
 
 __all__ = ["half_orders", "min_orders"]
-
-#: Slots from one micro-batch to the next: a forward, an input and a weight gradient of each of a device's two stages.
-_INTERVAL = 6
 
 
 def min_orders(problem: Problem, micro_batches: int) -> list[Row]:
@@ -43,32 +41,11 @@ def half_orders(problem: Problem, micro_batches: int) -> list[Row]:
 
 
 def _orders(problem: Problem, micro_batches: int, slots: list[int]) -> list[Row]:
-    pipeline = require_pipeline(problem)
-    require_backward(pipeline, split=True)
-    if pipeline.shape != "v":
-        raise NotApplicable("it needs two stages on each device in a V, the first device with the first and last stage")
+    pipeline = require_training(problem, "v", split=True)
     chain = StepChain.uniform(pipeline)
-    peak = max(_peak([slot for slot, device in zip(slots, chain.device, strict=True) if device == d])
+    peak = max(held(with_weights([slot for slot, device in zip(slots, chain.device, strict=True) if device == d]))
                for d in range(len(problem.devices)))
-    made = chain.run(BuildingBlock(tuple(map(float, slots)), _INTERVAL), micro_batches, [peak] * len(problem.devices))
+    made = chain.run(BuildingBlock(tuple(map(float, slots)), INTERVAL), micro_batches, [peak] * len(problem.devices))
     assert made is not None, "a building block fits into the memory that it takes"
     return made.rows
 
-
-def _peak(slots: list[int]) -> int:
-    """The stages' activations on a device that repeats ``slots``, forwards first; W is in the first free ones."""
-    half = len(slots) // 2
-    repeats = max(slots) // _INTERVAL + 2
-    forwards = {slot + m * _INTERVAL for m in range(repeats) for slot in slots[:half]}
-    gradients = {slot + m * _INTERVAL for m in range(repeats) for slot in slots[half:]}
-    held = peak = waiting = 0
-    for slot in range(repeats * _INTERVAL):
-        if slot in forwards:
-            held += 1
-            peak = max(peak, held)
-        elif slot in gradients:
-            waiting += 1
-        elif waiting:
-            waiting -= 1
-            held -= 1
-    return peak

@@ -8,7 +8,7 @@ backward starts where its forward did.
 
 from __future__ import annotations
 
-from weft.solver.baselines.lib.base import NotApplicable, Row, require_backward, require_pipeline
+from weft.solver.baselines.lib.base import Row, require_training
 from weft.solver.control.clock import checked
 from weft.solver.pipeline import Stage
 from weft.solver.problem import Problem
@@ -21,10 +21,7 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
 
     Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` for anything else.
     """
-    pipeline = require_pipeline(problem)
-    require_backward(pipeline, split=True)
-    if pipeline.shape != "v":
-        raise NotApplicable("it needs two stages on each device in a V, the first device with the first and last stage")
+    pipeline = require_training(problem, "v", split=True)
     p = len(problem.devices)
     planned = max(micro_batches, 2 * p - 1)  # what the ramp takes; the order without the excess is still an order
     rows = [_row(rank, p, planned, pipeline.stages[rank], pipeline.stages[2 * p - 1 - rank])

@@ -1,6 +1,6 @@
 // List schedules, compiled: one pass through time, in which a free device starts what is most urgent of what it may.
 // Each function does what a Python one does, decision by decision, and gives the same numbers to the bit:
-// `weft_by_width` weft/solver/baselines/greedy.py, `weft_by_priority` .../lib/priority_rule.py and `weft_building_block`
+// `weft_by_width` weft.solver.baselines.rivals.greedy.py, `weft_by_priority` .../lib/priority_rule.py and `weft_building_block`
 // .../lib/building_block.py. These say what each step means, and run where there is no compiler.
 // weft/solver/orders/lists.py calls the functions at the end.
 

@@ -112,7 +112,7 @@ class GraphTables:
 
     def by_width(self, micro_batches: int, width: int, urgency: Sequence[int],
                  parts: Sequence[int] | None) -> tuple[float, list[Row]] | None:
-        """See :func:`weft.solver.baselines.greedy.list_schedule`."""
+        """See :func:`weft.solver.baselines.rivals.greedy.list_schedule`."""
         part = _ints(parts or [0] * len(urgency))
         rank = np.empty(len(urgency), dtype=np.int32)
         rank[list(urgency)] = np.arange(len(urgency), dtype=np.int32)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from weft.solver.period.counts import Counts
+from weft.solver.control.counts import Counts
 from weft.solver.period.params import PARAMETERS
 from weft.solver.period.periodic import Periodic, fits_pools
 from weft.solver.ticks import TickProblem

@@ -4,9 +4,9 @@ largest load, go out (:class:`~weft.solver.placement.placement.Placement`).
 
 ``problem`` says what is placed and what a placement costs, ``judge`` checks a placement from that alone. Searches see
 ``groups`` of operators and divide them (``division``); what a search knows is its ``bracket``, what it calls are
-``technique``s, what it was given are ``params``. Rooms: ``bounds``, ``reductions``, ``orders`` and the ``encoding`` are
-what searches are made of; ``chain`` finds stages in a row, ``dag`` graphs of stages, ``memory`` plans in which
-recomputing and offloading are decided with the cuts.
+``technique``s, what it was given are ``params``; ``bounds`` need no search. Rooms: ``reductions``, ``orders`` and the
+``encoding`` are what searches are made of; ``chain`` finds stages in a row, ``dag`` graphs of stages, ``memory`` plans
+in which recomputing and offloading are decided with the cuts.
 """
 
 from typing import TYPE_CHECKING

@@ -1,21 +1,30 @@
-"""What every search for a placement knows and counts: the bound, the time, what each technique did."""
+"""What every search for a placement knows: the best stages so far, judged, the bound, the time, what each technique
+did."""
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, NoReturn, Self
 
+from weft.solver.control.counts import Counts
+from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.budget import Budget
+from weft.solver.feasibility.infeasible import NoneFound
+from weft.solver.placement import judge
+from weft.solver.placement.bounds import simple_bound
+from weft.solver.placement.division import Division, divided, nodes_of, parts_of
 from weft.solver.placement.groups import Groups, groups_of
 from weft.solver.placement.params import PARAMS, PlacementParams
+from weft.solver.placement.placement import Stage
 from weft.solver.placement.problem import PlacementProblem
 from weft.solver.placement.technique import Technique
 
-__all__ = ["Bracket", "Step", "TechniqueCount"]
+__all__ = ["Bracket", "Step"]
 
 
 @dataclass(frozen=True)
@@ -28,51 +37,111 @@ class Step:
     seconds: float
 
 
-@dataclass
-class TechniqueCount:
-    """How often a technique was called and how often it made the best placement better or raised the bound; seconds of
-    wall time."""
-
-    calls: int = 0
-    better: int = 0
-    seconds: float = 0.0
-
-
 class Bracket(ABC):
-    """``bound``: no placement has a smaller largest load; :attr:`objective`: one has this. ``whole``: the operators in
-    groups before any further reduction; ``groups``: after those that keep an optimum."""
+    """``best``: the best stages so far, ``least``: the least largest load of any that were offered; ``bound``: no
+    placement has a smaller one. ``whole``: the operators in groups before any further reduction; ``groups``: after
+    those that keep an optimum. ``without``: names of techniques, and of parts of them, to leave out. Raises
+    :class:`~weft.solver.placement.refusals.NoPlacement` where plainly nothing fits."""
 
-    whole: Groups
-    groups: Groups
-    bound: float
+    #: What is searched for, in words.
+    what: ClassVar[str]
 
-    def __init__(self, problem: PlacementProblem, budget: Budget, on_step: Callable[[Step], None],
-                 params: PlacementParams = PARAMS) -> None:
-        self.problem, self.budget, self.params = problem, budget, params
-        self.counts: dict[str, TechniqueCount] = {}
+    def __init__(self, problem: PlacementProblem, budget: Budget, on_step: Callable[[Step], None] = lambda _: None,
+                 params: PlacementParams = PARAMS, without: Container[str] = ()) -> None:
+        self.problem, self.budget, self.params, self.without = problem, budget, params, without
+        self.counts = Counts()
         self.on_step = on_step
         self._began = time.process_time()
         self.whole = groups_of(problem)
+        self.groups = self.reduced(self.whole)
+        self.bound = simple_bound(self.groups)
+        self.best: tuple[Stage, ...] | None = None
+        self.least = math.inf
+
+    @staticmethod
+    @abstractmethod
+    def reduced(groups: Groups) -> Groups:
+        """``groups`` after the reductions that keep an optimum of such a search. Raises
+        :class:`~weft.solver.placement.refusals.NoPlacement` where plainly nothing fits."""
+
+    @abstractmethod
+    def stages_of(self, parts: Sequence[tuple[int, Sequence[int]]], devices: Sequence[int]) -> tuple[Stage, ...]:
+        """The stages of ``parts`` (kind, nodes) with what they cost and hold."""
 
     @property
     @abstractmethod
+    def over(self) -> bool:
+        """Whether there is nothing left to do, or no time."""
+
+    @property
     def objective(self) -> float:
         """The largest load of the best placement so far; infinite where there is none."""
+        return math.inf if self.best is None else max(stage.load for stage in self.best)
+
+    # -- the search --------------------------------------------------------------------------------------------------
+
+    def search(self, steps: Callable[[], None]) -> tuple[Stage, ...]:
+        """The best stages after ``steps``, or after as many of them as Ctrl-C lets, judged once more."""
+        try:
+            with breakable():
+                steps()
+        except KeyboardInterrupt:
+            self.budget.interrupted = True
+        except NoneFound:  # one of the techniques; another may have found something
+            if self.best is None:
+                raise
+        if self.best is None:
+            self.give_up()
+        return self.sure(self.stages_of(parts_of(self.best), [stage.devices for stage in self.best]))
 
     def run(self, technique: Technique[Self], share: float) -> bool:
         """What ``technique`` says, counted."""
-        count = self.counts.setdefault(technique.name, TechniqueCount())
-        before, began = (self.objective, self.bound), self.budget.elapsed
-        count.calls += 1
-        try:
-            return technique.improve(self, share)
-        finally:
-            count.seconds += self.budget.elapsed - began
-            count.better += (self.objective, self.bound) != before
+        before, bound = self.objective, self.bound
+        with self.counts.timed(technique.name) as count:
+            count.calls += 1
+            try:
+                return technique.improve(self, share)
+            finally:
+                count.improvements += self.objective != before
+                count.proofs += self.bound != bound
 
     def part(self, share: float) -> AbstractContextManager[Budget]:
         """A budget of ``share`` of what is left."""
         return self.budget.part(share)
+
+    def offer(self, groups: Groups, found: Division | None) -> bool:
+        """Take over ``found`` (of ``groups``) if it is better; whether there was anything that breaks no rule."""
+        if found is None:
+            return False
+        stages = self.stages_of(nodes_of(groups, found), found.devices)
+        if judge.breaches(self.problem, stages):
+            return False
+        if self.best is None or self.is_better(stages):
+            self.best = stages
+            self.say("found")
+        self.least = min(self.least, max(stage.load for stage in stages))
+        return True
+
+    def offer_sure(self, groups: Groups, found: Division | None) -> None:
+        """:meth:`offer` of what is a placement. Raises :class:`~weft.solver.placement.judge.InvalidPlacement` where it
+        breaks a rule."""
+        if found is not None and not self.offer(groups, found):
+            self.sure(self.stages_of(nodes_of(groups, found), found.devices))
+
+    def sure(self, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+        """``stages``; raises :class:`~weft.solver.placement.judge.InvalidPlacement` where they break a rule."""
+        faults = judge.breaches(self.problem, stages)
+        if faults:
+            raise judge.InvalidPlacement("; ".join(faults))
+        return stages
+
+    def is_better(self, stages: tuple[Stage, ...]) -> bool:
+        """Whether ``stages`` are better than the best."""
+        return max(stage.load for stage in stages) < self.objective
+
+    def start(self, groups: Groups) -> Division | None:
+        """The best stages in terms of ``groups``, or ``None`` where they take one of them apart."""
+        return None if self.best is None else divided(groups, parts_of(self.best))
 
     def raise_bound(self, bound: float) -> None:
         """No placement has a largest load below ``bound``."""
@@ -82,10 +151,15 @@ class Bracket(ABC):
         """Report where the search stands."""
         self.on_step(Step(doing, self.objective, self.bound, self.budget.elapsed))
 
+    def give_up(self) -> NoReturn:
+        """Raise what a search that found nothing says."""
+        if self.budget.interrupted:
+            raise KeyboardInterrupt
+        raise NoneFound(f"found no {self.what} that fits the devices' memory in {self.budget.elapsed:.0f} s, and no "
+                        "proof that there is none; give more time, more memory or more devices")
+
     def spent(self) -> dict[str, Any]:
         """For a result's ``solver`` entry: time, seed, and what each technique did."""
         return {"seconds": round(self.budget.elapsed, 3), "cpu_seconds": round(time.process_time() - self._began, 3),
                 "deterministic": round(self.budget.deterministic_used, 3), "seed": self.budget.seed,
-                "workers": self.budget.workers,
-                "techniques": {name: {"calls": count.calls, "better": count.better, "seconds": round(count.seconds, 3)}
-                               for name, count in self.counts.items()}}
+                "workers": self.budget.workers, "techniques": self.counts.to_json()}

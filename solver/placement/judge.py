@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from weft.solver.placement.placement import Stage
 from weft.solver.placement.problem import PlacementProblem
 
-__all__ = ["InvalidPlacement", "breaches", "latency_of", "stages_of"]
+__all__ = ["InvalidPlacement", "breaches", "breaches_of_division", "latency_of", "stages_of"]
 
 
 class InvalidPlacement(AssertionError):
@@ -72,16 +72,28 @@ def breaches(problem: PlacementProblem, stages: Sequence[Stage]) -> list[str]:
 
     Memory is compared to within 1e-9 of the limit: sums of fractions are rounded.
     """
+    found = breaches_of_division(problem, [(stage.kind, stage.nodes) for stage in stages],
+                                 [stage.devices for stage in stages])
+    for index, stage in enumerate(stages):
+        memory = problem.kinds[stage.kind].memory
+        if memory is not None and stage.memory > memory * (1 + 1e-9):
+            found.append(f"stage {index} holds {stage.memory:g} of {memory:g} {problem.memory_unit}")
+    return found
+
+
+def breaches_of_division(problem: PlacementProblem, parts: Sequence[tuple[int, Sequence[int]]],
+                         devices: Sequence[int]) -> list[str]:
+    """The same of all rules but memory: of ``parts`` (kind, nodes) on so many ``devices`` each."""
     found = []
     seen: dict[int, int] = {}
-    for index, stage in enumerate(stages):
-        for node in stage.nodes:
+    for index, (kind, nodes) in enumerate(parts):
+        for node in nodes:
             if node in seen:
                 found.append(f"operator {problem.nodes[node].name!r} is in stages {seen[node]} and {index}")
             seen[node] = index
-            if problem.nodes[node].times[stage.kind] is None:
+            if problem.nodes[node].times[kind] is None:
                 found.append(f"operator {problem.nodes[node].name!r} does not run on "
-                             f"{problem.kinds[stage.kind].name}, where stage {index} is")
+                             f"{problem.kinds[kind].name}, where stage {index} is")
     missing = [node.name for i, node in enumerate(problem.nodes) if i not in seen]
     if missing:
         return [*found, f"operators without a stage: {', '.join(missing[:5])}"]
@@ -92,13 +104,9 @@ def breaches(problem: PlacementProblem, stages: Sequence[Stage]) -> list[str]:
         if seen[first] > seen[second]:
             found.append(f"operator {problem.nodes[first].name!r} (stage {seen[first]}) comes before "
                          f"{problem.nodes[second].name!r} (stage {seen[second]})")
-    for k, kind in enumerate(problem.kinds):
-        used = sum(stage.devices for stage in stages if stage.kind == k)
-        if used > kind.count:
+    for k, kind_ in enumerate(problem.kinds):
+        used = sum(count for (kind, _), count in zip(parts, devices, strict=True) if kind == k)
+        if used > kind_.count:
             what = "devices for the stages" if problem.degrees else "stages"
-            found.append(f"{used} {what} on {kind.name}, there are {kind.count}")
-    for index, stage in enumerate(stages):
-        memory = problem.kinds[stage.kind].memory
-        if memory is not None and stage.memory > memory * (1 + 1e-9):
-            found.append(f"stage {index} holds {stage.memory:g} of {memory:g} {problem.memory_unit}")
+            found.append(f"{used} {what} on {kind_.name}, there are {kind_.count}")
     return found

@@ -52,6 +52,17 @@ class PlacementParams:
     ``buffer_levels``: sizes of buffers that the quick bound tells apart. ``stage_effort``: deterministic seconds of
       CP-SAT for one question about one stage. ``first_step``: of the limit above the lower bound, as a share of it;
       doubled until a plan exists.
+
+    Searches for a step, of graphs, sizes and order together (set on a multimodal transformer and DLRM on 4 and 8
+    modelled V100s):
+
+    ``front_share``: of all fronts together. ``first_reach_of_load``: a size's graph of least load is a cut up to so
+      many times the load that the best step so far rules out. ``shortest_share``: of graphs that allow short steps,
+      whose bisection stops at ``short_gap``, a share of the step. ``any_share``: of the bound over all graphs.
+      ``descents``: of the best cuts, how many get better neighbours before the sizes are searched best first;
+      ``choice_share``: of both. ``choice_steps``: sets of sizes that the latter looks at before it asks for the best
+      again; ``most_steps``: in all. ``finalists``: choices whose orders are searched at once. ``first_slice``: seconds
+      of the first search of orders, each later one is twice as long.
     """
 
     usual_share: float = 0.3
@@ -89,6 +100,18 @@ class PlacementParams:
     buffer_levels: int = 12
     stage_effort: float = 2.0
     first_step: float = 0.01
+
+    front_share: float = 0.3
+    first_reach_of_load: float = 1.25
+    shortest_share: float = 0.15
+    short_gap: float = 0.02
+    any_share: float = 0.15
+    descents: int = 4
+    choice_share: float = 0.4
+    choice_steps: int = 200
+    most_steps: int = 4000
+    finalists: int = 8
+    first_slice: float = 1.0
 
 
 PARAMS = PlacementParams()

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cache
 from math import isfinite
 
+from weft.solver.control.counts import Counts
 from weft.solver.control.history import History
 from weft.solver.cpsat.budget import Budget
 from weft.solver.period.bracket import Bracket
-from weft.solver.period.counts import Counts
 from weft.solver.schedule import Schedule
 from weft.solver.step.goals import Goal
 from weft.solver.step.proven import Proven

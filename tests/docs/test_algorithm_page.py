@@ -41,7 +41,7 @@ from weft.solver.period.search import find_period
 from weft.solver.period.structure.v_shape import V
 from weft.solver.period.technique import Task
 from weft.solver.pipeline import Pipeline
-from weft.solver.placement.bounds.registry import simple_bound
+from weft.solver.placement.bounds import simple_bound
 from weft.solver.placement.chain.place import place
 from weft.solver.placement.dag.front import FrontPoint
 from weft.solver.placement.dag.place_graph import place_graph

@@ -12,7 +12,7 @@ from tests.support.examples import examples
 from tests.support.replicated_stages import problems
 from tests.support.stage_graphs import forks
 from weft.solver.cpsat.budget import Budget
-from weft.solver.placement.bounds.registry import simple_bound
+from weft.solver.placement.bounds import simple_bound
 from weft.solver.placement.dag.levels.level_search import LevelGoal, levels
 from weft.solver.placement.groups import groups_of
 from weft.solver.placement.problem import PlacementProblem

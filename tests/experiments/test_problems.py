@@ -11,7 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from tests.support.paths import ROOT
-from weft.solver.baselines.greedy import orders
+from weft.solver.baselines.rivals.greedy import orders
 from weft.solver.io.schemas import problem_schema
 from weft.solver.io.wide_files import any_problem_to_json, load_any_problem
 from weft.solver.judge.choice_rules import violations_of_choice

@@ -51,8 +51,7 @@ class _Piper:
         self.groups = groups
         self.kind, = (k for k, kind in enumerate(groups.problem.kinds) if kind.count)
         self.device = groups.problem.kinds[self.kind]
-        ideals = Ideals(groups, Budget(), limit=math.inf, devices=self.device.count, in_a_row=True, twins=False,
-                        max_cuts=0)
+        ideals = Ideals(groups, Budget(), limit=math.inf, in_a_row=True, twins=False, max_cuts=0)
         self.paths, self.followers = ideals.paths, ideals.followers
         self.shape = tuple(len(path) + 1 for path in self.paths)
         self.degrees = [(r, times[:, self.kind]) for r, times in groups.degrees if r <= self.device.count]

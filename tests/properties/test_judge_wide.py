@@ -17,8 +17,8 @@ from tests.support.wide_mutations import MUTATIONS, Mutation
 from tests.support.wide_problems import drawn_run, wide_runs
 from tests.support.wide_schedules import Drawn, drawn_schedule, held
 from weft.app.lib.judged import verdict
-from weft.solver.baselines.greedy import orders
 from weft.solver.baselines.lib.base import NotApplicable
+from weft.solver.baselines.rivals.greedy import orders
 from weft.solver.choices.solve import solve_wide
 from weft.solver.feasibility.infeasible import Infeasible
 from weft.solver.io.entries import FormatError

@@ -12,13 +12,13 @@ from tests.support.examples import examples
 from tests.support.placements import best_load, every_placement, problems
 from weft.solver.cpsat.budget import Budget
 from weft.solver.placement import judge
-from weft.solver.placement.bounds.registry import simple_bound
+from weft.solver.placement.bounds import simple_bound
 from weft.solver.placement.chain.constructions.random_slicings import best_slicing
 from weft.solver.placement.chain.constructions.refinement import around, near_cuts, refine
 from weft.solver.placement.chain.missing_memory import excess_needed
 from weft.solver.placement.chain.place import place
 from weft.solver.placement.division import Division
-from weft.solver.placement.encoding.least_load import Options, least_bottleneck
+from weft.solver.placement.encoding.least_load import least_bottleneck
 from weft.solver.placement.groups import Groups, groups_of
 from weft.solver.placement.params import PARAMS
 from weft.solver.placement.problem import PlacementProblem
@@ -55,17 +55,16 @@ def test_the_answer_is_the_best_of_all_placements(problem: PlacementProblem) -> 
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(problems(), st.sampled_from((
-    Options(cutoff=False), Options(total=False), Options(windows=False), Options(presolve=True))))
-def test_no_part_of_the_encoding_is_needed_for_the_optimum(problem: PlacementProblem, options: Options) -> None:
+@given(problems(), st.sampled_from(("cutoff", "total", "windows")))
+def test_no_part_of_the_encoding_is_needed_for_the_optimum(problem: PlacementProblem, part: str) -> None:
     groups = groups_of(problem)
-    solved = least_bottleneck(groups, Budget(), None, 0.0, options=options)
+    solved = least_bottleneck(groups, Budget(), None, 0.0, without={part})
     best = best_load(problem)
     assert solved.proven
     assert solved.infeasible == (best == float("inf"))
     if solved.stages is not None:
         assert solved.stages.value == CLOSE(best)
-        again = least_bottleneck(groups, Budget(), solved.stages, 0.0, options=options)
+        again = least_bottleneck(groups, Budget(), solved.stages, 0.0, without={part})
         assert again.proven and again.bound == CLOSE(best)
 
 

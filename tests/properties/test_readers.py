@@ -27,7 +27,7 @@ from tests.support.wide_schedules import drawn_schedule
 from weft.app.lib.judged import verdict
 from weft.cli.lib.summary import summary
 from weft.solver.baselines import baseline
-from weft.solver.baselines.greedy import orders
+from weft.solver.baselines.rivals.greedy import orders
 from weft.solver.io.entries import FormatError
 from weft.solver.io.problem_files import load_problem, problem_from_json, problem_to_json
 from weft.solver.io.schedule_files import load_schedule, schedule_from_json, schedule_to_json

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from tests.support.examples import examples
 from tests.support.strategies import problems
 from weft.solver import schedule
-from weft.solver.baselines.greedy import orders as greedy_orders
 from weft.solver.baselines.lib import sequential
 from weft.solver.baselines.lib.amounts import Amounts
 from weft.solver.baselines.lib.base import NotApplicable
-from weft.solver.baselines.lib.twins import on_every_twin, without_twins
+from weft.solver.baselines.rivals.greedy import orders as greedy_orders
+from weft.solver.baselines.rivals.twins import on_every_twin, without_twins
 from weft.solver.io import schedule_files
 from weft.solver.judge.validate import violations
 from weft.solver.problem import Block, BlockKind, Device, Problem

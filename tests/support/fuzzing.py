@@ -29,7 +29,7 @@ from weft.models.zoo.tessel_shapes import shape
 from weft.runtime.plan.plan import plan_of, save_plan
 from weft.runtime.plan.timeline import save_timeline
 from weft.solver.baselines import baseline
-from weft.solver.baselines.greedy import orders
+from weft.solver.baselines.rivals.greedy import orders
 from weft.solver.io.problem_files import save_problem
 from weft.solver.io.schedule_files import save_schedule
 from weft.solver.io.wide_files import any_problem_to_json

@@ -12,6 +12,13 @@ from weft.solver.placement.groups import Groups
 from weft.solver.placement.placement import Stage
 from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, Tensor
 
+GPU = DeviceKind("gpu", 2)
+
+
+def graph(nodes: list[Node], tensors: list[Tensor], *kinds: DeviceKind) -> PlacementProblem:
+    """Operators, by default on two devices of one kind."""
+    return PlacementProblem("graph", kinds or (GPU,), tuple(nodes), tuple(tensors))
+
 
 def chain(times: Sequence[float], transfer: float = 0.0, *, devices: int = 2, memory: float | None = None,
           held: Sequence[float] = (), flying: Sequence[float] = ()) -> PlacementProblem:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -61,6 +62,19 @@ class Amounts:
     def tables(self) -> GraphTables:
         """Arrays for compiled passes over the problem."""
         return GraphTables(self.problem, self.take, self.change, self.room, self.mixed_pools)
+
+    def peak(self, device: int, row: Iterable[tuple[int, int]]) -> int:
+        """The most that ``device`` holds where it runs ``row``, from nothing on."""
+        level = peak = 0
+        for block, _ in row:
+            peak = max(peak, level + self.take[device][block])
+            level += self.change[device][block]
+        return peak
+
+    def fits(self, device: int, row: Iterable[tuple[int, int]]) -> bool:
+        """Whether ``device`` has room for ``row``."""
+        room = self.room[device]
+        return room is None or self.peak(device, row) <= room
 
     def amount(self, scaled: int, unit: str) -> str:
         """``scaled`` in the problem's memory unit, as text for people."""

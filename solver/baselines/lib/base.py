@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TypeAlias
 
-from weft.solver.pipeline import NotAPipeline, Pipeline
+from weft.solver.pipeline import NotAPipeline, Pipeline, Shape
 from weft.solver.problem import Problem
 from weft.solver.timing import Orders
 
-__all__ = ["Baseline", "NotApplicable", "Row", "require_backward", "require_pipeline"]
+__all__ = ["Baseline", "NotApplicable", "Row", "require_pipeline", "require_training"]
 
 #: One device's ``(block, micro_batch)``, in order.
 Row: TypeAlias = list[tuple[int, int]]
+
+#: How stages lie on the devices, in words.
+_SHAPES: Mapping[Shape, str] = {
+    "chain": "one stage on each device, in device order",
+    "v": "two stages on each device in a V, the first device with the first and last stage",
+    "loop": "two stages or more on each device, stage s on device s modulo the number of devices"}
 
 
 class NotApplicable(ValueError):
@@ -51,9 +57,14 @@ def require_pipeline(problem: Problem) -> Pipeline:
         raise NotApplicable(f"it needs a pipeline, but {error}") from None
 
 
-def require_backward(pipeline: Pipeline, *, split: bool = False) -> None:
-    """Raise :class:`NotApplicable` for a pipeline without a backward, or (``split``) whose backward is not split."""
+def require_training(problem: Problem, shape: Shape | None = None, *, split: bool = False) -> Pipeline:
+    """``problem`` as a pipeline with a backward, split if ``split``, whose stages lie on the devices in ``shape`` if
+    that is given. Raises :class:`NotApplicable` with the reason if it is none."""
+    pipeline = require_pipeline(problem)
     if not pipeline.has_backward:
         raise NotApplicable("it alternates forwards and backwards, but this pipeline has no backward")
     if split and not pipeline.is_split:
         raise NotApplicable("it needs backwards split into input_grad and weight_grad blocks")
+    if shape is not None and pipeline.shape != shape:
+        raise NotApplicable(f"it needs {_SHAPES[shape]}")
+    return pipeline

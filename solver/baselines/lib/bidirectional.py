@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from weft.solver.baselines.lib.base import NotApplicable, Row, require_backward, require_pipeline
+from weft.solver.baselines.lib.base import NotApplicable, Row, require_training
 from weft.solver.late import nx
 from weft.solver.pipeline import Stage, shape_of
 from weft.solver.problem import Problem
@@ -51,8 +51,7 @@ def both_ways(problem: Problem, *, split: bool, several: bool = False) -> tuple[
 
 
 def _stages(problem: Problem, part: list[int], split: bool) -> tuple[Stage, ...]:
-    pipeline = require_pipeline(replace(problem, blocks=tuple(problem.blocks[i] for i in part), links=problem.links))
-    require_backward(pipeline, split=split)
+    pipeline = require_training(replace(problem, blocks=tuple(problem.blocks[i] for i in part)), split=split)
 
     def there(block: int | None) -> int | None:
         return None if block is None else part[block]

@@ -73,12 +73,4 @@ def _makespan(problem: Problem, micro_batches: int, rows: list[Row]) -> float:
 
 
 def _fits(amounts: Amounts, rows: list[Row]) -> bool:
-    for row, room, take, change in zip(rows, amounts.room, amounts.take, amounts.change, strict=True):
-        if room is None:
-            continue
-        level = 0
-        for block, _ in row:
-            if level + take[block] > room:
-                return False
-            level += change[block]
-    return True
+    return all(amounts.fits(device, row) for device, row in enumerate(rows))

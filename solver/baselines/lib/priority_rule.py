@@ -8,12 +8,12 @@ whatever fits when it runs in the order of the keys never gets stuck.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 
 from weft.solver.baselines.lib.amounts import Amounts
 from weft.solver.baselines.lib.base import Row
-from weft.solver.control.clock import checked, checkpoint
+from weft.solver.baselines.lib.time_pass import TimePass
+from weft.solver.control.clock import checked
 from weft.solver.problem import BlockKind, Problem
 
 __all__ = ["fits_in_order", "schedule_by_priority"]
@@ -48,44 +48,27 @@ def schedule_by_priority(problem: Problem, micro_batches: int, offsets: Sequence
     return (max(run.free), run.rows) if run.finish() else None
 
 
-class _ByPriority:
+class _ByPriority(TimePass):
     """One pass through time."""
 
     def __init__(self, problem: Problem, micro_batches: int, offsets: Sequence[float], interval: float, lead: float,
                  amounts: Amounts, reserve: bool) -> None:
-        self.problem, self.n, self.amounts = problem, micro_batches, amounts
+        super().__init__(problem, micro_batches, amounts)
         self.offsets, self.interval, self.lead, self.reserve = offsets, interval, lead, reserve
         self.filler = [block.kind == BlockKind.WEIGHT_GRAD for block in problem.blocks]
-        self.waits = [[0] * micro_batches for _ in problem.blocks]
-        self.arrival = [[0.0] * micro_batches for _ in problem.blocks]
-        self.consumers: list[list[tuple[int, float, str | None, int]]] = [[] for _ in problem.blocks]
-        for producer, consumer, dependency in problem.dependencies():
-            self.consumers[producer].append((consumer, dependency.lag, dependency.link, dependency.distance))
-            for m in range(dependency.distance, micro_batches):
-                self.waits[consumer][m] += 1
-        self.following = [0] * len(problem.blocks)  # each block's next micro-batch
-        self.open = {i for i, waits in enumerate(self.waits) if not waits[0]}  # blocks whose next has all it waits for
-        self.levels = [0] * len(problem.devices)
-        self.free = [0.0] * len(problem.devices)
-        self.link_free = dict.fromkeys(problem.links_by_name, 0.0)
-        self.rows: list[Row] = [[] for _ in problem.devices]
-        self.times = [0.0]
 
     def finish(self) -> bool:
         """Run to the end; whether everything has run."""
-        while self.times:
-            checkpoint()
-            now = heapq.heappop(self.times)
-            while self.times and self.times[0] == now:
-                heapq.heappop(self.times)
+        for now in self.moments():
             self._start_what_can(now)
-        return all(m == self.n for m in self.following)
+        return not self.left
 
     def _start_what_can(self, now: float) -> None:
         ready = []
         for i in self.open:
             m, devices = self.following[i], self.problem.blocks[i].devices
-            if self.arrival[i][m] <= now and (self.free[devices[0]] <= now or (self.reserve and len(devices) > 1)):
+            if self.arrival[i * self.n + m] <= now and (
+                    self.free[devices[0]] <= now or (self.reserve and len(devices) > 1)):
                 ready.append((self.filler[i], self.offsets[i] + m * self.interval, i))
         ready.sort()
         kept: set[int] = set()  # devices kept free for a more urgent block on several
@@ -97,7 +80,7 @@ class _ByPriority:
             if not self._fits(i, key):
                 continue
             if idle:
-                self._start(i, now)
+                self.start(i, now)
             else:
                 kept.update(devices)
 
@@ -129,27 +112,3 @@ class _ByPriority:
                     return False
                 level += change[j]
         return True
-
-    def _start(self, i: int, now: float) -> None:
-        block, m = self.problem.blocks[i], self.following[i]
-        self.following[i] = m + 1
-        if m + 1 == self.n or self.waits[i][m + 1]:
-            self.open.remove(i)
-        end = now + block.duration
-        heapq.heappush(self.times, end)
-        for d in block.devices:
-            self.rows[d].append((i, m))
-            self.free[d] = end
-            self.levels[d] += self.amounts.change[d][i]  # nothing else starts there before this block has ended
-        for consumer, lag, link, distance in self.consumers[i]:
-            if m + distance >= self.n:
-                continue
-            begin = end if link is None else max(end, self.link_free[link])
-            if link is not None:
-                self.link_free[link] = begin + lag
-            self.waits[consumer][m + distance] -= 1
-            if not self.waits[consumer][m + distance] and self.following[consumer] == m + distance:
-                self.open.add(consumer)
-            self.arrival[consumer][m + distance] = max(self.arrival[consumer][m + distance], begin + lag)
-            if begin + lag > end:
-                heapq.heappush(self.times, begin + lag)

@@ -19,7 +19,7 @@ from itertools import permutations
 
 from weft.solver.control.clock import checked
 
-__all__ = ["INTERVAL", "KINDS", "StablePattern", "stable_patterns"]
+__all__ = ["INTERVAL", "KINDS", "StablePattern", "held", "stable_patterns", "with_weights"]
 
 #: Slots from one micro-batch to the next.
 INTERVAL = 6
@@ -55,7 +55,7 @@ def stable_patterns(devices: int) -> Iterator[StablePattern]:
                     slots = _slots((0, *first), downs)
                     if slots is not None and slots not in seen:
                         seen.add(slots)
-                        yield StablePattern(slots, max(map(_peak, slots)))
+                        yield StablePattern(slots, max(map(held, slots)))
 
 
 def _slots(first: tuple[int, ...], downs: Sequence[int]) -> tuple[tuple[int, ...], ...] | None:
@@ -77,16 +77,19 @@ def _slots(first: tuple[int, ...], downs: Sequence[int]) -> tuple[tuple[int, ...
             time += down if goes_down else 1
             column.append(time)
         columns.append(column if goes_down else column[::-1])
-    rows: list[tuple[int, ...]] = []
-    for row in zip(*columns, strict=True):
-        taken = {slot % INTERVAL for slot in row}
-        weights: list[int] = []
-        for gradient in row[2:]:
-            slot = next(slot for slot in range(gradient + 1, gradient + 1 + INTERVAL) if slot % INTERVAL not in taken)
-            taken.add(slot % INTERVAL)
-            weights.append(slot)
-        rows.append((*row, *weights))
-    return tuple(rows)
+    return tuple(map(with_weights, zip(*columns, strict=True)))
+
+
+def with_weights(row: Sequence[int]) -> tuple[int, ...]:
+    """The slots of forwards and input gradients of a device, and those of its weight gradients, each the first after
+    its gradient that is free."""
+    taken = {slot % INTERVAL for slot in row}
+    weights: list[int] = []
+    for gradient in row[2:]:
+        slot = next(slot for slot in range(gradient + 1, gradient + 1 + INTERVAL) if slot % INTERVAL not in taken)
+        taken.add(slot % INTERVAL)
+        weights.append(slot)
+    return (*row, *weights)
 
 
 def _next(after: int, residue: int) -> int:
@@ -94,8 +97,8 @@ def _next(after: int, residue: int) -> int:
     return after + 1 + (residue - after - 1) % INTERVAL
 
 
-def _peak(row: Sequence[int]) -> int:
-    """The most that a device holds which repeats ``row``."""
+def held(row: Sequence[int]) -> int:
+    """The most stages' activations that a device holds which repeats ``row``."""
     return max(sum((now - row[kind]) // INTERVAL + 1 for kind in _FORWARDS)
                - sum((now - row[kind] - 1) // INTERVAL + 1 for kind in _WEIGHTS)
                for now in (row[kind] for kind in _FORWARDS))

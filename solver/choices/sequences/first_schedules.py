@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weft.solver.baselines import NotApplicable
-from weft.solver.baselines.lib.round_list import RoundList
 from weft.solver.baselines.on_rounds import baseline_on_rounds
+from weft.solver.baselines.rivals.round_list import RoundList
 from weft.solver.choices.carried import scheduled
 from weft.solver.choices.sequences.partial import Sequence as ClassSequence
 from weft.solver.judge.validate import violations

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container
 
-from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.budget import Budget
-from weft.solver.feasibility.infeasible import NoneFound
 from weft.solver.placement import judge
 from weft.solver.placement.bracket import Step
 from weft.solver.placement.chain.chain_bracket import ChainBracket
@@ -21,8 +19,7 @@ from weft.solver.placement.chain.constructions.random_slicings import RandomSlic
 from weft.solver.placement.chain.constructions.refinement import Refinement
 from weft.solver.placement.chain.constructions.threshold_search import ThresholdSearch
 from weft.solver.placement.chain.least_latency import least_latency
-from weft.solver.placement.division import divided, nodes_of
-from weft.solver.placement.encoding.least_load import EVERYTHING, Options
+from weft.solver.placement.division import nodes_of
 from weft.solver.placement.params import PARAMS, PlacementParams
 from weft.solver.placement.placement import Placement, meets
 from weft.solver.placement.problem import PlacementProblem
@@ -39,7 +36,7 @@ ROUND: tuple[type[Technique[ChainBracket]], ...] = (Refinement, ThresholdSearch)
 
 
 def place(problem: PlacementProblem, *, time_limit: float = 60.0, effort: float | None = None, seed: int = 0,
-          workers: int = 1, latency: bool = False, options: Options = EVERYTHING,
+          workers: int = 1, latency: bool = False,
           on_step: Callable[[Step], None] = lambda _: None) -> Placement:
     """The placement with the least largest load found within ``time_limit`` seconds, with a proven bound.
 
@@ -49,46 +46,47 @@ def place(problem: PlacementProblem, *, time_limit: float = 60.0, effort: float 
     proven that nothing fits, and :class:`~weft.solver.feasibility.infeasible.NoneFound` where nothing was found.
     """
     budget = Budget(seconds=time_limit, deterministic=effort, seed=seed, workers=workers)
-    return place_within(problem, budget, latency=latency, options=options, on_step=on_step)
+    return place_within(problem, budget, latency=latency, on_step=on_step)
 
 
-def place_within(problem: PlacementProblem, budget: Budget, *, latency: bool = False, options: Options = EVERYTHING,
+def place_within(problem: PlacementProblem, budget: Budget, *, latency: bool = False,
                  on_step: Callable[[Step], None] = lambda _: None, params: PlacementParams = PARAMS,
                  without: Container[str] = ()) -> Placement:
     """:func:`place` within ``budget``, which says afterwards what was used of it and whether Ctrl-C came. ``without``:
-    names of techniques to leave out."""
-    bracket = ChainBracket(problem, budget, options, on_step, params)
+    names of techniques to leave out, and of parts of the encoding
+    (:func:`weft.solver.placement.encoding.least_load.least_bottleneck`)."""
+    bracket = ChainBracket(problem, budget, on_step, params, without)
     latency_bound = None
-    try:
-        with breakable():
-            _search(bracket, without)
-            if latency and bracket.best is not None and not budget.spent:
-                latency_bound = _shorten(bracket)
-    except KeyboardInterrupt:
-        budget.interrupted = True
-    if bracket.best is None:
-        if budget.interrupted:
-            raise KeyboardInterrupt
-        raise NoneFound(f"found no placement that fits the devices' memory in {budget.elapsed:.0f} s, and no "
-                       "proof that there is none; give more time, more memory or more devices")
-    return _answer(bracket, latency_bound)
+
+    def steps() -> None:
+        nonlocal latency_bound
+        _search(bracket)
+        if latency and bracket.best is not None and not budget.spent:
+            latency_bound = _shorten(bracket)
+
+    stages = bracket.search(steps)
+    objective = max(stage.load for stage in stages)
+    if meets(objective, bracket.bound):
+        bracket.details["coarsening"] = None  # however it was found, it is the best there is
+    return Placement(problem, stages, objective, judge.latency_of(problem, stages), min(bracket.bound, objective),
+                     latency_bound, {**bracket.details, **bracket.spent()})
 
 
-def _search(bracket: ChainBracket, without: Container[str]) -> None:
+def _search(bracket: ChainBracket) -> None:
     """The least largest load, until it meets the bound, the time is over or more time would change nothing."""
     params = bracket.params
     # 1. First placements, from orders of the groups.
     bracket.say("slicing")
-    for technique in applying(FIRST, bracket, without):
+    for technique in applying(FIRST, bracket, bracket.without):
         bracket.run(technique, 1.0)
         if bracket.over:
             return
     # 2. A look at the whole graph, or at a coarse one where it is too large.
-    for technique in applying(WHOLE, bracket, without):
+    for technique in applying(WHOLE, bracket, bracket.without):
         if bracket.run(technique, params.first_shares.get(technique.name, params.usual_share)):
             break
     # 3. Rounds with more and more of the time, until nothing comes of one.
-    techniques = applying(ROUND, bracket, without)
+    techniques = applying(ROUND, bracket, bracket.without)
     for share in params.round_shares:
         bracket.rounds += 1
         before, whole = bracket.best, False
@@ -102,26 +100,13 @@ def _search(bracket: ChainBracket, without: Container[str]) -> None:
 
 def _shorten(bracket: ChainBracket) -> float:
     """The least latency within the largest load that was found; returns a bound on it."""
+    assert bracket.best is not None
     bracket.say("latency")
-    problem, groups, stages = bracket.problem, bracket.groups, bracket.judged()
-    known = judge.latency_of(problem, stages)
-    found, bound = least_latency(groups, bracket.budget, max(stage.load for stage in stages), known)
+    problem, known = bracket.problem, judge.latency_of(bracket.problem, bracket.best)
+    found, bound = least_latency(bracket.groups, bracket.budget, bracket.objective, known)
     if found is not None:
-        better = nodes_of(groups, found)
-        judged = judge.stages_of(problem, better)
-        if (not judge.breaches(problem, judged) and judge.latency_of(problem, judged) < known
-                and max(s.load for s in judged) <= max(s.load for s in stages) * (1 + 1e-9)):
-            bracket.best = divided(bracket.whole, better)
+        better = bracket.stages_of(nodes_of(bracket.groups, found), ())
+        if (not judge.breaches(problem, better) and judge.latency_of(problem, better) < known
+                and max(stage.load for stage in better) <= bracket.objective * (1 + 1e-9)):
+            bracket.best = better
     return bound
-
-
-def _answer(bracket: ChainBracket, latency_bound: float | None) -> Placement:
-    problem, stages = bracket.problem, bracket.judged()
-    faults = judge.breaches(problem, stages)
-    if faults:
-        raise judge.InvalidPlacement("; ".join(faults))
-    objective = max(stage.load for stage in stages)
-    if meets(objective, bracket.bound):
-        bracket.details["coarsening"] = None  # however it was found, it is the best there is
-    return Placement(problem, stages, objective, judge.latency_of(problem, stages), min(bracket.bound, objective),
-                     latency_bound, {**bracket.details, **bracket.spent()})

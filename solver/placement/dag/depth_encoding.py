@@ -18,76 +18,53 @@ How deep a group at least is needs no search (:func:`least_depths`), and is post
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.solve import run
 from weft.solver.late import cp_model
 from weft.solver.placement.division import Division
-from weft.solver.placement.encoding.least_load import bound_loads, load_in_ticks, read_stages
+from weft.solver.placement.encoding.least_load import Solved, bound_loads, least_bottleneck, read_stages
 from weft.solver.placement.encoding.threshold import Literal, Threshold, Ticks, TooLate, negated
 from weft.solver.placement.encoding.threshold_memory import memory_terms
 from weft.solver.placement.groups import Groups, neighbours, waits
 from weft.solver.placement.stage_windows import windows_of
 
-__all__ = ["LeastDepth", "least_bottleneck_by_depth", "least_depth", "least_depths"]
+__all__ = ["least_bottleneck_by_depth", "least_depth", "least_depths"]
 
 
-@dataclass(frozen=True)
-class LeastDepth:
-    """``stages`` or ``None``; ``bound`` on what was minimised; ``infeasible``: proven that there is nothing."""
-
-    stages: Division | None
-    bound: float
-    infeasible: bool
-
-
-def least_depth(groups: Groups, budget: Budget, limit: float, known: int | None = None) -> LeastDepth:
+def least_depth(groups: Groups, budget: Budget, limit: float, known: int | None = None) -> Solved:
     """Stages with no load above ``limit``, within the memory that their depth asks for, as shallow as possible.
 
     ``known``: a depth that is known to be possible; only less is looked for.
     """
+    stages, ticks = min(groups.problem.devices, groups.count), Ticks.of(groups, limit)
     try:
-        graph = _DepthRows(groups, limit, Ticks.of(groups, limit), budget)
-        bound_loads(graph.threshold, graph.threshold.ticks.up(limit))
+        threshold = Threshold(groups, stages, windows_of(groups, stages, limit), ticks, budget)
+        graph = _DepthRows(threshold, limit)
+        bound_loads(threshold, ticks.up(limit))
     except TooLate:
-        return LeastDepth(None, 1, False)
-    model = graph.threshold.model
+        return Solved(None, 1, False, False)
     if known is not None:
-        model.add(graph.depth <= known - 1)
-    model.add(graph.depth >= max(least_depths(groups, limit)))
-    model.minimize(graph.depth)
-    outcome = run(model, budget)
+        threshold.model.add(graph.depth <= known - 1)
+    threshold.model.add(graph.depth >= max(least_depths(groups, limit)))
+    threshold.model.minimize(graph.depth)
+    outcome = run(threshold.model, budget)
     if outcome.infeasible:
-        return LeastDepth(None, known or math.inf, True)
+        return Solved(None, known or math.inf, True, known is None)
     bound = math.ceil(outcome.solver.best_objective_bound - 1e-6)
-    return LeastDepth(read_stages(graph.threshold, outcome) if outcome.found else None, bound, False)
+    return Solved(read_stages(threshold, outcome) if outcome.found else None, bound, outcome.optimal, False)
 
 
 def least_bottleneck_by_depth(groups: Groups, budget: Budget, start: Division | None, least: float, *,
-                              deepest: int | None = None) -> LeastDepth:
+                              deepest: int | None = None) -> Solved:
     """Stages within the memory that their depth asks for, whose largest load is less than that of ``start`` and as
     small as possible. ``least``: a lower bound that is known. ``deepest``: deeper graphs are not wanted."""
-    cutoff = start.value if start is not None else math.inf
-    ticks = Ticks.of(groups, cutoff)
-    top = ticks.all_work(groups) if start is None else load_in_ticks(groups, start, ticks) - 1
-    if top < 0:
-        return LeastDepth(None, cutoff, True)
-    try:
-        graph = _DepthRows(groups, cutoff, ticks, budget)
-        model = graph.threshold.model
-        bottleneck = model.new_int_var(max(0, min(ticks.down(least), top)), top, "bottleneck")
-        bound_loads(graph.threshold, bottleneck)
-    except TooLate:
-        return LeastDepth(None, least, False)
-    if deepest is not None:
-        model.add(graph.depth <= deepest)
-    model.minimize(bottleneck)
-    outcome = run(model, budget)
-    if outcome.infeasible:
-        return LeastDepth(None, max(least, ticks.time(top + 1)), True)
-    bound = max(least, ticks.time(outcome.solver.best_objective_bound))
-    return LeastDepth(read_stages(graph.threshold, outcome) if outcome.found else None, bound, False)
+    def by_depth(threshold: Threshold) -> None:
+        graph = _DepthRows(threshold, math.inf if start is None else start.value)
+        if deepest is not None:
+            threshold.model.add(graph.depth <= deepest)
+
+    return least_bottleneck(groups, budget, start, least, memory=by_depth)
 
 
 def least_depths(groups: Groups, limit: float) -> list[int]:
@@ -108,13 +85,11 @@ def least_depths(groups: Groups, limit: float) -> list[int]:
 
 
 class _DepthRows:
-    """The threshold encoding with steps between levels, and memory by depth."""
+    """Steps between levels in the threshold encoding, and memory by depth; loads do not exceed ``limit``."""
 
-    def __init__(self, groups: Groups, limit: float, ticks: Ticks, budget: Budget) -> None:
-        self.groups = groups
-        stages = min(groups.problem.devices, groups.count)
-        self.threshold = Threshold(groups, stages, windows_of(groups, stages, limit), ticks, budget)
-        model = self.threshold.model
+    def __init__(self, threshold: Threshold, limit: float) -> None:
+        self.groups, self.threshold, model = threshold.groups, threshold, threshold.model
+        groups, stages = self.groups, threshold.stages
         self.step = [model.new_bool_var(f"step[{s}]") for s in range(stages - 1)]
         self.depth: cp_model.LinearExpr | int = 1 + cp_model.LinearExpr.sum(self.step) if self.step else 1
         self._steps_on_edges()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.infeasible import NoneFound
-from weft.solver.placement.bounds.registry import simple_bound
+from weft.solver.placement.bounds import simple_bound
 from weft.solver.placement.dag.depth_encoding import least_bottleneck_by_depth
 from weft.solver.placement.dag.levels.ideals import TooWide
 from weft.solver.placement.dag.levels.level_search import level_front

@@ -9,9 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container
 
-from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.budget import Budget
-from weft.solver.feasibility.infeasible import NoneFound
 from weft.solver.placement import judge
 from weft.solver.placement.bracket import Step
 from weft.solver.placement.dag.constructions.by_encoding import ByEncoding
@@ -49,30 +47,15 @@ def place_graph_within(problem: PlacementProblem, budget: Budget, *, slack: floa
     """:func:`place_graph` within ``budget``. ``without``: names of techniques to leave out."""
     if not 0 <= slack < math.inf:
         raise PlacementError(f"slack is {slack}, it must be 0 or more and finite")
-    bracket = GraphBracket(problem, budget, slack, on_step, params)
-    try:
-        with breakable():
-            for technique in applying(WAYS, bracket, without):
-                share = params.way_shares.get(technique.name, params.usual_share)
-                if bracket.run(technique, share) or bracket.over:
-                    break
-    except KeyboardInterrupt:
-        budget.interrupted = True
-    except NoneFound:  # one of the ways; another may have found something
-        if bracket.best is None:
-            raise
-    if bracket.best is None:
-        bracket.give_up()
-    return _answer(bracket)
+    bracket = GraphBracket(problem, budget, slack, on_step, params, without)
 
+    def steps() -> None:
+        for technique in applying(WAYS, bracket, without):
+            if bracket.run(technique, params.way_shares.get(technique.name, params.usual_share)) or bracket.over:
+                break
 
-def _answer(bracket: GraphBracket) -> GraphPlacement:
-    assert bracket.best is not None
-    problem, devices = bracket.problem, [stage.devices for stage in bracket.best]
-    stages, after, depths = stages_by_depth(problem, parts_of(bracket.best), devices)
-    faults = judge.breaches(problem, stages)
-    if faults:
-        raise judge.InvalidPlacement("; ".join(faults))
+    best = bracket.search(steps)
+    stages, after, depths = stages_by_depth(problem, parts_of(best), [stage.devices for stage in best])
     objective = max(stage.load for stage in stages)
     return GraphPlacement(
         problem, stages, objective, judge.latency_of(problem, stages), min(bracket.bound, objective),

@@ -27,7 +27,7 @@ from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.timing import time_orders
 
-__all__ = ["StageWork", "alternating_orders", "one_f_one_b", "stage_problem", "step_of", "work_of"]
+__all__ = ["StageWork", "one_f_one_b", "stage_problem", "step_of", "work_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,21 +119,24 @@ def stage_problem(name: str, works: Sequence[StageWork], after: Sequence[Sequenc
 
 
 def one_f_one_b(problem: Problem, works: Sequence[StageWork], after: Sequence[Sequence[int]],
-                micro_batches: int) -> Schedule:
+                micro_batches: int, most: Sequence[float] | None = None) -> Schedule:
     """1F1B on a graph of stages: each runs as many forwards ahead as the rule of what is in flight says
     (:mod:`weft.solver.placement.dag.in_flight`), then a backward and a forward alternately. Checked by the judge, with
     memory.
 
-    ``micro_batches``: of the problem. Raises :class:`~weft.solver.InvalidSchedule` where it does not fit.
+    ``micro_batches``: of the problem; ``most``: no stage runs more samples ahead. Raises
+    :class:`~weft.solver.InvalidSchedule` where it does not fit.
     """
     held = in_flight_samples(after, [Alternation(work.micro_batch) for work in works])
-    schedule = Schedule(problem, micro_batches, time_orders(problem, micro_batches, alternating_orders(
+    if most is not None:
+        held = tuple(int(min(samples, limit)) for samples, limit in zip(held, most, strict=True))
+    schedule = Schedule(problem, micro_batches, time_orders(problem, micro_batches, _alternating_orders(
         problem, works, held, micro_batches)), makespan_bound=0.0, solver={"name": "1f1b on stages"})
     validate(schedule)
     return schedule
 
 
-def alternating_orders(problem: Problem, works: Sequence[StageWork], held: Sequence[int],
+def _alternating_orders(problem: Problem, works: Sequence[StageWork], held: Sequence[int],
                        micro_batches: int) -> list[list[tuple[int, int]]]:
     """Per device: forwards of as many samples as its stage has ``held``, then a backward and a forward alternately;
     where no stage has a backward, its forwards."""

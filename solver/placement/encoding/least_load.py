@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 
 from weft.solver.cpsat.budget import Budget
@@ -14,72 +15,60 @@ from weft.solver.placement.encoding.threshold_memory import require_memory
 from weft.solver.placement.groups import Groups
 from weft.solver.placement.stage_windows import Windows, capacity_of, windows_of
 
-__all__ = ["EVERYTHING", "Options", "Solved", "bound_loads", "least_bottleneck", "load_in_ticks", "read_stages"]
+__all__ = ["Solved", "bound_loads", "least_bottleneck", "load_in_ticks", "read_stages"]
 
 #: Capacities of several kinds are fractions; rows take them in so many parts, rounded up.
 _PARTS = 1000
 
 
 @dataclass(frozen=True)
-class Options:
-    """Parts of the encoding that can be left out, to measure what each is worth. All keep the optimum."""
-
-    cutoff: bool = True
-    total: bool = True
-    windows: bool = True
-    presolve: bool = False
-
-
-EVERYTHING = Options()
-
-
-@dataclass(frozen=True)
 class Solved:
-    """``stages``: what was found below the cutoff, or ``None``. ``bound``: no placement of these groups has a smaller
-    largest load. ``infeasible``: nothing fits at all (only where there was no cutoff)."""
+    """``stages``: what was found below the cutoff, or ``None``. ``bound`` on what was minimised. ``infeasible``:
+    nothing fits at all (only where there was no cutoff)."""
 
     stages: Division | None
     bound: float
     proven: bool
     infeasible: bool
-    deterministic: float
 
 
 def least_bottleneck(groups: Groups, budget: Budget, start: Division | None, least: float, *,
-                     windows: Windows | None = None, options: Options = EVERYTHING,
-                     deterministic: float = float("inf")) -> Solved:
+                     windows: Windows | None = None, memory: Callable[[Threshold], None] | None = None,
+                     without: Container[str] = (), deterministic: float = float("inf")) -> Solved:
     """A placement that is better than ``start`` and whose largest load is as small as possible.
 
     ``least`` is a lower bound that is known. With ``windows`` groups stay inside them, and the bound is for such
-    placements only.
+    placements only. ``memory`` adds what stages hold, in place of a row of stages (:func:`.require_memory`).
+    ``without``: parts of the encoding to leave out, ``cutoff``, ``windows`` or ``total``; all keep the optimum.
     """
     stages = min(groups.problem.devices, groups.count)
-    cutoff = start.value if start is not None and options.cutoff else float("inf")
+    cut = start if "cutoff" not in without else None
+    cutoff = float("inf") if cut is None else cut.value
     ticks = Ticks.of(groups, cutoff)
     # One tick better than what is known: loads of both are rounded in the same way.
-    top = (load_in_ticks(groups, start, ticks) - 1 if start is not None and options.cutoff else
-           ticks.all_work(groups))
+    top = ticks.all_work(groups) if cut is None else load_in_ticks(groups, cut, ticks) - 1
     if windows is None:
-        windows = windows_of(groups, stages, cutoff if options.windows else float("inf"))
+        windows = windows_of(groups, stages, cutoff if "windows" not in without else float("inf"))
     if not windows.possible or top < 0:
-        return Solved(None, cutoff, True, cutoff == float("inf"), 0.0)
+        return Solved(None, cutoff, True, cut is None)
     try:
         threshold = Threshold(groups, stages, windows, ticks, budget)
+        if memory is not None:
+            memory(threshold)
         bottleneck = threshold.model.new_int_var(max(0, min(ticks.down(least), top)), top, "bottleneck")
         bound_loads(threshold, bottleneck)
-        require_memory(threshold)
-        if options.total:
-            _total_row(threshold, bottleneck)
+        if memory is None:
+            require_memory(threshold)
+            if "total" not in without:
+                _total_row(threshold, bottleneck)
     except TooLate:
-        return Solved(None, least, False, False, 0.0)
+        return Solved(None, least, False, False)
     threshold.model.minimize(bottleneck)
-    outcome = run(threshold.model, budget, presolve=options.presolve, deterministic=deterministic)
-    used = float(outcome.solver.response_proto.deterministic_time)
+    outcome = run(threshold.model, budget, deterministic=deterministic)
     if outcome.infeasible:
-        return Solved(None, max(least, ticks.time(top + 1)), True, cutoff == float("inf"), used)
+        return Solved(None, max(least, ticks.time(top + 1)), True, cut is None)
     bound = max(least, ticks.time(outcome.solver.best_objective_bound))
-    found = read_stages(threshold, outcome) if outcome.found else None
-    return Solved(found, bound, outcome.optimal, False, used)
+    return Solved(read_stages(threshold, outcome) if outcome.found else None, bound, outcome.optimal, False)
 
 
 def bound_loads(threshold: Threshold, bottleneck: cp_model.LinearExprT) -> None:

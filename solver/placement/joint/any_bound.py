@@ -17,13 +17,14 @@ of stages allows, and what it refutes is the bound.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from weft.solver.cpsat.budget import Budget
-from weft.solver.placement.bounds.registry import simple_bound
+from weft.solver.placement.bounds import simple_bound
 from weft.solver.placement.dag.levels.ideals import TooWide
 from weft.solver.placement.dag.levels.least_step import least_step
+from weft.solver.placement.dag.levels.ways import Ways, longest_ways
 from weft.solver.placement.groups import Groups, groups_of, neighbours, waits
 from weft.solver.placement.joint.sized import SizedProblem
 
@@ -33,10 +34,10 @@ __all__ = ["any_bound"]
 def any_bound(sized: SizedProblem, budget: Budget, most: float) -> float:
     """The bound, as far as it is below ``most``, in the problem's time unit."""
     groups = groups_of(sized.roomiest)
-    ways = {size: _Ways(sized, groups, size) for size in sized.sizes}
-    steps = groups.problem.micro_batches or 1
+    ways = {size: _ways_of(sized, groups, size) for size in sized.sizes}
+    first, steps = ways[sized.sizes[0]], groups.problem.micro_batches or 1
     least = simple_bound(groups)
-    found = min(most, max(least * steps, ways[sized.sizes[0]].longest))
+    found = min(most, max(least * steps, *first.ahead, *first.back))
     if budget.spent or not most < float("inf"):
         return found
     stages = _Stages(sized, groups, ways)
@@ -45,33 +46,12 @@ def any_bound(sized: SizedProblem, budget: Budget, most: float) -> float:
     return found
 
 
-class _Ways:
-    """Per group the longest way that ends with it, of so many samples: ``ahead`` forwards, ``back`` backwards."""
-
-    def __init__(self, sized: SizedProblem, groups: Groups, samples: int) -> None:
-        self.before, _ = neighbours(groups.count, waits(groups))
-        self.ahead = self._longest(*_passes(sized, groups, samples, forward=True))
-        self.back = self._longest(*_passes(sized, groups, samples, forward=False))
-
-    def _longest(self, once: Sequence[float], all_of_it: Sequence[float]) -> list[float]:
-        plain: list[float] = []
-        found: list[float] = []
-        for group, before in enumerate(self.before):
-            ready = max((plain[other] for other in before), default=0.0)
-            plain.append(ready + once[group])
-            found.append(max(max((found[other] for other in before), default=0.0) + once[group],
-                             ready + all_of_it[group]))
-        return found
-
-    @property
-    def longest(self) -> float:
-        return max(map(max, zip(self.ahead, self.back, strict=True)))
-
-    def to(self, stage: set[int]) -> float:
-        """Head and tail of a stage of these groups."""
-        entries = {other for group in stage for other in self.before[group]} - stage
-        return (max((self.ahead[other] for other in entries), default=0.0)
-                + max((self.back[other] for other in entries), default=0.0))
+def _ways_of(sized: SizedProblem, groups: Groups, samples: int) -> Ways:
+    """Per group the longest way that ends with it, of so many samples: forwards, and backwards."""
+    before, _ = neighbours(groups.count, waits(groups))
+    ahead, back = (longest_ways(before, every, once) for once, every in (
+        _passes(sized, groups, samples, forward=True), _passes(sized, groups, samples, forward=False)))
+    return Ways(ahead, back, before)
 
 
 def _passes(sized: SizedProblem, groups: Groups, samples: int, *, forward: bool) -> tuple[list[float], list[float]]:
@@ -95,7 +75,7 @@ def _passes(sized: SizedProblem, groups: Groups, samples: int, *, forward: bool)
 class _Stages:
     """What stages of given groups add to a step, in parts as many as ``groups`` has micro-batches."""
 
-    def __init__(self, sized: SizedProblem, groups: Groups, ways: dict[int, _Ways]) -> None:
+    def __init__(self, sized: SizedProblem, groups: Groups, ways: Mapping[int, Ways]) -> None:
         self.sized, self.groups, self.ways = sized, groups, ways
         self.at = {size: groups_of(problem) for size, problem in sized.by_size.items()}
         self.kind = next(k for k, kind in enumerate(groups.problem.kinds) if kind.count)
@@ -117,5 +97,5 @@ class _Stages:
             cut = sum(min(size // part * other.nets[i].cost for part, other in self.at.items() if part <= size)
                       for i in crossing) * kind.transfer_factor / devices
             load = sum(float(times[g, self.kind]) for g in inside) + cut
-            best = min(best, load * (self.sized.mini_batch // size) + self.ways[size].to(among))
+            best = min(best, load * (self.sized.mini_batch // size) + sum(self.ways[size].to(among)))
         return best / steps

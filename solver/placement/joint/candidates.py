@@ -7,14 +7,13 @@ import math
 from contextlib import suppress
 from typing import NamedTuple
 
-from weft.solver.judge.validate import InvalidSchedule, validate
-from weft.solver.placement.dag.in_flight import Alternation, in_flight_samples
-from weft.solver.placement.dag.stage_blocks import StageWork, alternating_orders, stage_problem
+from weft.solver.judge.validate import InvalidSchedule
+from weft.solver.placement.dag.stage_blocks import StageWork, one_f_one_b, stage_problem
 from weft.solver.placement.joint.cuts import Cut
 from weft.solver.portfolio import Candidate
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
-from weft.solver.timing import DeadlockError, time_orders
+from weft.solver.timing import DeadlockError
 
 __all__ = ["Sizes", "candidate_of"]
 
@@ -42,16 +41,10 @@ def candidate_of(cut: Cut, sizes: tuple[int, ...], bound: float) -> Candidate[Si
 
 
 def _one_f_one_b(problem: Problem, works: list[StageWork], cut: Cut, rounds: int) -> Schedule | None:
-    held = list(in_flight_samples(cut.after, [Alternation(work.micro_batch) for work in works]))
-    for stage, work in enumerate(works):
-        if work.memory is not None and work.kept:
-            room = math.floor(min(work.memory / work.kept * (1 + _ROUNDING), 2**31)) * work.micro_batch
-            held[stage] = min(held[stage], room)
-            if not held[stage]:
-                return None
+    room = [math.floor(min(work.memory / work.kept * (1 + _ROUNDING), 2**31)) * work.micro_batch
+            if work.memory is not None and work.kept else math.inf for work in works]
+    if not all(room):
+        return None
     with suppress(DeadlockError, InvalidSchedule):
-        schedule = Schedule(problem, rounds, time_orders(problem, rounds, alternating_orders(
-            problem, works, held, rounds)), makespan_bound=0.0, solver={"name": "1f1b on stages"})
-        validate(schedule)
-        return schedule
+        return one_f_one_b(problem, works, cut.after, rounds, room)
     return None

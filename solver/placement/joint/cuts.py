@@ -18,6 +18,7 @@ from weft.solver.placement.dag.in_flight import depths
 from weft.solver.placement.dag.stage_blocks import StageWork
 from weft.solver.placement.dag.stage_dag import following
 from weft.solver.placement.joint.sized import SizedProblem
+from weft.solver.placement.paths import in_paths
 
 __all__ = ["Cut", "StageCosts", "cut_of"]
 
@@ -78,17 +79,8 @@ class Cut:
     def twins(self) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
         """Pairs of paths of stages that may change places: costs, what they follow, what follows them and the tensors
         that cross their borders are the same then. Of choices that differ by such changes one is enough."""
-        paths: list[list[int]] = []
-        on: dict[int, int] = {}
-        for stage, before in enumerate(self.before):
-            if len(before) == 1 and len(self.after[before[0]]) == 1:
-                on[stage] = on[before[0]]
-                paths[on[stage]].append(stage)
-            else:
-                on[stage] = len(paths)
-                paths.append([stage])
         families: dict[object, list[list[int]]] = {}
-        for path in paths:
+        for path in in_paths(self.before, self.after):
             key = (self.before[path[0]], self.after[path[-1]],
                    tuple((self.devices[s], tuple(self.costs[s].items())) for s in path))
             families.setdefault(key, []).append(path)

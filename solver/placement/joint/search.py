@@ -22,7 +22,7 @@ from dataclasses import replace
 from weft.solver.control.clock import unwatched
 from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
-from weft.solver.placement.bounds.registry import simple_bound
+from weft.solver.placement.bounds import simple_bound
 from weft.solver.placement.dag.front import FrontPoint, front
 from weft.solver.placement.dag.graph_bracket import IMPOSSIBLE
 from weft.solver.placement.dag.levels.ideals import TooWide
@@ -35,11 +35,10 @@ from weft.solver.placement.joint.any_bound import any_bound
 from weft.solver.placement.joint.candidates import Sizes, candidate_of
 from weft.solver.placement.joint.cuts import Cut, cut_of
 from weft.solver.placement.joint.neighbours import other_cuts, other_sizes
-from weft.solver.placement.joint.params import PARAMS, JointParams
 from weft.solver.placement.joint.size_search import SizeSearch
 from weft.solver.placement.joint.sized import SizedProblem
 from weft.solver.placement.joint.step_bound import open_sizes, stage_bounds
-from weft.solver.placement.params import PARAMS as PLACEMENT
+from weft.solver.placement.params import PARAMS, PlacementParams
 from weft.solver.placement.problem import PlacementProblem
 from weft.solver.placement.refusals import NoPlacement
 from weft.solver.portfolio import Candidate, Portfolio
@@ -68,7 +67,7 @@ def place_step(sized: SizedProblem, *, one_size: bool = False, time_limit: float
 
 
 def place_step_within(sized: SizedProblem, budget: Budget, on_progress: Callable[[Progress], None] = lambda _: None,
-                      params: JointParams = PARAMS, *, one_size: bool = False, one_cut: bool = False) -> PlacedStep:
+                      params: PlacementParams = PARAMS, *, one_size: bool = False, one_cut: bool = False) -> PlacedStep:
     """:func:`place_step` within ``budget``. ``one_cut``: at each size only the graph of least load, and of these the
     shallowest, is a cut, as `weft place` has it; for comparison."""
     search = _JointSearch(sized, budget, on_progress, params, one_size=one_size, one_cut=one_cut)
@@ -79,7 +78,7 @@ def place_step_within(sized: SizedProblem, budget: Budget, on_progress: Callable
 
 class _JointSearch:
     def __init__(self, sized: SizedProblem, budget: Budget, on_progress: Callable[[Progress], None],
-                 params: JointParams, *, one_size: bool, one_cut: bool) -> None:
+                 params: PlacementParams, *, one_size: bool, one_cut: bool) -> None:
         self.sized, self.budget, self.params = sized, budget, params
         self.alike, self.one_cut = one_size or len(sized.sizes) == 1, one_cut
         self.cuts: list[Cut] = []
@@ -147,7 +146,7 @@ class _JointSearch:
 
     def _front_of(self, problem: PlacementProblem, size: int | None, budget: Budget, *, first: bool) -> None:
         """The cuts of one front, or the first of them; 1F1B at ``size``, or at every size that all stages may have."""
-        most = self.makespan / (problem.micro_batches or 1) * (self.params.first_reach if first else 1.0)
+        most = self.makespan / (problem.micro_batches or 1) * (self.params.first_reach_of_load if first else 1.0)
         found = front(problem, budget, most, first=first)
         self.whole &= first or found.whole
         if found.points or not (found.whole and self.makespan == math.inf):
@@ -206,7 +205,7 @@ class _JointSearch:
                 continue
             with suppress(TooWide):
                 found = least_step(groups, budget, least=least / (problem.micro_batches or 1), most=self.makespan,
-                                   params=replace(PLACEMENT, step_gap=self.params.short_gap))
+                                   params=replace(self.params, step_gap=self.params.short_gap))
                 for stages in dict.fromkeys(found.stages):
                     self._add(FrontPoint(stages.value, 0, tuple(nodes_of(groups, stages)),
                                          stages.devices or (1,) * len(stages.stages)),

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from weft.solver.judge.validate import violations
 from weft.solver.placement.joint.sized import SizedProblem
+from weft.solver.placement.judge import breaches_of_division
 from weft.solver.problem import Block, BlockKind, Problem
 from weft.solver.schedule import Schedule
 
@@ -28,39 +29,13 @@ def faults(sized: SizedProblem, parts: Sequence[tuple[int, Sequence[int]]], devi
            sizes: Sequence[int], schedule: Schedule) -> list[str]:
     """Every rule that is broken, a sentence each; empty for a step that may be used. ``parts``: per stage its kind of
     device and its operators; ``devices``: on how many it is; ``sizes``: samples of its micro-batches."""
-    found = [*_of_placement(sized, parts, devices), *_of_sizes(sized, sizes, schedule)]
+    found = [*breaches_of_division(sized.any, parts, devices), *_of_sizes(sized, sizes, schedule)]
     if found:
         return found
     blocks = _blocks_of(schedule.problem, len(parts))
     for stage in range(len(parts)):
         found += _of_stage(sized, parts, devices, sizes, stage, blocks[stage], schedule.problem)
     return found or [*_of_samples(sized, parts, sizes, blocks, schedule.problem), *map(str, violations(schedule))]
-
-
-def _of_placement(sized: SizedProblem, parts: Sequence[tuple[int, Sequence[int]]], devices: Sequence[int]
-                  ) -> Iterator[str]:
-    problem, stage_of = sized.any, dict[int, int]()
-    for stage, (kind, nodes) in enumerate(parts):
-        for node in nodes:
-            if node in stage_of:
-                yield f"operator {problem.nodes[node].name!r} is in stages {stage_of[node]} and {stage}"
-            stage_of[node] = stage
-            if problem.nodes[node].times[kind] is None:
-                yield f"operator {problem.nodes[node].name!r} does not run on {problem.kinds[kind].name}"
-    if len(stage_of) < len(problem.nodes):
-        yield f"{len(problem.nodes) - len(stage_of)} operators have no stage"
-        return
-    for members in problem.classes:
-        if len({stage_of[node] for node in members}) > 1:
-            yield f"operator {problem.nodes[members[0]].name!r} and others of its colocation class are apart"
-    for first, second in problem.order:
-        if stage_of[first] > stage_of[second]:
-            yield (f"operator {problem.nodes[first].name!r} (stage {stage_of[first]}) comes before "
-                   f"{problem.nodes[second].name!r} (stage {stage_of[second]})")
-    for k, kind_ in enumerate(problem.kinds):
-        used = sum(devices[stage] for stage, (kind, _) in enumerate(parts) if kind == k)
-        if used > kind_.count:
-            yield f"{used} devices of {kind_.name} are used, there are {kind_.count}"
 
 
 def _of_sizes(sized: SizedProblem, sizes: Sequence[int], schedule: Schedule) -> Iterator[str]:

@@ -1,11 +1,10 @@
 """Which stages does one topological order of the groups allow? An order comes in, its best cut goes out.
 
 ``depth_first`` makes random orders, ``intervals`` the sums that every cut is made of, ``slice_order`` cuts for devices
-of any kinds, ``slice_replicated`` for stages on several devices of one kind.
+of any kinds, and for stages on several of them.
 """
 
 from weft.solver.placement.orders.depth_first import depth_first_order
 from weft.solver.placement.orders.slice_order import slice_order
-from weft.solver.placement.orders.slice_replicated import slice_replicated, slices_by_stages
 
-__all__ = ["depth_first_order", "slice_order", "slice_replicated", "slices_by_stages"]
+__all__ = ["depth_first_order", "slice_order"]

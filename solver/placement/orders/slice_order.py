@@ -1,9 +1,16 @@
-"""The best cut of one topological order into stages of a chain, on devices of any kinds, by dynamic programming."""
+"""The best cut of one topological order into stages of a chain, on devices of any kinds, by dynamic programming.
+
+``table[s, used][i]``: the least largest load of order[i:] in s stages on exactly ``used`` devices of each kind. Built
+from the end, because how many micro-batches a stage holds depends on how many stages follow it. PipeDream's program
+(Narayanan et al., SOSP 2019) for stages that may be replicated keeps the number of devices only; with the number of
+stages it is solved to its optimum here (:mod:`weft.solver.placement.problem`).
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,62 +22,69 @@ from weft.solver.placement.orders.intervals import Array, interval_sums, interva
 
 __all__ = ["slice_order"]
 
+#: A number of stages, and of devices used of each kind.
+_State: TypeAlias = tuple[int, tuple[int, ...]]
+
 
 def slice_order(groups: Groups, order: Sequence[int], budget: Budget | None = None) -> Division | None:
     """The best way to cut ``order`` into stages, or ``None`` if none fits; of few devices only, where ``budget`` ends.
-
-    ``table[used][i]``: the least largest load of order[i:] on exactly ``used`` devices of each kind. Built from the
-    end, because how many micro-batches a stage holds depends on how many stages follow it.
     """
-    problem, n = groups.problem, len(order)
-    chosen = list(order)
+    problem, n, chosen = groups.problem, len(order), list(order)
     transfers = np.maximum(interval_transfers(groups, order), 0.0)
-    loads = [interval_sums(groups.times[chosen, k]) + kind.transfer_factor * transfers
-             for k, kind in enumerate(problem.kinds)]
-    empty = np.tril_indices(n + 1)
+    resident, flying = interval_sums(groups.resident[chosen]), interval_sums(groups.per_micro_batch[chosen])
+    # What a stage may be on: a kind, and so many devices of it.
+    on = [(k, r, times) for k, kind in enumerate(problem.kinds) for r, times in groups.degrees if r <= kind.count]
+    loads = [interval_sums(times[chosen, k]) + problem.kinds[k].transfer_factor * transfers / r for k, r, times in on]
     for load in loads:
-        load[empty] = float("inf")
-    resident = interval_sums(groups.resident[chosen])
-    flying = interval_sums(groups.per_micro_batch[chosen])
-
+        load[np.tril_indices(n + 1)] = float("inf")
     nothing = np.full(n + 1, float("inf"))
     nothing[n] = 0.0
-    counts = [min(kind.count, n) for kind in problem.kinds]
-    table: dict[tuple[int, ...], Array] = {(0,) * len(counts): nothing}
-    came: dict[tuple[int, ...], tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
-    best: tuple[float, tuple[int, ...]] = (float("inf"), (0,) * len(counts))
-    for used in sorted(itertools.product(*(range(count + 1) for count in counts)), key=lambda used: (sum(used), used)):
-        if not any(used) or sum(used) > n:
-            continue
-        if budget is not None and budget.spent and best[0] < float("inf"):
+    table: dict[_State, Array] = {(0, (0,) * len(problem.kinds)): nothing}
+    came: dict[_State, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+    best: tuple[float, _State] | None = None
+    depth, fitting = 0, loads
+    for stages, used in _states(groups, n):
+        if budget is not None and budget.spent and best is not None:
             break
-        value, kind_of, cut = np.full(n + 1, float("inf")), np.zeros(n + 1, np.int64), np.zeros(n + 1, np.int64)
-        for k, kind in enumerate(problem.kinds):
-            if not used[k]:
+        if stages > depth:
+            depth, fitting = stages, [
+                _fitting(load, resident + problem.in_flight(stages) * flying / r, problem.kinds[k].memory)
+                for (k, r, _), load in zip(on, loads, strict=True)]
+        value, chosen_on, cut = np.full(n + 1, float("inf")), np.zeros(n + 1, np.int64), np.zeros(n + 1, np.int64)
+        for number, (k, r, _) in enumerate(on):
+            after = table.get((stages - 1, (*used[:k], used[k] - r, *used[k + 1:])))
+            if after is None or not np.isfinite(after).any():
                 continue
-            after = table[(*used[:k], used[k] - 1, *used[k + 1:])]
-            cost = np.maximum(loads[k], after[np.newaxis, :])
-            if kind.memory is not None:
-                cost[resident + problem.in_flight(sum(used)) * flying > room(kind.memory)] = float("inf")
+            cost = np.maximum(fitting[number], after[np.newaxis, :])
             at = cost.argmin(axis=1)
             here = cost[np.arange(n + 1), at]
             better = here < value
-            value[better], kind_of[better], cut[better] = here[better], k, at[better]
-        table[used], came[used] = value, (kind_of, cut)
-        best = min(best, (float(value[0]), used))
-    if best[0] == float("inf"):
+            value[better], chosen_on[better], cut[better] = here[better], number, at[better]
+        table[stages, used], came[stages, used] = value, (chosen_on, cut)
+        if value[0] < (float("inf") if best is None else best[0]):
+            best = float(value[0]), (stages, used)
+    if best is None:
         return None
-    return _read(groups, chosen, best[1], came)
+    parts, devices, i, state = [], [], 0, best[1]
+    while i < n:
+        (options, cuts), (stages, used) = came[state], state
+        (k, r, _), j = on[options[i]], int(cuts[i])
+        parts.append((k, tuple(chosen[i:j])))
+        devices.append(r)
+        state, i = (stages - 1, (*used[:k], used[k] - r, *used[k + 1:])), j
+    return Division(largest_load(groups, parts, devices), tuple(parts), tuple(devices) if problem.degrees else ())
 
 
-def _read(groups: Groups, chosen: Sequence[int], used: tuple[int, ...],
-          came: Mapping[tuple[int, ...], tuple[NDArray[np.int64], NDArray[np.int64]]]) -> Division:
-    """The stages of the whole order on ``used`` devices of each kind; ``came``: by devices used, kind and end of the
-    first stage from each place on."""
-    stages, i = [], 0
-    while i < len(chosen):
-        kind_of, cut = came[used]
-        k, j = int(kind_of[i]), int(cut[i])
-        stages.append((k, tuple(chosen[i:j])))
-        used, i = (*used[:k], used[k] - 1, *used[k + 1:]), j
-    return Division(largest_load(groups, stages), tuple(stages))
+def _states(groups: Groups, most: int) -> Iterator[_State]:
+    """By rising number of stages, ``most`` at most; where none is replicated each is on one device."""
+    kinds, replicated = groups.problem.kinds, bool(groups.problem.degrees)
+    every = list(itertools.product(*(range(kind.count + 1 if replicated else min(kind.count, most) + 1)
+                                     for kind in kinds)))
+    for stages in range(1, min(groups.problem.devices, most) + 1):
+        yield from ((stages, used) for used in every
+                    if sum(used) == stages or (replicated and sum(used) > stages))
+
+
+def _fitting(load: Array, held: Array, memory: float | None) -> Array:
+    """``load``, infinite where what is held exceeds the memory."""
+    return load if memory is None else np.where(held <= room(memory), load, float("inf"))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from weft.solver.placement.groups import Groups, contract, neighbours, waits
+from weft.solver.placement.groups import Groups, contract, neighbours
+from weft.solver.placement.paths import Paths
 
 __all__ = ["order_branches", "order_twins"]
 
@@ -45,26 +46,11 @@ def _exchangeable(groups: Groups, a: int, b: int) -> bool:
 def order_branches(groups: Groups) -> Groups:
     """Interchangeable branches put into an order: the first group of one is in the stage of the next one's or before.
 
-    A branch is a path of groups that nothing comes before but what comes before all of it, each but the last with the
-    next as its only successor. Branches that start after the same groups, end before the same groups and cost, hold and
-    send the same, group by group, can exchange their places in a placement: no load, memory or depth changes. So some
-    best placement has their first groups in any order we like.
+    Branches are interchangeable paths (:mod:`weft.solver.placement.paths`) of several groups: they can exchange their
+    places in a placement, and no load, memory or depth changes. So some best placement has their first groups in any
+    order we like.
     """
-    before, after = neighbours(groups.count, waits(groups))
-    families: dict[object, list[list[int]]] = {}
-    for group in range(groups.count):
-        if len(before[group]) == 1 and len(after[before[group][0]]) == 1:
-            continue  # inside a path
-        path = [group]
-        while len(after[path[-1]]) == 1 and len(before[after[path[-1]][0]]) == 1:
-            path.append(after[path[-1]][0])
-        if len(path) < 2:
-            continue  # single groups are :func:`order_twins`'
-        place = {member: -1 - i for i, member in enumerate(path)}
-        nets = sorted((tuple(sorted(place.get(other, other) for other in groups.nets[i].groups)), groups.nets[i].cost)
-                      for i in {i for member in path for i in groups.nets_of[member]})
-        key = (tuple(before[group]), tuple(after[path[-1]]), tuple(nets),
-               tuple((tuple(groups.times[m].tolist()), groups.resident[m], groups.per_micro_batch[m]) for m in path))
-        families.setdefault(key, []).append(path)
-    further = [(a[0], b[0]) for paths in families.values() for a, b in itertools.pairwise(paths)]
+    form = Paths.of(groups)
+    further = [(form.paths[a][0], form.paths[b][0]) for family in form.families for a, b in itertools.pairwise(family)
+               if len(form.paths[a]) > 1]  # single groups are :func:`order_twins`'
     return contract(groups, range(groups.count), further) if further else groups

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from weft.solver.baselines.greedy import orders
+from weft.solver.baselines.rivals.greedy import orders
 from weft.solver.judge.choice_rules import violations_of_choice
 from weft.solver.problem import BlockKind, Device
 from weft.solver.schedule import Schedule

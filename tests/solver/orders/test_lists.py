@@ -11,11 +11,11 @@ import pytest
 
 from tests.support.kernels import KINDS, case, compiled
 from weft.solver.baselines import NotApplicable
-from weft.solver.baselines.greedy import list_schedule, urgencies
 from weft.solver.baselines.lib.amounts import Amounts
 from weft.solver.baselines.lib.base import require_pipeline
 from weft.solver.baselines.lib.building_block import BuildingBlock, StepChain
 from weft.solver.baselines.lib.priority_rule import schedule_by_priority
+from weft.solver.baselines.rivals.greedy import list_schedule, urgencies
 from weft.solver.orders import lists
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 

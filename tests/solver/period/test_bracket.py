@@ -8,9 +8,9 @@ from fractions import Fraction
 import pytest
 
 from tests.support.builders import chain, pipeline, v
+from weft.solver.control.counts import Counts
 from weft.solver.cpsat.budget import Budget
 from weft.solver.period.bracket import Bracket
-from weft.solver.period.counts import Counts
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.registry import OPTIONAL
 from weft.solver.period.search import find_period

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
+from tests.support.placements import graph
 from weft.solver.placement.groups import Net, groups_of
-from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, Tensor
-
-GPU = DeviceKind("gpu", 2)
-
-
-def graph(nodes: list[Node], tensors: list[Tensor], *kinds: DeviceKind) -> PlacementProblem:
-    return PlacementProblem("graph", kinds or (GPU,), tuple(nodes), tuple(tensors))
+from weft.solver.placement.problem import Node, Tensor
 
 
 def test_backward_operators_ride_on_their_forward_twins() -> None:

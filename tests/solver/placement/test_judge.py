@@ -6,18 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.placements import chain
+from tests.support.placements import chain, graph
 from tests.support.replicated_stages import shared, two
 from weft.solver.placement import judge
 from weft.solver.placement.chain.place import place
 from weft.solver.placement.placement import Placement
-from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, Tensor
-
-GPU = DeviceKind("gpu", 2)
-
-
-def graph(nodes: list[Node], tensors: list[Tensor], *kinds: DeviceKind) -> PlacementProblem:
-    return PlacementProblem("graph", kinds or (GPU,), tuple(nodes), tuple(tensors))
+from weft.solver.placement.problem import DeviceKind, Node, Tensor
 
 
 def loads(found: Placement) -> list[float]:

@@ -6,14 +6,9 @@ import dataclasses
 
 import pytest
 
+from tests.support.placements import GPU, graph
 from tests.support.replicated_stages import two
-from weft.solver.placement.problem import Degree, DeviceKind, Node, PlacementError, PlacementProblem, Tensor
-
-GPU = DeviceKind("gpu", 2)
-
-
-def graph(nodes: list[Node], tensors: list[Tensor], *kinds: DeviceKind) -> PlacementProblem:
-    return PlacementProblem("graph", kinds or (GPU,), tuple(nodes), tuple(tensors))
+from weft.solver.placement.problem import Degree, DeviceKind, Node, PlacementError, Tensor
 
 
 def test_a_backward_operator_without_a_twin_is_placed_as_if_mirrored() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 
 from tests.support.examples import examples
 from tests.support.wide_problems import keep_or_recompute, wide_runs
-from weft.solver.baselines.greedy import orders
+from weft.solver.baselines.rivals.greedy import orders
 from weft.solver.problem import BlockKind, Device, Link, ProblemError
 from weft.solver.timing import time_orders
 from weft.solver.wide.block import WideBlock, WideDependency

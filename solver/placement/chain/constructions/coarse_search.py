@@ -32,7 +32,7 @@ class CoarseSearch:
         start = bracket.start(coarse)
         with bracket.part(share) as part:
             found = least_bottleneck(coarse, part, start, bracket.bound)
-        bracket.offer(coarse, found.stages)
+        bracket.offer_sure(coarse, found.stages)
         for groups in reversed(coarser[1: coarser.index(coarse)]):
             refine_within(bracket, groups, share)
         return False

@@ -35,7 +35,8 @@ class Packing:
         groups = bracket.groups
         chance = random.Random(bracket.budget.seed)
         for order in (range(groups.count), depth_first_order(groups, chance, backwards=True)):
-            best_packing(groups, order, bracket.bound, bracket.budget, partial(bracket.offer, groups), bracket.params)
+            best_packing(groups, order, bracket.bound, bracket.budget, partial(bracket.offer_sure, groups),
+                         bracket.params)
             if bracket.over:
                 break
         return False

@@ -34,10 +34,10 @@ class RandomSlicings:
         small = 2 * bracket.params.coarse_groups
         for groups in bracket.coarser:
             if groups.count <= small and not bracket.is_large(groups):
-                best_slicing(groups, bracket.budget, bracket.params.slicing_orders, partial(bracket.offer, groups))
+                best_slicing(groups, bracket.budget, bracket.params.slicing_orders, partial(bracket.offer_sure, groups))
                 if bracket.over:
                     break
-        bracket.details["slicing"] = None if bracket.best is None else bracket.best.value
+        bracket.details["slicing"] = None if bracket.best is None else bracket.objective
         return False
 
 

@@ -47,7 +47,7 @@ def refine_within(bracket: ChainBracket, groups: Groups, share: float) -> None:
     bracket.say("refining near the cuts")
     with bracket.part(share) as part:
         each = min(part.deterministic_left, part.left) * bracket.params.neighbourhood_part
-        refine(groups, start, part, bracket.bound, each=each, on_better=partial(bracket.offer, groups),
+        refine(groups, start, part, bracket.bound, each=each, on_better=partial(bracket.offer_sure, groups),
                params=bracket.params)
 
 

@@ -30,25 +30,25 @@ class ThresholdSearch:
     def improve(self, bracket: ChainBracket, share: float) -> bool:
         groups, start = _reduced(bracket)
         stages = min(bracket.problem.devices, groups.count)
-        cutoff = start.value if start is not None and bracket.options.windows else float("inf")
+        cutoff = start.value if start is not None and "windows" not in bracket.without else float("inf")
         of_any_size = bracket.rounds > 0 and bracket.best is None
         if not of_any_size and windows_of(groups, stages, cutoff).freedom > bracket.params.whole_variables:
             return False
         bracket.say("exact search")
         bracket.details["searched"] = groups.count
         with bracket.part(share) as part:
-            found = least_bottleneck(groups, part, start, bracket.bound, options=bracket.options)
+            found = least_bottleneck(groups, part, start, bracket.bound, without=bracket.without)
         if found.infeasible and bracket.best is None:
             raise NoPlacement(sentence_for(groups, bracket.budget))
         bracket.raise_bound(found.bound)
-        bracket.offer(groups, found.stages)
+        bracket.offer_sure(groups, found.stages)
         return True
 
 
 def _reduced(bracket: ChainBracket) -> tuple[Groups, Division | None]:
     """The graph with all that is exact below the best placement's largest load, and that placement in its terms."""
     groups, start = bracket.groups, bracket.start(bracket.groups)
-    if start is None or not bracket.options.cutoff:
+    if start is None or "cutoff" in bracket.without:
         return groups, start
     ordered = order_twins(keep_dear_nets_whole(without_slow_kinds(groups, start.value), start.value))
     regrouped = bracket.start(ordered)

@@ -86,9 +86,8 @@ def _least_load(bracket: GraphBracket) -> None:
     except (NoPlacement, NoneFound):
         pass
     bracket.say("least load with memory by depth")
-    start = None if bracket.best is None else divided(bracket.groups, parts_of(bracket.best))
     with bracket.part(bracket.params.depth_share) as part:
-        found = least_bottleneck_by_depth(bracket.groups, part, start, bracket.bound)
+        found = least_bottleneck_by_depth(bracket.groups, part, bracket.start(bracket.groups), bracket.bound)
     if found.infeasible and bracket.best is None:
         raise NoPlacement(IMPOSSIBLE)
     bracket.raise_bound(found.bound)

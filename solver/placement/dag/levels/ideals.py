@@ -1,7 +1,7 @@
 """The ideals of a graph that is a set of paths, and the levels that can be taken off the end of each.
 
 An *ideal* is a set of groups that nothing outside comes before: one number a path
-(:mod:`weft.solver.placement.dag.levels.paths`), how many of its groups, from its start, are in it. A *level* is what is
+(:mod:`weft.solver.placement.paths`), how many of its groups, from its start, are in it. A *level* is what is
 in an ideal and not in a smaller one; it falls into connected *pieces*.
 
 Ideals are named by how many groups of a family's paths they hold, falling, and a level by which segments of which
@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.solver.cpsat.budget import Budget
-from weft.solver.placement.dag.levels.paths import Paths
 from weft.solver.placement.groups import Groups, least_times, least_work, waits
 from weft.solver.placement.params import PARAMS
+from weft.solver.placement.paths import Paths
 
 __all__ = ["LevelCuts", "Ideal", "Ideals", "Piece", "TooWide"]
 
@@ -46,23 +46,24 @@ class LevelCuts:
 class Ideals:
     """``all[i]``: ideals by number, 0 the empty one, 1 the whole graph; ``levels[i]``: the pieces of a level.
 
-    Levels are kept where no load need exceed ``limit`` and no more devices than ``devices`` be taken. With ``in_a_row``
-    a level is one piece. Without ``twins`` every path is a family of its own. ``alike``: ideals of the same graph with
-    other costs, made without a limit, whose cuts serve here too if the paths are the same. Raises :class:`TooWide` past
-    ``max_cuts``, and where pieces of a level may be cheaper together than one of them alone, as a tensor may join them;
-    not so with ``loose``, where what no stages keep to is refuted of memory alone, not of loads.
+    Levels are kept where no load need exceed ``limit`` and no more devices be taken than there are. With ``in_a_row`` a
+    level is one piece. Without ``twins`` every path is a family of its own. Raises :class:`TooWide` where devices are
+    of several kinds, past ``max_cuts``, and where pieces of a level may be cheaper together than one of them alone, as
+    a tensor may join them; not so with ``loose``, where what no stages keep to is refuted of memory alone, not of
+    loads.
     """
 
-    def __init__(self, groups: Groups, budget: Budget, *, limit: float, devices: int, in_a_row: bool,
-                 twins: bool = True, max_cuts: int = PARAMS.max_cuts, alike: Ideals | None = None,
-                 loose: bool = False) -> None:
-        self.groups, self.budget, self.limit, self.devices = groups, budget, limit, devices
+    def __init__(self, groups: Groups, budget: Budget, *, limit: float, in_a_row: bool = False, twins: bool = True,
+                 max_cuts: int = PARAMS.max_cuts, loose: bool = False) -> None:
+        self.groups, self.budget, self.limit, self.devices = groups, budget, limit, groups.problem.devices
         self.in_a_row, self.max_cuts = in_a_row, max_cuts
+        if sum(kind.count > 0 for kind in groups.problem.kinds) > 1:
+            raise TooWide("several kinds of device")
         if not (in_a_row or loose) and _has_loose_net(groups):
             raise TooWide("a tensor joins operators of which neither comes before the other")
-        self.form = Paths.of(groups, twins=twins)
-        self.paths, self.families, self.followers = self.form.paths, self.form.families, self.form.followers
-        self.family, self._twin = self.form.family, self.form.has_twin  # a twin: so is the path before it
+        form = Paths.of(groups, twins=twins)
+        self.paths, self.families, self.followers = form.paths, form.families, form.followers
+        self.family, self._twin = form.family, form.has_twin  # a twin: so is the path before it
         self.least, self.work = least_times(groups).tolist(), least_work(groups).tolist()
         self.least_before, self.work_before = self.sums(self.least), self.sums(self.work)
         self.all: list[Ideal] = []
@@ -74,10 +75,6 @@ class Ideals:
         self.whole = self._register(tuple(map(len, self.paths)))
         self._names = math.prod(math.comb(len(family) + len(self.paths[family.start]), len(family))
                                 for family in self.families)  # of ideals, were no path before another
-        if (alike is not None and math.isinf(alike.limit) and alike.in_a_row == self.in_a_row
-                and alike.form == self.form):
-            self.limit, self.all, self.levels = alike.limit, alike.all, alike.levels
-            self._number, self._level, self._cuts = alike._number, alike._level, alike._cuts
 
     @property
     def count(self) -> int:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from weft.solver.cpsat.budget import Budget
-from weft.solver.placement.dag.levels.ideals import Ideals, TooWide
+from weft.solver.placement.dag.levels.ideals import Ideals
 from weft.solver.placement.dag.levels.level_program import LevelProgram
 from weft.solver.placement.dag.levels.ways import ways_of
 from weft.solver.placement.division import Division
@@ -41,26 +41,21 @@ class LeastStep:
 
 
 def least_step(groups: Groups, budget: Budget, *, least: float, most: float,
-               ideals: Ideals | None = None, load_of: Callable[[Sequence[int], int], float] | None = None,
+               load_of: Callable[[Sequence[int], int], float] | None = None,
                params: PlacementParams = PARAMS) -> LeastStep:
     """The least step that graphs of stages allow, as far as it is below ``most``.
 
     ``least``: a bound on the least largest load; ``load_of``: another bound on what a stage adds to a step, a
-      micro-batch (:class:`~weft.solver.placement.dag.levels.level_program.LevelProgram`); ``ideals``, and
-      :class:`~weft.solver.placement.dag.levels.ideals.TooWide`, which is raised, as of
-      :func:`~weft.solver.placement.dag.levels.level_search.levels`.
+    micro-batch (:class:`~weft.solver.placement.dag.levels.level_program.LevelProgram`). Raises
+    :class:`~weft.solver.placement.dag.levels.ideals.TooWide` as
+    :func:`~weft.solver.placement.dag.levels.level_search.levels` does.
     """
-    there = [k for k, kind in enumerate(groups.problem.kinds) if kind.count]
-    if len(there) != 1:
-        raise TooWide("several kinds of device")
     count, ways = groups.problem.micro_batches or 1, ways_of(groups)
-    low, high = max(least, 0.0 if load_of else ways.longest / count), most / count * (1 + 1e-9)
+    low, high = max(least, 0.0 if load_of else max(ways.back) / count), most / count * (1 + 1e-9)
     if low >= high:
         return LeastStep(most, ())
-    ideals = Ideals(groups, budget, limit=high, devices=groups.problem.devices, in_a_row=False,
-                    max_cuts=params.max_cuts, alike=ideals)
-    program = LevelProgram(ideals, there[0], ways, load_of=load_of)
-    plain = LevelProgram(ideals, there[0])
+    ideals = Ideals(groups, budget, limit=high, max_cuts=params.max_cuts)
+    program, plain = LevelProgram(ideals, ways, load_of=load_of), LevelProgram(ideals)
     degree = {r: d for d, (r, _) in enumerate(plain.degrees)}
     found: list[Division] = []
     middle = high

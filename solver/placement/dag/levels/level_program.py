@@ -44,10 +44,11 @@ class LevelProgram:
     of a stage's groups and the index of its number of devices, never less than their work. ``heavy_times``: so many
     different times of groups, the longest, count in what a rest needs."""
 
-    def __init__(self, ideals: Ideals, kind: int, ways: Ways | None = None, *,
+    def __init__(self, ideals: Ideals, ways: Ways | None = None, *,
                  load_of: Callable[[Sequence[int], int], float] | None = None,
                  heavy_times: int = PARAMS.heavy_times) -> None:
         groups = ideals.groups
+        kind, = (k for k, kind in enumerate(groups.problem.kinds) if kind.count)
         self.ideals, self.groups, self.kind, self.ways, self.load_of = ideals, groups, kind, ways, load_of
         device = groups.problem.kinds[kind]
         self.factor, self.memory, self.count = device.transfer_factor, device.memory, device.count

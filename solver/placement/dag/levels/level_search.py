@@ -23,7 +23,7 @@ from weft.solver.placement.dag.levels.level_program import LevelProgram
 from weft.solver.placement.division import Division
 from weft.solver.placement.groups import Groups
 from weft.solver.placement.orders.depth_first import depth_first_order
-from weft.solver.placement.orders.slice_replicated import slice_replicated
+from weft.solver.placement.orders.slice_order import slice_order
 from weft.solver.placement.params import PARAMS, PlacementParams
 
 __all__ = ["LevelGoal", "LevelSolved", "first_chain", "fitting", "level_front", "levels"]
@@ -32,12 +32,11 @@ __all__ = ["LevelGoal", "LevelSolved", "first_chain", "fitting", "level_front", 
 @dataclass(frozen=True)
 class LevelGoal:
     """What is searched for. ``least``: a bound on the least largest load that is known. ``slack``: how much above the
-    least load the shallowest stages may have, as a share of it; ``shallower``: further slacks to give the shallowest
-    stages for. ``most``: larger loads are not wanted. ``in_a_row``: a chain of stages. ``max_cuts``: of ideals."""
+    least load the shallowest stages may have, as a share of it. ``most``: larger loads are not wanted. ``in_a_row``: a
+    chain of stages. ``max_cuts``: of ideals."""
 
     least: float
     slack: float = 0.0
-    shallower: tuple[float, ...] = ()
     most: float = math.inf
     in_a_row: bool = False
     max_cuts: int = PARAMS.max_cuts
@@ -46,58 +45,44 @@ class LevelGoal:
 @dataclass(frozen=True)
 class LevelSolved:
     """``stages`` from the first to the last, or ``None`` where no number of levels keeps to any limit; ``bound`` on the
-    largest load, ``least``, the least found, and ``depth``, the least within ``limit``. ``shallower``: for each further
-    slack of the goal, the shallowest stages within it. ``ideals`` and ``cuts``: how many there were; ``steps``: levels
-    that were packed or looked up in all."""
+    largest load, ``depth``, the least within ``limit``; ``steps``: levels that were packed or looked up in all."""
 
     stages: Division | None
     bound: float
-    least: float
     depth: int
     limit: float
-    ideals: int
-    cuts: int
     steps: int
-    shallower: tuple[Division, ...] = ()
 
 
-def levels(groups: Groups, budget: Budget, goal: LevelGoal, *, ideals: Ideals | None = None,
+def levels(groups: Groups, budget: Budget, goal: LevelGoal, *,
            on_found: Callable[[Division, float], None] = lambda *_: None,
            params: PlacementParams = PARAMS) -> LevelSolved:
     """The graph of stages (with ``goal.in_a_row``: the chain) with the least largest load, and then the least depth
     among those with a largest load no more than ``goal.slack`` above it. If there are no stages with less than
     ``goal.most``, ``bound`` is that.
 
-    ``ideals``: of the same graph with other costs, made without a limit, to be used again. ``on_found`` gets stages and
-    a bound on the largest load, as they are found. Raises :class:`~weft.solver.placement.dag.levels.ideals.TooWide`
-    where the devices are of several kinds, a graph has too many ideals, a tensor joins operators of a level that
-    nothing else does, or the budget ends first.
+    ``on_found`` gets stages and a bound on the largest load, as they are found. Raises
+    :class:`~weft.solver.placement.dag.levels.ideals.TooWide` where the devices are of several kinds, a graph has too
+    many ideals, a tensor joins operators of a level that nothing else does, or the budget ends first.
     """
-    there = [k for k, kind in enumerate(groups.problem.kinds) if kind.count]
-    if len(there) != 1:
+    if sum(kind.count > 0 for kind in groups.problem.kinds) > 1:
         raise TooWide("several kinds of device")
     if groups.count > params.level_groups:
         raise TooWide(f"more than {params.level_groups} groups")
     start = first_chain(groups, budget, params)
     if start is not None:
         on_found(start, goal.least)
-    top = _largest_limit(groups, there[0], start, goal)
-    widest = top * (1 + max((goal.slack, *goal.shallower))) * (1 + 1e-9)
-    ideals = Ideals(groups, budget, limit=widest, devices=groups.problem.kinds[there[0]].count,
-                    in_a_row=goal.in_a_row, max_cuts=goal.max_cuts, alike=ideals)
-    program = LevelProgram(ideals, there[0], heavy_times=params.heavy_times)
+    top = _largest_limit(groups, start, goal)
+    program = LevelProgram(Ideals(groups, budget, limit=top * (1 + goal.slack) * (1 + 1e-9), in_a_row=goal.in_a_row,
+                                  max_cuts=goal.max_cuts), heavy_times=params.heavy_times)
     found, low = _first_below(program, max(goal.least, program.crowded()), top, params.bisection_gap)
     if found is None:
-        return LevelSolved(None, low if goal.most < math.inf else math.inf, math.inf, 0, math.inf, len(ideals.all),
-                           ideals.count, program.steps)
+        return LevelSolved(None, low if goal.most < math.inf else math.inf, 0, math.inf, program.steps)
     found, low = _bisected(program, found, low, params.bisection_gap, on_found)
     limit = found.value * (1 + goal.slack + 1e-9)
     shallowest = program.run(limit, fewest=True)
     assert shallowest is not None
-    depth = program.depth
-    further = [program.run(found.value * (1 + slack + 1e-9), fewest=True) for slack in goal.shallower]
-    return LevelSolved(shallowest, min(low, found.value), found.value, depth, limit, len(ideals.all), ideals.count,
-                       program.steps, tuple(division for division in further if division is not None))
+    return LevelSolved(shallowest, min(low, found.value), program.depth, limit, program.steps)
 
 
 def level_front(groups: Groups, budget: Budget, *, least: float, most: float, first: bool = False,
@@ -116,11 +101,9 @@ def level_front(groups: Groups, budget: Budget, *, least: float, most: float, fi
     points = [([found.stages, *(other for other in seen if other.value <= found.limit)], found.depth)]
     if first or found.depth == 1:
         return points, found.bound
-    kind = next(k for k, kind in enumerate(groups.problem.kinds) if kind.count)
-    top = _largest_limit(groups, kind, None, LevelGoal(least=least, most=most))
-    ideals = Ideals(groups, budget, limit=top, devices=groups.problem.kinds[kind].count, in_a_row=False,
-                    max_cuts=params.max_cuts)
-    program, low, depth = LevelProgram(ideals, kind, heavy_times=params.heavy_times), found.limit, found.depth
+    top = _largest_limit(groups, None, LevelGoal(least=least, most=most))
+    ideals = Ideals(groups, budget, limit=top, max_cuts=params.max_cuts)
+    program, low, depth = LevelProgram(ideals, heavy_times=params.heavy_times), found.limit, found.depth
     while depth > 1:
         at_all = program.run(top, deepest=depth - 1)
         if at_all is None or at_all.value >= most:
@@ -142,19 +125,18 @@ def fitting(groups: Groups, budget: Budget, on_found: Callable[[Division, float]
     *Argument.* Under a limit that no stage exceeds a level's pieces fit together or apart by their memory alone, which
     adds up piece by piece whatever tensors join them. So the program covers all graphs of stages.
     """
-    kind, = (k for k, kind in enumerate(groups.problem.kinds) if kind.count)
-    top = _largest_limit(groups, kind, None, LevelGoal(0.0))
-    ideals = Ideals(groups, budget, limit=top, devices=groups.problem.kinds[kind].count, in_a_row=False,
-                    max_cuts=params.max_cuts, loose=True)
-    program = LevelProgram(ideals, kind, heavy_times=params.heavy_times)
+    top = _largest_limit(groups, None, LevelGoal(0.0))
+    ideals = Ideals(groups, budget, limit=top, max_cuts=params.max_cuts, loose=True)
+    program = LevelProgram(ideals, heavy_times=params.heavy_times)
     found = program.run(top)
     if found is not None:
         _bisected(program, found, 0.0, params.bisection_gap, on_found)
     return found is not None
 
 
-def _largest_limit(groups: Groups, kind: int, start: Division | None, goal: LevelGoal) -> float:
+def _largest_limit(groups: Groups, start: Division | None, goal: LevelGoal) -> float:
     """A load that some stages keep to, or which is more than is wanted, or more than all stages can have."""
+    kind, = (k for k, kind in enumerate(groups.problem.kinds) if kind.count)
     device = groups.problem.kinds[kind]
     slowest = max(float(times[:, kind].sum()) for devices, times in groups.degrees if devices <= device.count)
     top = start.value if start else slowest + sum(net.cost for net in groups.nets) * device.transfer_factor
@@ -188,7 +170,7 @@ def _bisected(program: LevelProgram, found: Division, low: float, gap: float,
 
 
 def first_chain(groups: Groups, budget: Budget, params: PlacementParams = PARAMS) -> Division | None:
-    """The best chain of stages of a few orders of the groups, on the devices of the only kind; a chain holds no less
+    """The best chain of stages of a few orders of the groups; a chain holds no less
     than the same stages as a graph."""
     chance = random.Random(budget.seed)
     orders = [list(range(groups.count)),
@@ -197,7 +179,7 @@ def first_chain(groups: Groups, budget: Budget, params: PlacementParams = PARAMS
     for number, order in enumerate(orders):
         if number and (budget.spent or groups.count > params.few_orders_groups):
             break
-        chain = slice_replicated(groups, order)
+        chain = slice_order(groups, order)
         if chain is not None and (best is None or chain.value < best.value):
             best = chain
     return best

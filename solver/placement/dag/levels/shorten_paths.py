@@ -5,14 +5,14 @@ A heuristic: it may lose every optimum. Interchangeable paths stay so.
 
 from __future__ import annotations
 
-from weft.solver.placement.dag.levels.paths import Paths
 from weft.solver.placement.groups import Groups, contract
+from weft.solver.placement.paths import Paths
 
 __all__ = ["shorten_paths"]
 
 
 def shorten_paths(groups: Groups, pieces: int) -> Groups:
-    """Every path (:mod:`weft.solver.placement.dag.levels.paths`) made of at most ``pieces`` groups of about equal
+    """Every path (:mod:`weft.solver.placement.paths`) made of at most ``pieces`` groups of about equal
     work, those next to each other joined."""
     label = list(range(groups.count))
     for path in Paths.of(groups, twins=False).paths:

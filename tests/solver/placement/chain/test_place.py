@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.placements import chain, ideal_program
+from tests.support.placements import chain, graph, ideal_program
 from weft.solver.cpsat.budget import Budget
 from weft.solver.placement import judge
 from weft.solver.placement.bracket import Step
@@ -16,12 +16,6 @@ from weft.solver.placement.groups import groups_of
 from weft.solver.placement.orders.slice_order import slice_order
 from weft.solver.placement.params import PARAMS
 from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, Tensor
-
-GPU = DeviceKind("gpu", 2)
-
-
-def graph(nodes: list[Node], tensors: list[Tensor], *kinds: DeviceKind) -> PlacementProblem:
-    return PlacementProblem("graph", kinds or (GPU,), tuple(nodes), tuple(tensors))
 
 
 @pytest.mark.parametrize("seed", range(6))

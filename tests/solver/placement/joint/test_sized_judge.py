@@ -58,9 +58,9 @@ def test_a_changed_placement_is_heard_of() -> None:
     assert schedule is not None
     merged = ((0, (0, 2)), (0, (1,)), (0, ()))
     assert any("comes before" in fault for fault in faults(SIZED, merged, CUT.devices, SIZES, schedule))
-    assert any("operators have no stage" in fault
+    assert any("operators without a stage" in fault
                for fault in faults(SIZED, CUT.parts[:2], CUT.devices, SIZES, schedule))
     assert any("there are no costs" in fault for fault in faults(SIZED, CUT.parts, CUT.devices, (1, 2, 4), schedule))
-    assert any("devices of gpu are used" in fault for fault in faults(SIZED, CUT.parts, (2, 1, 1), SIZES, schedule))
+    assert any("on gpu, there are" in fault for fault in faults(SIZED, CUT.parts, (2, 1, 1), SIZES, schedule))
     assert any("are not the mini-batch" in fault for fault in faults(
         SIZED, CUT.parts, CUT.devices, SIZES, dataclasses.replace(schedule, micro_batches=3)))

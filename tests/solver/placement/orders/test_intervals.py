@@ -6,16 +6,11 @@ import random
 
 import pytest
 
+from tests.support.placements import graph
 from weft.solver.placement.groups import groups_of
 from weft.solver.placement.orders.depth_first import depth_first_order
 from weft.solver.placement.orders.intervals import interval_transfers
-from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, Tensor
-
-GPU = DeviceKind("gpu", 2)
-
-
-def graph(nodes: list[Node], tensors: list[Tensor], *kinds: DeviceKind) -> PlacementProblem:
-    return PlacementProblem("graph", kinds or (GPU,), tuple(nodes), tuple(tensors))
+from weft.solver.placement.problem import Node, Tensor
 
 
 def test_interval_transfers_are_those_of_the_nets_cut() -> None:

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import random
 
+from tests.support.placements import graph
 from weft.solver.placement.groups import groups_of
-from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, Tensor
+from weft.solver.placement.problem import Node, Tensor
 from weft.solver.placement.reductions.coarsen import coarsen
-
-GPU = DeviceKind("gpu", 2)
-
-
-def graph(nodes: list[Node], tensors: list[Tensor], *kinds: DeviceKind) -> PlacementProblem:
-    return PlacementProblem("graph", kinds or (GPU,), tuple(nodes), tuple(tensors))
 
 
 def test_coarsening_stays_below_its_cap_and_has_no_cycle() -> None:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
+from tests.support.placements import graph
 from weft.solver.placement.chain.place import place
 from weft.solver.placement.groups import groups_of
-from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, Tensor
+from weft.solver.placement.problem import DeviceKind, Node, Tensor
 from weft.solver.placement.reductions.fold import fold
-
-GPU = DeviceKind("gpu", 2)
-
-
-def graph(nodes: list[Node], tensors: list[Tensor], *kinds: DeviceKind) -> PlacementProblem:
-    return PlacementProblem("graph", kinds or (GPU,), tuple(nodes), tuple(tensors))
 
 
 def test_weights_and_dear_outputs_are_folded_into_their_readers() -> None:

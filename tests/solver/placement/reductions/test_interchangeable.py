@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
+from tests.support.placements import graph
 from weft.solver.placement.groups import groups_of
-from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, Tensor
+from weft.solver.placement.problem import Node, Tensor
 from weft.solver.placement.reductions.interchangeable import order_twins
-
-GPU = DeviceKind("gpu", 2)
-
-
-def graph(nodes: list[Node], tensors: list[Tensor], *kinds: DeviceKind) -> PlacementProblem:
-    return PlacementProblem("graph", kinds or (GPU,), tuple(nodes), tuple(tensors))
 
 
 def test_interchangeable_branches_are_put_in_order() -> None:

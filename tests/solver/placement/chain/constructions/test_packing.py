@@ -34,4 +34,4 @@ def test_packing_is_for_graphs_too_large_to_be_sliced() -> None:
     technique = Packing.of(bracket)
     assert technique is not None
     bracket.run(technique, 1.0)
-    assert bracket.objective == 10.0 and bracket.counts["packing"].better == 1
+    assert bracket.objective == 10.0 and bracket.counts.of("packing").improvements == 1

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support.examples import examples
 from tests.support.replicated_stages import every_row, load, problems, shared, two
 from weft.solver.placement import judge
-from weft.solver.placement.bounds.registry import simple_bound
+from weft.solver.placement.bounds import simple_bound
 from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.dag.stage_dag import stages_by_depth
 from weft.solver.placement.groups import groups_of

@@ -12,7 +12,7 @@ from tests.support.examples import examples
 from tests.support.replicated_stages import every_row, load, problems
 from weft.solver.cpsat.budget import Budget
 from weft.solver.placement import judge
-from weft.solver.placement.bounds.registry import simple_bound
+from weft.solver.placement.bounds import simple_bound
 from weft.solver.placement.dag.levels.least_step import least_step
 from weft.solver.placement.dag.levels.ways import ways_of
 from weft.solver.placement.dag.stage_blocks import one_f_one_b, stage_problem, step_of, work_of
@@ -37,7 +37,7 @@ def test_no_step_of_a_graph_of_stages_is_shorter_than_the_bound(problem: Placeme
         works = work_of(problem, stages)
         steps.append(step_of(one_f_one_b(stage_problem("tiny", works, after), works, after, count), works))
         reached = [ways.to({group_of[node] for node in stage.nodes}) for stage in stages]
-        allowed.append(max(ways.longest, *(
+        allowed.append(max(max(ways.back), *(
             max(count * stage.load + before, count * (stage.load - stage.all_reduce) + both)
             for stage, (before, both) in zip(stages, reached, strict=True))))
         assert steps[-1] >= allowed[-1] * (1 - 1e-9)

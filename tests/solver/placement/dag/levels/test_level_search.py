@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,8 +11,8 @@ from tests.support.placements import best_load
 from tests.support.stage_graphs import EFFORT, best_graph, forks, problems
 from weft.solver.cpsat.budget import Budget
 from weft.solver.placement import judge
-from weft.solver.placement.bounds.registry import simple_bound
-from weft.solver.placement.dag.levels.ideals import Ideals, TooWide
+from weft.solver.placement.bounds import simple_bound
+from weft.solver.placement.dag.levels.ideals import TooWide
 from weft.solver.placement.dag.levels.level_search import LevelGoal, levels
 from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.dag.stage_dag import GraphPlacement, stages_by_depth
@@ -63,23 +61,6 @@ def test_equal_branches_are_told_apart_by_place_and_not_by_name() -> None:
     assert isinstance(graph, GraphPlacement)
     assert (graph.depth, graph.solver["by"]) == (3, "levels")
     assert len({node for stage in graph.stages for node in stage.nodes}) == 17
-
-
-@pytest.mark.parametrize("in_a_row", [False, True])
-def test_cuts_made_once_serve_the_same_graph_at_other_costs_and_no_other_graph(in_a_row: bool) -> None:
-    first, second = (groups_of(forks(3, 3, devices=4, times=times, end=2.0)) for times in ((1.0, 3.0), (2.0, 1.0)))
-    shared = Ideals(first, Budget(), limit=math.inf, devices=4, in_a_row=in_a_row, twins=True)
-    for groups in (first, second):
-        alone = levels(groups, Budget(), LevelGoal(least=simple_bound(groups), in_a_row=in_a_row))
-        again = levels(groups, Budget(), LevelGoal(least=simple_bound(groups), in_a_row=in_a_row), ideals=shared)
-        assert again.stages is not None and alone.stages is not None
-        assert (again.bound, again.depth, again.stages.value) == (alone.bound, alone.depth, alone.stages.value)
-        assert again.cuts == shared.count
-    longer = groups_of(forks(3, 4, devices=4))
-    before = shared.count
-    goal = LevelGoal(least=simple_bound(longer), in_a_row=in_a_row)
-    assert levels(longer, Budget(), goal, ideals=shared).stages is not None
-    assert shared.count == before
 
 
 def test_wide_graphs_are_too_wide() -> None:

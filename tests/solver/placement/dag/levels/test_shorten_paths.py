@@ -16,5 +16,5 @@ def test_paths_are_made_of_a_few_pieces_of_like_work_and_stay_interchangeable() 
     short = shorten_paths(groups, 4)
     assert sorted(short.least.tolist()) == [3.0] * 12 + [4.0]
     assert sorted(node for members in short.members for node in members) == list(range(25))
-    ideals = Ideals(short, Budget(), limit=math.inf, devices=4, in_a_row=False, twins=True)
+    ideals = Ideals(short, Budget(), limit=math.inf)
     assert sorted(map(len, ideals.families)) == [1, 3]

@@ -6,9 +6,9 @@ import pytest
 
 from tests.support.builders import pipeline, v
 from weft.solver.baselines.lib.building_block import StepChain
-from weft.solver.baselines.lib.reordering import reordered
 from weft.solver.baselines.lib.stable_pattern import KINDS, stable_patterns
-from weft.solver.baselines.lib.weights_anew import WEIGHT, Rule, in_order
+from weft.solver.baselines.rivals.reordering import reordered
+from weft.solver.baselines.rivals.weights_anew import WEIGHT, Rule, in_order
 from weft.solver.pipeline import Pipeline
 
 

@@ -12,7 +12,22 @@ from typing import Self
 
 from weft.solver.placement.groups import Groups, neighbours, waits
 
-__all__ = ["Paths"]
+__all__ = ["Paths", "in_paths"]
+
+
+def in_paths(before: Sequence[Sequence[int]], after: Sequence[Sequence[int]]) -> list[list[int]]:
+    """The paths of a graph of which is known what is directly ``before`` and ``after`` each; what comes before has a
+    smaller number."""
+    paths: list[list[int]] = []
+    on: dict[int, int] = {}
+    for number, sources in enumerate(before):
+        if len(sources) == 1 and len(after[sources[0]]) == 1:
+            on[number] = on[sources[0]]
+            paths[on[number]].append(number)
+        else:
+            on[number] = len(paths)
+            paths.append([number])
+    return paths
 
 
 @dataclass(frozen=True)
@@ -28,15 +43,8 @@ class Paths:
     def of(cls, groups: Groups, *, twins: bool = True) -> Self:
         """The paths of a graph. Without ``twins`` every path is a family of its own."""
         before, after = neighbours(groups.count, waits(groups))
-        paths: list[list[int]] = []
-        on: dict[int, int] = {}
-        for group in range(groups.count):
-            if len(before[group]) == 1 and len(after[before[group][0]]) == 1:
-                paths[on[before[group][0]]].append(group)
-                on[group] = on[before[group][0]]
-            else:
-                on[group] = len(paths)
-                paths.append([group])
+        paths = in_paths(before, after)
+        on = {group: index for index, path in enumerate(paths) for group in path}
         families: dict[object, list[int]] = {}
         for index, path in enumerate(paths):
             key = (tuple(before[path[0]]), tuple(after[path[-1]]), *_costs(groups, path))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from enum import Enum
 
 from weft.solver.baselines.lib.building_block import Pass, StepChain
-from weft.solver.baselines.lib.placing import NoRoom, Placing
+from weft.solver.baselines.rivals.placing import NoRoom, Placing
 from weft.solver.control.clock import checkpoint
 
 __all__ = ["WEIGHT", "Rule", "in_order", "without_micro_batches"]

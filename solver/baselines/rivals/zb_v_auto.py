@@ -26,9 +26,9 @@ from functools import partial
 from itertools import product
 from statistics import fmean
 
-from weft.solver.baselines.lib.base import NotApplicable, Row, require_backward, require_pipeline
+from weft.solver.baselines.lib.base import Row, require_training
 from weft.solver.baselines.lib.building_block import StepChain
-from weft.solver.baselines.lib.placing import NoRoom, Placing, shortest
+from weft.solver.baselines.rivals.placing import NoRoom, Placing, shortest
 from weft.solver.control.clock import checkpoint
 from weft.solver.problem import Problem
 
@@ -45,10 +45,7 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
 
     Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` for anything else, or if no setting fits.
     """
-    pipeline = require_pipeline(problem)
-    require_backward(pipeline, split=True)
-    if pipeline.shape != "v":
-        raise NotApplicable("it needs two stages on each device in a V, the first device with the first and last stage")
+    pipeline = require_training(problem, "v", split=True)
     chain = StepChain.of(pipeline)
     chains = dict.fromkeys((chain, _averaged(chain)))
     settings = product(chains, product((True, False), (True, False)))

@@ -3,7 +3,7 @@
 Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024, section 4: enumerate the building block's
 offsets, uniform along each way down or up the devices, repeat, squeeze and reorder each, keep the best that fits. The
 paper counts in slots of equal length on a V: its stable patterns, reordered as it says, are tried with the problem's
-own durations and with their weight gradients placed anew (:mod:`weft.solver.baselines.lib.laid_out`). With equal
+own durations and with their weight gradients placed anew (:mod:`weft.solver.baselines.rivals.laid_out`). With equal
 durations they reach, at every memory from V-Min's to ZB-V's, the bubble that the authors expect,
 3p - 1 - 3a + max(3p, p + 1 + 2 ceil(a / 2)) slots on p devices that hold a stages' activations.
 
@@ -27,12 +27,12 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.solver.baselines import v_blocks, zb_v
-from weft.solver.baselines.lib.base import NotApplicable, Row, require_backward, require_pipeline
-from weft.solver.baselines.lib.block_choices import NEVER, BlockChoice, shares, ways
+from weft.solver.baselines.lib.base import NotApplicable, Row, require_training
 from weft.solver.baselines.lib.building_block import BuildingBlock, Pass, StepChain
 from weft.solver.baselines.lib.extend import ENOUGH, extended
-from weft.solver.baselines.lib.laid_out import LaidOut, LaidOutOrders
-from weft.solver.baselines.lib.weights_anew import Rule, in_order, without_micro_batches
+from weft.solver.baselines.rivals.block_choices import NEVER, BlockChoice, shares, ways
+from weft.solver.baselines.rivals.laid_out import LaidOut, LaidOutOrders
+from weft.solver.baselines.rivals.weights_anew import Rule, in_order, without_micro_batches
 from weft.solver.control.clock import checked
 from weft.solver.pipeline import Pipeline
 from weft.solver.problem import Problem
@@ -68,8 +68,7 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
 
     Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` for anything else, or if no building block fits.
     """
-    pipeline = require_pipeline(problem)
-    require_backward(pipeline)
+    pipeline = require_training(problem)
     search = _BlockSearch(pipeline, micro_batches)
     ranked = search.ranked()
     search.spare_memory(ranked)

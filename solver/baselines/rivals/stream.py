@@ -8,7 +8,7 @@ the order, and takes memory ahead of others only if these still fit (:mod:`weft.
 is done from the end of that schedule back, and forth again in the order that comes of it (Li and Willis, European
 Journal of Operational Research 56, 1992). Several orders are tried, and the shortest schedule is kept:
 
-* Of blocks (:mod:`weft.solver.baselines.lib.demand`). What a block needs comes in file order; or what keeps memory
+* Of blocks (:mod:`weft.solver.baselines.rivals.demand`). What a block needs comes in file order; or what keeps memory
   comes last, as it is then kept no longer than it must; or by Johnson's rule for two machines (Naval Research Logistics
   Quarterly 1, 1954): first what is computed for longer than its load takes, short loads first, then the others, long
   computations first; or by both. Parts that have nothing to do with each other (columns, jobs) come one after the
@@ -28,7 +28,7 @@ from itertools import islice, product
 
 from weft.solver.baselines.lib import sequential
 from weft.solver.baselines.lib.base import NotApplicable
-from weft.solver.baselines.lib.demand import block_places
+from weft.solver.baselines.rivals.demand import block_places
 from weft.solver.pools import MixedPool, Op, PooledOrders
 from weft.solver.problem import Problem
 from weft.solver.relations.pool_pass import PoolPass

@@ -23,8 +23,8 @@ from weft.solver.baselines.lib.amounts import Amounts
 from weft.solver.baselines.lib.base import Row
 from weft.solver.baselines.lib.extend import ENOUGH, extended
 from weft.solver.baselines.lib.priority_rule import fits_in_order, schedule_by_priority
-from weft.solver.baselines.lib.twins import on_every_twin, without_twins
-from weft.solver.control.clock import checkpoint
+from weft.solver.baselines.lib.time_pass import TimePass, earliest_starts
+from weft.solver.baselines.rivals.twins import on_every_twin, without_twins
 from weft.solver.problem import BlockKind, Problem
 from weft.solver.relations.pool_times import paced
 from weft.solver.ticks import TickProblem
@@ -107,7 +107,7 @@ def _by_width(problem: Problem, amounts: Amounts, trial: int) -> Iterator[tuple[
 def _by_key(problem: Problem, amounts: Amounts, trial: int) -> Iterator[tuple[_Figures, _Setting]]:
     """The best settings with keys, tried on a few micro-batches first, and their figures for ``trial``."""
     few = min(trial, 2 * len(problem.devices) + 4)
-    offsets = _earliest(problem)
+    offsets = earliest_starts(problem)
     work = max(sum(problem.blocks[i].duration for i in row) for row in problem.blocks_on)
     shared = any(len(block.devices) > 1 for block in problem.blocks)
     found: list[tuple[_Figures, int, _Setting]] = []
@@ -130,17 +130,6 @@ def _by_priority(problem: Problem, amounts: Amounts, offsets: list[float], inter
     return schedule_by_priority(problem, micro_batches, offsets, interval, lead, amounts, reserve=reserve)
 
 
-def _earliest(problem: Problem) -> list[float]:
-    """When each block of a micro-batch that is alone may start."""
-    earliest = [0.0] * len(problem.blocks)
-    for i in problem.topological_order:
-        for item in problem.blocks[i].after:
-            if item.distance == 0:
-                before = problem.index[item.block]
-                earliest[i] = max(earliest[i], earliest[before] + problem.blocks[before].duration + item.lag)
-    return earliest
-
-
 def list_schedule(problem: Problem, micro_batches: int, width: int, urgency: Sequence[int], amounts: Amounts,
                   parts: Sequence[int] | None = None) -> tuple[float, list[Row]] | None:
     """Makespan and per-device orders of one pass through time, or ``None`` where memory leaves it stuck.
@@ -152,83 +141,39 @@ def list_schedule(problem: Problem, micro_batches: int, width: int, urgency: Seq
     """
     if amounts.tables.fit_kernel(micro_batches):
         return amounts.tables.by_width(micro_batches, width, urgency, parts)
-    blocks, n = problem.blocks, micro_batches
-    count = len(blocks)
-    waits = [0] * (count * n)  # operation (b, m) has the number b * n + m
-    arrival = [0.0] * (count * n)
-    consumers: list[list[tuple[int, float, str | None, int]]] = [[] for _ in blocks]
-    for producer, consumer, dependency in problem.dependencies():
-        consumers[producer].append((consumer, dependency.lag, dependency.link, dependency.distance))
-        for m in range(dependency.distance, n):
-            waits[consumer * n + m] += 1
+    run, n = TimePass(problem, micro_batches, amounts), micro_batches
     needs = [[(d, amounts.take[d][i], room) for d in block.devices if (room := amounts.room[d]) is not None]
-             for i, block in enumerate(blocks)]
-    link_free = dict.fromkeys(problem.links_by_name, 0.0)
-    device_free = [0.0] * len(problem.devices)
-    levels = [0] * len(problem.devices)
+             for i, block in enumerate(problem.blocks)]
     pools = [(pool.take, pool.change, pool.capacity) for pool in amounts.mixed_pools]
     pool_levels, gives = [0] * len(pools), list[tuple[float, int, int]]()  # when, which pool, how much
-    following = [0] * count  # each block's next micro-batch
-    open_ = {i for i in range(count) if not waits[i * n]}  # blocks whose next micro-batch has all it waits for
     rank = {block: place for place, block in enumerate(urgency)}
-    part_of = [0] * count if parts is None else parts
+    part_of = [0] * len(problem.blocks) if parts is None else parts
     size = Counter(part_of)
     started = Counter[tuple[int, int]]()
     in_flight = 0
-    rows: list[Row] = [[] for _ in problem.devices]
-    times, now, left = [0.0], 0.0, count * n
-
-    while left:
-        if not times:
-            return None
-        checkpoint()
-        now = heapq.heappop(times)
-        while times and times[0] == now:
-            heapq.heappop(times)
+    for now in run.moments():
         while gives and gives[0][0] <= now:
             _, p, amount = heapq.heappop(gives)
             pool_levels[p] -= amount
-        for i in sorted(open_, key=rank.__getitem__):
-            m, block = following[i], blocks[i]
-            if arrival[i * n + m] > now:
+        for i in sorted(run.open, key=rank.__getitem__):
+            m = run.following[i]
+            if run.arrival[i * n + m] > now:
                 continue
             whole = part_of[i], m
-            if any(device_free[d] > now for d in block.devices) or (not started[whole] and in_flight >= width):
+            if any(run.free[d] > now for d in problem.blocks[i].devices) or (not started[whole] and in_flight >= width):
                 continue
-            if any(levels[d] + take > room for d, take, room in needs[i]):
+            if any(run.levels[d] + take > room for d, take, room in needs[i]):
                 continue
             if any(i in take and pool_levels[p] + take[i] > room for p, (take, _, room) in enumerate(pools)):
                 continue
-            following[i] = m + 1
-            if m + 1 == n or waits[i * n + m + 1]:
-                open_.remove(i)
             in_flight += (started[whole] == 0) - (started[whole] == size[part_of[i]] - 1)
             started[whole] += 1
-            left -= 1
-            end = now + block.duration
-            heapq.heappush(times, end)
-            for d in block.devices:
-                rows[d].append((i, m))
-                device_free[d] = end
-                levels[d] += amounts.change[d][i]  # nothing else starts there before this block has ended
+            end = run.start(i, now)
             for p, (take, change, _) in enumerate(pools):
                 if i in take:
                     pool_levels[p] += take[i]
                     heapq.heappush(gives, (end, p, take[i] - change[i]))
-            for consumer, lag, link, distance in consumers[i]:
-                if m + distance >= n:
-                    continue
-                begin = end if link is None else max(end, link_free[link])
-                j = consumer * n + m + distance
-                waits[j] -= 1
-                if not waits[j] and following[consumer] == m + distance:
-                    open_.add(consumer)
-                arrival[j] = max(arrival[j], begin + lag)
-                if link is not None:
-                    link_free[link] = begin + lag
-                if begin + lag > end:
-                    heapq.heappush(times, begin + lag)
-    return max(device_free), rows
+    return None if run.left else (max(run.free), run.rows)
 
 
 def urgencies(problem: Problem, amounts: Amounts) -> Iterator[list[int]]:
@@ -268,14 +213,7 @@ def _figures(setting: _Setting, micro_batches: int, amounts: Amounts) -> _Figure
     made = setting(micro_batches)
     if made is None:
         return None
-    peaks = 0
-    for row, take, change in zip(made[1], amounts.take, amounts.change, strict=True):
-        level = peak = 0
-        for block, _ in row:
-            peak = max(peak, level + take[block])
-            level += change[block]
-        peaks += peak
-    return made[0], peaks
+    return made[0], sum(amounts.peak(device, row) for device, row in enumerate(made[1]))
 
 
 def _rows(setting: _Setting, micro_batches: int) -> list[Row] | None:

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from weft.solver.baselines.lib.base import Row
 from weft.solver.baselines.lib.building_block import Pass, StepChain
-from weft.solver.baselines.lib.reordering import reordered
 from weft.solver.baselines.lib.stable_pattern import (
     B_DOWN,
     B_UP,
@@ -22,7 +21,8 @@ from weft.solver.baselines.lib.stable_pattern import (
     StablePattern,
     stable_patterns,
 )
-from weft.solver.baselines.lib.weights_anew import WEIGHT, Rule, in_order, without_micro_batches
+from weft.solver.baselines.rivals.reordering import reordered
+from weft.solver.baselines.rivals.weights_anew import WEIGHT, Rule, in_order, without_micro_batches
 
 __all__ = ["LaidOut", "LaidOutOrders"]
 

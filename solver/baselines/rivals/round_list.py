@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
-from weft.solver.baselines.greedy import list_schedule, urgencies, widths
 from weft.solver.baselines.lib.amounts import Amounts
 from weft.solver.baselines.lib.base import Row
 from weft.solver.baselines.lib.priority_rule import fits_in_order, schedule_by_priority
+from weft.solver.baselines.rivals.greedy import list_schedule, urgencies, widths
 from weft.solver.control.clock import checkpoint
 from weft.solver.wide.rounds import Rounds
 

@@ -7,7 +7,7 @@ import pytest
 from tests.support.builders import chain, pipeline
 from weft.solver.baselines import BASELINES
 from weft.solver.baselines.lib.building_block import StepChain
-from weft.solver.baselines.lib.weights_anew import WEIGHT, Rule, in_order, without_micro_batches
+from weft.solver.baselines.rivals.weights_anew import WEIGHT, Rule, in_order, without_micro_batches
 from weft.solver.pipeline import Pipeline
 from weft.solver.timing import time_orders
 

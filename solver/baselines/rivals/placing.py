@@ -1,9 +1,9 @@
 """Operations put one after the other, each at the earliest time that its device and its producer leave.
 
-What the schedulers of zero-bubble pipelines share (:mod:`weft.solver.baselines.zb_auto`,
-:mod:`weft.solver.baselines.zb_v_auto`): they say which operation comes next on which device; here is kept when it ends,
-what memory is held, which weight gradients wait, and for how long each device has been idle. Links are taken as free at
-all times; whoever compares orders times them anew.
+What the schedulers of zero-bubble pipelines share (:mod:`weft.solver.baselines.rivals.zb_auto`,
+:mod:`weft.solver.baselines.rivals.zb_v_auto`): they say which operation comes next on which device; here is kept when
+it ends, what memory is held, which weight gradients wait, and for how long each device has been idle. Links are taken
+as free at all times; whoever compares orders times them anew.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import pytest
 
 from tests.oracles.generated import drawn
 from tests.oracles.streams import drawn_stream
-from weft.solver.baselines.lib.demand import block_places, demanded
+from weft.solver.baselines.rivals.demand import block_places, demanded
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.ticks import TickProblem
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.support.stage_graphs import forks
-from weft.solver.placement.dag.levels.paths import Paths
 from weft.solver.placement.groups import groups_of
+from weft.solver.placement.paths import Paths
 
 
 def test_equal_branches_are_one_family_before_what_joins_them() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from weft.solver.baselines.lib.weights_anew import Rule
+from weft.solver.baselines.rivals.weights_anew import Rule
 from weft.solver.pipeline import Pipeline
 
 __all__ = ["NEVER", "BlockChoice", "shares", "ways"]

@@ -20,9 +20,9 @@ from __future__ import annotations
 from functools import partial
 from itertools import product
 
-from weft.solver.baselines.lib.base import NotApplicable, Row, require_backward, require_pipeline
+from weft.solver.baselines.lib.base import Row, require_training
 from weft.solver.baselines.lib.building_block import StepChain
-from weft.solver.baselines.lib.placing import NoRoom, Placing, shortest
+from weft.solver.baselines.rivals.placing import NoRoom, Placing, shortest
 from weft.solver.problem import Problem
 
 __all__ = ["orders"]
@@ -34,10 +34,7 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
 
     Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` for anything else, or if no setting fits.
     """
-    pipeline = require_pipeline(problem)
-    require_backward(pipeline, split=True)
-    if pipeline.shape != "chain":
-        raise NotApplicable("it needs one stage on each device, in device order")
+    pipeline = require_training(problem, "chain", split=True)
     chain = StepChain.of(pipeline)
     settings = product((True, False), (True, False), (True, False))
     return shortest(problem, micro_batches, [partial(_run, chain, setting) for setting in settings])

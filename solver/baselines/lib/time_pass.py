@@ -1,0 +1,89 @@
+"""A pass through time over the micro-batches of a block graph: what has run, what has arrived, what can start.
+
+List schedules of all kinds share it (:mod:`weft.solver.baselines.rivals.greedy`,
+:mod:`weft.solver.baselines.lib.priority_rule`); which operation starts next is theirs to say.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+from weft.solver.baselines.lib.amounts import Amounts
+from weft.solver.baselines.lib.base import Row
+from weft.solver.control.clock import checkpoint
+from weft.solver.problem import Problem
+
+__all__ = ["TimePass", "earliest_starts"]
+
+
+class TimePass:
+    """``following``: each block's next micro-batch; ``open``: the blocks whose next one has all it waits for, which is
+    there at its ``arrival``. ``levels``: what devices hold, ``free``: when they have run what they have started;
+    ``rows``: that, in order; ``left``: operations that have not started."""
+
+    def __init__(self, problem: Problem, micro_batches: int, amounts: Amounts) -> None:
+        count, n = len(problem.blocks), micro_batches
+        self.problem, self.n, self.amounts, self.left = problem, n, amounts, count * n
+        self.waits = [0] * (count * n)  # operation (b, m) has the number b * n + m
+        self.arrival = [0.0] * (count * n)
+        self.consumers: list[list[tuple[int, float, str | None, int]]] = [[] for _ in problem.blocks]
+        for producer, consumer, dependency in problem.dependencies():
+            self.consumers[producer].append((consumer, dependency.lag, dependency.link, dependency.distance))
+            for m in range(dependency.distance, n):
+                self.waits[consumer * n + m] += 1
+        self.following = [0] * count
+        self.open = {i for i in range(count) if not self.waits[i * n]}
+        self.levels = [0] * len(problem.devices)
+        self.free = [0.0] * len(problem.devices)
+        self.link_free = dict.fromkeys(problem.links_by_name, 0.0)
+        self.rows: list[Row] = [[] for _ in problem.devices]
+        self.times = [0.0]
+
+    def moments(self) -> Iterator[float]:
+        """The times at which something ends or arrives, until all has started or nothing more happens."""
+        while self.left and self.times:
+            checkpoint()
+            now = heapq.heappop(self.times)
+            while self.times and self.times[0] == now:
+                heapq.heappop(self.times)
+            yield now
+
+    def start(self, i: int, now: float) -> float:
+        """The next micro-batch of block ``i`` starts; when it ends."""
+        block, m, n = self.problem.blocks[i], self.following[i], self.n
+        self.following[i] = m + 1
+        if m + 1 == n or self.waits[i * n + m + 1]:
+            self.open.remove(i)
+        self.left -= 1
+        end = now + block.duration
+        heapq.heappush(self.times, end)
+        for d in block.devices:
+            self.rows[d].append((i, m))
+            self.free[d] = end
+            self.levels[d] += self.amounts.change[d][i]  # nothing else starts there before this block has ended
+        for consumer, lag, link, distance in self.consumers[i]:
+            if m + distance >= n:
+                continue
+            begin = end if link is None else max(end, self.link_free[link])
+            j = consumer * n + m + distance
+            self.waits[j] -= 1
+            if not self.waits[j] and self.following[consumer] == m + distance:
+                self.open.add(consumer)
+            self.arrival[j] = max(self.arrival[j], begin + lag)
+            if link is not None:
+                self.link_free[link] = begin + lag
+            if begin + lag > end:
+                heapq.heappush(self.times, begin + lag)
+        return end
+
+
+def earliest_starts(problem: Problem) -> list[float]:
+    """When each block of a micro-batch that is alone may start, in the problem's time unit."""
+    earliest = [0.0] * len(problem.blocks)
+    for i in problem.topological_order:
+        for item in problem.blocks[i].after:
+            if item.distance == 0:
+                before = problem.index[item.block]
+                earliest[i] = max(earliest[i], earliest[before] + problem.blocks[before].duration + item.lag)
+    return earliest
