@@ -204,16 +204,34 @@ class ClusterModel:
 def model_cluster(cluster: Cluster) -> ClusterModel:
     """The cluster of a spec."""
     memory = cluster.memory if len(cluster.memory) == cluster.gpus else cluster.memory * cluster.gpus
+    return ClusterModel(memory, cluster.reserve, _stated(cluster) if cluster.tiers is not None else _flat(cluster))
+
+
+def _stated(cluster: Cluster) -> Network:
+    """The tiers that a spec lists, but for those that all GPUs fit into twice over."""
+    device = DEVICES.get(cluster.devices[0] or "")
+    tiers: list[Tier] = []
+    for k, tier in enumerate(cluster.tiers or ()):
+        if tiers and tiers[-1].size >= cluster.gpus:
+            break
+        latencies = (0.0, 0.0) if device is None else (device.link_latency, device.network_latency)
+        rate = tier.bandwidth if tier.bandwidth is not None or device is None else device.link
+        assert rate is not None  # the section's validator
+        tiers.append(Tier(tier.size or max(cluster.gpus, 1), AffineLink(
+            latencies[k > 0] if tier.latency is None else tier.latency, rate), tier.sharing, tier.name))
+    return Network(tuple(tiers), stated=True)
+
+
+def _flat(cluster: Cluster) -> Network:
+    """One bandwidth in machines, another between them."""
     pairs = {device: _links(cluster, device) for device in dict.fromkeys(cluster.devices)}
-    size = cluster.gpus_per_machine or cluster.gpus
+    size = cluster.per_machine
     if cluster.machines == 1 and len(set(pairs.values())) == 1:
-        network = Network((Tier(cluster.gpus, pairs[cluster.devices[0]][0], name="machine"),))
-    elif len(set(pairs.values())) == 1:
-        network = two_tiers(*pairs[cluster.devices[0]], size)
-    else:
-        near, far = (SlowestLink(tuple(dict.fromkeys(links))) for links in zip(*pairs.values(), strict=True))
-        network = two_tiers(near, far, size, tuple(pairs[device] for device in cluster.devices))
-    return ClusterModel(memory, cluster.reserve, network)
+        return Network((Tier(cluster.gpus, pairs[cluster.devices[0]][0], name="machine"),))
+    if len(set(pairs.values())) == 1:
+        return two_tiers(*pairs[cluster.devices[0]], size)
+    near, far = (SlowestLink(tuple(dict.fromkeys(links))) for links in zip(*pairs.values(), strict=True))
+    return two_tiers(near, far, size, tuple(pairs[device] for device in cluster.devices))
 
 
 def _links(cluster: Cluster, device: str | None) -> tuple[Link, Link]:
