@@ -113,7 +113,8 @@ class _TierPrices:
                 if found is not None:
                     return found
                 link = AffineLink(self.device.link_latency, self.device.link)
-            reached = REACHED[kind][max(n for n in REACHED[kind] if n <= count)] if inside else NETWORK_REACHED
+            shares = self.device.rings.get(kind) or REACHED[kind]
+            reached = shares[max(n for n in shares if n <= count)] if inside else NETWORK_REACHED
         if isinstance(link, AffineLink):
             seconds = ring_seconds(kind, size * tier.sharing, count, link.bandwidth, link.latency, reached)
         else:
