@@ -1,4 +1,4 @@
-"""Device types: what they can do at most, and what share of it kernels reach.
+"""Devices by name: what they can do at most, and what share of it kernels reach.
 
 *Peaks* are the vendors', with the data sheet beside each device: dense tensor-core rates, memory bandwidth, NVLink
 bandwidth of one direction. *Reached shares* (:class:`Reach`) are
@@ -15,85 +15,15 @@ rounded down: less than the data sheet's, as the driver and error correction kee
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from dataclasses import replace
+from typing import ClassVar
+
+from weft.models.hardware.device_files import TABLE_FILES, load_device_table
+from weft.models.hardware.device_type import DeviceError, DeviceType, KernelClass, Pass, Reach, kernel_class
 
 __all__ = ["DEVICES", "DeviceError", "DeviceType", "KernelClass", "Pass", "Reach", "kernel_class"]
 
-
-
-class DeviceError(ValueError):
-    """What a device cannot do, in one sentence."""
-
-
-#: Kinds of kernels that reach a like share of a device's peaks.
-KernelClass: TypeAlias = Literal["gemm", "bmm", "attention", "convolution", "pointwise", "norm", "softmax", "embedding",
-                                 "loss"]
-Pass: TypeAlias = Literal["forward", "backward"]
-
 GIB = 1024**3
-_KINDS: Mapping[str, KernelClass] = {
-    "linear": "gemm", "expert_linear": "gemm", "matmul": "bmm", "attention": "attention", "convolution": "convolution",
-    "layer_norm": "norm", "rms_norm": "norm", "batch_norm": "norm", "softmax": "softmax", "embedding": "embedding",
-    "embedding_bag": "embedding", "relative_bias": "embedding", "cross_entropy": "loss",
-    # what PyTorch calls them
-    "mm": "gemm", "addmm": "gemm", "bmm": "bmm", "baddbmm": "bmm", "einsum": "bmm", "conv1d": "convolution",
-    "conv2d": "convolution", "conv3d": "convolution", "scaled_dot_product_attention": "attention", "group_norm": "norm",
-    "instance_norm": "norm", "log_softmax": "softmax", "cross_entropy_loss": "loss", "nll_loss": "loss",
-}
-
-
-def kernel_class(kind: str) -> KernelClass:
-    """The class of an operator of ``kind``; what is not known moves bytes, element by element."""
-    return _KINDS.get(kind, "pointwise")
-
-
-@dataclass(frozen=True, slots=True)
-class Reach:
-    """Shares of the peak compute rate and of the memory bandwidth that a class of kernels reaches, each in (0, 1]."""
-
-    compute: float
-    memory: float
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceType:
-    """One type of device.
-
-    ``memory``: bytes that CUDA reports (of the CPU an assumption). ``flops``: operations a second by dtype, matrix
-    products (tensor cores where there are some). ``vector_flops``: of element-wise kernels. ``bandwidth``: bytes a
-    second of its memory. ``link`` and ``link_latency``: bytes a second of
-    one direction to a neighbour in the same machine, and seconds a message; ``network`` likewise to another machine.
-    ``launch``: seconds that an operator takes at least, by pass. ``reach``: by class and pass. ``origin``: where the
-    shares come from, a sentence. ``rings``: the share of ``link`` that collectives reach, by kind and number of devices
-    (of others, the next smaller's); empty where they are as among V100s
-    (:data:`weft.models.layers.collectives.REACHED`).
-    """
-
-    name: str
-    memory: int
-    flops: Mapping[str, float]
-    vector_flops: float
-    bandwidth: float
-    link: float
-    link_latency: float
-    network: float
-    network_latency: float
-    launch: Mapping[Pass, float]
-    reach: Mapping[tuple[KernelClass, Pass], Reach]
-    origin: str
-    rings: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
-
-    def peak(self, dtype: str) -> float:
-        """Operations a second of matrix products in ``dtype``; those of element-wise kernels for what is no fraction.
-
-        Raises :class:`DeviceError` for a type of fewer than 16 bits that the device has no units for.
-        """
-        if dtype not in self.flops and dtype.startswith("float8"):
-            raise DeviceError(f"{self.name} does not compute in {dtype}, only in {', '.join(self.flops)}; take one of "
-                              "these, or a device with FP8 (h100, h200, b200)")
-        return self.flops.get(dtype, self.vector_flops)
-
 
 #: Fitted by experiments/models/roofline.py on T5-770M, micro-batches of 1, 2, 4 and 8
 #: (experiments/results/roofline.json), but for fused attention and convolutions, which the profiles do not have: those
@@ -155,7 +85,23 @@ _H100 = DeviceType(
     66.9e12, 3350e9, link=450e9, link_latency=12e-6, network=50e9, network_latency=20e-6, launch=_LAUNCH,
     reach=_with_matrix_limit(2 / 3), origin=_BORROWED)
 
-DEVICES: Mapping[str, DeviceType] = {device.name: device for device in (
+
+
+class _Devices(dict[str, DeviceType]):
+    """Devices by name. The path of a table that ``weft calibrate`` wrote is a name, too: the file is read when it is
+    first asked for, and kept. Raises :class:`DeviceError` for a file that is no such table."""
+
+    def __missing__(self, name: str) -> DeviceType:
+        if not name.endswith(TABLE_FILES):
+            raise KeyError(name)
+        if name not in self._read:
+            self._read[name] = load_device_table(name).device_type()
+        return self._read[name]
+
+    _read: ClassVar[dict[str, DeviceType]] = {}
+
+
+DEVICES: Mapping[str, DeviceType] = _Devices({device.name: device for device in (
     _V100,
     replace(_V100, name="v100-16gb", memory=_gib(15.7)),
     _A100,
@@ -174,4 +120,4 @@ DEVICES: Mapping[str, DeviceType] = {device.name: device for device in (
     DeviceType("cpu", 16 * GIB, {"float64": 48e9, "float32": 96e9, "float16": 24e9, "bfloat16": 24e9}, 24e9, 10e9,
                link=5e9, link_latency=50e-6, network=1e9, network_latency=100e-6,
                launch={"forward": 5e-6, "backward": 10e-6}, reach=_V100_REACH, origin=_BORROWED),
-)}
+)})

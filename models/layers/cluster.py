@@ -209,7 +209,7 @@ def model_cluster(cluster: Cluster) -> ClusterModel:
 
 def _stated(cluster: Cluster) -> Network:
     """The tiers that a spec lists, but for those that all GPUs fit into twice over."""
-    device = DEVICES.get(cluster.devices[0] or "")
+    device = DEVICES[cluster.devices[0]] if cluster.devices[0] else None
     tiers: list[Tier] = []
     for k, tier in enumerate(cluster.tiers or ()):
         if tiers and tiers[-1].size >= cluster.gpus:

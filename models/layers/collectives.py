@@ -114,7 +114,7 @@ class _TierPrices:
                     return found
                 link = AffineLink(self.device.link_latency, self.device.link)
             shares = self.device.rings.get(kind) or REACHED[kind]
-            reached = shares[max(n for n in shares if n <= count)] if inside else NETWORK_REACHED
+            reached = shares[max((n for n in shares if n <= count), default=min(shares))] if inside else NETWORK_REACHED
         if isinstance(link, AffineLink):
             seconds = ring_seconds(kind, size * tier.sharing, count, link.bandwidth, link.latency, reached)
         else:
@@ -145,9 +145,11 @@ def network_of(device: DeviceType, per_machine: int) -> Network:
 
 def _measured(kind: Collective, size: float, devices: int, device: DeviceType) -> CollectiveTime | None:
     """As measured among so many of one machine."""
-    if not device.name.startswith("v100") or devices not in (2, 4, 8):
+    points, whole = device.collectives.get((kind, devices), ()), math.ceil(size)
+    if device.name.startswith("v100") and devices in (2, 4, 8):
+        points = measured_curve(kind, devices)
+    if not points:
         return None
-    points, whole = measured_curve(kind, devices), math.ceil(size)
     exact = any(whole == known for known, _ in points)
     within = points[0][0] <= whole <= points[-1][0]
     origin = Origin.MEASURED if exact else Origin.INTERPOLATED if within else Origin.MODELLED

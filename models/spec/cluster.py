@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, ValidationInfo, model_validator
 
 from weft.models.files.limits import MAX_GPUS
 from weft.models.hardware.devices import DEVICES
 from weft.models.spec.base import Section, refuse
-from weft.models.spec.fields import Bandwidth, BytesEach, DeviceEach, Name, Reserve, Seconds, SpeedEach
+from weft.models.spec.fields import Bandwidth, BytesEach, DeviceEach, Name, Reserve, Seconds, SpeedEach, device_each
 
 __all__ = ["Cluster", "ClusterTier", "Tiers", "TIERS"]
 
@@ -74,7 +74,8 @@ class Cluster(Section):
         "bandwidth, else what device has.", examples=["10 us"])
     device: DeviceEach | None = Field(
         default=None, description="What the GPUs are, for modelled costs and links, or a list with one entry for each: "
-        f"{', '.join(DEVICES)}. The stages pass the GPUs in their order.",
+        f"{', '.join(DEVICES)}, or a table that weft calibrate wrote (.json, .yaml). The stages pass the GPUs in their "
+        "order.",
         examples=["a100-80gb", ["v100", "v100", "h100", "h100"]])
     speed: SpeedEach | None = Field(
         default=None, description="How fast each GPU is, relative to what the costs are of: a list with a number for "
@@ -101,16 +102,18 @@ class Cluster(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _memory_of_device(cls, values: Any) -> Any:
+    def _memory_of_device(cls, values: Any, info: ValidationInfo) -> Any:
         """GPUs whose kind is known have the memory of that kind."""
         if not isinstance(values, dict) or "memory" in values or not values.get("device"):
             return values
         named = values["device"] if isinstance(values["device"], list) else [values["device"]]
         if "cpu" in named:  # one has as much as was built in
             return values
-        if not all(isinstance(name, str) and name in DEVICES for name in named):
+        try:
+            checked = device_each(named, info)
+        except ValueError:
             return {**values, "memory": "1 B"}  # device is at fault, which its own check says
-        return {**values, "memory": [DEVICES[name].memory for name in named]}
+        return {**values, "memory": [DEVICES[name].memory for name in checked]}
 
     @model_validator(mode="after")
     def _check(self) -> Cluster:

@@ -53,7 +53,8 @@ def pass_seconds(device: DeviceType, kind: str, work: Work, dtype: str, which: P
     group = kernel_class(kind)
     shares = reach or device.reach[group, which]
     peak = device.peak(dtype) if group in _MATRIX else device.vector_flops
-    computing = work.flops / (peak * shares.compute)
+    rate = device.product_rate(work.flops, dtype, which) if group == "gemm" and reach is None else None
+    computing = work.flops / (rate or peak * shares.compute)
     moving = (work.bytes_read + work.bytes_written) / (device.bandwidth * shares.memory)
     return (device.launch[which] if launches else 0.0) + max(computing, moving)
 
