@@ -7,6 +7,11 @@ block problems), ``tensor_parallel`` (layers on several GPUs together), ``layout
 ``transform`` (plans written by hand). Of :mod:`weft.solver` they use the problem and the planners. Nothing but
 ``capture`` loads torch; reading a spec loads neither torch nor ortools.
 
+One table prices what GPUs send each other: ``weft.models.layers.collectives.group_time(kind, size, group, network,
+device=None)``, of any group in the cluster's order of GPUs, such as ``range(0, 64, 8)``: 8 of them at a stride of 8.
+``network`` is ``weft.models.layers.cluster.model_cluster(spec.cluster).network``, whose ``seconds(amount, source,
+target)`` is a message's time.
+
 The names below are loaded on first use.
 """
 

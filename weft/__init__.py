@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from weft.app.lib.sources import PathLike, Source
     from weft.app.pipeline.of_module import pipeline
     from weft.app.unroll import unroll
+    from weft.cli.commands.calibrate import calibrate
     from weft.cli.commands.capture import capture
     from weft.cli.commands.check import check
     from weft.cli.commands.compare import compare
@@ -54,10 +55,10 @@ if TYPE_CHECKING:
     from weft.cli.commands.train import train
     from weft.cli.commands.transports import transports
 
-__all__ = ["SCHEMAS", "PathLike", "SearchOptions", "Source", "__version__", "capture", "check", "communication",
-           "compare", "demo", "draw", "estimate", "explain", "export_schedule", "fit", "import_schedule", "latency",
-           "pipeline", "place", "place_memory", "place_step", "plan", "plans", "profile", "profile_stages", "replay",
-           "replay_alone", "replay_shared", "schema", "share", "solve", "sweep", "train", "transports",
-           "unroll"]
+__all__ = ["SCHEMAS", "PathLike", "SearchOptions", "Source", "__version__", "calibrate", "capture", "check",
+           "communication", "compare", "demo", "draw", "estimate", "explain", "export_schedule", "fit",
+           "import_schedule", "latency", "pipeline", "place", "place_memory", "place_step", "plan", "plans",
+           "profile", "profile_stages", "replay", "replay_alone", "replay_shared", "schema", "share", "solve",
+           "sweep", "train", "transports", "unroll"]
 
 __getattr__, __dir__ = lazily(__name__)

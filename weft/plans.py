@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from weft.app.plans.solving import solve_plan as solve
     from weft.models.layouts.conversion import Conversion, convert
     from weft.models.layouts.layout import Layout, LayoutError, Placed
-    from weft.models.layouts.prices import DevicePrices, RingPrices, uniform
+    from weft.models.layouts.prices import RingPrices, device_prices, uniform
     from weft.models.transform.annotation import Annotation, PlanError, annotation
     from weft.models.transform.as_blocks.costs import GivenCosts, ModelledCosts
     from weft.models.transform.backward import with_backward, with_update
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from weft.models.transform.planned import Cut, Part, Planned
     from weft.models.transform.program import Operation, Program, ProgramBuilder
 
-__all__ = ["Annotation", "Conversion", "Cut", "DevicePrices", "GivenCosts", "Layout", "LayoutError", "Machine",
+__all__ = ["Annotation", "Conversion", "Cut", "device_prices", "GivenCosts", "Layout", "LayoutError", "Machine",
            "ModelledCosts", "Operation", "Part", "Placed", "Plan", "PlanError", "PlanOnRank", "Planned", "Preserved",
            "Program", "ProgramBuilder", "RingPrices", "SolvedPlan", "annotation", "convert", "error", "one_of",
            "operator", "program", "seconds", "solve", "tensor_parallel", "uniform", "with_backward", "with_update"]

@@ -22,7 +22,7 @@ from typing import Any
 from experiments.lib.provenance import RESULTS, Record
 from weft.models.candidates.stages import StageCost
 from weft.models.hardware.devices import DEVICES
-from weft.models.layers.cluster import AffineLink, Network
+from weft.models.layers.cluster import AffineLink, two_tiers
 from weft.models.layers.collectives import collective_time
 from weft.models.layers.costs import LayerCost
 from weft.models.layers.layering import layers_of
@@ -105,8 +105,8 @@ def predicted(run: Published) -> dict[str, Any]:
     """Seconds of a step, GiB of parameters with optimizer state and of activations on the fullest GPU."""
     found, costs = layer_costs(run)
     names, device = [cost.name for cost in costs], DEVICES["a100"]
-    network = Network(AffineLink(device.link_latency, device.link),
-                      AffineLink(device.network_latency, GROUP * device.network), GROUP)
+    network = two_tiers(AffineLink(device.link_latency, device.link),
+                        AffineLink(device.network_latency, GROUP * device.network), GROUP)
     stages = run.groups * run.chunks
     each = run.layers // stages
     bounds = [0, *(1 + each * (k + 1) for k in range(stages - 1)), len(costs)]

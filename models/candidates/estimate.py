@@ -149,6 +149,8 @@ def estimate_spec(spec: Spec, shape: Shape | None = None) -> Estimate:
 
 def _transfer_origin(spec: Spec) -> str:
     cluster = spec.cluster
+    if cluster.tiers is not None:
+        return "given" if all(tier.bandwidth is not None for tier in cluster.tiers) else "modelled"
     if cluster.links is not None and (cluster.machines == 1 or cluster.machine_bandwidth is None):
         return "measured"
     near = cluster.links is not None or cluster.bandwidth is not None or cluster.gpus == 1

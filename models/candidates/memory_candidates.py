@@ -147,8 +147,8 @@ class _OperatorChain:
     def problem(self, modes: frozenset[Mode], ahead: int, copy_buffers: int) -> MemoryProblem:
         """The planner's problem, with ``modes`` allowed beside keeping, and this room."""
         largest = max(op.output for op in self.operators) or 1
-        network = self.cluster.network  # the planner knows one link: of the two the faster, so that its bound holds
-        fastest = min(network.near.seconds(largest), network.far.seconds(largest))
+        network = self.cluster.network  # the planner knows one link: the fastest, so that its bound holds
+        fastest = min(tier.seconds(largest) for tier in network.tiers)
         return MemoryProblem(
             self.operators, self.spec.cluster.gpus, max(0, self.cluster.available[0] - self.passing),
             copy_bandwidth=self.spec.cluster.host_bandwidth or 1.0,

@@ -20,7 +20,7 @@ from weft.models.candidates.placing import Hardware, Replicas, TrainingState, by
 from weft.models.graph.operators import OperatorGraph
 from weft.models.hardware.devices import DEVICES
 from weft.models.layers.cluster import ClusterModel, model_cluster
-from weft.models.layers.collectives import collective_time, point_to_point
+from weft.models.layers.collectives import group_time, point_to_point
 from weft.models.layers.layering import in_order
 from weft.models.spec.model_sections import ExplicitModel, GraphModel
 from weft.models.spec.quantities import format_bytes
@@ -57,7 +57,7 @@ def spec_problem(spec: Spec, *, whole_layers: bool = True, replicate: bool = Fal
     gradient = spec.run.gradient_bytes if isinstance(spec.run, Training) else 0
     state = TrainingState(bytes_per_parameter(spec) - spec.run.parameter_bytes, gradient)
     return replace(placement_problem(
-        graph, hardware, lambda size: max(network.near.seconds(size), network.far.seconds(size)),
+        graph, hardware, lambda size: max(tier.seconds(size) for tier in network.tiers),
         parts=by_layer(graph) if whole_layers else by_operator(graph),
         training=state if isinstance(spec.run, Training) else None, micro_batches=spec.micro_batches,
         replicas=_replicas(spec, graph.parameter_count() * gradient, len(hardware)) if replicate else ()),
@@ -121,7 +121,7 @@ def _replicas(spec: Spec, gradients: int, kinds: int) -> list[Replicas]:
     if kinds > 1:
         raise SpecError(f"{spec.where}: cluster.memory differs among GPUs, and replicas of a stage are on GPUs alike; "
                         "give one memory, or place without replicas")
-    size, gpus, machine = spec.run.micro_batch_size, spec.cluster.gpus, spec.cluster.gpus_per_machine
+    size, gpus, network = spec.run.micro_batch_size, spec.cluster.gpus, model_cluster(spec.cluster).network
     if isinstance(spec.model, GraphModel) or size % 2:
         raise SpecError(f"{spec.where}: " + (
             "model.graph is of one size of micro-batch, and replicas of a stage share each micro-batch; give a family "
@@ -129,23 +129,20 @@ def _replicas(spec: Spec, gradients: int, kinds: int) -> list[Replicas]:
             f"micro_batch_size is {size}, and replicas of a stage share each micro-batch; give one that 2 divides"))
     found = []
     for devices in (2**k for k in range(1, gpus.bit_length())):
-        machines = 1 if machine is None or devices <= machine else devices // machine
-        if size % devices or (machine is not None and devices > machine and devices % machine):
+        if size % devices or any(tier.size < devices and devices % tier.size for tier in network.tiers[:-1]):
             continue
         run = spec.run.model_copy(update={"micro_batch_size": size // devices})
         part = spec.model_copy(update={"training" if isinstance(run, Training) else "inference": run})
         found.append(Replicas(devices, [family_costs(part).times],
-                              all_reduce_seconds(spec, gradients, devices, machines) / gradients if gradients else 0.0))
+                              all_reduce_seconds(spec, gradients, devices) / gradients if gradients else 0.0))
     return found
 
 
-def all_reduce_seconds(spec: Spec, size: int, devices: int, machines: int) -> float:
-    """Seconds to add up ``size`` bytes: as the spec's device does, or a ring's over the cluster's link."""
-    name, network = device_of(spec), model_cluster(spec.cluster).network
-    if name is not None:
-        return collective_time("all_reduce", size, devices, DEVICES[name], machines=machines,
-                               network=network.far).seconds
-    return 2 * (devices - 1) / devices * (network.near if machines == 1 else network.far).seconds(size)
+def all_reduce_seconds(spec: Spec, size: int, devices: int) -> float:
+    """Seconds to add up ``size`` bytes: as the spec's device does, or rings over the cluster's links."""
+    name = device_of(spec)
+    return group_time("all_reduce", size, range(devices), model_cluster(spec.cluster).network,
+                      None if name is None else DEVICES[name]).seconds
 
 
 def graph_problem(graph: OperatorGraph, devices: Mapping[str, tuple[int, float | None]], *,

@@ -1,5 +1,5 @@
-"""What can a device do? The name of a device in; peaks, links, and the shares of the peaks that kernels reach, out."""
+"""What can a device do? A name, or a table as measured, in; peaks, links, and the shares that kernels reach, out."""
 
-from weft.models.hardware.devices import DEVICES, DeviceType, kernel_class
+from weft.models.hardware.devices import DEVICES, DeviceError, DeviceType, kernel_class
 
-__all__ = ["DEVICES", "DeviceType", "kernel_class"]
+__all__ = ["DEVICES", "DeviceError", "DeviceType", "kernel_class"]

@@ -1,83 +1,29 @@
-"""Device types: what they can do at most, and what share of it kernels reach.
+"""Devices by name: what they can do at most, and what share of it kernels reach.
 
-*Peaks* are the vendors' (NVIDIA's data sheets for V100 SXM2, A100 SXM4, H100 SXM5, H200 SXM5 and HGX B200 at 1,000 W:
-dense tensor-core rates, memory bandwidth, NVLink bandwidth of one direction). *Reached shares* (:class:`Reach`) are
+*Peaks* are the vendors', with the data sheet beside each device: dense tensor-core rates, memory bandwidth, NVLink
+bandwidth of one direction. *Reached shares* (:class:`Reach`) are
 fitted to measured operators by ``experiments/models/roofline.py``: V100's on Aceso's profile of T5-770M, judged on that
 of GPT-1.3B. The other GPUs have no profile here, so theirs are V100's, with the matrix products of H100, H200 and B200
 held to two thirds of the peak at most (which grew eight-fold and more, memory bandwidth less than nine-fold). That is a
 model, not a measurement: on A100 its steps are within a tenth of eight published ones
-(``experiments/models/published.py``), on the others its error is unknown; ``weft.estimate`` says so. *Launches* of the
-V100 are fitted too, host included; the others' are what PyTorch takes on current hosts, 5 to 10 us, the longer of
-these. ``v100`` and ``a100`` are the larger ones, of 32 and 80 GB. *Memory* is what CUDA reports as a device's total,
+(``experiments/models/published.py``), on the others its error is unknown; ``weft.estimate`` says so. ``v100`` and
+``a100`` are the larger ones, of 32 and 80 GB. *Memory* is what CUDA reports as a device's total,
 rounded down: less than the data sheet's, as the driver and error correction keep some (PyTorch's messages say 15.77,
-31.74, 39.39 to 39.59, 79.10 to 79.25, 139.72 to 139.81 and 178.35 GiB). ``cpu`` is one core of a server CPU with
-256-bit fused multiply-adds at 3 GHz (2 x 8 x 2 x 3e9 in fp32) and an even share of its memory bandwidth: for orders of
-magnitude only.
+31.74, 39.39 to 39.59, 79.10 to 79.25, 139.72 to 139.81 and 178.35 GiB).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from dataclasses import replace
+from typing import ClassVar
 
-__all__ = ["DEVICES", "DeviceType", "KernelClass", "Pass", "Reach", "kernel_class"]
+from weft.models.hardware.device_files import TABLE_FILES, load_device_table
+from weft.models.hardware.device_type import DeviceError, DeviceType, KernelClass, Pass, Reach, kernel_class
 
-#: Kinds of kernels that reach a like share of a device's peaks.
-KernelClass: TypeAlias = Literal["gemm", "bmm", "attention", "convolution", "pointwise", "norm", "softmax", "embedding",
-                                 "loss"]
-Pass: TypeAlias = Literal["forward", "backward"]
+__all__ = ["DEVICES", "DeviceError", "DeviceType", "KernelClass", "Pass", "Reach", "kernel_class"]
 
 GIB = 1024**3
-_KINDS: Mapping[str, KernelClass] = {
-    "linear": "gemm", "expert_linear": "gemm", "matmul": "bmm", "attention": "attention", "convolution": "convolution",
-    "layer_norm": "norm", "rms_norm": "norm", "batch_norm": "norm", "softmax": "softmax", "embedding": "embedding",
-    "embedding_bag": "embedding", "relative_bias": "embedding", "cross_entropy": "loss",
-    # what PyTorch calls them
-    "mm": "gemm", "addmm": "gemm", "bmm": "bmm", "baddbmm": "bmm", "einsum": "bmm", "conv1d": "convolution",
-    "conv2d": "convolution", "conv3d": "convolution", "scaled_dot_product_attention": "attention", "group_norm": "norm",
-    "instance_norm": "norm", "log_softmax": "softmax", "cross_entropy_loss": "loss", "nll_loss": "loss",
-}
-
-
-def kernel_class(kind: str) -> KernelClass:
-    """The class of an operator of ``kind``; what is not known moves bytes, element by element."""
-    return _KINDS.get(kind, "pointwise")
-
-
-@dataclass(frozen=True, slots=True)
-class Reach:
-    """Shares of the peak compute rate and of the memory bandwidth that a class of kernels reaches, each in (0, 1]."""
-
-    compute: float
-    memory: float
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceType:
-    """One type of device.
-
-    ``memory``: bytes that CUDA reports (of the CPU an assumption). ``flops``: operations a second by dtype, matrix
-    products (tensor cores where there are some). ``vector_flops``: of element-wise kernels. ``bandwidth``: bytes a
-    second of its memory. ``link`` and ``link_latency``: bytes a second of
-    one direction to a neighbour in the same machine, and seconds a message; ``network`` likewise to another machine.
-    ``launch``: seconds that an operator takes at least, by pass. ``reach``: by class and pass. ``origin``: where the
-    shares come from, a sentence.
-    """
-
-    name: str
-    memory: int
-    flops: Mapping[str, float]
-    vector_flops: float
-    bandwidth: float
-    link: float
-    link_latency: float
-    network: float
-    network_latency: float
-    launch: Mapping[Pass, float]
-    reach: Mapping[tuple[KernelClass, Pass], Reach]
-    origin: str
-
 
 #: Fitted by experiments/models/roofline.py on T5-770M, micro-batches of 1, 2, 4 and 8
 #: (experiments/results/roofline.json), but for fused attention and convolutions, which the profiles do not have: those
@@ -95,19 +41,18 @@ _V100_REACH: Mapping[tuple[KernelClass, Pass], Reach] = {
 }
 
 
+def _fp8(rate: float) -> Mapping[str, float]:
+    return {"float8_e4m3fn": rate, "float8_e5m2": rate}
+
+
 def _gib(amount: float) -> int:
     return round(amount * GIB)
 
 
+#: Fitted with the reached shares, host included. Of the others: what PyTorch takes on current hosts, 5 to 10 us, the
+#: longer of these.
 _V100_LAUNCH: Mapping[Pass, float] = {"forward": 36e-6, "backward": 60e-6}
 _LAUNCH: Mapping[Pass, float] = {"forward": 10e-6, "backward": 10e-6}
-
-_V100 = DeviceType(
-    "v100", _gib(31.7), {"float64": 7.8e12, "float32": 15.7e12, "float16": 125e12, "bfloat16": 15.7e12}, 15.7e12, 900e9,
-    link=150e9, link_latency=20e-6, network=12.5e9, network_latency=30e-6, launch=_V100_LAUNCH, reach=_V100_REACH,
-    origin="fitted to measured operators of T5-770M on a V100; on those of GPT-1.3B the median error is 8 % an "
-           "operator and 7 % a layer, nine in ten are within 29 % and 32 %")
-
 
 def _with_matrix_limit(limit: float) -> Mapping[tuple[KernelClass, Pass], Reach]:
     return {key: replace(reach, compute=min(reach.compute, limit)) for key, reach in _V100_REACH.items()}
@@ -118,21 +63,61 @@ _BORROWED = "shares of the peaks are those fitted on a V100, not measured on thi
 _PUBLISHED = ("shares of the peaks are those fitted on a V100; eight published steps of GPT-22B to 1T come out between "
               "4 % short and 8 % long")
 
-DEVICES: Mapping[str, DeviceType] = {device.name: device for device in (
+#: NVIDIA V100 SXM2 32 GB (data sheet, January 2020): 7.8 TFLOP/s fp64, 15.7 fp32, 125 fp16 in tensor cores, 900 GB/s,
+#: NVLink 300 GB/s both ways. bfloat16 is computed in fp32: it has no tensor cores for it. Network: one card of 100
+#: Gbit/s a GPU. Latencies of links, here and below, are assumptions: a collective or message in NCCL takes 10 to 30 us.
+_V100 = DeviceType(
+    "v100", _gib(31.7), {"float64": 7.8e12, "float32": 15.7e12, "float16": 125e12, "bfloat16": 15.7e12}, 15.7e12, 900e9,
+    link=150e9, link_latency=20e-6, network=12.5e9, network_latency=30e-6, launch=_V100_LAUNCH, reach=_V100_REACH,
+    origin="fitted to measured operators of T5-770M on a V100; on those of GPT-1.3B the median error is 8 % an "
+           "operator and 7 % a layer, nine in ten are within 29 % and 32 %")
+#: NVIDIA A100 SXM4 (data sheet, 2021): 9.7 TFLOP/s fp64, 19.5 fp32, 312 fp16 and bf16; 1,555 GB/s (40 GB), 2,039
+#: (80 GB); NVLink 600 GB/s both ways. Network: one card of 200 Gbit/s a GPU, as in a DGX A100. Rings of 8 reach 232.5
+#: of NVLink's 300 GB/s in an all-reduce (github.com/NVIDIA/nccl-tests, issue 175): 0.78, V100's 0.84 is taken here.
+_A100 = DeviceType(
+    "a100", _gib(79), {"float64": 9.7e12, "float32": 19.5e12, "float16": 312e12, "bfloat16": 312e12}, 19.5e12, 2039e9,
+    link=300e9, link_latency=15e-6, network=25e9, network_latency=25e-6, launch=_LAUNCH, reach=_V100_REACH,
+    origin=_PUBLISHED)
+#: NVIDIA H100 SXM5 (data sheet, 2023; half of the figures with sparsity): 34 TFLOP/s fp64, 67 fp32, 989 fp16 and bf16,
+#: 1,979 FP8; 3.35 TB/s; NVLink 900 GB/s both ways. Network: one card of 400 Gbit/s a GPU, as in a DGX H100.
+_H100 = DeviceType(
+    "h100", _gib(79), {"float64": 33.5e12, "float32": 66.9e12, "float16": 989e12, "bfloat16": 989e12, **_fp8(1979e12)},
+    66.9e12, 3350e9, link=450e9, link_latency=12e-6, network=50e9, network_latency=20e-6, launch=_LAUNCH,
+    reach=_with_matrix_limit(2 / 3), origin=_BORROWED)
+
+
+
+class _Devices(dict[str, DeviceType]):
+    """Devices by name. The path of a table that ``weft calibrate`` wrote is a name, too: the file is read when it is
+    first asked for, and kept. Raises :class:`DeviceError` for a file that is no such table."""
+
+    def __missing__(self, name: str) -> DeviceType:
+        if not name.endswith(TABLE_FILES):
+            raise KeyError(name)
+        if name not in self._read:
+            self._read[name] = load_device_table(name).device_type()
+        return self._read[name]
+
+    _read: ClassVar[dict[str, DeviceType]] = {}
+
+
+DEVICES: Mapping[str, DeviceType] = _Devices({device.name: device for device in (
     _V100,
     replace(_V100, name="v100-16gb", memory=_gib(15.7)),
-    *(DeviceType(name, _gib(memory), {"float64": 9.7e12, "float32": 19.5e12, "float16": 312e12, "bfloat16": 312e12},
-                 19.5e12, bandwidth, link=300e9, link_latency=15e-6, network=25e9, network_latency=25e-6,
-                 launch=_LAUNCH, reach=_V100_REACH, origin=_PUBLISHED)
-      for name, memory, bandwidth in (("a100", 79, 2039e9), ("a100-40gb", 39, 1555e9), ("a100-80gb", 79, 2039e9))),
-    *(DeviceType(name, _gib(memory), {"float64": 33.5e12, "float32": 66.9e12, "float16": 989e12, "bfloat16": 989e12},
-                 66.9e12, bandwidth, link=450e9, link_latency=12e-6, network=50e9, network_latency=20e-6,
-                 launch=_LAUNCH, reach=_with_matrix_limit(2 / 3), origin=_BORROWED)
-      for name, memory, bandwidth in (("h100", 79, 3350e9), ("h200", 139, 4800e9))),
-    DeviceType("b200", _gib(178), {"float64": 40e12, "float32": 80e12, "float16": 2250e12, "bfloat16": 2250e12}, 80e12,
-               8000e9, link=900e9, link_latency=12e-6, network=50e9, network_latency=20e-6, launch=_LAUNCH,
-               reach=_with_matrix_limit(2 / 3), origin=_BORROWED),
+    _A100,
+    replace(_A100, name="a100-40gb", memory=_gib(39), bandwidth=1555e9),
+    replace(_A100, name="a100-80gb"),
+    _H100,
+    # NVIDIA H200 SXM (data sheet, 2024): an H100 with 141 GB at 4.8 TB/s.
+    replace(_H100, name="h200", memory=_gib(139), bandwidth=4800e9),
+    # NVIDIA HGX B200 (data sheet, 2024; at 1,000 W, an eighth of the board, half of the figures with sparsity): 40
+    # TFLOP/s fp64, 80 fp32, 2,250 fp16 and bf16, 4,500 FP8; 8 TB/s; NVLink 1,800 GB/s both ways.
+    DeviceType("b200", _gib(178), {"float64": 40e12, "float32": 80e12, "float16": 2250e12, "bfloat16": 2250e12,
+                                   **_fp8(4500e12)}, 80e12, 8000e9, link=900e9, link_latency=12e-6, network=50e9,
+               network_latency=20e-6, launch=_LAUNCH, reach=_with_matrix_limit(2 / 3), origin=_BORROWED),
+    # One core of a server CPU with 256-bit fused multiply-adds at 3 GHz (2 x 8 x 2 x 3e9 in fp32) and an even share of
+    # its memory bandwidth: for orders of magnitude only.
     DeviceType("cpu", 16 * GIB, {"float64": 48e9, "float32": 96e9, "float16": 24e9, "bfloat16": 24e9}, 24e9, 10e9,
                link=5e9, link_latency=50e-6, network=1e9, network_latency=100e-6,
                launch={"forward": 5e-6, "backward": 10e-6}, reach=_V100_REACH, origin=_BORROWED),
-)}
+)})

@@ -1,14 +1,18 @@
 """The GPUs of a spec: their memory, and how long a tensor travels between two of them.
 
-Pairs of GPUs of one machine are alike, and so are pairs of two machines, but where the spec lists GPUs of several
+GPUs stand in tiers, one inside the other: machines, then perhaps rails and racks (:class:`Tier`). The smallest tier
+that holds two GPUs joins them, so pairs that meet in the same tier are alike, but where the spec lists GPUs of several
 kinds: there each has the links of its device, and the slower end of a pair sets the pace. A transfer takes its time
-beside the computation (it is a lag, it occupies no GPU).
+beside the computation (it is a lag, it occupies no GPU). Collectives are in :mod:`weft.models.layers.collectives`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Protocol
 
@@ -16,10 +20,14 @@ from weft.models.hardware.devices import DEVICES
 from weft.models.spec.sections import Cluster
 from weft.models.times.profiles import load_p2p_curve
 
-__all__ = ["AffineLink", "ClusterModel", "Link", "MeasuredLink", "Network", "SlowestLink", "model_cluster"]
+__all__ = ["AffineLink", "ClusterModel", "Link", "MeasuredLink", "Network", "SlowestLink", "Tier", "model_cluster",
+           "two_tiers"]
 
 #: Names a spec may give under ``cluster.links``, and the measured curve of each.
 _CURVES = {"nvlink-v100": "p2p_intra_node.csv", "network-v100": "p2p_inter_node.csv"}
+
+#: A tier that holds any number of GPUs.
+_ALL = 1 << 30
 
 
 class Link(Protocol):
@@ -75,32 +83,108 @@ class SlowestLink:
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
-    """What joins the GPUs: ``near`` those of one machine of ``size`` GPUs, ``far`` those of two machines.
+class Tier:
+    """``size`` GPUs in a row, from a multiple of it on, and what joins those of them that no smaller tier holds.
 
-    GPU g stands in machine g // size. ``own``: where GPUs have links of different kinds, both links of each; the slower
-    of the two ends sets the pace. ``near`` and ``far`` are the slowest of all then.
+    ``sharing``: so many GPUs share the ``link`` when they send at once: 8 where eight GPUs have one network card, 2
+    where a switch has half the uplinks that it would need (oversubscription), 1 where each has a link of its own.
     """
 
-    near: Link
-    far: Link
     size: int
+    link: Link
+    sharing: float = 1.0
+    name: str = ""
+
+    def seconds(self, amount: int, flows: int = 1) -> float:
+        """Time of ``amount`` bytes from each of ``flows`` GPUs at once."""
+        return self.link.seconds(math.ceil(amount * min(self.sharing, max(1, flows))))
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What joins the GPUs: ``tiers`` from the innermost, each so large as some of those before it; the last joins all.
+
+    ``own``: where GPUs have links of different kinds, those of each in its machine and to another one; the slower of
+    the two ends sets the pace. The tiers' links are the slowest of all then. ``stated``: whether a spec gives each
+    tier its rate, which is that of its collectives too; else collectives in a machine are as known of the device.
+    """
+
+    tiers: tuple[Tier, ...]
     own: tuple[tuple[Link, Link], ...] = ()
+    stated: bool = False
+
+    @property
+    def near(self) -> Link:
+        """What joins GPUs of one machine."""
+        return self.tiers[0].link
+
+    @property
+    def far(self) -> Link:
+        """What joins GPUs that only the last tier holds together."""
+        return self.tiers[-1].link
+
+    @property
+    def size(self) -> int:
+        """GPUs in one machine, the innermost tier: GPU g stands in machine g // size."""
+        return self.tiers[0].size
+
+    def is_filled_by(self, degree: int) -> bool:
+        """Whether groups of ``degree`` GPUs side by side fill tiers evenly, so that none lies across two by halves."""
+        return all(tier.size % degree == 0 or degree % tier.size == 0 for tier in self.tiers[:-1])
+
+    def tier(self, gpus: Iterable[int]) -> int:
+        """The index of the smallest tier that holds all ``gpus``: the slowest that messages among them cross."""
+        found = set(gpus)
+        return next((index for index, tier in enumerate(self.tiers[:-1])
+                     if len({gpu // tier.size for gpu in found}) == 1), len(self.tiers) - 1)
+
+    def levels(self, group: Sequence[int]) -> tuple[tuple[Tier, int], ...]:
+        """The tiers that ``group`` crosses, from the innermost: how many of its members (parts that the tier before
+        holds) one part of this tier joins, 2 or more.
+
+        A group that does not stand in parts of equal number counts as one GPU a part: all of them in the slowest tier.
+        """
+        key = group if isinstance(group, range) else tuple(group)
+        return tuple((self.tiers[index], count)
+                     for index, count in _levels(tuple(tier.size for tier in self.tiers[:-1]), key))
 
     def seconds(self, amount: int, source: Sequence[int], target: Sequence[int]) -> float:
         """Time until every GPU of ``target`` has a tensor of ``amount`` bytes that lies whole on all of ``source``.
 
         Each GPU of the source sends to one of the target. A larger target shares it out: it is sent in parts that
         the receivers pass on to each other, which takes the time of the tensor once more. What is there already takes
-        no time; where any two of the GPUs stand in two machines, the link between machines sets the pace.
+        no time; the slowest tier that any two of the GPUs cross sets the pace.
         """
         if not amount or set(target) <= set(source):
             return 0.0
         gpus = {*source, *target}
-        is_far = len({gpu // self.size for gpu in gpus}) > 1
-        links = {self.own[gpu] for gpu in gpus} if self.own else {(self.near, self.far)}
-        rounds = 1 if len(target) <= len(source) else 2
-        return round(rounds * max(link[is_far].seconds(amount) for link in links), 9)
+        index = self.tier(gpus)
+        rounds, flows = 1 if len(target) <= len(source) else 2, max(len(source), len(target))
+        if self.own:
+            return round(rounds * max(self.own[gpu][index > 0].seconds(amount) for gpu in gpus), 9)
+        return round(rounds * self.tiers[index].seconds(amount, flows), 9)
+
+
+def two_tiers(near: Link, far: Link, size: int, own: tuple[tuple[Link, Link], ...] = ()) -> Network:
+    """Machines of ``size`` GPUs, joined by ``near`` inside and ``far`` between them."""
+    return Network((Tier(size, near, name="machine"), Tier(_ALL, far, name="network")), own)
+
+
+@lru_cache(4096)
+def _levels(sizes: tuple[int, ...], group: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Index and count of :meth:`Network.levels`; ``sizes``: of all tiers but the last, which holds everything."""
+    parts: Mapping[int, int] = dict.fromkeys(group, 1)
+    found = []
+    for index, size in enumerate((*sizes, max(group) + 1)):
+        joined = Counter(gpu // size * size for gpu in parts)
+        count = max(joined.values())
+        if min(joined.values()) != count:
+            far = next((k for k, other in enumerate(sizes) if len({gpu // other for gpu in group}) == 1), len(sizes))
+            return ((far, len(group)),)
+        if count > 1:
+            found.append((index, count))
+        parts = joined
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +204,34 @@ class ClusterModel:
 def model_cluster(cluster: Cluster) -> ClusterModel:
     """The cluster of a spec."""
     memory = cluster.memory if len(cluster.memory) == cluster.gpus else cluster.memory * cluster.gpus
+    return ClusterModel(memory, cluster.reserve, _stated(cluster) if cluster.tiers is not None else _flat(cluster))
+
+
+def _stated(cluster: Cluster) -> Network:
+    """The tiers that a spec lists, but for those that all GPUs fit into twice over."""
+    device = DEVICES[cluster.devices[0]] if cluster.devices[0] else None
+    tiers: list[Tier] = []
+    for k, tier in enumerate(cluster.tiers or ()):
+        if tiers and tiers[-1].size >= cluster.gpus:
+            break
+        latencies = (0.0, 0.0) if device is None else (device.link_latency, device.network_latency)
+        rate = tier.bandwidth if tier.bandwidth is not None or device is None else device.link
+        assert rate is not None  # the section's validator
+        tiers.append(Tier(tier.size or max(cluster.gpus, 1), AffineLink(
+            latencies[k > 0] if tier.latency is None else tier.latency, rate), tier.sharing, tier.name))
+    return Network(tuple(tiers), stated=True)
+
+
+def _flat(cluster: Cluster) -> Network:
+    """One bandwidth in machines, another between them."""
     pairs = {device: _links(cluster, device) for device in dict.fromkeys(cluster.devices)}
-    size = cluster.gpus_per_machine or cluster.gpus
+    size = cluster.per_machine
+    if cluster.machines == 1 and len(set(pairs.values())) == 1:
+        return Network((Tier(cluster.gpus, pairs[cluster.devices[0]][0], name="machine"),))
     if len(set(pairs.values())) == 1:
-        network = Network(*pairs[cluster.devices[0]], size)
-    else:
-        near, far = (SlowestLink(tuple(dict.fromkeys(links))) for links in zip(*pairs.values(), strict=True))
-        network = Network(near, far, size, tuple(pairs[device] for device in cluster.devices))
-    return ClusterModel(memory, cluster.reserve, network)
+        return two_tiers(*pairs[cluster.devices[0]], size)
+    near, far = (SlowestLink(tuple(dict.fromkeys(links))) for links in zip(*pairs.values(), strict=True))
+    return two_tiers(near, far, size, tuple(pairs[device] for device in cluster.devices))
 
 
 def _links(cluster: Cluster, device: str | None) -> tuple[Link, Link]:

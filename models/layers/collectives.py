@@ -1,10 +1,11 @@
-"""How long collectives take among the devices of one machine or of several: measured where they were, else modelled.
+"""How long collectives take among GPUs of one machine or of several: measured where they were, else modelled.
 
-*Measured*: NCCL among 2, 4 and 8 V100s of one machine, from Aceso's artifact (``data/aceso``), with straight lines
-between the sizes and, beyond the last, its bandwidth. *Modelled*: the ring algorithm (Patarasuk and Yuan, 2009): n
-devices pass n - 1 parts of the tensor around (an all-reduce twice), all at once, over the slowest of the links on the
-ring at the share of its peak that V100s reach in the measured curves (:data:`REACHED`), after one latency. That other
-devices and networks reach the same share is an assumption.
+:func:`group_time` prices one of any group of GPUs, :func:`collective_time` of so many side by side. *Measured*: NCCL
+among 2, 4 and 8 V100s of one machine, from Aceso's artifact (``data/aceso``), with straight lines
+between the sizes and, beyond the last, its bandwidth. *Modelled*: the ring algorithm (Patarasuk and Yuan, 2009) in each
+tier: n members pass n - 1 parts of the tensor around (an all-reduce twice), all at once, at the share of the links'
+peak that V100s reach in the measured curves (:data:`REACHED`), or network cards (:data:`NETWORK_REACHED`), after one
+latency. That other devices reach the same share is an assumption.
 
 The ``size`` of a collective is what each device holds before it: its part for an all-gather, all of its tensor for the
 others; bytes.
@@ -15,17 +16,18 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Literal, TypeAlias
 
 from weft.models.hardware.devices import DeviceType
-from weft.models.layers.cluster import AffineLink, Link, MeasuredLink
+from weft.models.layers.cluster import AffineLink, MeasuredLink, Network, Tier, two_tiers
 from weft.models.times.operator_times import Origin
 
-__all__ = ["REACHED", "Collective", "CollectiveTime", "collective_time", "measured_curve", "point_to_point"]
+__all__ = ["NETWORK_REACHED", "REACHED", "Collective", "CollectiveTime", "collective_time", "group_time",
+           "measured_curve", "network_of", "point_to_point", "ring_seconds"]
 
 Collective: TypeAlias = Literal["all_gather", "all_reduce", "reduce_scatter", "all_to_all"]
 
@@ -35,6 +37,10 @@ Collective: TypeAlias = Literal["all_gather", "all_reduce", "reduce_scatter", "a
 REACHED: Mapping[Collective, Mapping[int, float]] = {
     "all_gather": {2: 0.15, 4: 0.31, 8: 0.41}, "all_reduce": {2: 0.26, 4: 0.51, 8: 0.84},
     "reduce_scatter": {2: 0.15, 4: 0.3, 8: 0.4}, "all_to_all": {2: 0.12, 4: 0.21, 8: 0.25}}
+
+#: The share of network cards' bandwidth that NCCL's rings reach: 91 of 100 GB/s among 16 A100 of two machines with four
+#: cards each (github.com/NVIDIA/nccl-tests, issue 100), 86 of 100 (issue 175), 24 of 25 over one (nccl, issue 1048).
+NETWORK_REACHED = 0.9
 
 _MIB = 1024**2
 _FAILED = 1e6  # milliseconds that the artifact writes for sizes it could not run
@@ -48,43 +54,115 @@ class CollectiveTime:
     origin: Origin
 
 
-def collective_time(kind: Collective, size: int, devices: int, device: DeviceType, *,
-                    machines: int = 1, network: Link | None = None) -> CollectiveTime:
-    """The time of one collective of ``size`` bytes on each of ``devices`` that stand in ``machines`` of equal number.
+def group_time(kind: Collective, size: int, group: Sequence[int], network: Network,
+               device: DeviceType | None = None) -> CollectiveTime:
+    """The time of one collective of ``size`` bytes on each GPU of ``group``, GPUs in the order of the cluster.
 
-    ``network``: what joins the machines, by default the device's. A measured one sends each part of the ring in the
-    time that was measured for it.
+    ``group`` is any of them: ``range(8)`` are eight beside each other, ``range(0, 64, 8)`` eight at a stride of 8, as
+    data parallelism has them across machines; only at which tiers of ``network`` they meet counts. Other groups alike
+    are at it at once: a tier's link is shared by as many as it is said to be. ``device``: whose shares of the links'
+    rates are reached, and whose measured collectives hold; ``None``: links are used at their full rate.
+
+    Across tiers a collective is one of each tier after another (BlueConnect: Cho, Finkler, Serrano, Kung and Hunter,
+    MLSys 2019; NCCL's rings over one network card a GPU move as much). With n_i members in the rings of tier i and S
+    bytes on each GPU before:
+
+    - reduce-scatter: from the innermost tier out, each passes on (n_i - 1) / n_i of what the ones inside it left, S /
+      (n_0 ... n_(i - 1));
+    - all-gather: the same the other way round: (n_i - 1) parts of S n_(i + 1) n_(i + 2) ... bytes;
+    - all-reduce: a reduce-scatter inside, an all-reduce of what is left in the outermost tier, an all-gather inside;
+    - all-to-all: (n_i - 1) / n_i of S in every tier.
+
+    Each tier takes the link's latency once and these bytes at its rate. A group that does not stand in parts of equal
+    number is one ring over the slowest tier that it crosses. Raises ``ValueError`` for no GPUs or negative sizes.
+    """
+    if size < 0 or not group:
+        raise ValueError(f"{size} bytes on {len(group)} devices: there must be one, and the size not be negative")
+    levels = network.levels(group)
+    if not levels or not size:
+        return CollectiveTime(0.0, Origin.MODELLED)
+    prices = _TierPrices(network, device)
+    if len(levels) == 1:
+        return prices.time(kind, size, *levels[0])
+    seconds, held = 0.0, float(size)
+    for tier, count in reversed(levels) if kind == "all_gather" else levels:
+        if kind == "all_reduce" and tier is not levels[-1][0]:
+            seconds += prices.time("reduce_scatter", held, tier, count).seconds
+            held /= count
+            seconds += prices.time("all_gather", held, tier, count).seconds
+        else:
+            seconds += prices.time(kind, held, tier, count).seconds
+            held *= count if kind == "all_gather" else 1 if kind == "all_to_all" else 1 / count
+    return CollectiveTime(seconds, Origin.MODELLED)
+
+
+@dataclass(frozen=True, slots=True)
+class _TierPrices:
+    """Prices of rings in single tiers."""
+
+    network: Network
+    device: DeviceType | None
+
+    def time(self, kind: Collective, size: float, tier: Tier, count: int) -> CollectiveTime:
+        """One ring of ``count`` members, ``size`` bytes on each before."""
+        inside = tier is self.network.tiers[0]
+        link, reached = tier.link, 1.0
+        if self.device is not None:
+            if inside and not self.network.stated:
+                found = _measured(kind, size, count, self.device)
+                if found is not None:
+                    return found
+                link = AffineLink(self.device.link_latency, self.device.link)
+            shares = self.device.rings.get(kind) or REACHED[kind]
+            reached = shares[max((n for n in shares if n <= count), default=min(shares))] if inside else NETWORK_REACHED
+        if isinstance(link, AffineLink):
+            seconds = ring_seconds(kind, size * tier.sharing, count, link.bandwidth, link.latency, reached)
+        else:
+            parts, part = _ring(kind, size * tier.sharing, count)
+            seconds = parts * link.seconds(math.ceil(part))
+        return CollectiveTime(seconds, Origin.MODELLED)
+
+
+def collective_time(kind: Collective, size: int, devices: int, device: DeviceType, *,
+                    machines: int = 1) -> CollectiveTime:
+    """:func:`group_time` of ``devices`` that stand in ``machines`` of equal number, joined as ``device`` is; a multiple
+    of 1 ns.
 
     Raises ``ValueError`` if the machines do not divide the devices.
     """
     if devices < 1 or machines < 1 or devices % machines or size < 0:
         raise ValueError(f"{size} bytes on {devices} devices in {machines} machines: both must be at least 1, the "
                          "machines divide the devices, and the size not be negative")
-    if devices == 1 or not size:
-        return CollectiveTime(0.0, Origin.MODELLED)
-    if machines == 1 and device.name.startswith("v100") and devices in (2, 4, 8):
+    found = group_time(kind, size, range(devices), network_of(device, devices // machines), device)
+    return CollectiveTime(round(found.seconds, 9), found.origin)
+
+
+def network_of(device: DeviceType, per_machine: int) -> Network:
+    """Machines of ``per_machine`` devices of a kind, joined as such are."""
+    return two_tiers(AffineLink(device.link_latency, device.link),
+                     AffineLink(device.network_latency, device.network), per_machine)
+
+
+def _measured(kind: Collective, size: float, devices: int, device: DeviceType) -> CollectiveTime | None:
+    """As measured among so many of one machine."""
+    points, whole = device.collectives.get((kind, devices), ()), math.ceil(size)
+    if device.name.startswith("v100") and devices in (2, 4, 8):
         points = measured_curve(kind, devices)
-        exact = any(size == known for known, _ in points)
-        within = points[0][0] <= size <= points[-1][0]
-        origin = Origin.MEASURED if exact else Origin.INTERPOLATED if within else Origin.MODELLED
-        return CollectiveTime(MeasuredLink(points).seconds(size), origin)
-    reached = REACHED[kind][max(n for n in REACHED[kind] if n <= devices)]
-    if machines > 1 and isinstance(network, MeasuredLink):
-        parts, part = _ring(kind, size, devices)
-        seconds = parts * network.seconds(math.ceil(part))
-    elif machines > 1 and isinstance(network, AffineLink):
-        seconds = ring_seconds(kind, size, devices, network.bandwidth, network.latency, reached)
-    else:
-        seconds = ring_seconds(kind, size, devices, *_link(device, machines), reached)
-    return CollectiveTime(round(seconds, 9), Origin.MODELLED)
+    if not points:
+        return None
+    exact = any(whole == known for known, _ in points)
+    within = points[0][0] <= whole <= points[-1][0]
+    origin = Origin.MEASURED if exact else Origin.INTERPOLATED if within else Origin.MODELLED
+    return CollectiveTime(MeasuredLink(points).seconds(whole), origin)
 
 
-def _ring(kind: Collective, size: int, devices: int) -> tuple[int, float]:
+def _ring(kind: Collective, size: float, devices: int) -> tuple[int, float]:
     """How many parts each device passes on, one after another, and the bytes of one."""
     return (devices - 1) * (2 if kind == "all_reduce" else 1), size if kind == "all_gather" else size / devices
 
 
-def ring_seconds(kind: Collective, size: int, devices: int, bandwidth: float, latency: float, reached: float) -> float:
+def ring_seconds(kind: Collective, size: float, devices: int, bandwidth: float, latency: float,
+                 reached: float) -> float:
     """The ring algorithm's time over links of ``bandwidth`` bytes a second, of which ``reached`` is used."""
     parts, part = _ring(kind, size, devices)
     return latency + parts * part / (bandwidth * reached)

@@ -11,7 +11,7 @@ from weft.models.candidates.layer_groups import grouped_layers, slowest_layers
 from weft.models.candidates.stages import StageCost
 from weft.models.hardware.devices import DEVICES
 from weft.models.layers.cluster import model_cluster
-from weft.models.layers.collectives import Collective, collective_time
+from weft.models.layers.collectives import Collective, group_time
 from weft.models.spec.sections import Spec, Training
 
 __all__ = ["StepCosts", "held_bytes", "layer_groups"]
@@ -43,15 +43,10 @@ class StepCosts:
         return self.spec.run
 
     def seconds(self, kind: Collective, size: int) -> float:
-        """A collective of ``size`` bytes on each GPU: as the spec's device does, or a ring's over the cluster's link.
-        """
-        name, network = device_of(self.spec), model_cluster(self.spec.cluster).network
-        gpus, machines = self.spec.cluster.gpus, self.spec.cluster.machines
-        if name is not None:
-            return collective_time(kind, size, gpus, DEVICES[name], machines=machines, network=network.far).seconds
-        link = network.near if machines == 1 else network.far
-        share = gpus - 1 if kind == "all_gather" else (gpus - 1) / gpus * (2 if kind == "all_reduce" else 1)
-        return share * link.seconds(size)
+        """A collective of ``size`` bytes on each GPU: as the spec's device does, or rings over the cluster's links."""
+        name, cluster = device_of(self.spec), self.spec.cluster
+        return group_time(kind, size, range(cluster.gpus), model_cluster(cluster).network,
+                          None if name is None else DEVICES[name]).seconds
 
     def update(self, parameters: int) -> float:
         """The optimizer on so many parameters: its state is read and written, gradients read, parameters written."""

@@ -74,8 +74,7 @@ def data_parallel_job(spec: Spec, name: str, groups: int = GROUPS) -> Job:
                     Device(network_lane(f"gpu{gpu}"), lane_of=f"gpu{gpu}")]
     everywhere, networks = tuple(range(0, 2 * gpus, 2)), tuple(range(1, 2 * gpus, 2))
     total = sum(stage.parameters for stage in stages) * run.gradient_bytes
-    machines = spec.cluster.machines
-    all_seconds = all_reduce_seconds(spec, total, gpus, machines)
+    all_seconds = all_reduce_seconds(spec, total, gpus)
     summed = [s for s, stage in enumerate(stages) if stage.parameters]
     before = tuple(Dependency(f"S{s}", distance=1) for s in summed)
     blocks: list[Block] = []
@@ -94,7 +93,7 @@ def data_parallel_job(spec: Spec, name: str, groups: int = GROUPS) -> Job:
             blocks.append(_moved(block, everywhere))
             last = block.name
         if s in summed:
-            seconds = max(all_reduce_seconds(spec, stages[s].parameters * run.gradient_bytes, gpus, machines),
+            seconds = max(all_reduce_seconds(spec, stages[s].parameters * run.gradient_bytes, gpus),
                           1e-9) if all_seconds else 1e-9
             blocks.append(Block(f"S{s}", BlockKind.COLLECTIVE, networks, round(seconds, 9), (0,), (0,),
                                 (Dependency(last),)))

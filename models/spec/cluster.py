@@ -2,22 +2,53 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, ValidationInfo, model_validator
 
 from weft.models.files.limits import MAX_GPUS
 from weft.models.hardware.devices import DEVICES
 from weft.models.spec.base import Section, refuse
-from weft.models.spec.fields import Bandwidth, BytesEach, DeviceEach, Reserve, Seconds, SpeedEach
+from weft.models.spec.fields import Bandwidth, BytesEach, DeviceEach, Name, Reserve, Seconds, SpeedEach, device_each
 
-__all__ = ["Cluster"]
+__all__ = ["Cluster", "ClusterTier", "Tiers", "TIERS"]
+
+#: More tiers than any cluster has.
+_MOST_TIERS = 8
 
 
 def _memory_or_device(schema: dict[str, Any]) -> None:
     """What each GPU has need not be said where its device is."""
     schema["required"].remove("memory")
     schema["anyOf"] = [{"required": ["memory"]}, {"required": ["device"]}]
+
+
+class ClusterTier(Section):
+    """GPUs in a row that something joins: a machine, a rail, a rack."""
+
+    name: Name = Field(description="What it is called: machine, rail, rack or any other name.", examples=["machine"])
+    size: int | None = Field(default=None, ge=2, le=MAX_GPUS, description="GPUs in one of them: a multiple of the "
+                             "tier's before. Default, in the last tier: all.", examples=[8])
+    bandwidth: Bandwidth | None = Field(
+        default=None, description="Bandwidth of each of its GPUs to another one that no smaller tier joins with it, "
+        "one way (bytes per second, or text with a unit). Default, in the first tier: what device has in a machine.",
+        examples=["450 GB/s"])
+    latency: Seconds | None = Field(
+        default=None, description="Time that a transfer or collective of any size takes at least. Default: in the "
+        "first tier what device has in a machine, in others between machines; 0 without device.", examples=["10 us"])
+    sharing: float = Field(default=1.0, ge=1, le=MAX_GPUS, strict=False, description=(
+        "How many GPUs share that bandwidth when they send at once: 8 where eight GPUs have one network card, 2 where "
+        "the uplinks carry half of what their GPUs may send (oversubscription). Default 1."), examples=[8])
+
+
+#: The tiers of a cluster.
+Tiers: TypeAlias = Annotated[tuple[ClusterTier, ...], Field(strict=False, min_length=1, max_length=_MOST_TIERS)]
+TIERS = ("What joins the GPUs, from the innermost tier, in place of gpus_per_machine, links and the other bandwidths "
+         "and latencies: a list such as a machine and a rack. GPU 0 and so many from there on are the first machine, "
+         "and so on. A transfer takes the rate of the smallest tier that holds both GPUs; a collective does its part "
+         "in each tier.")
 
 
 class Cluster(Section):
@@ -43,7 +74,8 @@ class Cluster(Section):
         "bandwidth, else what device has.", examples=["10 us"])
     device: DeviceEach | None = Field(
         default=None, description="What the GPUs are, for modelled costs and links, or a list with one entry for each: "
-        f"{', '.join(DEVICES)}. The stages pass the GPUs in their order.",
+        f"{', '.join(DEVICES)}, or a table that weft calibrate wrote (.json, .yaml). The stages pass the GPUs in their "
+        "order.",
         examples=["a100-80gb", ["v100", "v100", "h100", "h100"]])
     speed: SpeedEach | None = Field(
         default=None, description="How fast each GPU is, relative to what the costs are of: a list with a number for "
@@ -59,6 +91,10 @@ class Cluster(Section):
     machine_latency: Seconds | None = Field(
         default=None, description="Time that a transfer of any size between machines takes at least. Default: 0 with "
         "machine_bandwidth, else what device has.", examples=["30 us"])
+    tiers: Tiers | None = Field(default=None, description=TIERS, examples=[[
+        {"name": "machine", "size": 8, "bandwidth": "450 GB/s"},
+        {"name": "rail", "size": 256, "bandwidth": "50 GB/s", "latency": "10 us"},
+        {"name": "rack", "bandwidth": "50 GB/s", "latency": "20 us", "sharing": 4}]])
     host_bandwidth: Bandwidth | None = Field(
         default=None, description="Bandwidth of copies between each GPU and the host's memory, both ways at once "
         "(bytes per second, or text with a unit). With it, placement.memory: decide may offload activations.",
@@ -66,16 +102,18 @@ class Cluster(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _memory_of_device(cls, values: Any) -> Any:
+    def _memory_of_device(cls, values: Any, info: ValidationInfo) -> Any:
         """GPUs whose kind is known have the memory of that kind."""
         if not isinstance(values, dict) or "memory" in values or not values.get("device"):
             return values
         named = values["device"] if isinstance(values["device"], list) else [values["device"]]
         if "cpu" in named:  # one has as much as was built in
             return values
-        if not all(isinstance(name, str) and name in DEVICES for name in named):
+        try:
+            checked = device_each(named, info)
+        except ValueError:
             return {**values, "memory": "1 B"}  # device is at fault, which its own check says
-        return {**values, "memory": [DEVICES[name].memory for name in named]}
+        return {**values, "memory": [DEVICES[name].memory for name in checked]}
 
     @model_validator(mode="after")
     def _check(self) -> Cluster:
@@ -85,13 +123,16 @@ class Cluster(Section):
             refuse(f"device lists {len(self.device)} GPUs, but gpus is {self.gpus}")
         if self.speed is not None and len(self.speed) != self.gpus:
             refuse(f"speed lists {len(self.speed)} GPUs, but gpus is {self.gpus}")
+        if self.tiers is not None:
+            self._check_tiers(self.tiers)
+            return self
         if self.links is not None and (self.bandwidth is not None or self.latency is not None):
             refuse("give either links (measured) or bandwidth and latency, not both")
         if self.latency is not None and self.bandwidth is None and self.device is None:
             refuse("latency needs bandwidth or device beside it")
         if self.gpus > 1 and self.links is None and self.bandwidth is None and self.device is None:
-            refuse("with several GPUs, give links (such as nvlink-v100), bandwidth (such as 36 GB/s) or a device "
-                   "whose bandwidth is known (such as h100)")
+            refuse("with several GPUs, give links (such as nvlink-v100), bandwidth (such as 36 GB/s), tiers or a "
+                   "device whose bandwidth is known (such as h100)")
         self._check_machines()
         return self
 
@@ -108,10 +149,39 @@ class Cluster(Section):
                    "give the bandwidth between them (machine_bandwidth, such as 100 Gbit/s) or a device whose network "
                    "is known (such as h100)")
 
+    def _check_tiers(self, tiers: Sequence[ClusterTier]) -> None:
+        given = next((name for name in ("links", "bandwidth", "latency", "gpus_per_machine", "machine_bandwidth",
+                                        "machine_latency") if getattr(self, name) is not None), None)
+        if given is not None:
+            refuse(f"tiers and {given} both say what joins the GPUs; leave {given} out")
+        sizes = [tier.size for tier in tiers]
+        inside = sizes[-2] or 1 if len(sizes) > 1 else 1
+        sizes[-1] = sizes[-1] or max(2, -(-self.gpus // inside)) * inside
+        for k, (tier, size) in enumerate(zip(tiers, sizes, strict=True)):
+            if size is None:
+                refuse(f"tiers[{k}].size is missing: how many GPUs has one {tier.name}?")
+            if tier.bandwidth is None and (k or not isinstance(self.device, str)):
+                refuse(f"tiers[{k}].bandwidth is missing: {tier.name} has no rate; give it, such as 50 GB/s"
+                       + ("" if k else ", or one device"))
+        for k, (inner, outer) in enumerate(pairwise(sizes), 1):
+            if outer <= inner or outer % inner:  # type: ignore[operator]
+                refuse(f"tiers[{k}].size is {outer}, but {tiers[k].name} holds whole tiers of {inner} GPUs "
+                       f"({tiers[k - 1].name}); give a multiple of {inner} above it")
+        if sizes[-1] < self.gpus:  # type: ignore[operator]
+            refuse(f"tiers end with {tiers[-1].name}, of {sizes[-1]} GPUs, but gpus is {self.gpus}; add a tier that "
+                   "joins them, or leave the last size out")
+
+    @property
+    def per_machine(self) -> int:
+        """GPUs of one machine, the innermost tier."""
+        if self.tiers is not None:
+            return self.tiers[0].size or self.gpus
+        return self.gpus_per_machine or self.gpus
+
     @property
     def machines(self) -> int:
         """How many machines the GPUs stand in."""
-        return -(-self.gpus // (self.gpus_per_machine or self.gpus))
+        return -(-self.gpus // self.per_machine)
 
     @property
     def devices(self) -> tuple[str | None, ...]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+from pathlib import Path
 from typing import Annotated, TypeAlias
 
-from pydantic import BeforeValidator, StringConstraints, WithJsonSchema
+from pydantic import BeforeValidator, StringConstraints, ValidationInfo, WithJsonSchema
 
 from weft.models.files.limits import (
     MAX_GPUS,
@@ -16,7 +17,8 @@ from weft.models.files.limits import (
     MAX_SEQUENCE,
     PRINTABLE,
 )
-from weft.models.hardware.devices import DEVICES
+from weft.models.hardware.device_files import TABLE_FILES
+from weft.models.hardware.devices import DEVICES, DeviceError
 from weft.models.spec.base import refuse
 from weft.models.spec.megatron_layout import LayoutTextError, layers_of_layout
 from weft.models.spec.quantities import (
@@ -34,7 +36,7 @@ from weft.models.spec.quantities import (
 )
 
 __all__ = ["Bandwidth", "Bytes", "BytesEach", "Cut", "DeviceEach", "Layout", "Lengths", "Name", "Reserve", "Seconds",
-           "SomeSeconds", "SpeedEach", "lengths_text"]
+           "SomeSeconds", "SpeedEach", "device_each", "lengths_text"]
 
 Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME, pattern=PRINTABLE)]
 Bytes: TypeAlias = Annotated[int, BeforeValidator(parse_bytes), WithJsonSchema(BYTES.schema)]
@@ -66,17 +68,37 @@ BytesEach: TypeAlias = Annotated[tuple[int, ...], BeforeValidator(_bytes_each), 
 _DEVICES = ", ".join(DEVICES)
 
 
-def _device_each(value: object) -> str | tuple[str, ...]:
+def device_each(value: object, info: ValidationInfo) -> str | tuple[str, ...]:
+    """A device, or one for each GPU: names, or paths of tables, which start from the folder of the context."""
+    folder = (info.context or {}).get("folder") or Path()
     if not isinstance(value, list):
         if isinstance(value, str) and value in DEVICES:
             return value
-        raise ValueError(f"it must be one of {_DEVICES}, or a list with one of them for each GPU{_near_device(value)}")
+        if isinstance(value, str) and value.endswith(TABLE_FILES):
+            return _table(value, folder)
+        raise ValueError(f"it must be one of {_DEVICES}, a table of weft calibrate (.json, .yaml), or a list with one "
+                         f"of them for each GPU{_near_device(value)}")
     if not 1 <= len(value) <= MAX_GPUS:
         refuse(f"lists {len(value)} GPUs, it must be one device, or a list of 1 to {MAX_GPUS}")
+    found = []
     for i, item in enumerate(value):
-        if not isinstance(item, str) or item not in DEVICES:
+        if isinstance(item, str) and item.endswith(TABLE_FILES):
+            found.append(_table(item, folder))
+        elif not isinstance(item, str) or item not in DEVICES:
             refuse(f"entry {i} is {item!r:.60}, it must be one of {_DEVICES}{_near_device(item)}")
-    return tuple(value)
+        else:
+            found.append(item)
+    return tuple(found)
+
+
+def _table(name: str, folder: Path) -> str:
+    """The path of a device table that can be read."""
+    path = str((folder / name).absolute())
+    try:
+        DEVICES[path]
+    except DeviceError as error:
+        refuse(str(error))
+    return path
 
 
 def _near_device(value: object) -> str:
@@ -87,9 +109,10 @@ def _near_device(value: object) -> str:
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
-_DEVICE_NAME: dict[str, object] = {"type": "string", "enum": list(DEVICES)}
+_DEVICE_NAME: dict[str, object] = {"anyOf": [{"type": "string", "enum": list(DEVICES)}, {
+    "type": "string", "pattern": r"\.(json|ya?ml)$"}]}
 #: A device, or one for each GPU.
-DeviceEach: TypeAlias = Annotated[str | tuple[str, ...], BeforeValidator(_device_each), WithJsonSchema({"anyOf": [
+DeviceEach: TypeAlias = Annotated[str | tuple[str, ...], BeforeValidator(device_each), WithJsonSchema({"anyOf": [
     _DEVICE_NAME, {"type": "array", "minItems": 1, "maxItems": MAX_GPUS, "items": _DEVICE_NAME}]})]
 
 #: Relative speeds: a thousandth is a GPU that stands still, a thousand times no GPU that exists.

@@ -62,7 +62,7 @@ def parse_spec(text: str, where: str = "spec", folder: Path | None = None) -> Sp
 
     Raises :class:`SpecError`.
     """
-    spec, value = checked(Spec, text, where, {
+    spec, value = checked(Spec, text, where, folder=folder, sections={
         ("cluster",): Cluster, ("training",): Training, ("inference",): Inference, ("placement",): Placement,
         ("model", "layers"): LayerSpec, ("model", "latent"): LatentAttention, ("model", "text"): EncoderModel,
         ("model", "image"): EncoderModel})
@@ -74,9 +74,10 @@ def parse_spec(text: str, where: str = "spec", folder: Path | None = None) -> Sp
 
 
 def checked(kind: type[Found], text: str, where: str, sections: Sections, *,
-            lines: bool = True) -> tuple[Found, dict[str, Any]]:
+            lines: bool = True, folder: Path | None = None) -> tuple[Found, dict[str, Any]]:
     """What ``text`` (YAML) holds as a ``kind`` with ``sections`` in it, and as plain data. ``where`` leads every
-    message; ``lines``: they say on which line, which means something where the user has written the text.
+    message; ``lines``: they say on which line, which means something where the user has written the text. ``folder``:
+    what relative paths of device tables start from.
 
     Raises :class:`SpecError`.
     """
@@ -87,7 +88,7 @@ def checked(kind: type[Found], text: str, where: str, sections: Sections, *,
     except YamlError as error:
         raise SpecError(f"{where}: {f'line {error.line}: ' if error.line and lines else ''}{error}") from None
     try:
-        return kind.model_validate(source.value), source.value
+        return kind.model_validate(source.value, context={"folder": folder}), source.value
     except ValidationError as error:
         raise SpecError(_sentence(error, source, where, {(): kind, **sections}, lines)) from None
     except RecursionError:

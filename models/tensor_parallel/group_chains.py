@@ -42,7 +42,8 @@ def layers_together(space: Space, shape: TogetherShape) -> tuple[int, ...]:
     if shape in ("groups", "x"):
         return ()
     if space.gpus not in space.degrees:
-        raise NoShape(f"all GPUs would compute together, but {space.gpus} do not fill machines of {space.network.size} "
+        tier = next(tier for tier in space.network.tiers if space.gpus % tier.size)
+        raise NoShape(f"all GPUs would compute together, but {space.gpus} do not fill {tier.name}s of {tier.size} "
                       "evenly")
     if shape == "tensor":
         return everything

@@ -14,7 +14,7 @@ from weft.models.candidates.stages import Backward
 from weft.models.graph.operators import OperatorGraph
 from weft.models.hardware.devices import DEVICES, DeviceType
 from weft.models.layers.cluster import Network, model_cluster
-from weft.models.layers.collectives import collective_time
+from weft.models.layers.collectives import collective_time, group_time
 from weft.models.layers.costs import LayerCost
 from weft.models.layers.layering import layers_of
 from weft.models.spec.sections import Inference, Spec, Training
@@ -65,7 +65,7 @@ class Space:
     def degrees(self) -> tuple[int, ...]:
         """1, 2, 4 ... and all GPUs, as far as machines are filled evenly."""
         powers = {2**k for k in range(self.gpus.bit_length()) if 2**k <= self.gpus}
-        return tuple(sorted(degree for degree in powers | {self.gpus} if self._machines(degree)))
+        return tuple(sorted(degree for degree in powers | {self.gpus} if self.network.is_filled_by(degree)))
 
     @cached_property
     def sharded(self) -> dict[int, Sharded]:
@@ -167,8 +167,7 @@ class Space:
                 for kind, size in ((entry.exchange.forward, entry.exchange.forward_bytes),
                                    (entry.exchange.backward, entry.exchange.backward_bytes)):
                     if kind != "none" and kind != "slice":
-                        found = collective_time(kind, size, degree, self.device, machines=self._machines(degree),
-                                                network=self.network.far)
+                        found = group_time(kind, size, range(degree), self.network, self.device)
                         seconds[found.origin] += found.seconds
         total = sum(seconds.values())
         return {str(origin): round(value / total, 4) for origin, value in sorted(seconds.items()) if total}
@@ -219,21 +218,9 @@ class Space:
             modes.append("split")
         return modes
 
-    def _machines(self, degree: int) -> int:
-        """On how many machines a group of ``degree`` GPUs stands; 0 where groups side by side would not fill machines
-        evenly, so that one might lie across two."""
-        size = self.network.size
-        if size >= self.gpus:
-            return 1
-        if degree <= size:
-            return 0 if size % degree else 1
-        return 0 if degree % size else degree // size
-
     def timer(self, degree: int) -> Timer:
         """Seconds of collectives among ``degree`` GPUs."""
-        machines = self._machines(degree)
-        return lambda kind, size: collective_time(kind, size, degree, self.device, machines=machines,
-                                                  network=self.network.far).seconds
+        return lambda kind, size: round(group_time(kind, size, range(degree), self.network, self.device).seconds, 9)
 
 
 def space_of(spec: Spec, family: FamilyCosts) -> Space | None:

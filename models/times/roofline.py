@@ -52,8 +52,9 @@ def pass_seconds(device: DeviceType, kind: str, work: Work, dtype: str, which: P
     """Seconds of one pass; ``reach`` replaces the device's own."""
     group = kernel_class(kind)
     shares = reach or device.reach[group, which]
-    peak = device.flops.get(dtype, device.vector_flops) if group in _MATRIX else device.vector_flops
-    computing = work.flops / (peak * shares.compute)
+    peak = device.peak(dtype) if group in _MATRIX else device.vector_flops
+    rate = device.product_rate(work.flops, dtype, which) if group == "gemm" and reach is None else None
+    computing = work.flops / (rate or peak * shares.compute)
     moving = (work.bytes_read + work.bytes_written) / (device.bandwidth * shares.memory)
     return (device.launch[which] if launches else 0.0) + max(computing, moving)
 

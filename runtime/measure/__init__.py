@@ -7,6 +7,8 @@ are corrected by what was measured (:mod:`~weft.runtime.measure.fitting`, and :m
 the executor takes between blocks). :mod:`~weft.runtime.measure.links` says what messages cost between ranks,
 :mod:`~weft.runtime.measure.transport_check` what each transport of a machine carries, and how fast beside others
 (:mod:`~weft.runtime.measure.transport_methods`);
+:mod:`~weft.runtime.measure.kernels` what single kernels take, :mod:`~weft.runtime.measure.rank_costs` messages and
+collectives among ranks (both for ``weft calibrate``);
 :mod:`~weft.runtime.measure.measure` has the timers, :mod:`~weft.runtime.measure.stage_feeds` the inputs and gradients
 that a stage is measured with.
 """

@@ -7,6 +7,7 @@ Time and memory are taken in different runs, because watching memory costs time.
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import time
@@ -76,16 +77,28 @@ def memory_of(run: Callable[[], T], device: torch.device) -> tuple[T, Memory]:
 class Timer:
     """Laps on ``device``: each starts when nothing else runs there and ends when its work is done."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, device: torch.device, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._device, self._clock = device, clock
 
     def lap(self, run: Callable[[], T]) -> tuple[T, float]:
         """What ``run()`` gives, and its seconds."""
         self._wait()
-        start = time.perf_counter()
+        start = self._clock()
         result = run()
         self._wait()
-        return result, time.perf_counter() - start
+        return result, self._clock() - start
+
+    def sample(self, run: Callable[[], object], repeats: int, least: float = 0.0) -> Sample:
+        """The sample of ``run()``, after a first time that does not count: each lap is of as many runs, one after
+        another, as take ``least`` seconds."""
+        run()
+        count = max(1, min(1000, math.ceil(least / max(self.lap(run)[1], 1e-9))))
+
+        def runs() -> None:
+            for _ in range(count):
+                run()
+
+        return Sample.of([self.lap(runs)[1] / count for _ in range(repeats)])
 
     def _wait(self) -> None:
         if self._device.type == "cuda":

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weft.models.files.limits import MAX_BATCH, MAX_DEVICES, MAX_MICRO_BATCHES, MAX_NAME, MAX_SEQUENCE
+from weft.models.hardware.device_files import TABLE_FILES
 from weft.models.hardware.devices import DEVICES
 from weft.models.spec.spec import Spec
 
@@ -55,9 +56,12 @@ def config_specs(source: str | os.PathLike[str], *, gpus: int | None = None, dev
     if gpus is None:
         raise ValueError(f"{where}: is a config.json, which says the model alone; say how many GPUs run it "
                          "(--gpus 64, --device h100)")
-    if device is None or device not in DEVICES:
+    if device is None or (device not in DEVICES and not device.endswith(TABLE_FILES)):
         found = "missing" if device is None else f"{device!r}"
-        raise ValueError(f"{where}: device is {found}, it must be one of {', '.join(DEVICES)}")
+        raise ValueError(f"{where}: device is {found}, it must be one of {', '.join(DEVICES)}, or a table that weft "
+                         "calibrate wrote (.json, .yaml)")
+    device = device if device in DEVICES else os.path.abspath(device)
+    kind = DEVICES[device].name
     try:
         longest = getattr(read_config(Path(source)), "sequence", None)
         length = sequence or (longest and min(longest, _SEQUENCE))
@@ -89,5 +93,5 @@ def config_specs(source: str | os.PathLike[str], *, gpus: int | None = None, dev
         others = f" and {replicas} replicas, whose sum of gradients is not counted" if replicas > 1 else ""
         samples = f"{whole} samples" + (f" of {length} tokens" if length else "")
         yield spec_of(depth, rounds), (
-            f"{graph.parameter_count():,} parameters; {depth} stage{'s' * (depth > 1)} of one {device}{others}; a "
+            f"{graph.parameter_count():,} parameters; {depth} stage{'s' * (depth > 1)} of one {kind}{others}; a "
             f"batch of {samples}, {rounds} micro-batches of {micro_batch} for each pipeline")

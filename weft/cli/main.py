@@ -90,7 +90,7 @@ def _parsed(arguments: Sequence[str] | None) -> tuple[Command, argparse.Namespac
 
 
 def _overview() -> str:
-    """Every command in one line: 23 lines of 80 columns, a screen with the prompt."""
+    """Every command in one line: 24 lines of 80 columns, a screen."""
     lines = ["weft COMMAND ... searches for schedules. Options, examples: weft COMMAND --help"]
     for title, names in GROUPS.items():
         lines += [f"{'' if i else title:9}{name:12}{summary(name)}" for i, name in enumerate(names)]

@@ -162,7 +162,7 @@ def test_machines_are_filled_evenly_by_replicas() -> None:
 
 def test_replicas_over_a_link_of_unknown_devices_send_their_gradients_around_a_ring() -> None:
     spec = parse_spec(SPEC.replace("device: v100, links: nvlink-v100", "bandwidth: 10 GB/s"))
-    assert all_reduce_seconds(spec, 10**9, 4, 1) == pytest.approx(2 * 3 / 4 * 0.1)
+    assert all_reduce_seconds(spec, 10**9, 4) == pytest.approx(2 * 3 / 4 * 0.1)
 
 
 def test_the_command_writes_the_stages_as_blocks_that_can_be_scheduled(spec: Path, tmp_path: Path,

@@ -15,7 +15,7 @@ from weft.models.candidates.memory_candidates import decided_candidates
 from weft.models.candidates.placement_sources import spec_problem
 from weft.models.hardware.devices import DEVICES
 from weft.models.layers.cluster import AffineLink, MeasuredLink, model_cluster
-from weft.models.layers.collectives import REACHED, collective_time
+from weft.models.layers.collectives import NETWORK_REACHED, Collective, collective_time
 from weft.models.spec.spec import Spec, SpecError, parse_spec
 from weft.models.tensor_parallel.shapes import shape_candidates
 from weft.models.tensor_parallel.space import Space, space_of
@@ -166,17 +166,22 @@ def test_groups_that_lie_across_machines_take_the_network_for_their_collectives(
     slow = _space(gpt(CLUSTER, "tensor"))
     fast = _space(gpt(CLUSTER.replace("8 Gbit/s", "80 Gbit/s").replace("30 us", "3 us"), "tensor"))
     size, v100 = 128 * 256 * 2, DEVICES["v100"]
-    share = REACHED["all_reduce"][4]
+
+    def inside(size: int) -> float:  # added up in each machine, of which every GPU has a half, and gathered again
+        steps: list[tuple[Collective, int]] = [("reduce_scatter", size), ("all_gather", size // 2)]
+        return sum(collective_time(kind, part, 2, v100).seconds for kind, part in steps)
+
     for space, rate, latency in ((slow, 1e9, 30e-6), (fast, 10e9, 3e-6)):
-        ring = latency + 2 * 3 * size / 4 / (rate * share)
-        assert space.timer(4)("all_reduce", size) == pytest.approx(ring, abs=1e-9)
+        across = latency + 2 * (size / 2) / 2 / (rate * NETWORK_REACHED)
+        assert space.timer(4)("all_reduce", size) == pytest.approx(inside(size) + across, abs=1e-9)
         assert space.timer(2)("all_reduce", size) == collective_time("all_reduce", size, 2, v100).seconds
     assert slow.costs[4][1].forward > fast.costs[4][1].forward
     assert slow.costs[2][1].forward == fast.costs[2][1].forward
     measured = _space(gpt("links: nvlink-v100, gpus_per_machine: 2", "tensor"))
     far = measured.network.far
     assert isinstance(far, MeasuredLink)
-    assert measured.timer(4)("all_reduce", 64 * MIB) == pytest.approx(6 * far.seconds(16 * MIB), abs=1e-9)
+    assert measured.timer(4)("all_reduce", 64 * MIB) == pytest.approx(
+        inside(64 * MIB) + 2 * far.seconds(16 * MIB), abs=1e-9)
 
 
 def test_no_group_lies_across_machines_that_it_could_share() -> None:

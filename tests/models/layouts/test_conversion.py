@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.oracles.layouts import Vector, cheapest_placed, cheapest_vectors, start_of
-from weft.models.layers.cluster import AffineLink, Network
+from weft.models.layers.cluster import AffineLink, two_tiers
 from weft.models.layouts.conversion import Conversion, convert, step_bytes
 from weft.models.layouts.layout import Layout, LayoutError, Placed, layouts_over
 from weft.models.layouts.prices import RingPrices, uniform
@@ -62,7 +62,7 @@ def test_all_pairs_over_eight_devices_cost_the_least_and_are_exact() -> None:
 @pytest.mark.slow
 def test_what_every_device_needs_is_brought_at_the_least_cost() -> None:
     shape, machine = (12, 12), 2
-    prices = RingPrices(Network(AffineLink(*NEAR), AffineLink(*FAR), machine))
+    prices = RingPrices(two_tiers(AffineLink(*NEAR), AffineLink(*FAR), machine))
     vectors = [(one.replicas, one.values, *one.splits) for one in layouts_over(4, 2)]
     for start in vectors:
         least = cheapest_placed(start_of(start, shape), shape, 8, price_of(NEAR, FAR, machine))
@@ -128,11 +128,12 @@ def test_groups_are_taken_among_neighbours_and_across_them() -> None:
 
 
 def test_terms_are_added_up_within_machines_before_they_cross() -> None:
-    """Scattered within a machine, a half crosses; added up across first, all of it would."""
-    slow = RingPrices(Network(AffineLink(1e-6, 1e12), AffineLink(1e-6, 1e8), 2))
+    """Scattered within a machine, a half crosses; added up across first, all of it would. An all-reduce is priced so.
+    """
+    slow = RingPrices(two_tiers(AffineLink(1e-6, 1e12), AffineLink(1e-6, 1e8), 2))
     shape, size = (64, 64), 64 * 64 * 8
     found = convert(Placed.of(Layout(1, 4, (1, 1)), range(4)), Layout(4, 1, (1, 1)), shape, 8, slow)
-    assert found.kinds == ("reduce_scatter", "all_reduce", "all_gather")
-    assert [step.groups for step in found.steps] == [((0, 1), (2, 3)), ((0, 2), (1, 3)), ((0, 1), (2, 3))]
+    assert found.kinds == ("all_reduce",)
+    assert [step.groups for step in found.steps] == [((0, 1, 2, 3),)]
     assert found.seconds == pytest.approx(3e-6 + size / 2 / 1e12 + size / 2 / 1e8 + size / 2 / 1e12, rel=1e-6)
     assert error(found, shape) < 1e-12

@@ -19,7 +19,7 @@ from weft.app.lib.case import Case, Placement
 from weft.app.lib.options import Search, SearchKeywords, SearchOptions
 from weft.app.plans.placing import placements, put
 from weft.app.solve import solve_case
-from weft.models.layouts.prices import DevicePrices, Prices, uniform
+from weft.models.layouts.prices import Prices, device_prices, uniform
 from weft.models.transform.annotation import PlanError
 from weft.models.transform.as_blocks.costs import GivenCosts, ModelledCosts, OperatorCosts
 from weft.models.transform.as_blocks.problem import PlanBlocks, Pricing, plan_blocks
@@ -93,7 +93,7 @@ class Machine:
         """The prices of its communications."""
         if self.prices is not None:
             return self.prices
-        return DevicePrices(ModelledCosts(self.costs).type, 1 << 30) if isinstance(self.costs, str) else uniform()
+        return device_prices(ModelledCosts(self.costs).type, 1 << 30) if isinstance(self.costs, str) else uniform()
 
 
 @dataclass(frozen=True)

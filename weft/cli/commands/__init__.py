@@ -20,7 +20,7 @@ _GROUPS = {
     "search": ("solve", "compare", "sweep", "latency", "share", "place"),
     "inspect": ("check", "explain", "draw"),
     "run": ("plan", "train", "replay", "export", "import_"),
-    "measure": ("capture", "profile", "fit", "transports"),
+    "measure": ("capture", "profile", "calibrate", "fit", "transports"),
     "editor": ("schema", "completion"),
 }
 

@@ -16,6 +16,7 @@ from weft.solver.control.stopping import STOP
 from weft.solver.io.writing import is_replaced
 
 if TYPE_CHECKING:
+    from weft.app.calibrate import Calibration
     from weft.app.compare import Comparison
     from weft.app.estimate import EstimateReport
     from weft.app.fit import Fitted
@@ -63,8 +64,8 @@ def told(listener: Callable[[_Progress], object],
     return tell
 
 
-def show(found: Comparison | Sharing | Sweep | Serving | Fitted | EstimateReport | MemoryPlans | Transports,
-         as_json: bool, width: int = 140) -> None:
+def show(found: (Comparison | Sharing | Sweep | Serving | Fitted | EstimateReport | MemoryPlans | Transports
+                 | Calibration), as_json: bool, width: int = 140) -> None:
     """A result's table, ``width`` columns wide where it is no terminal that reads it, or its numbers as JSON."""
     if as_json:
         print(json.dumps(found.to_json()))
@@ -74,7 +75,8 @@ def show(found: Comparison | Sharing | Sweep | Serving | Fitted | EstimateReport
     console(width=None if sys.stdout.isatty() else width).print(found.table())
 
 
-def keep_and_show(found: Sharing | Sweep | Serving, what: str, outputs: Sequence[str] | None, as_json: bool) -> None:
+def keep_and_show(found: Sharing | Sweep | Serving | Calibration, what: str, outputs: Sequence[str] | None,
+                  as_json: bool) -> None:
     """Write a result, ``what`` in a sentence, to each of ``outputs``; then show it, and say where it is."""
     for output in outputs or ():
         kept(found.save, output, what)

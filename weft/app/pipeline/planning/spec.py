@@ -19,6 +19,7 @@ from weft.models.files.limits import MAX_GPUS, MAX_SPEC_BYTES
 from weft.models.files.reading import read_text
 from weft.models.layers.cluster import Network, model_cluster
 from weft.models.spec.base import Section, refuse
+from weft.models.spec.cluster import TIERS, Tiers
 from weft.models.spec.fields import Bandwidth, BytesEach, DeviceEach, Name, Reserve, Seconds
 from weft.models.spec.sections import Cluster
 from weft.models.spec.spec import SpecError, checked
@@ -46,6 +47,7 @@ class MachineCluster(Section):
     machine_bandwidth: Bandwidth | None = Field(default=None, description="Bandwidth between two machines.")
     machine_latency: Seconds | None = Field(default=None, description="Time that a transfer between machines takes at "
                                             "least.")
+    tiers: Tiers | None = Field(default=None, description=TIERS)
 
     @model_validator(mode="after")
     def _check(self) -> MachineCluster:
@@ -57,7 +59,7 @@ class MachineCluster(Section):
     def has_links(self) -> bool:
         """Whether it says anything of links."""
         return any(value is not None for value in (self.links, self.bandwidth, self.latency, self.device,
-                                                   self.machine_bandwidth, self.machine_latency))
+                                                   self.machine_bandwidth, self.machine_latency, self.tiers))
 
     @property
     def _listed(self) -> int:

@@ -1,0 +1,237 @@
+"""What kernels take on one device: matrix products by size and dtype, attention, memory, launches, and the rest.
+
+Each is run alone on random tensors, forward and backward as autograd runs them, and timed in laps that are long beside
+the clock (:class:`~weft.runtime.measure.measure.Timer`); what autograd takes to start, once in a step, is taken off a
+backward. What a kernel's operations and bytes are is counted as the
+operator graphs count them: of a backward of a product two products, of attention two and a half times its forward, of
+element-wise kernels what is read and written.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor
+
+from weft.runtime.measure.measure import Timer, single_threaded
+
+__all__ = ["KernelTime", "measure_kernels"]
+
+Pass: TypeAlias = Literal["forward", "backward"]
+
+#: Kernels beside the classes of a device's: a chain of tiny ones, and what memory carries.
+LAUNCH, MEMORY = "launch", "memory"
+#: Rows and columns of square products, by device; those of a quick look.
+_SIZES = {"cpu": (64, 128, 256, 512, 1024), "cuda": (256, 512, 1024, 2048, 4096, 8192)}
+_QUICK = {"cpu": (32, 128), "cuda": (256, 2048)}
+#: Numbers in the largest tensors: several times any cache.
+_LARGE = {"cpu": 1 << 24, "cuda": 1 << 28}
+#: Launches in a row: tiny layers, one after another.
+_CHAIN = 32
+_REPEATS, _LEAST = 7, 5e-3
+#: Seconds: no larger product of a dtype is tried after one that took so long.
+_LONGEST = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTime:
+    """One kernel as ``weft.device/1`` has it: its class, pass, dtype and shape, operations and bytes; median seconds of
+    ``repeats`` laps, and their ``spread``."""
+
+    group: str
+    which: Pass
+    dtype: str
+    shape: str
+    flops: float
+    bytes: int
+    seconds: float
+    spread: float
+    repeats: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """``make``: what runs its forward; outputs that need a gradient are run backward, too. ``work``: operations and
+    bytes of either pass; ``count``: how many kernels it is."""
+
+    group: str
+    dtype: str
+    shape: str
+    make: Callable[[], Tensor]
+    forward: tuple[float, int]
+    backward: tuple[float, int] | None = None
+    count: tuple[int, int] = (1, 1)
+
+
+def measure_kernels(device: torch.device, *, quick: bool = False, timer: Timer | None = None,
+                    on_progress: Callable[[str], None] = lambda title: None) -> list[KernelTime]:
+    """Samples of all kernels on ``device``. ``quick``: of small ones, a few times. On a CPU one thread computes, and
+    its own time counts, which others on a busy machine lengthen least."""
+    timer = timer or Timer(device, time.process_time if device.type == "cpu" else time.perf_counter)
+    repeats, least = (3, 0.0) if quick else (_REPEATS, _LEAST)
+    found: list[KernelTime] = []
+    start = 0.0
+    slow: set[tuple[str, str]] = set()
+    with single_threaded():
+        for kernel in _kernels(device, quick):
+            if (kernel.group, kernel.dtype) in slow:
+                continue
+            on_progress(f"{kernel.group} {kernel.dtype} {kernel.shape}")
+            try:
+                samples = list(_samples(kernel, timer, repeats, least, start))
+            except (RuntimeError, NotImplementedError):  # torch has no such kernel here, or no room for it
+                continue
+            found += samples
+            if kernel.group == LAUNCH:
+                start = _start_of_autograd(device, timer, repeats, least, samples[1].seconds)
+            if samples[0].seconds > _LONGEST:
+                slow.add((kernel.group, kernel.dtype))
+    return found
+
+
+def _start_of_autograd(device: torch.device, timer: Timer, repeats: int, least: float, launch: float) -> float:
+    """Seconds of a backward of one tiny layer beyond its two launches."""
+    x, weight = (torch.ones(8, 8, device=device, requires_grad=True) for _ in range(2))
+    y = functional.linear(x, weight)
+    gradient = torch.ones_like(y)
+    whole = timer.sample(lambda: torch.autograd.grad(y, (x, weight), gradient, retain_graph=True), repeats, least)
+    return max(0.0, whole.seconds - 2 * launch)
+
+
+def _samples(kernel: _Kernel, timer: Timer, repeats: int, least: float, start: float) -> Iterator[KernelTime]:
+    def of(which: Pass, run: Callable[[], object], work: tuple[float, int], count: int) -> KernelTime:
+        sample = timer.sample(run, repeats, least)
+        seconds = max(sample.seconds - (start if which == "backward" else 0.0), sample.seconds / 10)
+        return KernelTime(kernel.group, which, kernel.dtype, kernel.shape, work[0], work[1], seconds / count,
+                            sample.spread, sample.repeats)
+
+    yield of("forward", kernel.make, kernel.forward, kernel.count[0])
+    if kernel.backward is not None:
+        result = kernel.make()
+        inputs = _leaves(result)
+        gradient = torch.ones_like(result)
+        yield of("backward", lambda: torch.autograd.grad(result, inputs, gradient, retain_graph=True), kernel.backward,
+                 kernel.count[1])
+
+
+def _leaves(result: Tensor) -> list[Tensor]:
+    """What ``result`` is computed from and needs a gradient."""
+    found: dict[int, Tensor] = {}
+    seen: set[Any] = set()
+    left: list[Any] = [result.grad_fn]
+    while left:
+        node = left.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            found[id(node.variable)] = node.variable
+        left += [following for following, _ in node.next_functions]
+    return list(found.values())
+
+
+def _kernels(device: torch.device, quick: bool) -> Iterator[_Kernel]:
+    kind = device.type
+    dtypes = [torch.float32, torch.bfloat16, *([torch.float16] if kind == "cuda" else [])]
+
+    def drawn(*shape: int, dtype: torch.dtype = torch.float32, gradient: bool = True) -> Tensor:
+        return torch.randn(shape, device=device).to(dtype).requires_grad_(gradient)
+
+    yield _launch(drawn(8, 8, gradient=True), [drawn(8, 8) for _ in range(_CHAIN)])
+    large = _LARGE[kind] >> (6 if quick else 0)
+    x, y = drawn(large, gradient=False), drawn(large, gradient=False)
+    yield _Kernel(MEMORY, "float32", f"{large}", lambda: torch.add(x, y, out=y), (0.0, 12 * large))
+    for dtype in dtypes:
+        for size in (_QUICK if quick else _SIZES)[kind]:
+            yield _product(drawn(size, size, dtype=dtype), drawn(size, size, dtype=dtype))
+    if kind == "cuda":
+        yield from _fp8_products(drawn, (_QUICK if quick else _SIZES)[kind])
+    main = torch.float32 if kind == "cpu" else torch.bfloat16
+    rows = (64 if quick else 512) * (1 if kind == "cpu" else 8)
+    yield _attention(*(drawn(1, 8, rows, 64, dtype=main) for _ in range(3)))
+    yield _batched(*(drawn(8, rows, 64, dtype=main) for _ in range(2)))
+    yield _convolution(drawn(4, 32, 56, 56, dtype=main), drawn(32, 32, 3, 3, dtype=main))
+    yield from _rest(drawn, rows, main, device)
+
+
+def _name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _launch(x: Tensor, weights: Sequence[Tensor]) -> _Kernel:
+    """Layers of eight numbers: all that they take is their launch, two in each backward."""
+
+    def chain() -> Tensor:
+        y = x
+        for weight in weights:
+            y = functional.linear(y, weight)
+        return y
+
+    return _Kernel(LAUNCH, "float32", "8x8x8", chain, (0.0, 0), (0.0, 0), (_CHAIN, 2 * _CHAIN))
+
+
+def _product(x: Tensor, weight: Tensor) -> _Kernel:
+    size, item = x.shape[0], x.element_size()
+    work = 2.0 * size**3
+    return _Kernel("gemm", _name(x), f"{size}x{size}x{size}", lambda: functional.linear(x, weight),
+                   (work, 3 * size**2 * item), (2 * work, 5 * size**2 * item))
+
+
+def _fp8_products(drawn: Callable[..., Tensor], sizes: Sequence[int]) -> Iterator[_Kernel]:
+    """Products of FP8 with a scale for each tensor, on GPUs that have units for them (from 8.9 on)."""
+    if torch.cuda.get_device_capability() < (8, 9):
+        return
+    for size in sizes:
+        x, y = (drawn(size, size, gradient=False).to(torch.float8_e4m3fn) for _ in range(2))
+        one = torch.ones((), device=x.device)
+
+        def product(x: Tensor = x, y: Tensor = y, one: Tensor = one) -> Tensor:
+            found: Tensor = torch._scaled_mm(x, y.t(), one, one, out_dtype=torch.bfloat16)
+            return found
+
+        yield _Kernel("gemm", "float8_e4m3fn", f"{size}x{size}x{size}", product, (2.0 * size**3, 4 * size**2))
+
+
+def _attention(query: Tensor, key: Tensor, value: Tensor) -> _Kernel:
+    _, heads, rows, width = query.shape
+    work, moved = 4.0 * heads * rows * rows * width, query.numel() * query.element_size()
+    return _Kernel("attention", _name(query), f"{heads} heads of {width}, {rows} tokens",
+                   lambda: functional.scaled_dot_product_attention(query, key, value), (work, 4 * moved),
+                   (2.5 * work, 8 * moved))
+
+
+def _batched(x: Tensor, y: Tensor) -> _Kernel:
+    batch, rows, width = x.shape
+    work, moved = 2.0 * batch * rows * rows * width, batch * rows * (rows + 2 * width) * x.element_size()
+    return _Kernel("bmm", _name(x), f"{batch} of {rows}x{width}x{rows}", lambda: torch.bmm(x, y.transpose(1, 2)),
+                   (work, moved), (2 * work, 2 * moved))
+
+
+def _convolution(x: Tensor, weight: Tensor) -> _Kernel:
+    work, moved = 2.0 * x.numel() * weight.shape[0] * 9, 2 * x.numel() * x.element_size()
+    return _Kernel("convolution", _name(x), f"{tuple(x.shape)}, 3x3",
+                   lambda: functional.conv2d(x, weight, padding=1), (work, moved), (2 * work, 2 * moved))
+
+
+def _rest(drawn: Callable[..., Tensor], rows: int, dtype: torch.dtype, device: torch.device) -> Iterator[_Kernel]:
+    """What moves bytes: element-wise kernels, norms, softmax, embeddings, the loss."""
+    width = 1024
+    x, one, zero = drawn(rows, width, dtype=dtype), drawn(width, dtype=dtype), drawn(width, dtype=dtype)
+    moved, shape, name = x.numel() * x.element_size(), f"{rows}x{width}", _name(x)
+
+    def kernel(group: str, make: Callable[[], Tensor]) -> _Kernel:
+        return _Kernel(group, name, shape, make, (0.0, 2 * moved), (0.0, 3 * moved))
+
+    yield kernel("pointwise", lambda: functional.gelu(x))
+    yield kernel("norm", lambda: functional.layer_norm(x, (width,), one, zero))
+    yield kernel("softmax", lambda: functional.softmax(x, -1))
+    target = torch.randint(width, (rows,), device=device)
+    yield kernel("loss", lambda: functional.cross_entropy(x, target, reduction="none"))
+    table = drawn(rows, width, dtype=dtype)
+    index = torch.randint(rows, (rows,), device=device)
+    yield kernel("embedding", lambda: functional.embedding(index, table))
