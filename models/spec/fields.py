@@ -18,7 +18,6 @@ from weft.models.files.limits import (
 )
 from weft.models.hardware.devices import DEVICES
 from weft.models.spec.base import refuse
-from weft.models.spec.megatron_layout import LayoutTextError, layers_of_layout
 from weft.models.spec.quantities import (
     BANDWIDTH,
     BYTES,
@@ -32,6 +31,7 @@ from weft.models.spec.quantities import (
     parse_reserve,
     parse_seconds,
 )
+from weft.solver.io.megatron_layout import LayoutTextError, layers_of_layout
 
 __all__ = ["Bandwidth", "Bytes", "BytesEach", "Cut", "DeviceEach", "Layout", "Lengths", "Name", "Reserve", "Seconds",
            "SomeSeconds", "SpeedEach", "lengths_text"]
