@@ -1,7 +1,7 @@
 """All grids that a spec's ``parallel`` leaves open, each with a bound, before any schedule is searched.
 
 What *auto* tries: of ``tensor`` what divides the heads of keys and values, within a machine; of ``context`` powers of
-two that leave 2,048 tokens of a sequence; of ``expert`` powers of two that divide the experts; of ``pipeline`` and
+two that leave 2,048 tokens of a sequence; of ``expert`` powers of two that leave a GPU 32 experts at most; of ``pipeline`` and
 ``data`` all that divides the GPUs; micro-batches of 1 to 8 sequences; ZeRO-1 to 3; recomputation where it is anything.
 A number that is given is taken as it is.
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,8 @@ __all__ = ["Grid", "GridSpace"]
 
 #: Tokens that context parallelism leaves a GPU at least, where it is auto.
 _LEAST_TOKENS = 2048
+#: Experts of a layer that one GPU has at most, where that is auto.
+_MOST_EXPERTS = 32
 #: Sequences in a micro-batch, where that is auto.
 _SIZES = (1, 2, 4, 8)
 #: Chunks of the model on a GPU, where that is auto.
@@ -90,15 +93,11 @@ class GridSpace:
         return self._checked(replace(self._fixed_options, data=data, **numbers))
 
     def waves(self) -> Iterator[list[Grid]]:
-        """The grids by rising estimate: those of likely degrees, then all others. Raises
+        """The grids of each context degree and size of micro-batch, smallest first, by rising estimate. Raises
         :class:`~weft.models.spec.spec.SpecError` where there is none, with what is wrong with the numbers given."""
-        keys = list(self._keys())
-        likely = [key for key in keys if key.context == self._first("context") and
-                  key.micro_batch == self._first("micro_batch")]
-        rest = [key for key in keys if key not in set(likely)]
         count = 0
-        for wave in (likely, rest):
-            found = self._grids(wave)
+        for _, keys in groupby(self._keys(), key=lambda key: (key.context, key.micro_batch)):
+            found = self._grids(list(keys))
             count += len(found)
             yield sorted(found, key=lambda grid: grid.estimate)
         if not count:
@@ -132,7 +131,8 @@ class GridSpace:
             return [2**k for k in range(5) if self.model.sequence // 2**k >= _LEAST_TOKENS or k == 0]
         if name == "expert":
             experts = self.model.experts if isinstance(self.model, MoeModel) else 1
-            return [2**k for k in range(experts.bit_length()) if experts % 2**k == 0]
+            return [2**k for k in range(experts.bit_length()) if experts % 2**k == 0
+                    and 2**k * _MOST_EXPERTS >= experts]
         if name == "micro_batch":
             return _SIZES
         if name == "zero":

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from weft.models.graph.operators import Operator, OperatorGraph
 from weft.models.grid.degrees import Degrees
 from weft.models.grid.links import GridLinks
-from weft.models.layers.costs import LayerCost
+from weft.models.layers.costs import LayerCost, recomputed
 from weft.models.layers.layering import layers_of
 from weft.models.spec.families import GptModel
 from weft.models.spec.parallel import Precision, Recompute
@@ -98,7 +98,11 @@ class Ranks:
         """First to last: embedding, layers, those that predict more, head."""
         key = RankKey.of(degrees)
         if key not in self.known:
-            self.known[key] = self._expanded(self._built(key))
+            if key.recompute == "full":
+                kept = self.of(replace(degrees, recompute="none"))
+                self.known[key] = (kept[0], *map(_recomputed, kept[1:-1]), kept[-1])
+            else:
+                self.known[key] = self._expanded(self._built(key))
         return self.known[key]
 
     @property
@@ -120,8 +124,7 @@ class Ranks:
             "capacity_factor": getattr(self.model, "capacity_factor", 1.0) * key.imbalance})
         graph = gpt_graph(model, key.micro_batch, dtype=self.dtype, share=share)
         found = self._sharded(graph, key)
-        full = key.recompute == "full"
-        costs = layers_of(found.graph, found.times, training=True, recompute=full)
+        costs = layers_of(found.graph, found.times, training=True)
         if key.recompute == "selective" and self.recomputes_selectively:
             costs = self._selective(found, costs, model, key, share)
         more = self._exposed(found, key)
@@ -132,7 +135,7 @@ class Ranks:
         roofline = Roofline(device) if key.precision == "bf16" else _EightBits(device)
         parts = PartTimes(graph, roofline.times(graph), key.tensor, roofline)
         return shard(graph, parts, lambda kind, size: self.links.collective(kind, size, key.tensor),
-                     recompute=key.recompute == "full", sliced=key.sequence_parallel)
+                     sliced=key.sequence_parallel)
 
     def _selective(self, found: Sharded, costs: Sequence[LayerCost], model: GptModel, key: RankKey,
                    share: Share) -> list[LayerCost]:
@@ -162,8 +165,6 @@ class Ranks:
                 buffer = operator.outputs[0] if operator.kind == "dispatch" else found.graph.tensors[operator.inputs[0]]
                 seconds = self.links.collective("all_to_all", buffer.bytes, key.expert, key.tensor)
                 add(operator.layer, seconds, seconds)
-        if key.recompute == "full":
-            return {layer: (ahead, back + ahead) for layer, (ahead, back) in added.items()}
         return added
 
     def _ring(self, found: Sharded, layer: str, key: RankKey) -> tuple[float, float]:
@@ -206,6 +207,11 @@ class Ranks:
             like = built[f"layer{kind if i == kind else last[kind]}"]
             found.append(replace(like, cost=replace(like.cost, name=f"layer{i}")))
         return *found, *(built[f"predict{i}"] for i in range(self.model.predict)), built["head"]
+
+
+def _recomputed(layer: RankLayer) -> RankLayer:
+    """The same layer where its input alone is kept. Embedding and head are none: little would be saved."""
+    return replace(layer, cost=recomputed(layer.cost))
 
 
 def _longer(cost: LayerCost, forward: float, backward: float) -> LayerCost:
