@@ -113,6 +113,10 @@ def case_of(source: Source, micro_batches: MicroBatches | None = None, options: 
         if micro_batches is None:
             raise ValueError("a block problem does not say how many micro-batches run: give it (--micro-batches N)")
         return Case(source.name, (Placement("", source, _static_of(source)),), micro_batches)
+    if source.parallel is not None:
+        from weft.app.grid import grid_case
+
+        return grid_case(source)
     return _case_of_spec(source, micro_batches)
 
 
