@@ -62,7 +62,7 @@ def _nearest(tool: Tool, best: Schedule, ranked: Sequence[Candidate[Placement]])
         least = entry.bound if tool.own is not None or entry.best is None else entry.best.makespan
         if least >= most or (tool.own is None and entry.best is None):
             continue
-        given = Schedule(entry.problem, entry.micro_batches, (), 0.0) if entry.best is None else entry.best
+        given = Schedule(entry.of.problem, entry.micro_batches, (), 0.0) if entry.best is None else entry.best
         try:
             run = tool.run(entry.of.label(given))
         except ValueError:

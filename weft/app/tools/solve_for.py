@@ -9,7 +9,8 @@ layers are moved while that makes the step shorter.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,8 @@ __all__ = ["best_in_own_order", "case_for", "restricted", "solve_for_tool"]
 
 #: Cuts of each layout that are listed, and deterministic seconds for each operation of one that is looked at.
 _LISTED, _PER_OPERATION = 60_000, 3e-6
+#: The same for an operation of a cut that differs by a layer; and so often layers are moved from one start.
+_PER_MOVED, _MOVES = 3e-8, 200
 #: What one GPU a stage can be, and what several can be that any tool has a word for.
 _SINGLE, _TOGETHER = ("chain", "v", "loop", "wave"), ("groups", "tensor")
 
@@ -129,8 +132,10 @@ def _unordered(placement: Placement, micro_batches: int, problem: Problem) -> Sc
     return Schedule(problem, micro_batches, (), 0.0, solver=placement.details)
 
 
-def best_in_own_order(case: Case, tool: Tool, budget: Budget, on_progress: Callable[[Progress], None]) -> Schedule:
+def best_in_own_order(case: Case, tool: Tool, budget: Budget, on_progress: Callable[[Progress], None],
+                      starts: Sequence[tuple[int, ...]] = ()) -> Schedule:
     """The best of ``case``, placements and cuts that ``tool`` can run, in its own order, with a bound over all of them.
+    ``starts``: cuts that layers are moved from, beside even ones: borders of stages.
 
     Raises ``Infeasible`` where its order fits none.
     """
@@ -139,7 +144,7 @@ def best_in_own_order(case: Case, tool: Tool, budget: Budget, on_progress: Calla
         if search.best is not None and budget.spent:
             break
         search.look_at(placement)
-    search.look_at_cuts()
+    search.look_at_cuts(starts)
     return search.result()
 
 
@@ -177,45 +182,62 @@ class _OwnOrder:
             self.on_progress(Progress(self.best, self.budget.elapsed, f"{self.tool.title}'s order"))
         return run
 
-    def look_at_cuts(self) -> None:
-        """The tool's order on all cuts of single GPUs a stage, and on those near the best of them."""
+    def look_at_cuts(self, starts: Sequence[tuple[int, ...]] = ()) -> None:
+        """The tool's order on cuts of single GPUs a stage: from ``starts`` and even ones a layer at a time, then on all
+        that can be listed."""
         if not self.case.spaces:
             return
         from weft.app.cuts.search import CutSearch
+        from weft.models.grid.pipeline import even_cut
 
         cuts = CutSearch(self.case.spaces, self.case.micro_batches, self.budget)
-        most = self.makespan if self.best is not None else 1e9 * max(space.floor for space in self.case.spaces)
-        try:
-            with self.budget.limited():
-                cuts.open(most, _LISTED)
-                for space in cuts.worth_trying:
-                    self._on_space(cuts, space)
-        except OutOfTime:
-            pass
+        with suppress(OutOfTime), self.budget.limited():
+            for space in self.case.spaces:
+                layout = space.ground.layout
+                even = even_cut(space.ground.layers, layout.stages)
+                for start in dict.fromkeys([*(start for start in starts if len(start) == len(even)), even]):
+                    self._descend(cuts, space, start)
+            most = self.makespan if self.best is not None else 1e9 * max(space.floor for space in self.case.spaces)
+            cuts.open(most, _LISTED)
+            for space in cuts.worth_trying:
+                self._carry(cuts, space)
         cuts.narrow(self.makespan)
         self.cuts_bound = cuts.bound
 
-    def _on_space(self, cuts: CutSearch, space: CutSpace) -> None:
+    def _carry(self, cuts: CutSearch, space: CutSpace) -> None:
+        """Take the order to all cuts listed, and go on from the best of them."""
         from weft.app.cuts.search import Cut
 
         start = next(iter(space.some(1)), None)
-        if start is None or self.tool.own is None:
-            return
-        cut = Cut(cuts, space, start)
-        order = next(self.tool.own(Pipeline.of(cut.problem), self.case.micro_batches), None)
-        if order is None:
-            return
-        carried = cuts.carried(cut, order.orders)
-        at = carried[0].decision if carried else cut
-        while not self.budget.spent:
-            before = self.makespan
-            run = self.look_at(at.placement)
-            if run is None or self.makespan >= before:
+        order = None if start is None or self.tool.own is None else next(self.tool.own(
+            Pipeline.of(Cut(cuts, space, start).problem), self.case.micro_batches), None)
+        if start is not None and order is not None:
+            carried = cuts.carried(Cut(cuts, space, start), order.orders)
+            self._descend(cuts, space, carried[0].decision.borders if carried else start)
+
+    def _descend(self, cuts: CutSearch, space: CutSpace, borders: tuple[int, ...]) -> None:
+        """Move layers from ``borders`` on while the tool's step gets shorter and fits."""
+        from weft.app.lib.case import candidate_placement
+
+        for _ in range(_MOVES):
+            try:
+                placement = candidate_placement(space.candidate(borders))
+            except ValueError:  # weights alone do not fit
                 return
-            following = at.neighbours(run.schedule)
-            if not following:
+            run = self.look_at(placement)
+            if self.budget.spent or self.tool.own is None:
                 return
-            at = following[0]
+            pipeline = Pipeline.of(placement.problem)
+            made = next(self.tool.own(pipeline, self.case.micro_batches), None)
+            if made is None:
+                return
+            orders = made.orders if run is None else run.schedule.orders
+            moves = len(borders)**2
+            self.budget.deterministic_used += _PER_MOVED * moves * cuts.operations(space)
+            following = space.shorter(borders, pipeline, orders)
+            if following is None:
+                return
+            borders = following
 
     def result(self) -> Schedule:
         if self.best is None:
