@@ -17,7 +17,7 @@ own order, and weft searches for that.
 example:
   weft compare gpt.yaml --time-limit 30
   weft compare gpt.yaml --layout "Et*5|(t*6|)*2,t*7L"
-  weft compare llama.yaml --megatron "--tensor-model-parallel-size 4 --pipeline-model-parallel-size 8 ..."
+  weft compare llama.yaml --megatron arguments.txt
 """
 
 from __future__ import annotations
