@@ -1,9 +1,8 @@
 """All grids that a spec's ``parallel`` leaves open, each with a bound, before any schedule is searched.
 
 What *auto* tries: of ``tensor`` what divides the heads of keys and values, within a machine; of ``context`` powers of
-two that leave 2,048 tokens of a sequence; of ``expert`` powers of two that leave a GPU 32 experts at most; of
-``pipeline`` and ``data`` all that divides the GPUs; micro-batches of 1 to 8 sequences; ZeRO-1 to 3; recomputation where it is
-anything.
+two that leave 2,048 tokens of a sequence; of ``expert`` powers of two that leave a GPU 32 experts at most; of ``pipeline`` and
+``data`` all that divides the GPUs; micro-batches of 1 to 8 sequences; ZeRO-1 to 3; recomputation where it is anything.
 A number that is given is taken as it is.
 
 *The bound* holds for every cut, every number of chunks and every order: M micro-batches of all work T lie on p GPUs of

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from weft.app.lib.case import Case, Placement, candidate_placement, case_of
 from weft.app.lib.options import SearchOptions
