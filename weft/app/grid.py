@@ -14,13 +14,14 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from weft.app.lib.case import Case, Placement, candidate_placement, case_of
+from weft.app.lib.case import Case, Placement, candidate_placement
 from weft.app.lib.options import SearchOptions
 from weft.app.solve import solve_case
 from weft.models.candidates.build import backward_modes
 from weft.models.candidates.gpu_costs import gpu_costs
+from weft.models.cuts.spaces import cut_spaces
 from weft.models.grid.grids import Grid, GridSpace
-from weft.models.grid.pipeline import even_cut, given_cut, grid_space, pipeline_candidate, pipeline_spec, stage_layers
+from weft.models.grid.pipeline import balanced_cut, even_cut, given_cut, grid_space, pipeline_candidate, pipeline_spec, stage_layers
 from weft.models.grid.step_end import StepEnd, step_end
 from weft.models.spec.sections import Spec
 from weft.models.tensor_parallel.parts import gpu_name
@@ -41,8 +42,8 @@ __all__ = ["grid_case", "solve_grid"]
 
 #: The share of the time until which further grids are listed, and grids of each wave that are looked at.
 _LISTING, _LOOKED = 0.35, 12
-#: Of what is left, what the best, the second and the third grid get for a search of their own.
-_SEARCHED = (0.5, 0.5, 1.0)
+#: Grids that are searched, and the share of what is left that the first and the second of three get.
+_SEARCHED, _SHARE = 3, 0.5
 #: Deterministic seconds that are charged for an operation that a known schedule orders.
 _PER_OPERATION = 5e-5
 
@@ -61,30 +62,23 @@ class _Pipeline:
 
     @cached_property
     def placements(self) -> list[Placement]:
-        """The cut that is given, or the even one; with whole and with split backwards."""
+        """The cut that is given, or the even one and one of even loads; with whole and with split backwards."""
         layers = gpu_costs(self.pipeline).layers[0]
-        cut = given_cut(self.spec, self.pipeline) or even_cut(len(layers), self.grid.degrees.stages)
-        made = [pipeline_candidate(self.pipeline, cut, mode) for mode in backward_modes(self.pipeline, layers)]
+        given = given_cut(self.spec, self.pipeline)
+        even = even_cut(len(layers), self.grid.degrees.stages)
+        loads = [layer.forward + layer.backward for layer in layers]
+        cuts = [given] if given is not None else [even, balanced_cut(even, loads, self.grid.degrees.pipeline)]
+        made = [pipeline_candidate(self.pipeline, cut, mode) for cut in dict.fromkeys(cuts)
+                for mode in backward_modes(self.pipeline, layers)]
         return [candidate_placement(found) for found in made if found is not None]
 
     def case(self) -> Case:
         """All that may be searched of it."""
-        own = tuple(self.placements)
-        only = Case(self.spec.name, own, self.pipeline.micro_batches, reserve=self.spec.cluster.reserve)
-        if self.spec.placement.cut is not None:
-            return only
-        try:
-            case = case_of(self.pipeline)
-        except ValueError:  # no cut with one stage a GPU fits
-            return only
-        asked = self.space.asked.virtual
-        if asked is None or asked == 1:
-            titles = {placement.title for placement in case.placements}
-            return replace(case, placements=(*case.placements, *(p for p in own if p.title not in titles)))
-        spaces = tuple(space for space in case.spaces if space.ground.layout.chunks == asked)
-        alike = tuple(p for p in case.placements if own and len(p.details["layers_of_stage"])
-                      == self.grid.degrees.stages and p.title in {placement.title for placement in own})
-        return replace(only, placements=(*own, *alike), spaces=spaces)
+        spaces = () if self.spec.placement.cut is not None else tuple(
+            space for space in cut_spaces(self.pipeline, self.pipeline.micro_batches)
+            if self.space.asked.virtual in (None, space.ground.layout.chunks))
+        return Case(self.spec.name, tuple(self.placements), self.pipeline.micro_batches, spaces=spaces,
+                    reserve=self.spec.cluster.reserve)
 
     def end(self, schedule: Schedule) -> StepEnd:
         """What the end of the step adds to ``schedule``."""
@@ -161,7 +155,9 @@ class _GridSearch(Portfolio[_Pipeline]):
         if not ranked:  # nothing fits an even cut
             ranked = sorted(self.entries, key=lambda entry: entry.of.grid.estimate)
         effort = options.effort
-        for entry, share in zip(ranked, _SEARCHED, strict=False):
+        open_entries = [entry for entry in ranked[:_SEARCHED] if not self.is_beaten(entry)]
+        for number, entry in enumerate(open_entries, start=1):
+            share = 1.0 if number == len(open_entries) else _SHARE
             if self.must_end or self.is_beaten(entry):
                 continue
             given = options.shortened(share) if effort is None else replace(options, effort=effort * share)
