@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from weft.app.lib.case import Case, Placement, candidate_placement
 from weft.app.lib.options import SearchOptions
@@ -21,7 +20,15 @@ from weft.models.candidates.build import backward_modes
 from weft.models.candidates.gpu_costs import gpu_costs
 from weft.models.cuts.spaces import cut_spaces
 from weft.models.grid.grids import Grid, GridSpace
-from weft.models.grid.pipeline import balanced_cut, even_cut, given_cut, grid_space, pipeline_candidate, pipeline_spec, stage_layers
+from weft.models.grid.pipeline import (
+    balanced_cut,
+    even_cut,
+    given_cut,
+    grid_space,
+    pipeline_candidate,
+    pipeline_spec,
+    stage_layers,
+)
 from weft.models.grid.step_end import StepEnd, step_end
 from weft.models.spec.sections import Spec
 from weft.models.tensor_parallel.parts import gpu_name
@@ -40,8 +47,10 @@ from weft.solver.timing import time_orders
 
 __all__ = ["grid_case", "solve_grid"]
 
-#: The share of the time until which further grids are listed, and grids of each wave that are looked at.
-_LISTING, _LOOKED = 0.35, 12
+#: The share of the time until which further grids are listed.
+_LISTING = 0.3
+#: Grids that are looked at for a first answer, and then; not those whose estimate is so much above the best.
+_FIRST, _LOOKED, _FAR = 3, 20, 1.25
 #: Grids that are searched, and the share of what is left that the first and the second of three get.
 _SEARCHED, _SHARE = 3, 0.5
 #: Deterministic seconds that are charged for an operation that a known schedule orders.
@@ -110,29 +119,36 @@ class _GridSearch(Portfolio[_Pipeline]):
         return self._beside
 
     def look(self) -> None:
-        """List the grids wave by wave, and look at the best of each."""
+        """Look at the best grids of the first wave, for a first answer; list the others as long as there is time, and
+        look at the best of all."""
         fixed = self.space.fixed()
         waves = self.space.waves()
-        for number, wave in enumerate(waves):
+        waiting: list[Grid] = []
+        for wave in waves:
             self.listed += len(wave)
             if fixed is not None:
                 wave = [replace(grid, degrees=fixed) for grid in wave[:1]]
-            self._look_at(wave)
+            waiting += wave if self.leader is not None else self._look_at(wave, _FIRST)
             limited = self.budget.deterministic is not None
             if self.leader is not None and not limited and self.budget.elapsed > _LISTING * self.budget.seconds:
                 self.left_out = next(waves, None) is not None
-                return
-            del number
+                break
+        self._look_at(sorted(waiting, key=lambda grid: grid.estimate), _LOOKED)
 
-    def _look_at(self, wave: list[Grid]) -> None:
-        looked = 0
-        for grid in wave:
-            if looked >= _LOOKED or grid.bound >= self.best or (self.leader is not None and self.budget.spent):
-                self._beside = min(self._beside, grid.bound)
+    def _look_at(self, grids: list[Grid], most: int) -> list[Grid]:
+        """Look at ``grids`` by rising estimate until ``most`` of them have a schedule; those that are left."""
+        left: list[Grid] = []
+        for grid in grids:
+            late = self.leader is not None and (most == 0 or self.budget.spent
+                                                or grid.estimate > _FAR * self.best)
+            if late or grid.bound >= self.best:
+                left.append(grid)
                 continue
             entry = _Grid(_Pipeline(self.space, self.spec, grid), grid.bound)
             self.entries.append(entry)
-            looked += self._tried(entry)
+            most -= self._tried(entry)
+        self._beside = min([grid.bound for grid in left], default=float("inf"))
+        return left
 
     def _tried(self, entry: _Grid) -> bool:
         """Known schedules on an even cut; whether there is one that fits."""
@@ -183,7 +199,7 @@ class _GridSearch(Portfolio[_Pipeline]):
             **asdict(degrees), "title": degrees.title, "micro_batches": schedule.micro_batches, "gpus": degrees.gpus,
             "step": step, "pipeline_time": schedule.makespan, "end": asdict(end),
             "model_flops_utilization": flops / (step * degrees.gpus * device.flops[self.space.ranks.dtype]),
-            "bound": min(step, max(of.grid.bound, schedule.makespan_bound))})
+            "bound": min(step, max(of.grid.bound, float(schedule.solver.get("bound_over_placements", 0.0))))})
 
     def result(self) -> Schedule:
         """The best, with the bound over all grids listed."""
