@@ -178,8 +178,8 @@ class GridSpace:
 
     def _refuse(self) -> None:
         """Say what is wrong with numbers that go with no others."""
-        least: dict[str, Any] = {name: getattr(self.asked, name) or 1 for name in ("tensor", "pipeline", "virtual", "expert", "context",
-                                                                   "micro_batch")}
+        names = ("tensor", "pipeline", "virtual", "expert", "context", "micro_batch")
+        least: dict[str, Any] = {name: getattr(self.asked, name) or 1 for name in names}
         others = least["pipeline"] * least["context"]
         if self.asked.tensor is None:  # the most of them leaves the fewest replicas, which need the smallest batch
             least["tensor"] = max((t for t in self._options("tensor") if self.gpus % (t * others) == 0), default=1)

@@ -172,8 +172,8 @@ def grid_lines(schedule: Schedule) -> list[str]:
              f"{told['data']} replicas, {told['gpus'] // told['pipeline']} GPUs a stage",
              f"step      {shown(step)}: the pipeline and {shown(end['seconds'])} behind it (gradients "
              f"{shown(end['gradients'])}, optimizer {shown(end['optimizer'])}, parameters "
-             f"{shown(end['parameters'])} on the GPU that ends last); {told['model_flops_utilization']:.1%} of the peak "
-             "rate"]
+             f"{shown(end['parameters'])} on the GPU that ends last); {told['model_flops_utilization']:.1%} of the "
+             "peak rate"]
     if "bound_over_grids" in told:
         gap = step / told["bound_over_grids"] - 1
         lines.append(f"          lower bound {shown(told['bound_over_grids'])} over all {told['listed']} grids listed, "
