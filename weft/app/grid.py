@@ -10,26 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from dataclasses import asdict, replace
 
-from weft.app.lib.case import Case, Placement, candidate_placement
+from weft.app.lib.case import Placement, grid_case
+from weft.app.lib.grid_pipeline import GridPipeline
 from weft.app.lib.options import SearchOptions
 from weft.app.solve import solve_case
-from weft.models.candidates.build import backward_modes
-from weft.models.candidates.gpu_costs import gpu_costs
-from weft.models.cuts.spaces import cut_spaces
 from weft.models.grid.grids import Grid, GridSpace
-from weft.models.grid.pipeline import (
-    balanced_cut,
-    even_cut,
-    given_cut,
-    grid_space,
-    pipeline_candidate,
-    pipeline_spec,
-    stage_layers,
-)
-from weft.models.grid.step_end import StepEnd, step_end
+from weft.models.grid.pipeline import grid_space
 from weft.models.spec.sections import Spec
 from weft.models.tensor_parallel.parts import gpu_name
 from weft.solver.baselines import BASELINES
@@ -45,7 +33,7 @@ from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Progress
 from weft.solver.timing import time_orders
 
-__all__ = ["grid_case", "solve_grid"]
+__all__ = ["solve_grid"]
 
 #: The share of the time until which further grids are listed.
 _LISTING = 0.3
@@ -57,46 +45,7 @@ _SEARCHED, _SHARE = 3, 0.5
 _PER_OPERATION = 5e-5
 
 
-@dataclass(frozen=True, eq=False)
-class _Pipeline:
-    """A grid with its pipeline as a spec of its own."""
-
-    space: GridSpace
-    spec: Spec
-    grid: Grid
-
-    @cached_property
-    def pipeline(self) -> Spec:
-        return pipeline_spec(self.spec, self.space, self.grid.degrees)
-
-    @cached_property
-    def placements(self) -> list[Placement]:
-        """The cut that is given, or the even one and one of even loads; with whole and with split backwards."""
-        layers = gpu_costs(self.pipeline).layers[0]
-        given = given_cut(self.spec, self.pipeline)
-        even = even_cut(len(layers), self.grid.degrees.stages)
-        loads = [layer.forward + layer.backward for layer in layers]
-        cuts = [given] if given is not None else [even, balanced_cut(even, loads, self.grid.degrees.pipeline)]
-        made = [pipeline_candidate(self.pipeline, cut, mode) for cut in dict.fromkeys(cuts)
-                for mode in backward_modes(self.pipeline, layers)]
-        return [candidate_placement(found) for found in made if found is not None]
-
-    def case(self) -> Case:
-        """All that may be searched of it."""
-        spaces = () if self.spec.placement.cut is not None else tuple(
-            space for space in cut_spaces(self.pipeline, self.pipeline.micro_batches)
-            if self.space.asked.virtual in (None, space.ground.layout.chunks))
-        return Case(self.spec.name, tuple(self.placements), self.pipeline.micro_batches, spaces=spaces,
-                    reserve=self.spec.cluster.reserve)
-
-    def end(self, schedule: Schedule) -> StepEnd:
-        """What the end of the step adds to ``schedule``."""
-        degrees = self.grid.degrees
-        stages = stage_layers(schedule.solver["layers_of_stage"], self.space.ranks.of(degrees))
-        return step_end(stages, degrees, self.space.links, self.space.size)
-
-
-class _Grid(Candidate[_Pipeline]):
+class _Grid(Candidate[GridPipeline]):
     """A grid with the best step known of it."""
 
     @property
@@ -104,7 +53,7 @@ class _Grid(Candidate[_Pipeline]):
         return super().value if self.best is None else self.best.value + self.of.end(self.best).seconds
 
 
-class _GridSearch(Portfolio[_Pipeline]):
+class _GridSearch(Portfolio[GridPipeline]):
     """Grids looked at by rising estimate."""
 
     def __init__(self, spec: Spec, space: GridSpace, budget: Budget, on_progress: Callable[[Progress], None]) -> None:
@@ -144,7 +93,7 @@ class _GridSearch(Portfolio[_Pipeline]):
             if late or grid.bound >= self.best:
                 left.append(grid)
                 continue
-            entry = _Grid(_Pipeline(self.space, self.spec, grid), grid.bound)
+            entry = _Grid(GridPipeline(self.space, self.spec, grid), grid.bound)
             self.entries.append(entry)
             most -= self._tried(entry)
         self._beside = min([grid.bound for grid in left], default=float("inf"))
@@ -179,10 +128,10 @@ class _GridSearch(Portfolio[_Pipeline]):
             given = options.shortened(share) if effort is None else replace(options, effort=effort * share)
             effort = None if effort is None else effort * (1 - share)
             with suppress(OutOfTime), given.preparing():
-                case = entry.of.case()
+                case = grid_case(entry.of)
                 self.take(entry, solve_case, case, given)
 
-    def labelled(self, candidate: Candidate[_Pipeline], schedule: Schedule) -> Schedule:
+    def labelled(self, candidate: Candidate[GridPipeline], schedule: Schedule) -> Schedule:
         """``schedule`` with what it says of its grid, on devices named after the GPUs they stand for."""
         of = candidate.of
         degrees, end = of.grid.degrees, of.end(schedule)
@@ -232,19 +181,6 @@ def solve_grid(spec: Spec, options: SearchOptions, on_progress: Callable[[Progre
         search.look()
         search.search(options)
     return search.result()
-
-
-def grid_case(spec: Spec) -> Case:
-    """The pipeline of the one grid that ``spec`` asks for. Raises :class:`~weft.models.spec.spec.SpecError` where it
-    leaves degrees open: that is for ``weft solve``."""
-    from weft.models.spec.spec import SpecError
-
-    space = grid_space(spec)
-    fixed = space.fixed()
-    if fixed is None:
-        raise SpecError(f"{spec.where}: parallel leaves degrees to be searched (auto), which weft solve does; give all "
-                        "of them")
-    return _Pipeline(space, spec, Grid(fixed, 0.0, 0.0)).case()
 
 
 def _known(placement: Placement, micro_batches: int) -> Schedule | None:

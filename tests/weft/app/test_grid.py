@@ -6,7 +6,7 @@ import pytest
 
 import weft
 from tests.models.grid.test_pipeline import spec_of
-from weft.app.grid import grid_case
+from weft.app.lib.case import case_of
 from weft.cli.lib.summary import summary
 from weft.models.spec.spec import SpecError
 from weft.solver.judge.validate import violations
@@ -54,10 +54,10 @@ def test_a_layout_that_is_given_is_what_runs() -> None:
 
 
 def test_other_commands_take_a_grid_that_is_given_whole() -> None:
-    case = grid_case(spec_of(FIXED))
+    case = case_of(spec_of(FIXED))
     assert {placement.title for placement in case.placements} == {"loop, 2 chunks, B", "loop, 2 chunks, I+W"}
     with pytest.raises(SpecError, match="which weft solve does; give all of them"):
-        grid_case(spec_of("{tensor: 2}"))
+        case_of(spec_of("{tensor: 2}"))
 
 
 def test_what_a_grid_is_not_searched_for() -> None:
