@@ -251,8 +251,8 @@ def _bounded(rows: _Numbers, capacity: int, chunks: Sequence[int]) -> tuple[_Num
     for v in chunks:
         stages = p * v
         fits = (stages <= entries) & ((v == 1) | ((p > 1) & (m % p == 0)))
-        evenly = np.ceil(work / layer / stages - 1e-6) * layer * v
-        slowest = np.maximum(evenly if v == 1 else np.maximum(evenly, work / p), longest)
+        evenly = np.ceil((entries - 2) / stages - 1e-6) * layer * v  # the ends go to the stages with fewest
+        slowest = np.maximum(np.maximum(evenly, work / p), longest)
         in_flight = np.minimum(m, p) if v == 1 else np.minimum(m, p * (1 + (p - 1) / stages))
         needs = static / p + kept / p * in_flight + workspace
         step = m * slowest + (p - 1) / v * work / p + 2 * (p - 1) * lag + end
