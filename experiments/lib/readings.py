@@ -314,5 +314,5 @@ READINGS: dict[str, Callable[[Any], Fields]] = {
     "never_worse_wide": known_schedules, "rivals": known_schedules, "equality_gpu": equality, "annotations": annotated,
     **{function.__name__: function for function in (
         never_worse, published_costs, readme, streams, annealer, cut_search, cut_ablation, tessel_search, scale,
-        ablation, roofline, configs, collectives, published, grids, tessel_evaluation, placement, offload, overlap_modelled,
-        share, plans_found, equality, any_model_ranks, captured_costs, overhead, gpu_plan)}}
+        ablation, roofline, configs, collectives, published, grids, tessel_evaluation, placement, offload,
+        overlap_modelled, share, plans_found, equality, any_model_ranks, captured_costs, overhead, gpu_plan)}}

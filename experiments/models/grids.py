@@ -25,8 +25,8 @@ from weft.models.spec.spec import parse_spec
 
 GIB = 1024**3
 _GPT = "family: gpt, vocabulary: 51200, sequence: 2048"
-_LLAMA = ("family: gpt, vocabulary: 128256, sequence: 8192, kv_heads: 8, norm: rms_norm, positions: rotary, activation: "
-          "swiglu, bias: false, attention: fused, dropout: false, tied: false")
+_LLAMA = ("family: gpt, vocabulary: 128256, sequence: 8192, kv_heads: 8, norm: rms_norm, positions: rotary, "
+          "activation: swiglu, bias: false, attention: fused, dropout: false, tied: false")
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,11 @@ RUNS = [
     *_gpt("GPT-530B", 105, 20480, 128, (8, 35, 3), 280, 1, {"full": 49.05, "selective": 37.83}),
     *_gpt("GPT-1T", 128, 25600, 160, (8, 64, 1), 512, 1, {"full": 94.42, "selective": 71.49}),
     Run("Llama-3-8B", f"{_LLAMA}, layers: 32, hidden: 4096, heads: 32, feed_forward: 14336", 8, "h100", 128,
-        "{tensor: 1, pipeline: 1, virtual: 1, data: 8, recompute: none, expert: 1, context: 1, zero: 3, micro_batch: 1, "
-        "precision: fp8}", 128 * 8192 / 8 / 14451, free="{precision: fp8}"),
+        "{tensor: 1, pipeline: 1, virtual: 1, data: 8, recompute: none, expert: 1, context: 1, zero: 3, "
+        "micro_batch: 1, precision: fp8}", 128 * 8192 / 8 / 14451, free="{precision: fp8}"),
     Run("Llama-3-70B", f"{_LLAMA}, layers: 80, hidden: 8192, heads: 64, feed_forward: 28672", 64, "h100", 128,
-        "{tensor: 4, pipeline: 8, virtual: 5, data: 2, recompute: none, expert: 1, context: 1, zero: 1, micro_batch: 1, "
-        "precision: fp8}", 128 * 8192 / 64 / 1602, free="{precision: fp8}"),
+        "{tensor: 4, pipeline: 8, virtual: 5, data: 2, recompute: none, expert: 1, context: 1, zero: 1, "
+        "micro_batch: 1, precision: fp8}", 128 * 8192 / 64 / 1602, free="{precision: fp8}"),
 ]
 
 
