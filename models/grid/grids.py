@@ -46,7 +46,7 @@ _SIZES = (1, 2, 4, 8)
 #: Chunks of the model on a GPU, where that is auto.
 _CHUNKS = (1, 2, 3, 4, 5, 6, 8)
 #: By how much longer a step is taken to be whose activations do not fit as 1F1B holds them.
-_TIGHT = 2.0
+_TIGHT = 1.2
 
 
 @dataclass(frozen=True, slots=True)
