@@ -221,7 +221,7 @@ class GridSpace:
                 yield degrees, (
                     pipeline, degrees.micro_batches(self.batch),
                     sum(load * count for load, (_, count) in zip(loads, costs, strict=True)), max(loads),
-                    max(loads[i] for i, (_, count) in enumerate(costs) if count > 1 or len(costs) < 4),
+                    max((load for load, (_, count) in zip(loads, costs, strict=True) if count > 1), default=max(loads)),
                     self.links.to_next(costs[1][0].output_bytes, degrees.of_stage),
                     sum(cost.parameters * count for cost, count in costs),
                     sum(cost.activation_bytes * count for cost, count in costs),
