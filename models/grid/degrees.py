@@ -15,7 +15,7 @@ from weft.models.spec.families import GptModel, MoeModel
 from weft.models.spec.parallel import Precision, Recompute
 from weft.models.spec.spec import SpecError
 
-__all__ = ["FP8_DEVICES", "Degrees", "divisors", "require_degrees", "require_precision"]
+__all__ = ["FP8_DEVICES", "Degrees", "divisors", "require_degrees", "require_experts", "require_precision"]
 
 #: What multiplies in 8 bits, by the vendor's data sheets at twice the rate of 16 bits.
 FP8_DEVICES = ("h100", "h200", "b200")
@@ -81,9 +81,9 @@ def divisors(number: int) -> list[int]:
     return sorted({*small, *(number // d for d in small)})
 
 
-def require_precision(degrees: Degrees, device: DeviceType, where: str) -> None:
+def require_precision(precision: Precision, device: DeviceType, where: str) -> None:
     """Refuse 8 bits where ``device`` has none (:class:`~weft.models.spec.spec.SpecError`)."""
-    if degrees.precision == "fp8" and device.name not in FP8_DEVICES:
+    if precision == "fp8" and device.name not in FP8_DEVICES:
         able = ", ".join(name for name in DEVICES if name in FP8_DEVICES)
         raise SpecError(f"{where}: parallel.precision is fp8, but {device.name} multiplies in no 8 bits; name one of "
                         f"{able}, or give bf16")
@@ -112,7 +112,12 @@ def require_degrees(degrees: Degrees, model: GptModel, gpus: int, batch: int, wh
         named = "context x tensor" if parts != degrees.context else "context"
         refuse("context", f"but sequences of {model.sequence} tokens cannot be in {parts} equal parts ({named}); "
                f"the divisors of {model.sequence} are {_listed(divisors(model.sequence))}")
-    _require_experts(degrees, model, where)
+    require_experts(degrees.expert, model, where)
+    sharing = degrees.data * degrees.context
+    if sharing % degrees.expert:
+        experts = getattr(model, "experts", 1)
+        refuse("expert", f"but experts are dealt out over data x context ({sharing} GPUs); what divides both is "
+               f"{_listed(divisors(gcd(sharing, experts)))}")
     entries = model.layers + model.predict + 2
     if degrees.stages > entries:
         raise SpecError(f"{where}: parallel.pipeline {degrees.pipeline} x virtual {degrees.virtual} are "
@@ -123,23 +128,19 @@ def require_degrees(degrees: Degrees, model: GptModel, gpus: int, batch: int, wh
     _require_batch(degrees, batch, where)
 
 
-def _require_experts(degrees: Degrees, model: GptModel, where: str) -> None:
-    if degrees.expert == 1:
+def require_experts(expert: int, model: GptModel, where: str) -> None:
+    """Refuse to deal out the experts of ``model`` over ``expert`` GPUs where it has none, fewer, or they do not go
+    round evenly (:class:`~weft.models.spec.spec.SpecError`)."""
+    if expert == 1:
         return
     experts = model.experts if isinstance(model, MoeModel) else 0
-    own = f"{where}: parallel.expert is {degrees.expert}"
+    own = f"{where}: parallel.expert is {expert}"
     if not experts:
         raise SpecError(f"{own}, but the model has no experts; give 1")
-    if experts < degrees.expert:
-        raise SpecError(f"{own}, but the model has {experts} experts, fewer than that; its divisors are "
+    if experts % expert:
+        what = "does not divide" if expert < experts else "is more than"
+        raise SpecError(f"{own}, which {what} the model's {experts} experts; the divisors are "
                         f"{_listed(divisors(experts))}")
-    if experts % degrees.expert:
-        raise SpecError(f"{own}, which does not divide the model's {experts} experts; its divisors are "
-                        f"{_listed(divisors(experts))}")
-    sharing = degrees.data * degrees.context
-    if sharing % degrees.expert:
-        raise SpecError(f"{own}, but experts are dealt out over data x context ({sharing} GPUs); what divides both is "
-                        f"{_listed(divisors(gcd(sharing, experts)))}")
 
 
 def _require_batch(degrees: Degrees, batch: int, where: str) -> None:

@@ -1,16 +1,16 @@
 """All grids that a spec's ``parallel`` leaves open, each with a bound, before any schedule is searched.
 
 What *auto* tries: of ``tensor`` what divides the heads of keys and values, within a machine; of ``context`` powers of
-two that leave 2,048 tokens of a sequence; of ``expert`` powers of two that leave a GPU 32 experts at most; of ``pipeline`` and
-``data`` all that divides the GPUs; micro-batches of 1 to 8 sequences; ZeRO-1 to 3; recomputation where it is anything.
-A number that is given is taken as it is.
+two that leave 2,048 tokens of a sequence; of ``expert`` powers of two that leave a GPU 32 experts at most; of
+``pipeline`` and ``data`` all that divides the GPUs; micro-batches of 1 to 8 sequences; ZeRO-1 to 3; recomputation where
+it is anything. A number that is given is taken as it is.
 
 *The bound* holds for every cut, every number of chunks and every order: M micro-batches of all work T lie on p GPUs of
 a pipeline, so one of them is busy for M T / p; and for M times the longest layer. One micro-batch passes all layers and
 all links. The end of the step adds what it does on a GPU that has the first layer
-(:func:`~weft.models.grid.step_end.least_end`). A grid whose states alone take more than all GPUs of a pipeline have is
-none. *The estimate* only says which grids are looked at first: even stages, interleaved 1F1B, activations in flight as
-it has them.
+(:func:`~weft.models.grid.step_end.least_end`). When a micro-batch has passed all forwards, the GPUs of a pipeline hold
+all that it keeps beside their states: a grid where they have less than that is none. *The estimate* only says which
+grids are looked at first: even stages, interleaved 1F1B, activations in flight as it has them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from weft.models.grid.degrees import Degrees, divisors, require_degrees, require_precision
+from weft.models.grid.degrees import Degrees, divisors, require_degrees, require_experts, require_precision
 from weft.models.grid.links import GridLinks
 from weft.models.grid.rank import RankKey, RankLayer, Ranks
 from weft.models.grid.state import StateBytes, with_state
@@ -45,7 +46,7 @@ _SIZES = (1, 2, 4, 8)
 #: Chunks of the model on a GPU, where that is auto.
 _CHUNKS = (1, 2, 3, 4, 5, 6, 8)
 #: By how much longer a step is taken to be whose activations do not fit as 1F1B holds them.
-_TIGHT = 2.0
+_TIGHT = 1.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,8 @@ class GridSpace:
     def waves(self) -> Iterator[list[Grid]]:
         """The grids of each context degree and size of micro-batch, smallest first, by rising estimate. Raises
         :class:`~weft.models.spec.spec.SpecError` where there is none, with what is wrong with the numbers given."""
+        require_precision(self.asked.precision, self.links.device, self.where)
+        require_experts(self.asked.expert or 1, self.model, self.where)
         count = 0
         for _, keys in groupby(self._keys(), key=lambda key: (key.context, key.micro_batch)):
             found = self._grids(list(keys))
@@ -112,7 +115,7 @@ class GridSpace:
                        collective_bytes=asked.collective_bytes, imbalance=asked.imbalance)
 
     def _checked(self, degrees: Degrees) -> Degrees:
-        require_precision(degrees, self.links.device, self.where)
+        require_precision(degrees.precision, self.links.device, self.where)
         require_degrees(degrees, self.model, self.gpus, self.batch, self.where)
         return degrees
 
@@ -175,9 +178,12 @@ class GridSpace:
 
     def _refuse(self) -> None:
         """Say what is wrong with numbers that go with no others."""
-        least = {name: getattr(self.asked, name) or 1 for name in ("tensor", "pipeline", "virtual", "expert", "context",
-                                                                   "micro_batch")}
-        others = least["tensor"] * least["pipeline"] * least["context"]
+        names = ("tensor", "pipeline", "virtual", "expert", "context", "micro_batch")
+        least: dict[str, Any] = {name: getattr(self.asked, name) or 1 for name in names}
+        others = least["pipeline"] * least["context"]
+        if self.asked.tensor is None:  # the most of them leaves the fewest replicas, which need the smallest batch
+            least["tensor"] = max((t for t in self._options("tensor") if self.gpus % (t * others) == 0), default=1)
+        others *= least["tensor"]
         data = self.asked.data or max(1, self.gpus // others)
         self._checked(replace(self._fixed_options, data=data, **least))
         raise SpecError(f"{self.where}: parallel: no grid of {self.gpus} GPUs has these numbers and fits their memory "
@@ -215,10 +221,10 @@ class GridSpace:
                 yield degrees, (
                     pipeline, degrees.micro_batches(self.batch),
                     sum(load * count for load, (_, count) in zip(loads, costs, strict=True)), max(loads),
-                    max(loads[i] for i, (_, count) in enumerate(costs) if count > 1 or len(costs) < 4),
+                    max((load for load, (_, count) in zip(loads, costs, strict=True) if count > 1), default=max(loads)),
                     self.links.to_next(costs[1][0].output_bytes, degrees.of_stage),
                     sum(cost.parameters * count for cost, count in costs),
-                    sum(cost.activation_bytes * count for cost, count in costs[:-1]),
+                    sum(cost.activation_bytes * count for cost, count in costs),
                     max(max(cost.workspace_forward, cost.workspace_backward) for cost, _ in costs),
                     least_end(layers[0], degrees, self.links, self.size), len(layers))
 
@@ -239,14 +245,14 @@ def _bounded(rows: _Numbers, capacity: int, chunks: Sequence[int]) -> tuple[_Num
     """Of each grid the bound, the estimate, and the number of chunks that it is with."""
     p, m, work, longest, layer, lag, static, kept, workspace, end, entries = rows.T
     bound = np.maximum(m * np.maximum(work / p, longest), work + 2 * (p - 1) * lag) + end
-    bound = np.where(static / p > capacity, np.inf, bound)
+    bound = np.where((static + kept) / p > capacity, np.inf, bound)
     best = np.full(len(rows), np.inf)
     taken = np.ones(len(rows))
     for v in chunks:
         stages = p * v
         fits = (stages <= entries) & ((v == 1) | ((p > 1) & (m % p == 0)))
-        evenly = np.ceil(work / layer / stages - 1e-6) * layer * v
-        slowest = np.maximum(evenly if v == 1 else np.maximum(evenly, work / p), longest)
+        evenly = np.ceil((entries - 2) / stages - 1e-6) * layer * v  # the ends go to the stages with fewest
+        slowest = np.maximum(np.maximum(evenly, work / p), longest)
         in_flight = np.minimum(m, p) if v == 1 else np.minimum(m, p * (1 + (p - 1) / stages))
         needs = static / p + kept / p * in_flight + workspace
         step = m * slowest + (p - 1) / v * work / p + 2 * (p - 1) * lag + end

@@ -1,8 +1,9 @@
 """How long groups of a uniform grid take to pass tensors around, by where their GPUs stand.
 
 A group is every ``stride``-th GPU of so many; machines have a number of GPUs each. Within one machine collectives take
-what :mod:`weft.models.layers.collectives` says. Between machines each GPU has a link of its own to the network, and a
-ring passes a machine by all of its GPUs, each with a part: the links of those that are in the group add up.
+what :mod:`weft.models.layers.collectives` says, of the device's links or of those that the cluster gives. Between
+machines each GPU has a link of its own to the network, and a ring passes a machine by all of its GPUs, each with a
+part: the links of those that are in the group add up.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ class GridLinks:
             return 0.0
         within = self.within(count, stride)
         if within == count:
-            return collective_time(kind, size, count, self.device).seconds
+            near, device = self.network.near, self.device
+            if near == AffineLink(device.link_latency, device.link):
+                return collective_time(kind, size, count, device).seconds
+            return collective_time(kind, size, count, device, machines=count, network=near).seconds
         far = self.network.far
         if not isinstance(far, AffineLink):
             return collective_time(kind, size, count, self.device, machines=count // within, network=far).seconds

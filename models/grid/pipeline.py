@@ -6,7 +6,7 @@ Layers are listed with what one GPU has of each; transfers go from each GPU to t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from weft.models.candidates.build import Candidate, candidate_of
 from weft.models.candidates.family_costs import family_model
@@ -26,7 +26,7 @@ from weft.models.spec.families import GptModel
 from weft.models.spec.sections import MAX_CHUNKS, Spec
 from weft.models.spec.spec import SpecError
 
-__all__ = ["even_cut", "given_cut", "grid_space", "pipeline_candidate", "pipeline_spec", "stage_layers"]
+__all__ = ["balanced_cut", "even_cut", "given_cut", "grid_space", "pipeline_candidate", "pipeline_spec", "stage_layers"]
 
 #: Chunks a GPU that a pipeline is searched with where ``virtual`` is auto.
 _CHUNKS = 3
@@ -137,3 +137,33 @@ def even_cut(layers: int, stages: int) -> tuple[int, ...]:
     first = (stages - left) // 2
     borders = accumulate(each + (first <= i < first + left) for i in range(stages))
     return 0, *(1 + border for border in [*borders][:-1]), layers
+
+
+def balanced_cut(cut: Sequence[int], loads: Sequence[float], gpus: int) -> tuple[int, ...]:
+    """``cut`` with layers moved, one at a time, from a stage of the GPU that is busiest to another stage, as long as
+    the largest load or, of equal ones, the sum of their squares sinks. ``loads``: of each layer; stage s is on GPU s
+    modulo ``gpus``. Of moves that are as good the one to the latest stage, whose activations wait least."""
+    before = [0.0, *accumulate(loads)]
+
+    def measure(borders: Sequence[int]) -> tuple[tuple[float, float], list[float]]:
+        held = [0.0] * gpus
+        for stage, (first, last) in enumerate(pairwise(borders)):
+            held[stage % gpus] += before[last] - before[first]
+        return (round(max(held), 9), round(sum(load * load for load in held), 12)), held
+
+    best = tuple(cut)
+    value, held = measure(best)
+    while True:
+        busiest, found = held.index(max(held)), None
+        for source in range(busiest, len(best) - 1, gpus):
+            if best[source + 1] - best[source] < 2:
+                continue
+            for target in reversed(range(len(best) - 1)):
+                moved = tuple(border + (target < i <= source) - (source < i <= target)
+                              for i, border in enumerate(best))
+                new, load = measure(moved)
+                if target != source and new < value:
+                    value, held, found = new, load, moved
+        if found is None:
+            return best
+        best = found

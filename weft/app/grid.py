@@ -10,18 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property
-from typing import Any
+from dataclasses import asdict, replace
 
-from weft.app.lib.case import Case, Placement, candidate_placement, case_of
+from weft.app.lib.case import Placement, grid_case
+from weft.app.lib.grid_pipeline import GridPipeline
 from weft.app.lib.options import SearchOptions
 from weft.app.solve import solve_case
-from weft.models.candidates.build import backward_modes
-from weft.models.candidates.gpu_costs import gpu_costs
 from weft.models.grid.grids import Grid, GridSpace
-from weft.models.grid.pipeline import even_cut, given_cut, grid_space, pipeline_candidate, pipeline_spec, stage_layers
-from weft.models.grid.step_end import StepEnd, step_end
+from weft.models.grid.pipeline import grid_space
 from weft.models.spec.sections import Spec
 from weft.models.tensor_parallel.parts import gpu_name
 from weft.solver.baselines import BASELINES
@@ -37,63 +33,19 @@ from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Progress
 from weft.solver.timing import time_orders
 
-__all__ = ["grid_case", "solve_grid"]
+__all__ = ["solve_grid"]
 
-#: The share of the time until which further grids are listed, and grids of each wave that are looked at.
-_LISTING, _LOOKED = 0.35, 12
-#: Of what is left, what the best, the second and the third grid get for a search of their own.
-_SEARCHED = (0.5, 0.5, 1.0)
+#: The share of the time until which further grids are listed.
+_LISTING = 0.3
+#: Grids that are looked at for a first answer, and then; not those whose estimate is so much above the best.
+_FIRST, _LOOKED, _FAR = 3, 20, 1.25
+#: Grids that are searched, and the share of what is left that the first and the second of three get.
+_SEARCHED, _SHARE = 3, 0.5
 #: Deterministic seconds that are charged for an operation that a known schedule orders.
 _PER_OPERATION = 5e-5
 
 
-@dataclass(frozen=True, eq=False)
-class _Pipeline:
-    """A grid with its pipeline as a spec of its own."""
-
-    space: GridSpace
-    spec: Spec
-    grid: Grid
-
-    @cached_property
-    def pipeline(self) -> Spec:
-        return pipeline_spec(self.spec, self.space, self.grid.degrees)
-
-    @cached_property
-    def placements(self) -> list[Placement]:
-        """The cut that is given, or the even one; with whole and with split backwards."""
-        layers = gpu_costs(self.pipeline).layers[0]
-        cut = given_cut(self.spec, self.pipeline) or even_cut(len(layers), self.grid.degrees.stages)
-        made = [pipeline_candidate(self.pipeline, cut, mode) for mode in backward_modes(self.pipeline, layers)]
-        return [candidate_placement(found) for found in made if found is not None]
-
-    def case(self) -> Case:
-        """All that may be searched of it."""
-        own = tuple(self.placements)
-        only = Case(self.spec.name, own, self.pipeline.micro_batches, reserve=self.spec.cluster.reserve)
-        if self.spec.placement.cut is not None:
-            return only
-        try:
-            case = case_of(self.pipeline)
-        except ValueError:  # no cut with one stage a GPU fits
-            return only
-        asked = self.space.asked.virtual
-        if asked is None or asked == 1:
-            titles = {placement.title for placement in case.placements}
-            return replace(case, placements=(*case.placements, *(p for p in own if p.title not in titles)))
-        spaces = tuple(space for space in case.spaces if space.ground.layout.chunks == asked)
-        alike = tuple(p for p in case.placements if own and len(p.details["layers_of_stage"])
-                      == self.grid.degrees.stages and p.title in {placement.title for placement in own})
-        return replace(only, placements=(*own, *alike), spaces=spaces)
-
-    def end(self, schedule: Schedule) -> StepEnd:
-        """What the end of the step adds to ``schedule``."""
-        degrees = self.grid.degrees
-        stages = stage_layers(schedule.solver["layers_of_stage"], self.space.ranks.of(degrees))
-        return step_end(stages, degrees, self.space.links, self.space.size)
-
-
-class _Grid(Candidate[_Pipeline]):
+class _Grid(Candidate[GridPipeline]):
     """A grid with the best step known of it."""
 
     @property
@@ -101,7 +53,7 @@ class _Grid(Candidate[_Pipeline]):
         return super().value if self.best is None else self.best.value + self.of.end(self.best).seconds
 
 
-class _GridSearch(Portfolio[_Pipeline]):
+class _GridSearch(Portfolio[GridPipeline]):
     """Grids looked at by rising estimate."""
 
     def __init__(self, spec: Spec, space: GridSpace, budget: Budget, on_progress: Callable[[Progress], None]) -> None:
@@ -116,29 +68,36 @@ class _GridSearch(Portfolio[_Pipeline]):
         return self._beside
 
     def look(self) -> None:
-        """List the grids wave by wave, and look at the best of each."""
+        """Look at the best grids of the first wave, for a first answer; list the others as long as there is time, and
+        look at the best of all."""
         fixed = self.space.fixed()
         waves = self.space.waves()
-        for number, wave in enumerate(waves):
+        waiting: list[Grid] = []
+        for wave in waves:
             self.listed += len(wave)
             if fixed is not None:
                 wave = [replace(grid, degrees=fixed) for grid in wave[:1]]
-            self._look_at(wave)
+            waiting += wave if self.leader is not None else self._look_at(wave, _FIRST)
             limited = self.budget.deterministic is not None
             if self.leader is not None and not limited and self.budget.elapsed > _LISTING * self.budget.seconds:
                 self.left_out = next(waves, None) is not None
-                return
-            del number
+                break
+        self._look_at(sorted(waiting, key=lambda grid: grid.estimate), _LOOKED)
 
-    def _look_at(self, wave: list[Grid]) -> None:
-        looked = 0
-        for grid in wave:
-            if looked >= _LOOKED or grid.bound >= self.best or (self.leader is not None and self.budget.spent):
-                self._beside = min(self._beside, grid.bound)
+    def _look_at(self, grids: list[Grid], most: int) -> list[Grid]:
+        """Look at ``grids`` by rising estimate until ``most`` of them have a schedule; those that are left."""
+        left: list[Grid] = []
+        for grid in grids:
+            late = self.leader is not None and (most == 0 or self.budget.spent
+                                                or grid.estimate > _FAR * self.best)
+            if late or grid.bound >= self.best:
+                left.append(grid)
                 continue
-            entry = _Grid(_Pipeline(self.space, self.spec, grid), grid.bound)
+            entry = _Grid(GridPipeline(self.space, self.spec, grid), grid.bound)
             self.entries.append(entry)
-            looked += self._tried(entry)
+            most -= self._tried(entry)
+        self._beside = min([grid.bound for grid in left], default=float("inf"))
+        return left
 
     def _tried(self, entry: _Grid) -> bool:
         """Known schedules on an even cut; whether there is one that fits."""
@@ -161,16 +120,18 @@ class _GridSearch(Portfolio[_Pipeline]):
         if not ranked:  # nothing fits an even cut
             ranked = sorted(self.entries, key=lambda entry: entry.of.grid.estimate)
         effort = options.effort
-        for entry, share in zip(ranked, _SEARCHED, strict=False):
+        open_entries = [entry for entry in ranked[:_SEARCHED] if not self.is_beaten(entry)]
+        for number, entry in enumerate(open_entries, start=1):
+            share = 1.0 if number == len(open_entries) else _SHARE
             if self.must_end or self.is_beaten(entry):
                 continue
             given = options.shortened(share) if effort is None else replace(options, effort=effort * share)
             effort = None if effort is None else effort * (1 - share)
             with suppress(OutOfTime), given.preparing():
-                case = entry.of.case()
+                case = grid_case(entry.of)
                 self.take(entry, solve_case, case, given)
 
-    def labelled(self, candidate: Candidate[_Pipeline], schedule: Schedule) -> Schedule:
+    def labelled(self, candidate: Candidate[GridPipeline], schedule: Schedule) -> Schedule:
         """``schedule`` with what it says of its grid, on devices named after the GPUs they stand for."""
         of = candidate.of
         degrees, end = of.grid.degrees, of.end(schedule)
@@ -187,7 +148,7 @@ class _GridSearch(Portfolio[_Pipeline]):
             **asdict(degrees), "title": degrees.title, "micro_batches": schedule.micro_batches, "gpus": degrees.gpus,
             "step": step, "pipeline_time": schedule.makespan, "end": asdict(end),
             "model_flops_utilization": flops / (step * degrees.gpus * device.flops[self.space.ranks.dtype]),
-            "bound": min(step, max(of.grid.bound, schedule.makespan_bound))})
+            "bound": min(step, max(of.grid.bound, float(schedule.solver.get("bound_over_placements", 0.0))))})
 
     def result(self) -> Schedule:
         """The best, with the bound over all grids listed."""
@@ -220,19 +181,6 @@ def solve_grid(spec: Spec, options: SearchOptions, on_progress: Callable[[Progre
         search.look()
         search.search(options)
     return search.result()
-
-
-def grid_case(spec: Spec) -> Case:
-    """The pipeline of the one grid that ``spec`` asks for. Raises :class:`~weft.models.spec.spec.SpecError` where it
-    leaves degrees open: that is for ``weft solve``."""
-    from weft.models.spec.spec import SpecError
-
-    space = grid_space(spec)
-    fixed = space.fixed()
-    if fixed is None:
-        raise SpecError(f"{spec.where}: parallel leaves degrees to be searched (auto), which weft solve does; give all "
-                        "of them")
-    return _Pipeline(space, spec, Grid(fixed, 0.0, 0.0)).case()
 
 
 def _known(placement: Placement, micro_batches: int) -> Schedule | None:

@@ -41,7 +41,7 @@ def test_a_mistake_is_one_sentence_with_its_line(parallel: str, said: str) -> No
 
 
 def test_what_a_grid_is_not_for() -> None:
-    with pytest.raises(SpecError, match="training.recompute is not for a uniform grid; give parallel.recompute"):
+    with pytest.raises(SpecError, match=r"training\.recompute is not for a uniform grid; give parallel\.recompute"):
         parse_spec(text("auto", training=", recompute: true"))
     with pytest.raises(SpecError, match="GPUs of one kind"):
         parse_spec(text("auto", device="[a100, a100, a100, a100, h100, h100, h100, h100]"))
