@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from weft.cli.commands.calibrate import calibrate
     from weft.cli.commands.capture import capture
     from weft.cli.commands.check import check
-    from weft.cli.commands.compare import compare
+    from weft.cli.commands.compare import compare, compare_plan
     from weft.cli.commands.demo import demo
     from weft.cli.commands.draw import draw
     from weft.cli.commands.estimate import estimate
@@ -56,9 +56,9 @@ if TYPE_CHECKING:
     from weft.cli.commands.transports import transports
 
 __all__ = ["SCHEMAS", "PathLike", "SearchOptions", "Source", "__version__", "calibrate", "capture", "check",
-           "communication", "compare", "demo", "draw", "estimate", "explain", "export_schedule", "fit",
-           "import_schedule", "latency", "pipeline", "place", "place_memory", "place_step", "plan", "plans",
-           "profile", "profile_stages", "replay", "replay_alone", "replay_shared", "schema", "share", "solve",
+           "communication", "compare", "compare_plan", "demo", "draw", "estimate", "explain", "export_schedule",
+           "family", "fit", "import_schedule", "latency", "pipeline", "place", "place_memory", "place_step", "plan",
+           "plans", "profile", "profile_stages", "replay", "replay_alone", "replay_shared", "schema", "share", "solve",
            "sweep", "train", "transports", "unroll"]
 
 __getattr__, __dir__ = lazily(__name__)

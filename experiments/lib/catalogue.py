@@ -97,6 +97,7 @@ EXPERIMENTS = {entry.name: entry for entry in (
     Experiment("configs", "models.configs", "--only gpt2", check=""),
     Experiment("collectives", "models.collectives", "", check=""),
     Experiment("published", "models.published", "--only 22B", check="--only 22B"),
+    Experiment("grids", "models.grids", "--only 22B --seconds 0", arguments="--seconds 12", quiet=True),
     Experiment("tessel_evaluation", "weft.tessel_evaluation",
                "--only '24.24x1024|197, batch 1$' --sizes 8 --effort 0.02", check="--only ', batch 1$'", slow=True),
     Experiment("placement", "placement.placement", "--only 'inception, 6'", check="--only 'inception, 6'", slow=True),

@@ -165,6 +165,17 @@ def published(d: Any) -> Fields:
     return {"steps": len(ratios["seconds"]), **{key: span(found, 0) for key, found in ratios.items()}}
 
 
+def grids(d: Any) -> Fields:
+    longer = {device: [100 * row["ratios"]["seconds"] - 100 for row in d["rows"] if row["device"] == device]
+              for device in ("a100", "h100")}
+    found = [row for row in d["rows"] if row["best"] is not None]
+    return {"steps": len(longer["a100"]), "a100": span(longer["a100"], 0), "h100": span(longer["h100"], 0),
+            "states": span((100 * row["ratios"]["states"] - 100 for row in d["rows"] if "states" in row["ratios"]), 0),
+            "searched": len(found),
+            "better": sum(row["best"]["seconds"] < row["asked"]["seconds"] for row in found),
+            "less": most((100 * (1 - row["best"]["seconds"] / row["asked"]["seconds"]) for row in found), 0)}
+
+
 def tessel_evaluation(d: Any) -> Fields:
     training = d["training"]
 
@@ -303,5 +314,5 @@ READINGS: dict[str, Callable[[Any], Fields]] = {
     "never_worse_wide": known_schedules, "rivals": known_schedules, "equality_gpu": equality, "annotations": annotated,
     **{function.__name__: function for function in (
         never_worse, published_costs, readme, streams, annealer, cut_search, cut_ablation, tessel_search, scale,
-        ablation, roofline, configs, collectives, published, tessel_evaluation, placement, offload, overlap_modelled,
-        share, plans_found, equality, any_model_ranks, captured_costs, overhead, gpu_plan)}}
+        ablation, roofline, configs, collectives, published, grids, tessel_evaluation, placement, offload,
+        overlap_modelled, share, plans_found, equality, any_model_ranks, captured_costs, overhead, gpu_plan)}}

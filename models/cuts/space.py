@@ -132,16 +132,24 @@ class CutSpace:
         """The cuts that the move of one layer to another stage makes of ``borders``, each with its bound. Those come
         first on which ``orders`` of the blocks of ``pipeline``, the cut ``borders``, are shortest, whether they fit
         there or not."""
-        moved = np.array([[at + by * (first <= k <= last) for k, at in enumerate(borders)] for by in (-1, 1)
-                          for first in range(1, len(borders) - 1) for last in range(first, len(borders) - 1)],
-                         dtype=np.int16).reshape(-1, len(borders))
-        cuts = moved[(np.diff(moved, axis=1) > 0).all(axis=1)]
+        cuts = _moved(borders)
         if not len(cuts):
             return []
         variants = variants_of(self.ground, cuts, trains=self.backward != "none")
         times = makespans(variants, orders_of_stages(pipeline, orders), self.micro_batches)
         bounds = makespan_bounds(variants, self.micro_batches)
         return [(tuple(map(int, cuts[i])), int(bounds[i])) for i in np.argsort(times, kind="stable")]
+
+    def shorter(self, borders: tuple[int, ...], pipeline: Pipeline, orders: Orders) -> tuple[int, ...] | None:
+        """The cut that the move of one layer to another stage makes of ``borders`` on which ``orders`` of the blocks of
+        ``pipeline``, the cut ``borders``, fit and are shortest, if they are shorter there than on ``borders``."""
+        cuts = np.concatenate([np.array([borders], dtype=np.int16), _moved(borders)])
+        variants = variants_of(self.ground, cuts, trains=self.backward != "none")
+        rows = orders_of_stages(pipeline, orders)
+        fits = fitting(variants, rows)
+        times = makespans(variants, rows, self.micro_batches)
+        best = int(np.argmin(np.where(fits, times, np.iinfo(np.int64).max)))
+        return tuple(map(int, cuts[best])) if fits[best] and times[best] < times[0] else None
 
     def take(self, borders: tuple[int, ...]) -> None:
         """Leave a cut to somebody who searches it."""
@@ -207,3 +215,12 @@ class CutSpace:
     def _variants(self, which: npt.NDArray[np.intp]) -> Variants:
         assert self.cuts is not None
         return variants_of(self.ground, self.cuts.borders[which], trains=self.backward != "none")
+
+
+def _moved(borders: tuple[int, ...]) -> npt.NDArray[np.int16]:
+    """The cuts that the move of one layer to another stage makes of ``borders``."""
+    moved = np.array([[at + by * (first <= k <= last) for k, at in enumerate(borders)] for by in (-1, 1)
+                      for first in range(1, len(borders) - 1) for last in range(first, len(borders) - 1)],
+                     dtype=np.int16).reshape(-1, len(borders))
+    found: npt.NDArray[np.int16] = moved[(np.diff(moved, axis=1) > 0).all(axis=1)]
+    return found

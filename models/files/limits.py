@@ -5,7 +5,7 @@ machine down. Each is far above anything that is in use; beyond it a file is ref
 from __future__ import annotations
 
 __all__ = ["MAX_ARCHIVE_ENTRIES", "MAX_BATCH", "MAX_CONFIG_BYTES", "MAX_DEPTH", "MAX_DEVICES", "MAX_ELEMENTS",
-           "MAX_ENTRIES", "MAX_FLOPS", "MAX_GPUS", "MAX_GRAPH_NAME", "MAX_LAYERS", "MAX_MICRO_BATCHES",
+           "MAX_ENTRIES", "MAX_FLOPS", "MAX_GPUS", "MAX_GRAPH_NAME", "MAX_GRID_GPUS", "MAX_LAYERS", "MAX_MICRO_BATCHES",
            "MAX_MODEL_BYTES", "MAX_NAME", "MAX_OPERATORS", "MAX_PIXELS", "MAX_PROFILE_BYTES",
            "MAX_PROGRAM_BYTES", "MAX_ROWS", "MAX_SEQUENCE", "MAX_SPEC_BYTES", "MAX_VOCABULARY", "MAX_WIDTH",
            "PRINTABLE"]
@@ -44,6 +44,8 @@ MAX_LAYERS = 1_024
 MAX_OPERATORS = 200_000
 #: GPUs of a cluster.
 MAX_GPUS = 1_024
+#: GPUs of a cluster that a uniform grid divides: all of a stage are alike there, and stand for each other.
+MAX_GRID_GPUS = 131_072
 #: Devices of one kind in an operator graph of another tool.
 MAX_DEVICES = 65_536
 #: Micro-batches in one step; a schedule holds an entry for every one of them.

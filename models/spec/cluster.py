@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import ConfigDict, Field, ValidationInfo, model_validator
 
-from weft.models.files.limits import MAX_GPUS
+from weft.models.files.limits import MAX_GPUS, MAX_GRID_GPUS
 from weft.models.hardware.devices import DEVICES
 from weft.models.spec.base import Section, refuse
 from weft.models.spec.fields import Bandwidth, BytesEach, DeviceEach, Name, Reserve, Seconds, SpeedEach, device_each
@@ -56,7 +56,7 @@ class Cluster(Section):
 
     model_config = ConfigDict(json_schema_extra=_memory_or_device)
 
-    gpus: int = Field(ge=1, le=MAX_GPUS, description="Number of GPUs.", examples=[4])
+    gpus: int = Field(ge=1, le=MAX_GRID_GPUS, description="Number of GPUs.", examples=[4])
     memory: BytesEach = Field(description="Memory of each GPU (bytes, or text with a unit), or a list with one entry "
                               "for each. Default: what CUDA reports of device.",
                               examples=["32 GiB", ["32 GiB", "32 GiB", "16 GiB", "16 GiB"]])

@@ -20,7 +20,6 @@ from weft.models.files.limits import (
 from weft.models.hardware.device_files import TABLE_FILES
 from weft.models.hardware.devices import DEVICES, DeviceError
 from weft.models.spec.base import refuse
-from weft.models.spec.megatron_layout import LayoutTextError, layers_of_layout
 from weft.models.spec.quantities import (
     BANDWIDTH,
     BYTES,
@@ -34,6 +33,7 @@ from weft.models.spec.quantities import (
     parse_reserve,
     parse_seconds,
 )
+from weft.solver.io.megatron_layout import LayoutTextError, layers_of_layout
 
 __all__ = ["Bandwidth", "Bytes", "BytesEach", "Cut", "DeviceEach", "Layout", "Lengths", "Name", "Reserve", "Seconds",
            "SomeSeconds", "SpeedEach", "device_each", "lengths_text"]

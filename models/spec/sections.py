@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import ConfigDict, Discriminator, Field, PrivateAttr, Tag, model_validator
 
-from weft.models.files.limits import MAX_BATCH, MAX_MICRO_BATCHES
+from weft.models.files.limits import MAX_BATCH, MAX_GPUS, MAX_MICRO_BATCHES
 from weft.models.hardware.devices import DEVICES
 from weft.models.spec.base import Section, refuse
 from weft.models.spec.cluster import Cluster
@@ -28,8 +28,9 @@ from weft.models.spec.model_sections import (
     GraphModel,
     kind_of_section,
 )
+from weft.models.spec.parallel import Parallel, ParallelSection
 
-__all__ = ["ACTIVATIONS", "MAX_CHUNKS", "Activations", "Cluster", "Inference", "Placement", "Shape", "Spec",
+__all__ = ["ACTIVATIONS", "MAX_CHUNKS", "Activations", "Cluster", "Inference", "Parallel", "Placement", "Shape", "Spec",
            "Training"]
 
 Shape: TypeAlias = Literal["chain", "v", "loop", "wave", "groups", "tensor", "m", "nn", "k", "x", "data"]
@@ -245,6 +246,9 @@ class Spec(Section):
     cluster: Cluster
     training: Training | None = Field(default=None, description="Give this or inference.")
     inference: Inference | None = Field(default=None, description="Give this or training.")
+    parallel: ParallelSection | None = Field(
+        default=None, description="A uniform grid of GPUs as frameworks are told it: tensor, pipeline, data and more, "
+        "each a number or auto; or auto for all. With it the batch of training is that of all replicas.")
     placement: Placement = Placement()
 
     #: Where the spec was read, for messages and for relative paths in it.
@@ -257,6 +261,7 @@ class Spec(Section):
             refuse("give either training or inference" + ("" if self.training is None else ", not both"))
         self._check_devices()
         self._check_choices()
+        self._check_grid()
         if isinstance(self.model, ExplicitModel):
             if self.costs is not None:
                 refuse("costs is for a model family; listed layers state their own costs")
@@ -280,6 +285,25 @@ class Spec(Section):
                 and self.cluster.host_bandwidth is None):
             refuse("placement.activations has offload, but there is no cluster.host_bandwidth; give it, or leave "
                    "offload out")
+
+    def _check_grid(self) -> None:
+        """A uniform grid divides the operators of a model in training, on GPUs that are alike."""
+        if self.parallel is None:
+            if self.cluster.gpus > MAX_GPUS:
+                refuse(f"cluster.gpus is {self.cluster.gpus}, at most {MAX_GPUS} are placed one by one; divide them in "
+                       "a uniform grid (parallel: auto)")
+            return
+        run = self.training
+        if run is None:
+            refuse("parallel is for training; leave it out")
+        if isinstance(self.model, ExplicitModel | GraphModel):
+            refuse("parallel divides the layers of a decoder (family gpt or moe, or a config.json); leave it out")
+        if not self.cluster.is_plain or self.cluster.device is None or len(set(self.cluster.memory)) > 1:
+            refuse("parallel is for GPUs of one kind; name it (cluster.device, such as h100)")
+        if run.recompute or run.optimizer != "adam" or run.lengths is not None:
+            entry = "recompute" if run.recompute else "lengths" if run.lengths is not None else "optimizer"
+            refuse(f"training.{entry} is not for a uniform grid" + ("; give parallel.recompute: full"
+                   if run.recompute else "; leave it out"))
 
     def _check_devices(self) -> None:
         """Costs of one kind of GPU do not say what they are on others."""

@@ -29,7 +29,7 @@ from weft.models.spec.model_sections import (
     LayerSpec,
     kind_of_model,
 )
-from weft.models.spec.sections import Cluster, Inference, Placement, Spec, Training
+from weft.models.spec.sections import Cluster, Inference, Parallel, Placement, Spec, Training
 from weft.models.spec.transformers import EncoderModel, LatentAttention
 from weft.models.spec.yaml_lines import LinedYaml, YamlError, show_path
 from weft.solver.spelling import near
@@ -64,6 +64,7 @@ def parse_spec(text: str, where: str = "spec", folder: Path | None = None) -> Sp
     """
     spec, value = checked(Spec, text, where, folder=folder, sections={
         ("cluster",): Cluster, ("training",): Training, ("inference",): Inference, ("placement",): Placement,
+        ("parallel",): Parallel,
         ("model", "layers"): LayerSpec, ("model", "latent"): LatentAttention, ("model", "text"): EncoderModel,
         ("model", "image"): EncoderModel})
     if "name" not in value and re.fullmatch(PRINTABLE, Path(where).stem):

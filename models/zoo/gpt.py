@@ -3,6 +3,9 @@ LLaMA and Mistral (Touvron et al. 2023, Jiang et al. 2023) and their kin, and mi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from weft.models.graph.operators import OperatorGraph, Parameter, Tensor
 from weft.models.spec.families import GptModel, MoeModel
 from weft.models.spec.transformers import TransformerModel
@@ -13,15 +16,29 @@ from weft.models.zoo.lib.embeddings import embedding
 from weft.models.zoo.lib.experts import ExpertSizes
 from weft.models.zoo.lib.transformers import LayerSizes, transformer_layer
 
-__all__ = ["gpt_graph", "layer_sizes"]
+__all__ = ["Share", "gpt_graph", "layer_sizes"]
 
 
-def gpt_graph(model: GptModel, batch: int = 1, *, dtype: str = "float16", training: bool = True) -> OperatorGraph:
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What of a decoder is here: of every sequence one of ``context`` equal parts, of all groups of experts one of
+    ``experts``, and of the layers those in ``layers`` (``None``: all)."""
+
+    context: int = 1
+    experts: int = 1
+    layers: Sequence[int] | None = None
+
+
+_ALL = Share()
+
+
+def gpt_graph(model: GptModel, batch: int = 1, *, dtype: str = "float16", training: bool = True,
+              share: Share = _ALL) -> OperatorGraph:
     """One micro-batch of ``batch`` sequences: layers ``embedding``, ``layer0`` ..., ``predict0`` ... where more tokens
-    are predicted, and ``head``."""
+    are predicted, and ``head``. ``share``: what of it is here."""
     b = Builder(model.family, dtype=dtype, training=training, dropout=model.dropout)
-    tokens = b.input("tokens", (batch, model.sequence), "int64")
-    labels = b.input("labels", (batch, model.sequence), "int64")
+    tokens = b.input("tokens", (batch, model.sequence // share.context), "int64")
+    labels = b.input("labels", (batch, model.sequence // share.context), "int64")
     width, ends = model.embedding_width or model.hidden, layer_sizes(model, 0)
     with b.layer("embedding"):
         table = b.parameter("tokens.weight", model.vocabulary, width)
@@ -32,13 +49,13 @@ def gpt_graph(model: GptModel, batch: int = 1, *, dtype: str = "float16", traini
             x = _with_positions(b, linear(b, x, model.hidden, "widened", bias=False), model)
         if model.embedding_norm:
             x = ends.normed(b, x, "norm")
-    for i in range(model.layers):
+    for i in range(model.layers) if share.layers is None else share.layers:
         with b.layer(f"layer{i}"):
-            x = transformer_layer(b, x, layer_sizes(model, i))
+            x = transformer_layer(b, x, layer_sizes(model, i, share))
     later: list[Tensor] = []
     for i in range(model.predict):
         with b.layer(f"predict{i}"):
-            later.append(_predicted(b, later[-1] if later else x, tokens, table, model))
+            later.append(_predicted(b, later[-1] if later else x, tokens, table, model, share))
     with b.layer("head"):
         x = ends.normed(b, x, "norm") if model.final_norm else x
         if width != model.hidden:
@@ -53,8 +70,8 @@ def gpt_graph(model: GptModel, batch: int = 1, *, dtype: str = "float16", traini
                          for i, y in enumerate(logits)))
 
 
-def layer_sizes(model: TransformerModel, index: int) -> LayerSizes:
-    """What layer ``index`` of ``model`` is like."""
+def layer_sizes(model: TransformerModel, index: int, share: Share = _ALL) -> LayerSizes:
+    """What layer ``index`` of ``model`` is like, or one device's ``share`` of it."""
     own = model.windowed is None or model.windowed[index % len(model.windowed)]
     sizes = AttentionSizes(
         model.heads, model.head_size, model.kv_heads,
@@ -62,19 +79,19 @@ def layer_sizes(model: TransformerModel, index: int) -> LayerSizes:
         model.bias if model.out_bias is None else model.out_bias, fused=model.attention == "fused",
         rotary=model.positions == "rotary", window=model.window if own else None, qk_norm=model.qk_norm,
         norm="rms_norm" if model.norm == "rms_norm" else "layer_norm", sinks=model.sinks,
-        latent=None if model.latent is None else LatentSizes(**model.latent.model_dump()))
+        latent=None if model.latent is None else LatentSizes(**model.latent.model_dump()), parts=share.context)
     inner = model.feed_forward or 4 * model.hidden
     return LayerSizes(sizes, inner, model.activation, model.norm,
                       model.bias if model.mlp_bias is None else model.mlp_bias,
                       model.bias if model.norm_bias is None else model.norm_bias, model.norm_place,
-                      model.parallel, model.one_norm, _experts(model, index, inner))
+                      model.parallel, model.one_norm, _experts(model, index, inner, share))
 
 
-def _experts(model: TransformerModel, index: int, inner: int) -> ExpertSizes | None:
+def _experts(model: TransformerModel, index: int, inner: int, share: Share) -> ExpertSizes | None:
     if not isinstance(model, MoeModel) or (index + 1) % model.every or index < model.dense_first:
         return None
     return ExpertSizes(model.experts, model.active, model.expert_feed_forward or inner, model.capacity_factor,
-                       model.shared, model.shared_gate, model.router_bias)
+                       model.shared, model.shared_gate, model.router_bias, share.experts)
 
 
 def _with_positions(b: Builder, x: Tensor, model: GptModel) -> Tensor:
@@ -88,10 +105,10 @@ def _with_positions(b: Builder, x: Tensor, model: GptModel) -> Tensor:
     return y
 
 
-def _predicted(b: Builder, x: Tensor, tokens: Tensor, table: Parameter, model: GptModel) -> Tensor:
+def _predicted(b: Builder, x: Tensor, tokens: Tensor, table: Parameter, model: GptModel, share: Share) -> Tensor:
     """The hidden states that predict one token more: those of ``x`` and of the tokens behind, joined, through one
     layer (DeepSeek-V3, 2024, section 2.2)."""
-    sizes = layer_sizes(model, model.layers - 1)
+    sizes = layer_sizes(model, model.layers - 1, share)
     beside = embedding(b, tokens, model.vocabulary, model.hidden, "tokens", weight=table)
     both = concatenation(b, [sizes.normed(b, x, "norm_hidden"), sizes.normed(b, beside, "norm_tokens")], 2, "joined")
     return transformer_layer(b, linear(b, both, model.hidden, "narrowed", bias=False), sizes)

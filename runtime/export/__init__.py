@@ -6,7 +6,9 @@ sentence (:mod:`~weft.runtime.export.refusal`). Of the rooms, only ``weft`` uses
 - ``torch.distributed.pipelining``: its words (:mod:`~weft.runtime.export.torch_actions`), written
   (:mod:`~weft.runtime.export.torch_csv`), read (:mod:`~weft.runtime.export.torch_import`) and checked
   (:mod:`~weft.runtime.export.torch_check`);
-- Megatron-LM's and torchtitan's layouts (:mod:`~weft.runtime.export.layouts`), nnScaler
-  (:mod:`~weft.runtime.export.nnscaler`), Tessel (:mod:`~weft.runtime.export.tessel`);
+- the tools that train: what each can run, in which order, its writer and reader (:mod:`~weft.runtime.export.tools`),
+  on GPUs that compute together as ranks (:mod:`~weft.runtime.export.ranks`), with whole backwards
+  (:mod:`~weft.runtime.export.whole_backwards`);
+- Tessel (:mod:`~weft.runtime.export.tessel`);
 - Perfetto's and Chrome's traces (:mod:`~weft.runtime.export.perfetto`).
 """

@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+from weft.runtime.export.ranks import as_ranks
 from weft.runtime.export.refusal import ExportError, pipeline_for
 from weft.runtime.export.torch_actions import Action, TorchVersion
 from weft.runtime.plan.lowering import lower
@@ -29,7 +30,7 @@ from weft.solver.io.writing import write_atomically
 from weft.solver.pipeline import Pipeline
 from weft.solver.schedule import Schedule
 
-__all__ = ["save_torch_csv", "torch_csv", "torch_rows"]
+__all__ = ["require_outputs_in_order", "save_torch_csv", "torch_csv", "torch_rows"]
 
 _TOOL = "PyTorch's pipelining"
 
@@ -41,7 +42,8 @@ def save_torch_csv(schedule: Schedule, path: str | os.PathLike[str], *, communic
 
 
 def torch_csv(schedule: Schedule, *, communication: bool = False, torch: str = "2.13") -> str:
-    """The CSV of ``schedule`` for PyTorch version ``torch``: row r is device r, in its order.
+    """The CSV of ``schedule`` for PyTorch version ``torch``: row r is device r, or group r of GPUs that compute
+    together, in its order.
 
     Raises :class:`~weft.runtime.export.refusal.ExportError` for what PyTorch cannot express: a problem that is no chain
     of stages each on one device, a forward without a backward, a last stage whose forwards are out of order (PyTorch
@@ -54,11 +56,12 @@ def torch_csv(schedule: Schedule, *, communication: bool = False, torch: str = "
 def torch_rows(schedule: Schedule, *, communication: bool = False, torch: str = "2.13") -> list[list[Action]]:
     """The actions of :func:`torch_csv`, per rank."""
     version = TorchVersion.of(torch)
+    schedule, _ = as_ranks(schedule, _TOOL)
     pipeline = pipeline_for(schedule, _TOOL)
     if not pipeline.has_backward:
         raise ExportError(f"{_TOOL} cannot express {schedule.problem.name!r}: it has no backward, and PyTorch refuses "
                           "a schedule without one")
-    _require_outputs_in_order(schedule, pipeline)
+    require_outputs_in_order(schedule, pipeline)
     rows = [_actions(row, rank, pipeline) for rank, row in enumerate(lower(schedule).ranks)]
     if not communication:
         return [[action for action in row if action.kind in "FBIW"] for row in rows]
@@ -66,7 +69,8 @@ def torch_rows(schedule: Schedule, *, communication: bool = False, torch: str = 
             (_with_reductions(row, schedule.micro_batches) if version.reduces_gradients else row for row in rows)]
 
 
-def _require_outputs_in_order(schedule: Schedule, pipeline: Pipeline) -> None:
+def require_outputs_in_order(schedule: Schedule, pipeline: Pipeline) -> None:
+    """Raise :class:`~weft.runtime.export.refusal.ExportError` for a last stage whose forwards are out of order."""
     last = pipeline.stages[-1].forward
     order = [operation.micro_batch for operation in schedule.operations if operation.block == last]
     if order != sorted(order):

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from weft.runtime.export.torch_import import Table
     from weft.solver.schedule import Schedule
 
-__all__ = ["EXPORTS", "export_schedule", "format_of", "import_schedule", "require_export"]
+__all__ = ["EXPORTS", "export_schedule", "format_of", "import_schedule", "require_export",
+           "run_lines"]
 
 
 def _pytorch(schedule: Schedule, path: PathLike, torch: str) -> list[Path]:
@@ -35,20 +36,27 @@ def _pytorch_comms(schedule: Schedule, path: PathLike, torch: str) -> list[Path]
 
 
 def _megatron(schedule: Schedule, path: PathLike, torch: str) -> list[Path]:
-    from weft.runtime.export.layouts import save_megatron
+    from weft.runtime.export.tools.megatron import save_megatron
 
     save_megatron(schedule, path)
     return [Path(path)]
 
 
 def _torchtitan(schedule: Schedule, path: PathLike, torch: str) -> list[Path]:
-    from weft.runtime.export.layouts import save_torchtitan
+    from weft.runtime.export.tools.torchtitan import save_torchtitan
 
     return [Path(path), save_torchtitan(schedule, path, torch=torch)]
 
 
+def _deepspeed(schedule: Schedule, path: PathLike, torch: str) -> list[Path]:
+    from weft.runtime.export.tools.deepspeed import save_deepspeed
+
+    save_deepspeed(schedule, path)
+    return [Path(path)]
+
+
 def _nnscaler(schedule: Schedule, path: PathLike, torch: str) -> list[Path]:
-    from weft.runtime.export.nnscaler import save_nnscaler
+    from weft.runtime.export.tools.nnscaler import save_nnscaler
 
     save_nnscaler(schedule, path)
     return [Path(path)]
@@ -71,11 +79,11 @@ def _perfetto(schedule: Schedule, path: PathLike, torch: str) -> list[Path]:
 #: What a schedule can be written as, and who does it; returned are the files written.
 EXPORTS: dict[str, Callable[[Schedule, PathLike, str], list[Path]]] = {
     "pytorch": _pytorch, "pytorch-comms": _pytorch_comms, "megatron": _megatron, "torchtitan": _torchtitan,
-    "nnscaler": _nnscaler, "tessel": _tessel, "perfetto": _perfetto,
+    "deepspeed": _deepspeed, "nnscaler": _nnscaler, "tessel": _tessel, "perfetto": _perfetto,
 }
 _ENDINGS = {".csv": "pytorch", ".toml": "torchtitan", ".py": "nnscaler"}
 #: The endings that say what a file is, each with the formats that are that; a format may have other endings.
-_SAID = {".csv": ("pytorch", "pytorch-comms"), ".toml": ("torchtitan",), ".py": ("nnscaler",),
+_SAID = {".csv": ("pytorch", "pytorch-comms"), ".toml": ("torchtitan",), ".py": ("nnscaler", "deepspeed"),
          ".json": ("tessel", "perfetto"), ".html": (), ".svg": (), ".png": (), ".yaml": (), ".yml": ()}
 
 
@@ -100,12 +108,24 @@ def export_schedule(
     """Write a schedule for another tool; returns the files written.
 
     ``format`` is ``pytorch`` (pipelining CSV; the default for ``.csv``), ``pytorch-comms`` (with communication, for
-    PyTorch version ``torch``), ``megatron`` (flags), ``torchtitan`` (``.toml``, and a CSV beside it), ``nnscaler``
-    (``.py``), ``tessel`` or ``perfetto`` (JSON). Blocks may run micro-batches in any order. Raises ``InvalidSchedule``,
-    and ``ValueError`` (``ExportError``) with the reason for a schedule that the format cannot express.
+    PyTorch version ``torch``), ``megatron`` (arguments), ``torchtitan`` (``.toml``, and a CSV beside it), ``deepspeed``
+    (``.py``: the layers of each stage), ``nnscaler`` (``.py``), ``tessel`` or ``perfetto`` (JSON). Megatron-LM and
+    DeepSpeed run orders of their own (:func:`run_lines` says what a step takes there). Blocks may run micro-batches in
+    any order. Raises ``InvalidSchedule``, and ``ValueError`` (``ExportError``) with the reason for a schedule that the
+    format cannot express.
     """
     checked = judged(schedule, in_turn=False)
     return EXPORTS[require_export(path, format)](checked, path, torch)
+
+
+def run_lines(schedule: Scheduled, path: PathLike, format: str | None) -> list[str]:
+    """What a step of ``schedule`` takes in the tool that it is written for, where that is not what it takes here."""
+    from weft.app.tools.elsewhere import run_line
+    from weft.runtime.export.tools import TOOLS
+
+    name = require_export(path, format)
+    line = run_line(judged(schedule, in_turn=False), name) if name in TOOLS else ""
+    return [line] if line else []
 
 
 def require_export(path: PathLike, format: str | None) -> str:

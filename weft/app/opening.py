@@ -43,6 +43,12 @@ def solve_source(
     """See :func:`weft.solve`."""
     with options.preparing():
         source = read_source(source)
+    if not isinstance(source, Problem | WideProblem) and source.parallel is not None:
+        from weft.app.grid import solve_grid
+
+        if micro_batches is not None:
+            raise ValueError("micro_batches is what the grid makes of the batch (parallel.micro_batch): leave it out")
+        return solve_grid(source, options, on_progress)
     first: Schedule | None = None
 
     def take(made: Schedule) -> None:

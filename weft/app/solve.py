@@ -12,6 +12,7 @@ from weft.app.lib.notices import forewarn
 from weft.app.lib.options import SearchOptions
 from weft.app.lib.verdicts import choice, searched
 from weft.app.lib.wide import WideCase
+from weft.app.tools.elsewhere import elsewhere
 from weft.solver.bounds.load import load_bound, work_alone
 from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.validate import InvalidSchedule, violations
@@ -258,11 +259,13 @@ class _Tournament(Portfolio[Placement]):
         if faults:
             best = best.with_solver(stopped="; ".join([*leader.search.report.stopped, *(
                 f"{entry.of.title}: {type(fault).__name__}: {fault}" for entry, fault in faults)]))
+        labelled = leader.of.label(best)
+        near = elsewhere(labelled, (entry for entry in self.entries if entry is not leader))
         if len(self.entries) == 1 and not self.case.spaces:
-            return leader.of.label(best).with_solver(**({"covered": covered} if covered else {}))
+            return labelled.with_solver(**({"covered": covered} if covered else {}), **near)
         self.history.record(self.budget.elapsed, self.best, self.bound)
-        return leader.of.label(best).with_solver(
-            placements=len(self.entries), covered=covered, bound_over_placements=self.bound,
+        return labelled.with_solver(
+            **near, placements=len(self.entries), covered=covered, bound_over_placements=self.bound,
             **choice([searched(entry, chosen=entry is leader) for entry in self.entries], self.case.refused,
                      leader.value, self.case.least(self.objective)),
             history=self.history.to_json())

@@ -42,6 +42,8 @@ class AttentionSizes:
     sees at most, which a fused kernel makes use of. ``qk_norm``: queries and keys are normalised before, by one scale
     for all heads ("head"), one for each ("heads") or over all heads together ("width"), with the layer's kind of
     ``norm``. ``sinks``: a learned logit a head beside the scores. ``latent``: sizes of latent keys and values.
+    ``parts``: the tokens at hand are one of so many equal parts of a sequence, whose keys and values are all attended
+    to (context parallelism).
     """
 
     heads: int
@@ -57,6 +59,7 @@ class AttentionSizes:
     norm: str = "rms_norm"
     sinks: bool = False
     latent: LatentSizes | None = None
+    parts: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,7 @@ def attention(b: Builder, x: Tensor, sizes: AttentionSizes, name: str = "attenti
     """
     width, queries, heads = x.shape[-1], x.shape[-2], sizes.heads
     size, groups = sizes.head_size or width // heads, sizes.kv_heads or heads
-    keys, key_size, value_size = queries, size, size
+    keys, key_size, value_size = queries * sizes.parts, size, size
     if sizes.latent is not None:
         sources = [_latent(b, x, sizes, sizes.latent, name)]
         groups, key_size, value_size = heads, sizes.latent.plain + sizes.latent.rotary, sizes.latent.value

@@ -24,7 +24,8 @@ class ExpertSizes:
 
     ``capacity_factor``: room of an expert, in multiples of an even share. ``shared``: width inside a feed-forward part
     that every token goes to beside them (0: none), ``shared_gate``: its output is scaled by a learned gate.
-    ``router_bias``: whether the router's products have biases.
+    ``router_bias``: whether the router's products have biases. ``dealt``: of so many groups of experts one is here,
+    with the tokens that as many devices send it (expert parallelism).
     """
 
     experts: int
@@ -34,13 +35,14 @@ class ExpertSizes:
     shared: int = 0
     shared_gate: bool = False
     router_bias: bool = False
+    dealt: int = 1
 
 
 def mixture_of_experts(b: Builder, x: Tensor, sizes: ExpertSizes, kind: str = "gelu", *, bias: bool = True) -> Tensor:
     """Every token of ``x`` (batch, sequence, hidden) through its experts, and the shared one."""
-    tokens, experts = math.prod(x.shape[:-1]), sizes.experts
+    tokens, experts = math.prod(x.shape[:-1]), sizes.experts // sizes.dealt
     capacity = math.ceil(tokens * sizes.active / experts * sizes.capacity_factor)
-    router = linear(b, x, experts, "experts.router", bias=sizes.router_bias)
+    router = linear(b, x, sizes.experts, "experts.router", bias=sizes.router_bias)
     gates = pointwise(b, "softmax", "experts.gates", [router], flops=5.0, keeps="output")
     buffer = b.tensor("experts.dispatched", (experts, capacity, x.shape[-1]))
     by_batch = {tensor.name: 0 for tensor in (x, gates)}

@@ -9,10 +9,10 @@ import pytest
 
 from tests.support.lane_problems import laned_schedule
 from tests.support.wide_problems import schedule_of_jobs, schedule_of_rounds
-from weft.runtime.export.layouts import save_megatron
-from weft.runtime.export.nnscaler import nnscaler_module
 from weft.runtime.export.refusal import ExportError
 from weft.runtime.export.tessel import tessel_to_json
+from weft.runtime.export.tools.megatron import save_megatron
+from weft.runtime.export.tools.nnscaler import nnscaler_module
 from weft.runtime.export.torch_csv import torch_rows
 from weft.solver.problem import BlockKind, Device
 from weft.solver.schedule import Schedule

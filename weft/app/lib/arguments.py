@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from weft.solver.problem import Number
     from weft.solver.schedule import Schedule
 
-__all__ = ["KINDS", "LIMITS", "AllowOtherModel", "AllowUnsplit", "Counted", "LongestPeriod", "Option", "Scheduled",
-           "Solved", "Throughput", "byte_size", "count", "counts", "counts_of_any", "memory", "micro_batches",
-           "natural", "positive", "share", "taking", "texts", "workers"]
+__all__ = ["KINDS", "LIMITS", "TOOL_NAMES", "AllowOtherModel", "AllowUnsplit", "Counted", "ForTool", "LongestPeriod",
+           "Option", "Scheduled", "Solved", "Throughput", "byte_size", "count", "counts", "counts_of_any", "memory",
+           "micro_batches", "natural", "positive", "share", "taking", "texts", "workers"]
 
 #: Numbers beyond these mean nothing and overflow something: seconds (thirty years), threads and processes,
 #: micro-batches (no schedule may have more operations, :data:`weft.solver.step.search.MAX_OPERATIONS`), what else is
@@ -191,6 +191,10 @@ Throughput: TypeAlias = Annotated["Number | str | None", Option(
     "lowest throughput, in micro-batches per time, as 12.5/s", "RATE", apart="floor")]
 LongestPeriod: TypeAlias = Annotated["Number | str | None", Option(
     "longest time between two micro-batches, as 80ms", "TIME", apart="floor")]
+#: The tools whose answers may be asked for, as :data:`weft.runtime.export.tools.TOOLS` has them.
+TOOL_NAMES = ("megatron", "torchtitan", "pytorch", "deepspeed", "nnscaler")
+ForTool: TypeAlias = Annotated[str | None, Option(
+    "search only what this tool can run, timed in the order that it runs", choices=TOOL_NAMES, flags="--for")]
 #: What of the stages may differ from the plan.
 AllowUnsplit: TypeAlias = Annotated[bool, Option(
     "with --stages: go on where the plan splits a backward and the executor cannot split that module's")]

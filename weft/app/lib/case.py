@@ -33,6 +33,7 @@ from weft.solver.wide.run import Run
 from weft.text.options import assignment_title
 
 if TYPE_CHECKING:
+    from weft.app.lib.grid_pipeline import GridPipeline
     from weft.app.lib.options import SearchOptions
     from weft.app.lib.sources import MicroBatches, Source
     from weft.models.candidates.build import Candidate
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from weft.models.tensor_parallel.shapes import ShapeCandidate
     from weft.models.tensor_parallel.space import Space
 
-__all__ = ["Case", "Placement", "candidate_placement", "case_of", "read_source", "shape_placement"]
+__all__ = ["Case", "Placement", "candidate_placement", "case_of", "grid_case", "read_source", "shape_placement"]
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,17 @@ def case_of(source: Source, micro_batches: MicroBatches | None = None, options: 
         if micro_batches is None:
             raise ValueError("a block problem does not say how many micro-batches run: give it (--micro-batches N)")
         return Case(source.name, (Placement("", source, _static_of(source)),), micro_batches)
+    if source.parallel is not None:
+        from weft.app.lib.grid_pipeline import given_pipeline
+
+        return grid_case(given_pipeline(source))
     return _case_of_spec(source, micro_batches)
+
+
+def grid_case(of: GridPipeline) -> Case:
+    """All that may be searched of a uniform grid's pipeline."""
+    return Case(of.spec.name, tuple(of.placements), of.pipeline.micro_batches, spaces=of.spaces,
+                reserve=of.spec.cluster.reserve)
 
 
 def _require_plain(micro_batches: MicroBatches | None, options: SearchOptions | None) -> None:

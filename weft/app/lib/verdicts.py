@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from weft.models.tensor_parallel.space import Space
     from weft.solver.portfolio import Candidate
 
-__all__ = ["Searched", "backward_title", "choice", "choice_lines", "covered_lines", "layout_title", "overlap_lines",
-           "searched", "shape_placement_details", "told_rows"]
+__all__ = ["Searched", "backward_title", "choice", "choice_lines", "covered_lines", "grid_lines", "layout_title",
+           "overlap_lines", "searched", "shape_placement_details", "told_rows"]
 
 #: Placements that one line of text each tells of; the rest are counted.
 _MOST_LINES = 12
@@ -156,6 +156,35 @@ def covered_lines(schedule: Schedule) -> list[str]:
     proof = ("proven optimal" if schedule.value <= bound * (1 + RELATIVE_TOLERANCE) else
              f"lower bound {' '.join(time_text(bound, schedule.problem.time_unit))}")
     return [f"covered   {proof} over {covered}; {others(covered)}"]
+
+
+def grid_lines(schedule: Schedule) -> list[str]:
+    """Which uniform grid it is of, what a whole step takes, and how far that is from any other; none without a grid."""
+    told = schedule.solver.get("grid")
+    if not isinstance(told, Mapping):
+        return []
+
+    def shown(value: float) -> str:
+        return " ".join(time_text(value, schedule.problem.time_unit))
+
+    end, step = told["end"], told["step"]
+    lines = [f"grid      {told['title']}, {told['gpus']} GPUs; {told['micro_batches']} micro-batches for each of "
+             f"{told['data']} replicas, {told['gpus'] // told['pipeline']} GPUs a stage",
+             f"step      {shown(step)}: the pipeline and {shown(end['seconds'])} behind it (gradients "
+             f"{shown(end['gradients'])}, optimizer {shown(end['optimizer'])}, parameters "
+             f"{shown(end['parameters'])} on the GPU that ends last); {told['model_flops_utilization']:.1%} of the "
+             "peak rate"]
+    if "bound_over_grids" in told:
+        gap = step / told["bound_over_grids"] - 1
+        lines.append(f"          lower bound {shown(told['bound_over_grids'])} over all {told['listed']} grids listed, "
+                     f"any cut and order (gap {gap:.1%}); {told['looked_at']} had a schedule tried"
+                     + ("; there was no time to list all" if told["not_all_listed"] else ""))
+        lines += [f"          {other['title']}: {shown(other['step'])}, not below {shown(other['bound'])}"
+                  for other in told["others"]]
+    if told.get("free_groups") is not None:
+        lines.append(f"          groups of any size on one pipeline, without the end of the step: "
+                     f"{shown(told['free_groups'])} (the uniform grid {shown(told['pipeline_time'])})")
+    return lines
 
 
 def overlap_lines(schedule: Schedule) -> list[str]:

@@ -7,11 +7,17 @@ which it fits and is fastest.
 Bubble is said three ways: steady (idle share of one period), step (of the whole makespan), span (between each device's
 first start and last end).
 
+--layout and --megatron judge somebody's plan instead: a layout of Megatron-LM (Et*2|t*3|tL), or its arguments (degrees,
+sizes, recomputation, as text or a file). The plan under Megatron's own order stands beside its cut under weft's order,
+the best cut under Megatron's order, and weft's best, on the same degrees and costs; below stands what limits the plan.
+
 With --objective span steps may overlap: known schedules are timed for how soon the next step can begin, each under its
 own order, and weft searches for that.
 
 example:
   weft compare gpt.yaml --time-limit 30
+  weft compare gpt.yaml --layout "Et*5|(t*6|)*2,t*7L"
+  weft compare llama.yaml --megatron arguments.txt
 """
 
 from __future__ import annotations
@@ -19,16 +25,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Unpack
 
-from weft.app.lib.arguments import Counted, Solved
+from weft.app.lib.arguments import Counted, Option, Solved
 from weft.app.lib.options import Search, SearchKeywords, SearchOptions
 from weft.cli.lib.command import GOOD, Call, Json, Quiet, command
 from weft.cli.lib.output import search, show
 
 if TYPE_CHECKING:
     from weft.app.compare import Comparison
+    from weft.app.tools.compare_plan import PlanComparison
     from weft.solver.step.search import Progress
 
-__all__ = ["compare", "run"]
+__all__ = ["compare", "compare_plan", "run"]
 
 _SEARCH = Search(objectives=("makespan", "span"), differing=True)
 
@@ -49,7 +56,31 @@ def compare(source: Solved, *, micro_batches: Counted = None,
     return compare_source(source, micro_batches, _SEARCH.given(options, keywords), on_progress)
 
 
-@command(compare)
+def compare_plan(source: Solved, *,
+                 layout: Annotated[str | None, Option("judge this layout of Megatron-LM", "LAYOUT")] = None,
+                 megatron: Annotated[str | None, Option(
+                     "judge the plan of these arguments of Megatron-LM, or of those in this file", "ARGS")] = None,
+                 options: Annotated[SearchOptions | None, _SEARCH] = None,
+                 on_progress: Callable[[Progress], None] = lambda _: None,
+                 **keywords: Unpack[SearchKeywords]) -> PlanComparison:
+    """Somebody's plan for the model of the spec ``source``, beside the best on the same degrees and costs.
+
+    The plan is a ``layout`` of Megatron-LM, its arguments (``megatron``: degrees, sizes, recomputation), or both. It is
+    timed under Megatron's own order; beside it stand the same cut under the best order found, the best cut under
+    Megatron's order, and the best of all. ``str()`` of the result is the table, ``.why()`` says what limits the plan.
+    ``options`` are those of :func:`solve`, for the makespan. Raises ``ValueError`` for a plan that does not fit the
+    model or the GPUs.
+    """
+    from weft.app.tools.compare_plan import plan_compared
+
+    return plan_compared(source, _SEARCH.given(options, keywords), on_progress, layout=layout, megatron=megatron)
+
+
+@command(compare, compare_plan)
 def run(call: Call, *, quiet: Quiet = False, as_json: Json = False) -> int:
-    show(search(call, quiet), as_json)
+    judges = call.layout is not None or call.megatron is not None
+    if judges and call.micro_batches is not None:
+        raise ValueError("--micro-batches is for known schedules: a plan runs the batch of the spec, or the "
+                         "--global-batch-size of --megatron")
+    show(search(call, quiet, compare_plan if judges else compare), as_json)
     return GOOD

@@ -15,6 +15,10 @@ it needs as its floor (weft latency shows the whole trade-off).
 buckets; stages on several GPUs, their all-reduces in chunks or as reduce-scatter and all-gather, or two micro-batches
 side by side. The gain over the same placement without overlap is printed.
 
+The answer says which tools can run it, and what the nearest costs that each can. --for searches only what one of them
+can run: its shapes, equally many GPUs on every stage, its own order where it has one (Megatron-LM, DeepSpeed: 1F1B with
+whole backwards, interleaved where a rank has several stages), and states the step under that order.
+
 A block problem may have choices (options that are searched too, with the cost of each), several jobs on the same GPUs
 (-n a=8,b=4), and micro-batches that differ in their costs (-n short,long,long, --reorder).
 
@@ -23,6 +27,7 @@ example:
   weft solve problem.json --micro-batches 16 --objective span
   weft solve jobs.json -n train=8,serve=16 --ratio train=1,serve=2
   weft solve gpt.yaml --overlap auto
+  weft solve gpt.yaml --for megatron -o schedule.json && weft export schedule.json -o args.txt --format megatron
   weft solve gpt.yaml --objective latency --throughput 12.5/s --json
 """
 
@@ -32,7 +37,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Unpack
 
-from weft.app.lib.arguments import Counted, LongestPeriod, Option, Solved, Throughput
+from weft.app.lib.arguments import Counted, ForTool, LongestPeriod, Option, Solved, Throughput
 from weft.app.lib.options import OVERLAP, Search, SearchKeywords, SearchOptions
 from weft.cli.lib.command import GOOD, Call, Json, Quiet, command
 from weft.cli.lib.output import JSON, require_output, save, search, written
@@ -57,6 +62,7 @@ def solve(
     overlap: Annotated[str, Option(
         "whether a spec's collectives may run beside computation: none, or auto, searched with the schedule",
         choices=OVERLAP)] = OVERLAP[0],
+    tool: ForTool = None,
     options: Annotated[SearchOptions | None, _SEARCH] = None,
     on_progress: Callable[[Progress], None] = lambda _: None,
     **keywords: Unpack[SearchKeywords],
@@ -80,6 +86,10 @@ def solve(
     all-gather, or with two micro-batches side by side; which of these, and how many chunks, is searched with the order.
     ``solver["overlap"]`` says what it brings. It is never worse than without on the same placement.
 
+    With a ``tool`` (``"megatron"``, ``"torchtitan"``, ``"pytorch"``, ``"deepspeed"``, ``"nnscaler"``) only what that
+    tool can run is searched, timed in the order that it runs; what was fixed and it cannot run is refused by name.
+    Without one ``solver["tools"]`` says what the nearest schedule costs in each.
+
     ``options`` limit the search (:class:`SearchOptions`: ``time_limit``, 60 s by default, ``effort``, ``seed``,
     ``workers``, ``objective``); each can also be given as a keyword, which goes before:
     ``solve("gpt.yaml", time_limit=30)``. ``effort`` limits CP-SAT's deterministic time, so that a ``seed`` repeats a
@@ -91,7 +101,7 @@ def solve(
     from weft.app.objectives import solve_for
 
     return solve_for(source, micro_batches, _SEARCH.given(options, keywords), on_progress, throughput=throughput,
-                     period=period, overlap=overlap)
+                     period=period, overlap=overlap, tool=tool)
 
 
 @command(solve)

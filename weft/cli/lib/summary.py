@@ -14,7 +14,8 @@ __all__ = ["summary"]
 
 def summary(schedule: Schedule) -> str:
     """A schedule in a few lines: makespan and period with their bounds, bubble, memory, notes."""
-    from weft.app.lib.verdicts import choice_lines, covered_lines, overlap_lines
+    from weft.app.lib.verdicts import choice_lines, covered_lines, grid_lines, overlap_lines
+    from weft.app.tools.elsewhere import tool_lines
     from weft.text.counts import choices_text, devices_text, micro_batches_text, unit_text
     from weft.text.units import each_text, memory_text, name_text, time_text
 
@@ -32,6 +33,7 @@ def summary(schedule: Schedule) -> str:
            else f"gap at most {schedule.gap:.2%}")
         + (" for this placement" if schedule.solver.get("covered") and schedule.objective == "makespan" else ""),
         *([f"choices   {choices_text(schedule)}"] if schedule.choices else []),
+        *grid_lines(schedule),
         *_objective_line(schedule, shown),
         *covered_lines(schedule),
         *overlap_lines(schedule),
@@ -55,6 +57,7 @@ def summary(schedule: Schedule) -> str:
         freed, (_, memory) = schedule.solver["gradients_freed"], memory_text(1, schedule.problem.memory_unit)
         lines.append("AdamA     keeps no whole gradients; with Adam they would take "
                      f"{each_text(freed, schedule.problem.memory_unit)} {memory} more")
+    lines += tool_lines(schedule)
     lines += choice_lines(schedule)
     if schedule.solver.get("stopped"):
         lines.append("stopped   a part of the search failed, this is the best without it: "

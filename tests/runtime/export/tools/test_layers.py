@@ -1,21 +1,26 @@
-"""Layouts for Megatron-LM and settings for torchtitan."""
+"""What layers are called in Megatron-LM's layouts and torchtitan's settings."""
 
 from __future__ import annotations
 
 import itertools
-import re
 import tomllib
 from typing import Any
 
 import pytest
 
 from tests.support.builders import chain, loop, pipeline, v
-from weft.runtime.export.layouts import megatron_flags, megatron_layout, torchtitan_settings
 from weft.runtime.export.refusal import ExportError
+from weft.runtime.export.tools.megatron import MEGATRON, arguments_of
+from weft.runtime.export.tools.torchtitan import torchtitan_settings
 from weft.solver.baselines import baseline
+from weft.solver.io.megatron_layout import layout_text
 from weft.solver.schedule import Schedule
 
 LAYERS = ["embedding", *(f"layer{i}" for i in range(6)), "head"]
+
+
+def megatron_layout(schedule: Schedule) -> str:
+    return layout_text(arguments_of(MEGATRON.run(schedule)).layout)
 
 
 def cut(*ends: int) -> list[list[str]]:
@@ -26,18 +31,13 @@ def with_layers(schedule: Schedule, *ends: int) -> Schedule:
     return schedule.with_solver(layers_of_stage=cut(*ends))
 
 
-def unrolled(layout: str) -> list[str]:
-    """A layout as Megatron-LM's parser unrolls it: ``x*n`` is n times x, stages are apart by ``|``."""
-    return re.sub(r"(.)\*(\d+)", lambda match: match[1] * int(match[2]), layout).split("|")
-
-
 def test_megatrons_layout_holds_every_layer_in_its_stage() -> None:
     schedule = with_layers(baseline("1f1b", pipeline(chain(4)), 4), 3, 5, 6, 8)
     assert megatron_layout(schedule) == "Et*2|t*2|t|tL"
     looped = with_layers(baseline("interleaved", pipeline(loop(2)), 4), 1, 4, 7, 8)
-    assert unrolled(megatron_layout(looped)) == ["E", "ttt", "ttt", "L"]
-    assert megatron_flags(looped) == ('--pipeline-model-parallel-size 2\n'
-                                      '--pipeline-model-parallel-layout "E|t*3|t*3|L"\n')
+    assert megatron_layout(looped) == "E|(t*3|)*2L"
+    assert arguments_of(MEGATRON.run(looped)).text() == ('--pipeline-model-parallel-size 2\n'
+                                                         '--pipeline-model-parallel-layout "E|(t*3|)*2L"\n')
 
 
 def test_torchtitans_settings_are_toml_with_a_name_for_every_module() -> None:
@@ -71,7 +71,7 @@ def test_torchtitans_own_names_stay() -> None:
 ])
 def test_layers_they_have_no_word_for_are_refused(layers: Any, message: str) -> None:
     schedule = baseline("1f1b", pipeline(chain(2)), 2).with_solver(layers_of_stage=layers)
-    for tool, export in (("Megatron-LM's layout", megatron_layout),
+    for tool, export in (("Megatron-LM", megatron_layout),
                          ("torchtitan", lambda schedule: torchtitan_settings(schedule, "o.csv"))):
         with pytest.raises(ExportError, match=f"{tool} cannot express 'uniform': {message}"):
             export(schedule)
@@ -79,10 +79,10 @@ def test_layers_they_have_no_word_for_are_refused(layers: Any, message: str) -> 
 
 def test_placements_they_have_no_rule_for_are_refused() -> None:
     folded = with_layers(baseline("gpipe", pipeline(v(2)), 2), 2, 4, 6, 8)
-    with pytest.raises(ExportError, match="stage 2 of 4 is on device 'gpu1', and Megatron lays stages round and round"):
+    with pytest.raises(ExportError, match="its stages are on gpu0, gpu1, gpu1, gpu0, and it has one stage a rank or "
+                                          "stages round and round only"):
         megatron_layout(folded)
     uneven = with_layers(baseline("gpipe", pipeline([0, 1, 0]), 2), 2, 4, 8)
-    with pytest.raises(ExportError, match=r"stage 0 of 3 is on device 'gpu0'.*equally many on each of 2 ranks"):
-        megatron_layout(uneven)
-    with pytest.raises(ExportError, match="its stages are on gpu0, gpu1, gpu0, and torchtitan has one stage a rank"):
-        torchtitan_settings(uneven, "o.csv")
+    for export in (megatron_layout, lambda schedule: torchtitan_settings(schedule, "o.csv")):
+        with pytest.raises(ExportError, match="its stages are on gpu0, gpu1, gpu0, and it has one stage a rank or"):
+            export(uneven)

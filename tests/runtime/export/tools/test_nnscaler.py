@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.builders import both_ways, chain, pipeline, v
 from weft.models.zoo.tessel_shapes import shape
-from weft.runtime.export.nnscaler import nnscaler_module
 from weft.runtime.export.refusal import ExportError
+from weft.runtime.export.tools.nnscaler import nnscaler_module
 from weft.solver.baselines import baseline
 from weft.solver.problem import Block, BlockKind, Device, Problem
 from weft.solver.step.search import solve

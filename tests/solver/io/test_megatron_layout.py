@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from weft.models.spec.megatron_layout import LayoutTextError, layers_of_layout
 from weft.models.spec.spec import SpecError, parse_spec
+from weft.solver.io.megatron_layout import LayoutTextError, layers_of_layout
 
 SPEC = """
 name: a GPT
@@ -19,8 +19,9 @@ placement: {{{placement}}}
 @pytest.mark.parametrize(("text", "counts"), [
     ("Et*2|(t*2|)*34,t*3|(t*2|)*3,tL", (3, *[2] * 34, 3, *[2] * 3, 2)),  # Llama-3-70B, 40 stages of 80 layers
     ("Et*5|(t*6|)*2,t*7L", (6, 6, 6, 8)),
-    ("tt | t|", (2, 1)),
-    ("((t*2|)*2 t|)*2", (2, 2, 1, 2, 2, 1)),
+    ("tt | t", (2, 1)),
+    ("((t*2|)*2 t|)*2t", (2, 2, 1, 2, 2, 1, 1)),
+    ("Et*3|t*58,m|L", (4, 59, 1)),
     ("t|*1 t", (1, 1)),
 ])
 def test_texts_and_their_numbers(text: str, counts: tuple[int, ...]) -> None:
@@ -28,9 +29,11 @@ def test_texts_and_their_numbers(text: str, counts: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize(("text", "said"), [
-    ("t||t", "stage 2 of 3 has no layer"), ("|t", "stage 1 of 2 has no layer"), ("t*0|t", "stage 1 of 2 has no layer"),
+    ("t||t", "stage 2 of 3 has no layer"), ("t|t|", "stage 3 of 3 has no layer; every stage needs one; a |"),
+    ("|t", "stage 1 of 2 has no layer"), ("t*0|t", "stage 1 of 2 has no layer"),
     ("(t|", "a parenthesis is not closed"), ("t)", "closed that was not opened"), ("t*|t", "is not understood"),
-    ("t-t", "'-t' is not understood"), ("t|mL", "'m' is multi-token prediction"), ("q", "'q' is no layer"),
+    ("t-t", "'-t' is not understood"), ("mt|L", "m, of multi-token prediction, comes behind every t"),
+    ("q", "'q' is no layer"),
     ("tE|t", "E, the embedding, may only be the first"), ("tL|t", "the head, only the last"),
     ("t*" + "9" * 5000, "is not understood"),
     ("(*2t)", "repeats nothing"), ("((((t*99999)*99)*99)*99)*99", "more than 100000 layers"), ("", "has no layer"),

@@ -14,14 +14,17 @@ import os
 
 from weft.runtime.export.backwards import backward_of
 from weft.runtime.export.refusal import require_one_kind
+from weft.runtime.export.tools.tool import Tool
 from weft.runtime.export.whole_steps import ranked_steps
 from weft.solver.io.writing import write_atomically
 from weft.solver.problem import BlockKind
 from weft.solver.schedule import Schedule
 
-__all__ = ["nnscaler_module", "save_nnscaler"]
+__all__ = ["NNSCALER", "nnscaler_module", "save_nnscaler"]
 
 _TOOL = "nnScaler"
+
+NNSCALER = Tool("nnscaler", _TOOL, "a module that makes the SchedulePlan", any_graph=True)
 
 _MODULE = '''\
 # The schedule of {name!r} for nnScaler, written by weft.
@@ -76,5 +79,6 @@ def nnscaler_module(schedule: Schedule) -> str:
 
 
 def save_nnscaler(schedule: Schedule, path: str | os.PathLike[str]) -> None:
-    """Write :func:`nnscaler_module` to ``path``, whole or not at all. Raises ``OSError`` too."""
-    write_atomically(path, nnscaler_module(schedule))
+    """Write :func:`nnscaler_module` to ``path``, whole or not at all; split backwards are whole there. Raises
+    ``OSError`` too."""
+    write_atomically(path, nnscaler_module(NNSCALER.run(schedule).schedule))

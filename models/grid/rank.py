@@ -1,0 +1,221 @@
+"""What one GPU of a uniform grid has of every layer, for one micro-batch.
+
+Tensor parallelism is that of :mod:`weft.models.tensor_parallel.shard`, with what lies between layers cut along the
+sequence. With *context* parallelism a GPU has a part of every sequence, and the keys and values of the others come by
+in a ring (Liu et al., "Ring attention", 2023): what a step of the ring takes longer than the part of attention that
+runs meanwhile is time of its own. With *experts* dealt out, tokens go to their experts and back by all-to-alls, which
+nothing overlaps; the GPU with the most of them sets the pace. *Selective* recomputation keeps what fused attention
+keeps and runs the operators between queries and context a second time (Korthikanti et al., 2022); fused attention does
+so by itself. In *8 bits* linear layers of transformer layers multiply at twice the rate, and read and write what they
+cast: two reads and two writes in half the bytes of every input and of every output's gradient (for the greatest number,
+then both orders); weights are cast once a step, which is not counted.
+
+All layers that are alike cost alike: two of each kind are built, since the first may read what no other does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from weft.models.graph.operators import Operator, OperatorGraph
+from weft.models.grid.degrees import Degrees
+from weft.models.grid.links import GridLinks
+from weft.models.layers.costs import LayerCost, recomputed
+from weft.models.layers.layering import layers_of
+from weft.models.spec.families import GptModel
+from weft.models.spec.parallel import Precision, Recompute
+from weft.models.tensor_parallel.part_times import PartTimes
+from weft.models.tensor_parallel.shard import Sharded, shard
+from weft.models.times.operator_times import OperatorTime
+from weft.models.times.roofline import Roofline
+from weft.models.zoo.gpt import Share, gpt_graph, layer_sizes
+
+__all__ = ["RankKey", "RankLayer", "Ranks"]
+
+#: What runs again with selective recomputation, by the end of its name.
+_AGAIN = ("attention.score", "attention.softmax", "attention.dropout", "attention.context")
+#: The kinds of operators that attend to keys and values.
+_ATTENDS = ("attention.core", "attention.score", "attention.context")
+_EXPERTS = "expert_linear"
+_PRODUCTS = ("linear", _EXPERTS)
+
+
+@dataclass(frozen=True, slots=True)
+class RankKey:
+    """What of a grid's degrees a GPU's layers hang on."""
+
+    tensor: int
+    context: int
+    expert: int
+    micro_batch: int
+    recompute: Recompute
+    precision: Precision = "bf16"
+    sequence_parallel: bool = True
+    imbalance: float = 1.0
+
+    @classmethod
+    def of(cls, degrees: Degrees) -> RankKey:
+        return cls(degrees.tensor, degrees.context, degrees.expert, degrees.micro_batch, degrees.recompute,
+                   degrees.precision, degrees.sequence_parallel, degrees.imbalance if degrees.expert > 1 else 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class RankLayer:
+    """One layer of a GPU. ``experts``: those of its parameters that are dealt out by expert. ``flops``: of the forward
+    of the whole micro-batch, on all GPUs that share it."""
+
+    cost: LayerCost
+    experts: int
+    flops: float
+
+
+class _EightBits(Roofline):
+    """The roofline where linear layers of transformer layers multiply in 8 bits."""
+
+    def time(self, operator: Operator, dtype: str) -> OperatorTime:
+        if operator.kind not in _PRODUCTS or operator.layer in ("embedding", "head"):
+            return Roofline.time(self, operator, dtype)
+        fast = replace(self.device, flops={**self.device.flops, dtype: 2 * self.device.flops[dtype]})
+        found = Roofline(fast).time(operator, dtype)
+        read = operator.forward.bytes_read - sum(p.bytes for p in operator.parameters)
+        bandwidth = self.device.bandwidth * self.device.reach["pointwise", "forward"].memory
+        ahead = 3 * max(0, read) / bandwidth
+        back = 3 * operator.forward.bytes_written / bandwidth if operator.input_grad is not None else 0.0
+        return replace(found, forward=round(found.forward + ahead, 9), input_grad=round(found.input_grad + back, 9))
+
+
+@dataclass
+class Ranks:
+    """The layers of ``model`` on a GPU of a grid joined by ``links``; each found once."""
+
+    model: GptModel
+    links: GridLinks
+    dtype: str = "float16"
+    known: dict[RankKey, tuple[RankLayer, ...]] = field(default_factory=dict)
+
+    def of(self, degrees: Degrees) -> tuple[RankLayer, ...]:
+        """First to last: embedding, layers, those that predict more, head."""
+        key = RankKey.of(degrees)
+        if key not in self.known:
+            if key.recompute == "full":
+                kept = self.of(replace(degrees, recompute="none"))
+                self.known[key] = (kept[0], *map(_recomputed, kept[1:-1]), kept[-1])
+            else:
+                self.known[key] = self._expanded(self._built(key))
+        return self.known[key]
+
+    @property
+    def recomputes_selectively(self) -> bool:
+        """Whether selective recomputation is anything but what fused attention does."""
+        return self.model.attention != "fused"
+
+    def _kinds(self) -> list[int]:
+        """For each layer the first that is like it."""
+        sizes = [layer_sizes(self.model, i) for i in range(self.model.layers)]
+        first: dict[object, int] = {}
+        return [first.setdefault(size, i) for i, size in enumerate(sizes)]
+
+    def _built(self, key: RankKey) -> dict[str, RankLayer]:
+        kinds = self._kinds()
+        last = {kind: max(i for i, own in enumerate(kinds[:4096]) if own == kind) for kind in kinds}
+        share = Share(key.context, key.expert, tuple(sorted({*last, *last.values()})))
+        model = self.model if key.imbalance == 1 else self.model.model_copy(update={
+            "capacity_factor": getattr(self.model, "capacity_factor", 1.0) * key.imbalance})
+        graph = gpt_graph(model, key.micro_batch, dtype=self.dtype, share=share)
+        found = self._sharded(graph, key)
+        costs = layers_of(found.graph, found.times, training=True)
+        if key.recompute == "selective" and self.recomputes_selectively:
+            costs = self._selective(found, costs, model, key, share)
+        more = self._exposed(found, key)
+        return {cost.name: self._layer(cost, found.graph, graph, key, more) for cost in costs}
+
+    def _sharded(self, graph: OperatorGraph, key: RankKey) -> Sharded:
+        device = self.links.device
+        roofline = Roofline(device) if key.precision == "bf16" else _EightBits(device)
+        parts = PartTimes(graph, roofline.times(graph), key.tensor, roofline)
+        return shard(graph, parts, lambda kind, size: self.links.collective(kind, size, key.tensor),
+                     sliced=key.sequence_parallel)
+
+    def _selective(self, found: Sharded, costs: Sequence[LayerCost], model: GptModel, key: RankKey,
+                   share: Share) -> list[LayerCost]:
+        """The times of attention of which a part runs twice, and what fused attention keeps."""
+        fused = model.model_copy(update={"attention": "fused"})
+        keeping = self._sharded(gpt_graph(fused, key.micro_batch, dtype=self.dtype, share=share), key)
+        kept = layers_of(keeping.graph, keeping.times, training=True)
+        again = {cost.name: sum(found.times[operator.name].forward for operator in found.graph.operators
+                                if operator.layer == cost.name and operator.name.endswith(_AGAIN)) for cost in costs}
+        return [_longer(replace(cost, activation_bytes=own.activation_bytes,
+                                shared_activations=own.shared_activations), 0.0, again[cost.name])
+                for cost, own in zip(costs, kept, strict=True)]
+
+    def _exposed(self, found: Sharded, key: RankKey) -> Mapping[str, tuple[float, float]]:
+        """Seconds that passing keys, values and tokens adds to each layer's forward and backward."""
+        added: dict[str, tuple[float, float]] = {}
+
+        def add(layer: str, forward: float, backward: float) -> None:
+            before = added.get(layer, (0.0, 0.0))
+            added[layer] = before[0] + forward, before[1] + backward
+
+        for layer in {operator.layer for operator in found.graph.operators}:
+            if key.context > 1:
+                add(layer, *self._ring(found, layer, key))
+        for operator in found.graph.operators:
+            if key.expert > 1 and operator.kind in ("dispatch", "combine"):
+                buffer = operator.outputs[0] if operator.kind == "dispatch" else found.graph.tensors[operator.inputs[0]]
+                seconds = self.links.collective("all_to_all", buffer.bytes, key.expert, key.tensor)
+                add(operator.layer, seconds, seconds)
+        return added
+
+    def _ring(self, found: Sharded, layer: str, key: RankKey) -> tuple[float, float]:
+        attending = [operator for operator in found.graph.operators
+                     if operator.layer == layer and operator.name.endswith(_ATTENDS)]
+        if not attending:
+            return 0.0, 0.0
+        size = self._keys_and_values(key)
+        times = [found.times[operator.name] for operator in attending]
+        steps, link = key.context - 1, self.links
+        forward = steps * max(0.0, link.to_next(size, key.tensor * steps) - sum(t.forward for t in times) / key.context)
+        backward = steps * max(0.0, link.to_next(2 * size, key.tensor * steps)
+                               - sum(t.input_grad for t in times) / key.context)
+        return forward, backward
+
+    def _keys_and_values(self, key: RankKey) -> int:
+        """Bytes of one GPU's keys and values of one layer."""
+        model = self.model
+        if model.latent is not None:
+            width = model.heads * (model.latent.plain + model.latent.rotary + model.latent.value)
+        else:
+            width = 2 * (model.kv_heads or model.heads) * (model.head_size or model.hidden // model.heads)
+        return 2 * key.micro_batch * (model.sequence // key.context) * width // key.tensor
+
+    def _layer(self, cost: LayerCost, own: OperatorGraph, whole: OperatorGraph, key: RankKey,
+               more: Mapping[str, tuple[float, float]]) -> RankLayer:
+        ahead, back = more.get(cost.name, (0.0, 0.0))
+        output = cost.output_bytes if key.sequence_parallel else -(-cost.output_bytes // key.tensor)
+        experts = sum(p.count for operator in own.operators if operator.layer == cost.name and operator.kind == _EXPERTS
+                      for p in operator.parameters)
+        flops = key.context * sum(o.forward.flops for o in whole.operators if o.layer == cost.name)
+        return RankLayer(replace(_longer(cost, ahead, back), output_bytes=output), experts, flops)
+
+    def _expanded(self, built: Mapping[str, RankLayer]) -> tuple[RankLayer, ...]:
+        """Every layer, from the two that were built of each kind."""
+        kinds = self._kinds()
+        last = {kind: max(i for i, own in enumerate(kinds) if own == kind) for kind in kinds}
+        found = [built["embedding"]]
+        for i, kind in enumerate(kinds):
+            like = built[f"layer{kind if i == kind else last[kind]}"]
+            found.append(replace(like, cost=replace(like.cost, name=f"layer{i}")))
+        return *found, *(built[f"predict{i}"] for i in range(self.model.predict)), built["head"]
+
+
+def _recomputed(layer: RankLayer) -> RankLayer:
+    """The same layer where its input alone is kept. Embedding and head are none: little would be saved."""
+    return replace(layer, cost=recomputed(layer.cost))
+
+
+def _longer(cost: LayerCost, forward: float, backward: float) -> LayerCost:
+    """``cost`` with more seconds: of the backward, the input gradient's."""
+    inner = None if cost.input_grad is None else round(cost.input_grad + backward, 9)
+    return replace(cost, forward=round(cost.forward + forward, 9), backward=round(cost.backward + backward, 9),
+                   input_grad=inner)

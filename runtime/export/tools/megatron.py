@@ -1,0 +1,86 @@
+"""Megatron-LM and Megatron-Bridge: where layers go; the order is Megatron's own.
+
+A layout (``--pipeline-model-parallel-layout``, read from ``pipeline_parallel_layer_layout.py``) has a word of letters
+for each stage, ``E`` embedding, ``t`` layer, ``m`` multi-token prediction, ``L`` head and loss; stage s is on rank s
+modulo p (:mod:`weft.solver.io.megatron_layout` reads and writes it). Where a rank has one stage Megatron runs 1F1B,
+else its interleaved form, in groups of N micro-batches (``--microbatch-group-size-per-virtual-pipeline-stage``, p by
+default); backwards are whole. Read from ``pipeline_parallel/schedules.py`` of NVIDIA/Megatron-LM d98e8a6 (Aug 2026).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from weft.runtime.export.refusal import ExportError
+from weft.runtime.export.tools.layers import letters_of
+from weft.runtime.export.tools.megatron_arguments import MegatronArguments
+from weft.runtime.export.tools.tool import OwnOrder, Run, Tool
+from weft.solver.baselines.lib.alternating import Turns
+from weft.solver.io.writing import write_atomically
+from weft.solver.pipeline import Pipeline
+from weft.solver.schedule import Schedule
+
+__all__ = ["GROUP", "MEGATRON", "arguments_of", "megatron_orders", "save_megatron"]
+
+_TITLE = "Megatron-LM"
+#: What Megatron calls the micro-batches that pass through a chunk before the next chunk's turn.
+GROUP = "microbatch-group-size-per-virtual-pipeline-stage"
+
+
+def megatron_orders(pipeline: Pipeline, micro_batches: int) -> Iterator[OwnOrder]:
+    """1F1B where each rank has one stage; else interleaved 1F1B, for groups of p, which is its default, and of others
+    that it accepts."""
+    p, chunks = len(pipeline.chunks), len(pipeline.stages) // len(pipeline.chunks)
+
+    def rows(turns: Turns) -> list[list[tuple[int, int]]]:
+        return [turns.row(rank, p, [(pipeline.stages[s],) for s in own], micro_batches)
+                for rank, own in enumerate(pipeline.chunks)]
+
+    if chunks == 1:
+        yield OwnOrder("1F1B", rows(Turns((micro_batches,), 1)))
+        return
+    for size in dict.fromkeys((p, 2 * p, micro_batches)):
+        whole, rest = divmod(micro_batches, size)
+        if p <= size <= micro_batches and (not rest or rest >= p):
+            groups = (size,) * whole + ((rest,) if rest else ())
+            yield OwnOrder("interleaved 1F1B", rows(Turns(groups, 2)), {} if size == p else {GROUP: size})
+
+
+def _require(schedule: Schedule, pipeline: Pipeline) -> None:
+    """Refuse layers that no layout has, and numbers of micro-batches that its orders do not take."""
+    p, chunks = len(pipeline.chunks), len(pipeline.stages) // len(pipeline.chunks)
+    letters = letters_of(schedule, pipeline, _TITLE)
+    if chunks > 1 and schedule.micro_batches < p:
+        raise ExportError(f"{_TITLE} cannot run {schedule.problem.name!r}: {schedule.micro_batches} micro-batches are "
+                          f"fewer than its {p} ranks, and interleaved 1F1B takes that many at least")
+    with_m = [s for s, word in enumerate(letters) if "m" in word]
+    if len(with_m) > 1:
+        raise ExportError(f"{_TITLE} cannot express {schedule.problem.name!r}: layers of multi-token prediction are on "
+                          f"stages {', '.join(map(str, with_m))}, and there all are on one")
+    if with_m and (with_m[0] < len(letters) - p or (with_m[0] % p == 0 and p > 1)):
+        raise ExportError(f"{_TITLE} cannot express {schedule.problem.name!r}: multi-token prediction is on stage "
+                          f"{with_m[0]} of {len(letters)}, and there it is on the last chunk of a rank, but the first")
+
+
+MEGATRON = Tool("megatron", _TITLE, "arguments", shapes=("chain", "loop"), own=megatron_orders, require=_require,
+                alike=True)
+
+
+def arguments_of(run: Run) -> MegatronArguments:
+    """What Megatron is told of ``run``, which is one of its own. Raises
+    :class:`~weft.runtime.export.refusal.ExportError` where its layers have no letters."""
+    schedule = run.schedule
+    pipeline = Pipeline.of(schedule.problem)
+    layout = tuple(letters_of(schedule, pipeline, _TITLE))
+    told = schedule.solver.get("tool_settings", {})
+    return MegatronArguments(**{**told, "tensor": told.get("tensor", run.gpus)},  # of a group its GPUs compute together
+                             pipeline=len(pipeline.chunks), layout=layout, group=run.settings.get(GROUP))
+
+
+def save_megatron(schedule: Schedule, path: str | os.PathLike[str]) -> None:
+    """Write the arguments for ``schedule``, one a line, as a shell and ``xargs`` read them, whole or not at all.
+
+    Raises :class:`~weft.runtime.export.refusal.ExportError` for what Megatron cannot run, and ``OSError``.
+    """
+    write_atomically(path, arguments_of(MEGATRON.run(schedule)).text())

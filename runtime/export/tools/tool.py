@@ -1,0 +1,127 @@
+"""What a tool can run of a pipeline, in which order, and what it makes of a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from weft.runtime.export.ranks import as_ranks
+from weft.runtime.export.refusal import ExportError, pipeline_for, require_one_kind
+from weft.runtime.export.whole_backwards import whole_backwards, with_whole_backwards
+from weft.solver.judge.validate import violations
+from weft.solver.pipeline import Pipeline, Shape
+from weft.solver.schedule import Schedule
+from weft.solver.timing import DeadlockError, Orders, time_orders
+
+__all__ = ["OwnOrder", "Run", "Tool"]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnOrder:
+    """An order that a tool makes itself. ``title``: what it calls it. ``settings``: what has to be set for it."""
+
+    title: str
+    orders: Orders
+    settings: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A schedule as a tool runs it: ``schedule`` is timed under its order, on ranks of ``gpus`` GPUs each.
+
+    ``order``: what it is called, "" where it is the one that was given. ``settings``: what has to be set for it.
+    """
+
+    schedule: Schedule
+    gpus: int = 1
+    order: str = ""
+    settings: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One tool. ``shapes``: in which its stages may lie; none where they may lie in any way. ``splits``: whether it
+    runs input and weight gradients apart. ``own``: the orders that it makes itself, of a pipeline with whole backwards
+    and a number of micro-batches; ``None`` where it runs the order that it is given. ``require``: refuses what else of
+    a pipeline it has no words for. ``alike``: whether it treats all layers alike, with one rule of what is recomputed.
+    ``any_graph``: whether stages may be on any GPUs, in any graph. ``reads``: what it is given, in a few words.
+    """
+
+    name: str
+    title: str
+    reads: str
+    shapes: tuple[Shape, ...] = ()
+    splits: bool = False
+    own: Callable[[Pipeline, int], Iterator[OwnOrder]] | None = None
+    require: Callable[[Schedule, Pipeline], None] | None = None
+    alike: bool = False
+    any_graph: bool = False
+
+    def run(self, schedule: Schedule) -> Run:
+        """``schedule`` as this tool runs it, in the shortest of its own orders that fits, where it makes them itself.
+
+        Raises :class:`~weft.runtime.export.refusal.ExportError` with what it cannot express, or does not fit.
+        """
+        if self.any_graph:
+            return self._any_graph(schedule)
+        ranks, gpus = as_ranks(schedule, self.title)
+        pipeline = pipeline_for(ranks, self.title)
+        if not pipeline.has_backward:
+            raise ExportError(f"{self.title} cannot express {ranks.problem.name!r}: it has no backward, and its "
+                              "schedules are of training")
+        self._require_shape(pipeline)
+        if self.alike and ("memory_plan" in schedule.solver or schedule.choices):
+            how = ("operator by operator (placement.memory: decide)" if "memory_plan" in schedule.solver else
+                   "stage by stage (placement.choices)")
+            raise ExportError(f"{self.title} cannot express {ranks.problem.name!r}: what is kept is decided {how}, "
+                              "and it recomputes the same of every layer")
+        if self.require is not None:
+            self.require(ranks, pipeline)
+        if self.own is not None:
+            return self._in_own_order(ranks, pipeline, gpus)
+        return Run(ranks if self.splits else self._fitting(with_whole_backwards(ranks, pipeline.stages)), gpus)
+
+    def _any_graph(self, schedule: Schedule) -> Run:
+        require_one_kind(schedule, self.title)
+        if any(block.kind.letter in "IW" for block in schedule.problem.blocks):
+            ranks, _ = as_ranks(schedule, self.title, unequal=True)
+            return Run(self._fitting(with_whole_backwards(schedule, pipeline_for(ranks, self.title).stages)))
+        return Run(schedule)
+
+    def _require_shape(self, pipeline: Pipeline) -> None:
+        if not self.shapes or pipeline.shape in self.shapes:
+            return
+        places = ", ".join(pipeline.problem.devices[stage.device].name for stage in pipeline.stages[:9])
+        more = ", ..." * (len(pipeline.stages) > 9)
+        words = {"chain": "one stage a rank", "loop": "stages round and round", "v": "two a rank, down and back (V)",
+                 "wave": "waves", "other": ""}
+        raise ExportError(f"{self.title} cannot express {pipeline.problem.name!r}: its stages are on {places}{more}, "
+                          f"and it has {' or '.join(words[shape] for shape in self.shapes)} only")
+
+    def _in_own_order(self, ranks: Schedule, pipeline: Pipeline, gpus: int) -> Run:
+        assert self.own is not None
+        problem = whole_backwards(ranks.problem, pipeline.stages)
+        whole = pipeline if problem is ranks.problem else Pipeline.of(problem)
+        best: Run | None = None
+        fault = ""
+        for made in self.own(whole, ranks.micro_batches):
+            try:
+                operations = time_orders(problem, ranks.micro_batches, made.orders)
+            except DeadlockError:
+                continue
+            found = replace(ranks, problem=problem, operations=operations, makespan_bound=0.0, period=None,
+                            period_bound=None, repetend=None)
+            faults = violations(found, limit=1)
+            fault = fault or f"{made.title}: {faults[0]}" if faults else fault
+            if not faults and (best is None or found.makespan < best.schedule.makespan):
+                best = Run(found, gpus, made.title, made.settings)
+        if best is None:
+            raise ExportError(f"{self.title} cannot run {ranks.problem.name!r}: {fault or 'it has no order for it'}")
+        return best
+
+    def _fitting(self, schedule: Schedule) -> Schedule:
+        faults = violations(schedule, limit=1)
+        if faults:
+            raise ExportError(f"{self.title} cannot run {schedule.problem.name!r} with whole backwards in this order: "
+                              f"{faults[0]}")
+        return schedule

@@ -1,0 +1,104 @@
+"""What a GPU of a grid has of every layer, against published formulas and against the whole model built at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from weft.models.grid.degrees import Degrees
+from weft.models.grid.links import GridLinks
+from weft.models.grid.rank import Ranks
+from weft.models.hardware.devices import DEVICES
+from weft.models.layers.cluster import AffineLink, Network
+from weft.models.layers.layering import layers_of
+from weft.models.spec.families import GptModel, MoeModel
+from weft.models.tensor_parallel.part_times import PartTimes
+from weft.models.tensor_parallel.shard import shard
+from weft.models.times.roofline import Roofline
+from weft.models.zoo.gpt import gpt_graph
+
+H100 = DEVICES["h100"]
+GPT = GptModel(family="gpt", layers=5, hidden=1024, heads=16, vocabulary=32000, sequence=2048)
+MOE = MoeModel(family="moe", layers=6, hidden=1024, heads=16, vocabulary=32000, sequence=2048, experts=16, active=2,
+               dense_first=2, expert_feed_forward=512, attention="fused", tied=False, dropout=False)
+
+
+def links(*, near: float = 450e9, far: float = 50e9, size: int = 8) -> GridLinks:
+    return GridLinks(H100, Network(AffineLink(1e-5, near), AffineLink(2e-5, far), size))
+
+
+@pytest.mark.parametrize("model", [GPT, MOE], ids=["gpt", "moe"])
+def test_layers_alike_are_built_once_and_cost_the_same(model: GptModel) -> None:
+    own = links()
+    graph = gpt_graph(model, 2)
+    found = shard(graph, PartTimes(graph, Roofline(H100).times(graph), 2, Roofline(H100)),
+                  lambda kind, size: own.collective(kind, size, 2), sliced=True)
+    whole = layers_of(found.graph, found.times, training=True)
+    assert [layer.cost for layer in Ranks(model, own).of(Degrees(tensor=2, micro_batch=2))] == whole
+
+
+@pytest.mark.parametrize("tensor", [1, 2, 4])
+def test_activations_are_those_of_korthikanti(tensor: int) -> None:
+    """s b h (34 + 5 a s / h) / t, 34 s b h / t with selective and 2 s b h / t with full recomputation; the statistics
+    of norms and of fused attention are beside them."""
+    ranks, unit = Ranks(GPT, links()), 2048 * 2 * 1024 / tensor
+    kept = {way: ranks.of(Degrees(tensor=tensor, micro_batch=2, recompute=way))[2].cost.activation_bytes
+            for way in ("none", "selective", "full")}
+    statistics = 2 * 2 * 2048 * 2 * 4 / tensor
+    assert kept["none"] == unit * (34 + 5 * 16 * 2048 / 1024) + statistics
+    assert kept["selective"] == unit * 34 + statistics + 2 * 16 * 2048 * 4 / tensor
+    assert kept["full"] == 2 * unit
+
+
+def test_what_runs_again_is_time_of_the_backward() -> None:
+    ranks = Ranks(GPT, links())
+    plain, selective, full = (ranks.of(Degrees(recompute=way))[1].cost
+                              for way in ("none", "selective", "full"))
+    assert plain.forward == selective.forward == full.forward
+    assert plain.backward < selective.backward < full.backward == pytest.approx(plain.backward + plain.forward)
+    assert Ranks(MOE, links()).of(Degrees(recompute="selective")) == Ranks(MOE, links()).of(Degrees())
+
+
+def test_context_shares_work_and_passes_keys_and_values_around() -> None:
+    ranks = Ranks(GPT, links())
+    one, two = (ranks.of(Degrees(context=c))[1] for c in (1, 2))
+    assert two.cost.activation_bytes == pytest.approx(one.cost.activation_bytes / 2, rel=0.01)
+    assert two.flops == one.flops
+    assert 0.5 * one.cost.forward <= two.cost.forward < 0.65 * one.cost.forward
+    slow = Ranks(GPT, links(near=1e9)).of(Degrees(context=2))[1]
+    keys_and_values = 2 * 2 * 1024 * 1024
+    assert slow.cost.forward - two.cost.forward > keys_and_values / 1e9 / 2  # as far as attention does not hide it
+    assert slow.cost.input_grad is not None and slow.cost.weight_grad is not None
+    assert slow.cost.backward == pytest.approx(slow.cost.input_grad + slow.cost.weight_grad)
+
+
+def test_experts_are_dealt_out_and_tokens_sent() -> None:
+    ranks = Ranks(MOE, links())
+    whole, dealt = (ranks.of(Degrees(expert=e))[3] for e in (1, 4))
+    assert dealt.experts * 4 == whole.experts > 0
+    assert dealt.cost.parameters == whole.cost.parameters - whole.experts + dealt.experts
+    assert ranks.of(Degrees(expert=4))[1] == ranks.of(Degrees())[1]  # a layer without experts
+    sent = links().collective("all_to_all", 2048 * 2 * 1024 * 2, 4)
+    compute = Ranks(MOE, links(near=1e18, far=1e18)).of(Degrees(expert=4))[3]
+    assert dealt.cost.forward >= compute.cost.forward
+    assert dealt.cost.forward < whole.cost.forward + 2 * sent + 1e-9
+    fuller = ranks.of(Degrees(expert=4, imbalance=2.0))[3]
+    assert fuller.cost.forward > dealt.cost.forward
+    assert fuller.cost.parameters == dealt.cost.parameters
+
+
+def test_eight_bits_halve_products_and_cost_casts() -> None:
+    big = GPT.model_copy(update={"hidden": 8192, "heads": 64})
+    half, eighth = (Ranks(big, links()).of(Degrees(precision=bits))
+                    for bits in ("bf16", "fp8"))
+    assert 0.5 * half[1].cost.forward < eighth[1].cost.forward < 0.8 * half[1].cost.forward
+    assert eighth[1].cost.backward < half[1].cost.backward
+    assert eighth[-1] == half[-1]  # the head multiplies in 16 bits
+
+
+def test_without_sequence_parallelism_each_gpu_sends_its_part() -> None:
+    sliced, whole = (Ranks(GPT, links()).of(replace(Degrees(tensor=4), sequence_parallel=way))[1].cost
+                     for way in (True, False))
+    assert sliced.output_bytes == whole.output_bytes
+    assert whole.activation_bytes == 2048 * 1024 * (10 + 24 / 4 + 5 * 16 * 2048 / (1024 * 4)) + 2 * 2048 * 2 * 4

@@ -1,0 +1,58 @@
+"""torchtitan's settings, written and read."""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.builders import chain, loop, pipeline, v
+from weft.runtime.export.tools.torchtitan import TorchtitanSettings, read_torchtitan, save_torchtitan
+from weft.runtime.export.torch_import import read_table
+from weft.solver.baselines import baseline
+from weft.solver.io.entries import FormatError
+
+
+@given(st.integers(2, 3), st.sampled_from(["chain", "loop", "v"]), st.data())
+def test_what_is_written_is_read_again(tmp_path_factory: pytest.TempPathFactory, p: int, shape: str,
+                                       data: st.DataObject) -> None:
+    devices = {"chain": chain, "loop": loop, "v": v}[shape](p)
+    cut = data.draw(st.lists(st.integers(1, 3), min_size=len(devices), max_size=len(devices)))
+    names = ["embedding", *(f"layer{i}" for i in range(sum(cut) - 2)), "head"]
+    schedule = baseline("gpipe", pipeline(devices), 4).with_solver(
+        layers_of_stage=[names[a:b] for a, b in pairwise((0, *accumulate(cut)))])
+    path = tmp_path_factory.mktemp("torchtitan") / "t.toml"
+    csv = save_torchtitan(schedule, path)
+    found = read_torchtitan(path)
+    assert (found.pipeline, found.shape, found.micro_batches, found.csv) == (p, shape, 4, str(csv))
+    assert [*map(len, found.stages)] == cut and "".join(found.stages) == "E" + "t" * (sum(cut) - 2) + "L"
+    assert read_table(csv).micro_batches == 4
+
+
+def test_settings_without_a_csv_are_of_the_schedule_that_they_name(tmp_path: Path) -> None:
+    (tmp_path / "t.toml").write_text("""
+[parallelism]
+pipeline_parallel_degree = 2
+tensor_parallel_degree = 4
+pipeline_parallel_schedule = "Interleaved1F1B"
+module_fqns_per_model_part = [["tok_embeddings", "layers.0"], ["layers.1"], ["layers.2"], ["norm", "output"]]
+""")
+    assert read_torchtitan(tmp_path / "t.toml") == TorchtitanSettings(
+        2, ("Et", "t", "t", "L"), "loop", "Interleaved1F1B", None, None, 4)
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("[", "is no TOML"), ("[model]\n", "has no \\[parallelism\\] table"),
+    ("[parallelism]\npipeline_parallel_degree = 0\n", "pipeline_parallel_degree is 0, it must be a whole number"),
+    ("[parallelism]\npipeline_parallel_schedule = 'Zigzag'\n", "is 'Zigzag', it must be one of 1F1B"),
+    ("[parallelism]\n", "module_fqns_per_model_part must list"),
+    ("[parallelism]\nmodule_fqns_per_model_part = [['conv']]\n", "names 'conv', which is none of"),
+    ("[parallelism]\npipeline_parallel_degree = 2\nmodule_fqns_per_model_part = [['norm']]\n", "1 stages, no multiple"),
+])
+def test_what_is_no_table_is_one_sentence(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "t.toml").write_text(text)
+    with pytest.raises(FormatError, match=said):
+        read_torchtitan(tmp_path / "t.toml")

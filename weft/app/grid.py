@@ -1,0 +1,209 @@
+"""The best step of a spec on a uniform grid of GPUs: which grid, which cut and which order.
+
+All grids are bounded first. Those with the least estimates are looked at, each on an even cut under 1F1B or interleaved
+1F1B as frameworks run it; then weft's own search runs inside the best: all cuts, chunks and orders of each one's
+pipeline (:func:`weft.app.solve.solve_case`). What counts is the whole step: the pipeline, and what gradients, optimizer
+and parameters add behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, replace
+
+from weft.app.lib.case import Placement, grid_case
+from weft.app.lib.grid_pipeline import GridPipeline
+from weft.app.lib.options import SearchOptions
+from weft.app.solve import solve_case
+from weft.models.grid.grids import Grid, GridSpace
+from weft.models.grid.pipeline import grid_space
+from weft.models.spec.sections import Spec
+from weft.models.tensor_parallel.parts import gpu_name
+from weft.solver.baselines import BASELINES
+from weft.solver.baselines.lib.base import NotApplicable
+from weft.solver.baselines.one_f_one_b import orders_within_memory
+from weft.solver.bounds.load import load_bound
+from weft.solver.control.clock import OutOfTime
+from weft.solver.cpsat.budget import Budget
+from weft.solver.feasibility.infeasible import Infeasible
+from weft.solver.judge.validate import violations
+from weft.solver.portfolio import Candidate, Portfolio
+from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
+from weft.solver.step.search import Progress
+from weft.solver.timing import time_orders
+
+__all__ = ["solve_grid"]
+
+#: The share of the time until which further grids are listed.
+_LISTING = 0.3
+#: Grids that are looked at for a first answer, and then; not those whose estimate is so much above the best.
+_FIRST, _LOOKED, _FAR = 3, 20, 1.25
+#: Grids that are searched, and the share of what is left that the first and the second of three get.
+_SEARCHED, _SHARE = 3, 0.5
+#: Deterministic seconds that are charged for an operation that a known schedule orders.
+_PER_OPERATION = 5e-5
+
+
+class _Grid(Candidate[GridPipeline]):
+    """A grid with the best step known of it."""
+
+    @property
+    def value(self) -> float:
+        return super().value if self.best is None else self.best.value + self.of.end(self.best).seconds
+
+
+class _GridSearch(Portfolio[GridPipeline]):
+    """Grids looked at by rising estimate."""
+
+    def __init__(self, spec: Spec, space: GridSpace, budget: Budget, on_progress: Callable[[Progress], None]) -> None:
+        super().__init__(budget, "makespan", on_progress)
+        self.spec, self.space = spec, space
+        self.listed = 0
+        self._beside = float("inf")  # the least bound of grids that are not looked at
+        self.left_out = False
+
+    @property
+    def beside(self) -> float:
+        return self._beside
+
+    def look(self) -> None:
+        """Look at the best grids of the first wave, for a first answer; list the others as long as there is time, and
+        look at the best of all."""
+        fixed = self.space.fixed()
+        waves = self.space.waves()
+        waiting: list[Grid] = []
+        for wave in waves:
+            self.listed += len(wave)
+            if fixed is not None:
+                wave = [replace(grid, degrees=fixed) for grid in wave[:1]]
+            waiting += wave if self.leader is not None else self._look_at(wave, _FIRST)
+            limited = self.budget.deterministic is not None
+            if self.leader is not None and not limited and self.budget.elapsed > _LISTING * self.budget.seconds:
+                self.left_out = next(waves, None) is not None
+                break
+        self._look_at(sorted(waiting, key=lambda grid: grid.estimate), _LOOKED)
+
+    def _look_at(self, grids: list[Grid], most: int) -> list[Grid]:
+        """Look at ``grids`` by rising estimate until ``most`` of them have a schedule; those that are left."""
+        left: list[Grid] = []
+        for grid in grids:
+            late = self.leader is not None and (most == 0 or self.budget.spent
+                                                or grid.estimate > _FAR * self.best)
+            if late or grid.bound >= self.best:
+                left.append(grid)
+                continue
+            entry = _Grid(GridPipeline(self.space, self.spec, grid), grid.bound)
+            self.entries.append(entry)
+            most -= self._tried(entry)
+        self._beside = min([grid.bound for grid in left], default=float("inf"))
+        return left
+
+    def _tried(self, entry: _Grid) -> bool:
+        """Known schedules on an even cut; whether there is one that fits."""
+        for placement in entry.of.placements:
+            made = _known(placement, entry.of.pipeline.micro_batches)
+            self.budget.deterministic_used += (_PER_OPERATION * len(placement.problem.blocks)
+                                               * entry.of.pipeline.micro_batches)
+            if made is not None and (entry.found is None or made.makespan < entry.found.makespan):
+                entry.found = made
+        if entry.found is None:
+            return False
+        if entry.value < self.best:
+            self.follow(entry)
+            self.on_progress(Progress(self.labelled(entry, entry.found), self.budget.elapsed, "baselines"))
+        return True
+
+    def search(self, options: SearchOptions) -> None:
+        """weft's own search inside the best grids."""
+        ranked = sorted((entry for entry in self.entries if entry.found is not None), key=lambda entry: entry.value)
+        if not ranked:  # nothing fits an even cut
+            ranked = sorted(self.entries, key=lambda entry: entry.of.grid.estimate)
+        effort = options.effort
+        open_entries = [entry for entry in ranked[:_SEARCHED] if not self.is_beaten(entry)]
+        for number, entry in enumerate(open_entries, start=1):
+            share = 1.0 if number == len(open_entries) else _SHARE
+            if self.must_end or self.is_beaten(entry):
+                continue
+            given = options.shortened(share) if effort is None else replace(options, effort=effort * share)
+            effort = None if effort is None else effort * (1 - share)
+            with suppress(OutOfTime), given.preparing():
+                case = grid_case(entry.of)
+                self.take(entry, solve_case, case, given)
+
+    def labelled(self, candidate: Candidate[GridPipeline], schedule: Schedule) -> Schedule:
+        """``schedule`` with what it says of its grid, on devices named after the GPUs they stand for."""
+        of = candidate.of
+        degrees, end = of.grid.degrees, of.end(schedule)
+        stages = len(schedule.solver["layers_of_stage"])
+        degrees = replace(degrees, virtual=stages // degrees.pipeline)
+        problem = schedule.problem
+        devices = tuple(replace(device, name=gpu_name(range(r * degrees.of_stage, (r + 1) * degrees.of_stage)))
+                        for r, device in enumerate(problem.devices))
+        step = schedule.makespan + end.seconds
+        layers = self.space.ranks.of(degrees)
+        device = self.space.links.device
+        flops = 3 * sum(layer.flops for layer in layers) * degrees.data * schedule.micro_batches
+        return replace(schedule, problem=replace(problem, devices=devices)).with_solver(grid={
+            **asdict(degrees), "title": degrees.title, "micro_batches": schedule.micro_batches, "gpus": degrees.gpus,
+            "step": step, "pipeline_time": schedule.makespan, "end": asdict(end),
+            "model_flops_utilization": flops / (step * degrees.gpus * device.flops[self.space.ranks.dtype]),
+            "bound": min(step, max(of.grid.bound, float(schedule.solver.get("bound_over_placements", 0.0))))})
+
+    def result(self) -> Schedule:
+        """The best, with the bound over all grids listed."""
+        leader = self.leader
+        if leader is None or leader.best is None:
+            raise self.nothing(self.spec.name)
+        found = self.labelled(leader, leader.best)
+        others = sorted((entry for entry in self.entries if entry is not leader and entry.best is not None),
+                        key=lambda entry: entry.value)[:5]
+        grid = {**found.solver["grid"], "listed": self.listed, "looked_at": len(self.entries),
+                "bound_over_grids": self.bound, "not_all_listed": self.left_out,
+                "others": [{"title": entry.of.grid.degrees.title, "step": entry.value, "bound": entry.bound}
+                           for entry in others]}
+        return found.with_solver(grid=grid)
+
+
+def solve_grid(spec: Spec, options: SearchOptions, on_progress: Callable[[Progress], None] = lambda _: None
+               ) -> Schedule:
+    """The schedule of the best grid's pipeline; ``solver["grid"]`` says which it is and what its step takes.
+
+    Raises :class:`~weft.models.spec.spec.SpecError` for degrees that do not go together,
+    :class:`~weft.solver.feasibility.infeasible.Infeasible` where nothing fits, and ``ValueError`` for another objective
+    than the makespan.
+    """
+    if options.objective != "makespan":
+        raise ValueError(f"objective is {options.objective!r}, and grids (parallel) are searched for the makespan: "
+                         "leave it out")
+    search = _GridSearch(spec, grid_space(spec), options.budget(), on_progress)
+    with search.budget.kept(lambda: search.leader is not None):
+        search.look()
+        search.search(options)
+    return search.result()
+
+
+def _known(placement: Placement, micro_batches: int) -> Schedule | None:
+    """The schedule that frameworks run; ``None`` where it does not fit."""
+    problem, name = placement.problem, "1f1b"
+    best: Schedule | None = None
+    for name in _published(placement):
+        with suppress(NotApplicable, Infeasible):
+            orders = (orders_within_memory(problem, micro_batches) if name == "1f1b" else
+                      BASELINES[name].orders(problem, micro_batches))
+            operations = time_orders(problem, micro_batches, orders)
+            makespan = max(operation.end for operation in operations)
+            made = Schedule(problem, micro_batches, operations, min(load_bound(problem, micro_batches), makespan),
+                            solver={"name": name})
+            if not violations(made, limit=1) and (best is None or makespan < best.makespan * (1 - RELATIVE_TOLERANCE)):
+                best = placement.label(made)
+    return best
+
+
+def _published(placement: Placement) -> Iterator[str]:
+    stages, devices = len(placement.details["layers_of_stage"]), len(placement.problem.devices)
+    is_split = any(block.name.startswith("W") for block in placement.problem.blocks)
+    if stages == devices:
+        yield "1f1b"
+    else:
+        yield "interleaved-zb" if is_split else "interleaved"

@@ -1,0 +1,79 @@
+"""A uniform grid's pipeline: what may be searched of it, and what the end of the step adds to its schedules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from weft.app.lib.placements import Placement, candidate_placement
+from weft.models.candidates.build import backward_modes
+from weft.models.candidates.gpu_costs import gpu_costs
+from weft.models.cuts.space import CutSpace
+from weft.models.cuts.spaces import cut_spaces
+from weft.models.grid.grids import Grid, GridSpace
+from weft.models.grid.pipeline import (
+    balanced_cut,
+    even_cut,
+    given_cut,
+    grid_space,
+    pipeline_candidate,
+    pipeline_spec,
+    stage_layers,
+)
+from weft.models.grid.step_end import StepEnd, step_end
+from weft.models.spec.sections import Spec
+from weft.models.spec.spec import SpecError
+from weft.solver.schedule import Schedule
+
+__all__ = ["GridPipeline", "given_pipeline"]
+
+
+@dataclass(frozen=True, eq=False)
+class GridPipeline:
+    """A grid with its pipeline as a spec of its own."""
+
+    space: GridSpace
+    spec: Spec
+    grid: Grid
+
+    @cached_property
+    def pipeline(self) -> Spec:
+        return pipeline_spec(self.spec, self.space, self.grid.degrees)
+
+    @cached_property
+    def placements(self) -> list[Placement]:
+        """The cut that is given, or the even one and one of even loads; with whole and with split backwards."""
+        layers = gpu_costs(self.pipeline).layers[0]
+        given = given_cut(self.spec, self.pipeline)
+        even = even_cut(len(layers), self.grid.degrees.stages)
+        loads = [layer.forward + layer.backward for layer in layers]
+        cuts = [given] if given is not None else [even, balanced_cut(even, loads, self.grid.degrees.pipeline)]
+        made = [pipeline_candidate(self.pipeline, cut, mode) for cut in dict.fromkeys(cuts)
+                for mode in backward_modes(self.pipeline, layers)]
+        return [candidate_placement(found) for found in made if found is not None]
+
+    @property
+    def spaces(self) -> tuple[CutSpace, ...]:
+        """All cuts, where none is given, in chunks as asked for."""
+        if self.spec.placement.cut is not None:
+            return ()
+        asked = self.space.asked.virtual
+        return tuple(space for space in cut_spaces(self.pipeline, self.pipeline.micro_batches)
+                     if asked in (None, space.ground.layout.chunks))
+
+    def end(self, schedule: Schedule) -> StepEnd:
+        """What the end of the step adds to ``schedule``."""
+        degrees = self.grid.degrees
+        stages = stage_layers(schedule.solver["layers_of_stage"], self.space.ranks.of(degrees))
+        return step_end(stages, degrees, self.space.links, self.space.size)
+
+
+def given_pipeline(spec: Spec) -> GridPipeline:
+    """The pipeline of the one grid that ``spec`` asks for. Raises :class:`~weft.models.spec.spec.SpecError` where it
+    leaves degrees open: that is for ``weft solve``."""
+    space = grid_space(spec)
+    fixed = space.fixed()
+    if fixed is None:
+        raise SpecError(f"{spec.where}: parallel leaves degrees to be searched (auto), which weft solve does; give all "
+                        "of them")
+    return GridPipeline(space, spec, Grid(fixed, 0.0, 0.0))

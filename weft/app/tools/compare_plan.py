@@ -1,0 +1,280 @@
+"""Somebody's plan beside the best that weft finds on the same degrees and costs: by how much, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from weft.app.lib.case import Case, case_of, read_source
+from weft.app.lib.options import SearchOptions
+from weft.app.solve import solve_case
+from weft.app.tools.given import GivenPlan, given_plan, read_arguments
+from weft.app.tools.solve_for import best_in_own_order, restricted
+from weft.solver.control.clock import OutOfTime
+from weft.solver.feasibility.infeasible import Infeasible
+from weft.solver.io.megatron_layout import layout_text
+from weft.solver.pipeline import Pipeline
+from weft.solver.problem import Number, Problem
+from weft.solver.schedule import Schedule
+from weft.solver.step.search import Progress
+from weft.solver.wide.problem import WideProblem
+from weft.text.tables import table_text
+from weft.text.units import each_text, memory_text, time_text
+
+if TYPE_CHECKING:
+    from weft.app.lib.sources import Source
+    from weft.models.spec.spec import Spec
+    from weft.runtime.export.tools import Run, Tool
+
+__all__ = ["PlanComparison", "PlanRow", "plan_compared"]
+
+#: What of the time each search gets: the plan's own cut in any order, the tool's best cut, and everything.
+_SHARES = (0.2, 0.3, 1.0)
+#: Chunks a rank that weft's own search tries at least, and bytes of a GPU on which everything fits.
+_CHUNKS, _ROOMY = 3, 10**15
+#: A rank this much busier than the average is what limits a pipeline.
+_UNEVEN = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRow:
+    """One plan's figures: ``step`` in seconds with the end of the step, ``load`` what each rank works on a micro-batch,
+    ``peak`` bytes of each GPU of a rank, static memory included. ``bubble``: the idle share of the step."""
+
+    name: str
+    title: str
+    order: str
+    layout: str
+    step: float
+    end: float
+    bubble: float
+    load: tuple[float, ...]
+    peak: tuple[Number, ...]
+    fits: bool
+    bound: float | None = None
+
+
+@dataclass(frozen=True)
+class PlanComparison:
+    """What :func:`weft.compare_plan` says of a plan: ``rows``, the plan first; ``schedules`` by their names.
+    ``degrees``: what all rows share."""
+
+    name: str
+    degrees: str
+    micro_batches: int
+    capacity: Number | None
+    rows: tuple[PlanRow, ...]
+    schedules: Mapping[str, Schedule]
+    left_out: Mapping[str, str]
+
+    @property
+    def plan(self) -> PlanRow:
+        """The plan that was given."""
+        return self.rows[0]
+
+    @property
+    def best(self) -> PlanRow:
+        """weft's best that fits, of all; the plan where none does."""
+        return min((row for row in self.rows if row.fits), key=lambda row: row.step, default=self.plan)
+
+    def to_json(self) -> dict[str, Any]:
+        """The numbers as plain data, and the reasons."""
+        return {"name": self.name, "degrees": self.degrees, "micro_batches": self.micro_batches,
+                "rows": [asdict(row) for row in self.rows], "left_out": dict(self.left_out), "why": self.why()}
+
+    def __str__(self) -> str:
+        return table_text(self.table())
+
+    def table(self) -> Any:
+        """The table, to be printed by rich."""
+        from rich.table import Table
+
+        table = Table(title=f"{self.name}: {self.degrees}, {self.micro_batches} micro-batches", caption=self.caption(),
+                      title_justify="left", caption_justify="left", title_style="bold")
+        table.add_column("plan")
+        table.add_column("order")
+        for header in ("ms per step", "against the plan", "bubble", f"peak {memory_text(1, 'B')[1]} by rank", "fits"):
+            table.add_column(header, justify="right")
+        for row in self.rows:
+            table.add_row(row.title, row.order, time_text(row.step, "s")[0],
+                          "" if row is self.plan else f"{row.step / self.plan.step - 1:+.1%}", f"{row.bubble:.1%}",
+                          each_text(list(row.peak), "B"), "yes" if row.fits else "no",
+                          style="bold" if row is self.best else None)
+        return table
+
+    def caption(self) -> str:
+        """The layouts, and why the plan takes as long as it does."""
+        layouts: dict[str, list[str]] = {}
+        for row in self.rows:
+            layouts.setdefault(row.layout, []).append(row.title)
+        return "\n".join([*(f"{', '.join(titles)}: {text}" for text, titles in layouts.items()), *self.why(),
+                          *(f"{title} left out: {reason}" for title, reason in self.left_out.items())])
+
+    def why(self) -> list[str]:
+        """What limits the plan, and what the best does otherwise, a sentence each."""
+        plan, best = self.plan, self.best
+        lines = [_limit(plan, self.micro_batches)]
+        if not plan.fits:
+            worst = max(range(len(plan.peak)), key=lambda rank: plan.peak[rank])
+            lines.append(f"the plan does not fit: rank {worst} needs {_bytes(plan.peak[worst])}"
+                         + ("" if self.capacity is None else f", a GPU has {_bytes(self.capacity)}"))
+        if best is plan:
+            lines.append("nothing better was found on these degrees")
+            return lines
+        rank_of = max(plan.load), max(best.load)
+        lines.append(f"{best.title} ({best.order}) is {1 - best.step / plan.step:.1%} shorter: its busiest rank works "
+                     f"{_seconds(rank_of[1])} a micro-batch, the plan's {_seconds(rank_of[0])}; bubble "
+                     f"{best.bubble:.1%} against {plan.bubble:.1%}; fullest GPU {_bytes(max(best.peak))} against "
+                     f"{_bytes(max(plan.peak))}")
+        bound = next((row.bound for row in self.rows if row.bound is not None), None)
+        if bound is not None:
+            lines.append(f"no cut of these layers on these degrees, in any order searched, is shorter than "
+                         f"{_seconds(bound)} (the plan is {plan.step / bound - 1:.1%} above)")
+        return lines
+
+
+def _limit(row: PlanRow, micro_batches: int) -> str:
+    """What a plan's step is made of: the busiest rank's work, and what the rest is."""
+    busiest = max(range(len(row.load)), key=lambda rank: row.load[rank])
+    average = sum(row.load) / len(row.load)
+    work = row.load[busiest] * micro_batches
+    much = row.load[busiest] / average - 1
+    which = f"rank {busiest} works {_seconds(row.load[busiest])} a micro-batch" + (
+        f", {much:.1%} more than the average rank" if much > _UNEVEN else ", about as long as every rank")
+    rest = row.step - row.end - work
+    return (f"{row.title}: {which}: {_seconds(work)} of the {_seconds(row.step)}; {_seconds(max(0.0, rest))} are ramp "
+            f"and waiting" + (f", {_seconds(row.end)} the end of the step" if row.end else ""))
+
+
+def _seconds(value: float) -> str:
+    return " ".join(time_text(value, "s"))
+
+
+def _bytes(value: Number) -> str:
+    return " ".join(memory_text(value, "B"))
+
+
+def plan_compared(source: Source, options: SearchOptions, on_progress: Callable[[Progress], None], *,
+                  layout: str | None, megatron: str | None) -> PlanComparison:
+    """See :func:`weft.compare_plan`."""
+    from weft.runtime.export.tools import TOOLS
+
+    if layout is None and megatron is None:
+        raise ValueError("no plan is given: give a layout of Megatron-LM or its arguments")
+    spec = read_source(source)
+    if isinstance(spec, Problem | WideProblem):
+        raise ValueError("a plan is of a model's layers, and this is a block problem: give a model spec")
+    if options.objective != "makespan":
+        raise ValueError(f"a plan is compared by its makespan, not by {options.objective}: leave the objective out")
+    if spec.training is None:
+        raise ValueError(f"{spec.where}: a plan of Megatron-LM is of training, and this is inference")
+    arguments = None if megatron is None else read_arguments(megatron)
+    with options.preparing():
+        plan = given_plan(spec, layout=layout, arguments=arguments)
+    return _Comparing(plan, TOOLS["megatron"], spec.name, options, on_progress).result()
+
+
+class _Comparing:
+    """The rows of a comparison, one search after the other."""
+
+    def __init__(self, plan: GivenPlan, tool: Tool, name: str, options: SearchOptions,
+                 on_progress: Callable[[Progress], None]) -> None:
+        self.plan, self.tool, self.name, self.options, self.on_progress = plan, tool, name, options, on_progress
+        self.rows: list[PlanRow] = []
+        self.schedules: dict[str, Schedule] = {}
+        self.left_out: dict[str, str] = {}
+
+    def result(self) -> PlanComparison:
+        own = self._given()
+        pipeline = self.plan.piped.pipeline
+        self._search("given-order", "the same cut, weft's order", self.plan.spec, _SHARES[0])
+        self._best_cut()
+        chunks = max(len(self.plan.stages) // pipeline.cluster.gpus, pipeline.placement.chunks, _CHUNKS)
+        self._search("weft", "weft's best", pipeline.model_copy(update={"placement": pipeline.placement.model_copy(
+            update={"shapes": ("chain", "v", "loop", "wave"), "chunks": chunks})}), _SHARES[2])
+        return PlanComparison(self.name, self.plan.piped.title, own.micro_batches, self._capacity(), tuple(self.rows),
+                              self.schedules, self.left_out)
+
+    def _capacity(self) -> Number:
+        from weft.models.layers.cluster import model_cluster
+
+        return min(model_cluster(self.plan.piped.pipeline.cluster).available)
+
+    def _given(self) -> Schedule:
+        """The plan in the tool's own order; where it does not fit, on GPUs that had room."""
+        spec = restricted(self.plan.spec, self.tool)
+        try:
+            run, fits = self._run(spec), True
+        except (Infeasible, ValueError):
+            run, fits = self._run(spec.model_copy(update={"cluster": spec.cluster.model_copy(update={
+                "memory": (_ROOMY,)})})), False
+        self._row("plan", "the plan", run.order + "".join(f", groups of {size}" for size in run.settings.values()),
+                  run.schedule, fits=fits)
+        return run.schedule
+
+    def _run(self, spec: Spec) -> Run:
+        with self.options.preparing():
+            case = case_of(spec)
+        [placement] = case.placements
+        return self.tool.run(Schedule(placement.problem, case.micro_batches, (), 0.0, solver=placement.details))
+
+    def _best_cut(self) -> None:
+        """A row of the best that the tool can run: every cut, in as many chunks as the plan has at most."""
+        from weft.models.cuts.spaces import cut_spaces
+
+        options, plan = self.options.shortened(_SHARES[1]), self.plan
+        pipeline = plan.piped.pipeline
+        chunks = len(plan.stages) // pipeline.cluster.gpus
+        spec = restricted(pipeline.model_copy(update={"placement": pipeline.placement.model_copy(update={
+            "shapes": ("chain", "loop"), "chunks": max(chunks, _CHUNKS)})}), self.tool)
+        with options.preparing():
+            case = Case(spec.name, (), spec.micro_batches, spaces=tuple(
+                space for space in cut_spaces(spec, spec.micro_batches)
+                if self.tool.shapes and space.ground.layout.shape in self.tool.shapes))
+        title = f"{self.tool.title}'s best cut"
+        try:
+            found = best_in_own_order(case, self.tool, options.budget(), self.on_progress,
+                                      [(0, *accumulate(map(len, plan.stages)))])
+        except (Infeasible, OutOfTime) as reason:
+            self.left_out[title] = str(reason) or "there was no time for it"
+            return
+        self._row("tool", title, self.tool.run(found).order, found, fits=True)
+
+    def _search(self, name: str, title: str, spec: Spec, share: float) -> None:
+        """A row of the best that is found of ``spec`` in any order; of what was found before, where that is better."""
+        options = self.options.shortened(share)
+        found: Schedule | None = None
+        try:
+            with options.preparing():
+                case = case_of(spec)
+            found = solve_case(case, options, self.on_progress)
+        except (Infeasible, OutOfTime) as reason:
+            self.left_out[title] = str(reason) or "there was no time for it"
+        if name == "weft":
+            known = [self.schedules[row.name] for row in self.rows if row.fits]
+            found = min([*known, *([] if found is None else [found])], default=None,
+                        key=lambda schedule: schedule.makespan + self.plan.piped.end(schedule))
+        if found is None:
+            return
+        self.left_out.pop(title, None)
+        shape = Pipeline.of(found.problem).shape
+        self._row(name, title, f"weft's, {'V' if shape == 'v' else shape}", found, fits=True,
+                  bound=found.solver.get("bound_over_placements") if name == "weft" else None)
+
+    def _row(self, name: str, title: str, order: str, found: Schedule, *, fits: bool,
+             bound: float | None = None) -> None:
+        from weft.runtime.export.tools.layers import letters_of_names
+
+        problem, layers = found.problem, found.solver["layers_of_stage"]
+        letters = iter(letters_of_names([name for names in layers for name in names]))
+        end = self.plan.piped.end(found)
+        step = found.makespan + end
+        load = tuple(sum(problem.blocks[block].duration for block in blocks) for blocks in problem.blocks_on)
+        static = found.solver.get("static_memory") or [0] * len(load)
+        self.schedules[name] = found
+        self.rows.append(PlanRow(
+            name, title, order, layout_text(["".join(next(letters) for _ in names) for names in layers]), step, end,
+            1 - sum(load) / len(load) * found.micro_batches / step, tuple(map(float, load)),
+            tuple(base + peak for base, peak in zip(static, found.peak_memory, strict=True)), fits, bound))

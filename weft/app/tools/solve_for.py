@@ -1,0 +1,248 @@
+"""The best that one tool can run: only its placements are searched, in its own order where it has one.
+
+A tool that runs the order it is given (PyTorch, torchtitan, nnScaler) is searched like everything, on the placements
+that it can have. One that makes its order itself (Megatron-LM, DeepSpeed) leaves the cut: its order, which does not
+depend on where the layers are cut, is timed on the placements listed and carried to all cuts, and from the best cut on
+layers are moved while that makes the step shorter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from weft.app.lib.case import Case, Placement, case_of, read_source
+from weft.app.lib.options import SearchOptions
+from weft.app.solve import solve_case
+from weft.solver.bounds.load import load_bound
+from weft.solver.control.clock import OutOfTime
+from weft.solver.cpsat.budget import Budget
+from weft.solver.judge.validate import validate
+from weft.solver.pipeline import Pipeline
+from weft.solver.problem import Problem
+from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
+from weft.solver.step.search import Infeasible, Progress
+from weft.solver.wide.problem import WideProblem
+
+if TYPE_CHECKING:
+    from weft.app.cuts.search import CutSearch
+    from weft.app.lib.sources import MicroBatches, Source
+    from weft.models.cuts.space import CutSpace
+    from weft.models.spec.spec import Spec
+    from weft.runtime.export.tools import Run, Tool
+
+__all__ = ["best_in_own_order", "case_for", "restricted", "solve_for_tool"]
+
+#: Cuts of each layout that are listed, and deterministic seconds for each operation of one that is looked at.
+_LISTED, _PER_OPERATION = 60_000, 3e-6
+#: The same for an operation of a cut that differs by a layer; and so often layers are moved from one start.
+_PER_MOVED, _MOVES = 3e-8, 200
+#: What one GPU a stage can be, and what several can be that any tool has a word for.
+_SINGLE, _TOGETHER = ("chain", "v", "loop", "wave"), ("groups", "tensor")
+
+
+def solve_for_tool(source: Source, micro_batches: MicroBatches | None, options: SearchOptions,
+                   on_progress: Callable[[Progress], None], name: str) -> Schedule:
+    """The best schedule that tool ``name`` can run, timed in the order that it runs.
+
+    Raises ``ValueError`` for what was fixed that the tool cannot run, and what :func:`weft.app.solve.solve_case` does.
+    """
+    from weft.runtime.export.tools import TOOLS
+
+    tool = TOOLS[name]
+    if options.objective != "makespan":
+        raise ValueError(f"what {tool.title} can run is searched for the makespan, not for {options.objective}: leave "
+                         "the objective out")
+    with options.preparing():
+        spec = read_source(source)
+        if not isinstance(spec, Problem | WideProblem):
+            spec = restricted(spec, tool)
+        case = case_for(case_of(spec, micro_batches, options), tool)
+    found = (case.with_reserve(solve_case(case, options, on_progress)) if tool.own is None else
+             best_in_own_order(case, tool, options.budget(), on_progress))
+    run = tool.run(found)
+    return found.with_solver(tool={"name": name, "order": run.order, "gpus_a_rank": run.gpus,
+                                   **({"settings": dict(run.settings)} if run.settings else {})})
+
+
+def restricted(spec: Spec, tool: Tool) -> Spec:
+    """``spec`` with the placements left that ``tool`` can have. Raises ``ValueError`` for what was fixed beyond them,
+    with the nearest that it can."""
+    placement, given = spec.placement, spec.placement.model_fields_set
+
+    def refuse(what: str, instead: str) -> None:
+        raise ValueError(f"{spec.where}: {tool.title} cannot run {what}; {instead}")
+
+    if spec.training is None:
+        refuse("inference", "it trains: give training")
+    if spec.training is not None and spec.training.lengths is not None:
+        refuse("micro-batches that differ (training.lengths)", "leave lengths out")
+    allowed = [shape for shape in placement.shapes if _can(tool, shape)]
+    if not allowed:
+        refuse(f"placement.shapes: {', '.join(placement.shapes)}",
+               f"allow {' or '.join(shape for shape in (*_SINGLE, *_TOGETHER) if _can(tool, shape))}")
+    if placement.sequence_chunks:
+        refuse("micro-batches in chunks of their sequence (placement.sequence_chunks)", "leave them out")
+    if not tool.any_graph and placement.co_shard:
+        refuse("parts of layers in turn (placement.co_shard)", "leave it out")
+    if tool.alike and placement.memory == "decide":
+        refuse("memory decided operator by operator (placement.memory: decide)", "give training.recompute, which is of "
+                                                                                "all layers")
+    if tool.alike and placement.choices:
+        refuse("stages that decide what they keep (placement.choices)", "give training.recompute, which is of all "
+                                                                        "layers")
+    backward = placement.backward
+    if not tool.splits:
+        if "backward" in given and "full" not in backward:
+            refuse("split backwards (placement.backward: split)", "allow full")
+        backward = ("full",)
+    return spec.model_copy(update={"placement": placement.model_copy(update={
+        "shapes": tuple(allowed), "backward": backward})})
+
+
+def _can(tool: Tool, shape: str) -> bool:
+    if tool.any_graph:
+        return shape not in ("data", "x")
+    return shape in _TOGETHER or (shape in _SINGLE and (not tool.shapes or shape in tool.shapes))
+
+
+def case_for(case: Case, tool: Tool) -> Case:
+    """``case`` with the placements left that ``tool`` can run. Raises ``Infeasible`` where there is none."""
+    placements, reason = [], ""
+    for placement in case.placements:
+        try:
+            tool.run(_unordered(placement, case.micro_batches, placement.whole))
+        except ValueError as refusal:
+            reason = reason or str(refusal)
+        else:
+            placements.append(placement)
+    spaces = tuple(space for space in case.spaces if not tool.shapes or space.ground.layout.shape in tool.shapes)
+    if not placements and not spaces:
+        raise Infeasible(reason or f"{case.name}: nothing is left that {tool.title} can run: " + "; ".join(
+            f"{shape}: {why}" for shape, why in case.refused))
+    return replace(case, placements=tuple(placements), spaces=spaces, whole_model=(),
+                   open=() if tool.alike else case.open)
+
+
+def _unordered(placement: Placement, micro_batches: int, problem: Problem) -> Schedule:
+    """What a tool with an order of its own needs to know of a placement."""
+    return Schedule(problem, micro_batches, (), 0.0, solver=placement.details)
+
+
+def best_in_own_order(case: Case, tool: Tool, budget: Budget, on_progress: Callable[[Progress], None],
+                      starts: Sequence[tuple[int, ...]] = ()) -> Schedule:
+    """The best of ``case``, placements and cuts that ``tool`` can run, in its own order, with a bound over all of them.
+    ``starts``: cuts that layers are moved from, beside even ones: borders of stages.
+
+    Raises ``Infeasible`` where its order fits none.
+    """
+    search = _OwnOrder(case, tool, budget, on_progress)
+    for placement in sorted(case.placements, key=lambda placement: load_bound(placement.problem, case.micro_batches)):
+        if search.best is not None and budget.spent:
+            break
+        search.look_at(placement)
+    search.look_at_cuts(starts)
+    return search.result()
+
+
+class _OwnOrder:
+    """What was found so far."""
+
+    def __init__(self, case: Case, tool: Tool, budget: Budget, on_progress: Callable[[Progress], None]) -> None:
+        self.case, self.tool, self.budget, self.on_progress = case, tool, budget, on_progress
+        self.best: Schedule | None = None
+        self.refusal = ""
+        self.bounds: list[float] = []
+        self.cuts_bound = math.inf
+
+    @property
+    def makespan(self) -> float:
+        return math.inf if self.best is None else self.best.makespan
+
+    def look_at(self, placement: Placement) -> Run | None:
+        """Time the tool's order on ``placement``; what it runs there, if it fits."""
+        count = self.case.micro_batches
+        bound = load_bound(placement.problem, count)
+        self.bounds.append(bound)
+        if bound >= self.makespan * (1 - RELATIVE_TOLERANCE):
+            return None
+        self.budget.deterministic_used += _PER_OPERATION * count * len(placement.problem.blocks)
+        try:
+            run = self.tool.run(_unordered(placement, count, placement.problem))
+        except ValueError as refusal:
+            self.refusal = self.refusal or str(refusal)
+            return None
+        if run.schedule.makespan < self.makespan:
+            made = replace(run.schedule, makespan_bound=min(bound, run.schedule.makespan))
+            self.best = replace(placement, problem=made.problem).label(made)
+            validate(self.best)
+            self.on_progress(Progress(self.best, self.budget.elapsed, f"{self.tool.title}'s order"))
+        return run
+
+    def look_at_cuts(self, starts: Sequence[tuple[int, ...]] = ()) -> None:
+        """The tool's order on cuts of single GPUs a stage: from ``starts`` and even ones a layer at a time, then on all
+        that can be listed."""
+        if not self.case.spaces:
+            return
+        from weft.app.cuts.search import CutSearch
+        from weft.models.grid.pipeline import even_cut
+
+        cuts = CutSearch(self.case.spaces, self.case.micro_batches, self.budget)
+        with suppress(OutOfTime), self.budget.limited():
+            for space in self.case.spaces:
+                layout = space.ground.layout
+                even = even_cut(space.ground.layers, layout.stages)
+                for start in dict.fromkeys([*(start for start in starts if len(start) == len(even)), even]):
+                    self._descend(cuts, space, start)
+            most = self.makespan if self.best is not None else 1e9 * max(space.floor for space in self.case.spaces)
+            cuts.open(most, _LISTED)
+            for space in cuts.worth_trying:
+                self._carry(cuts, space)
+        cuts.narrow(self.makespan)
+        self.cuts_bound = cuts.bound
+
+    def _carry(self, cuts: CutSearch, space: CutSpace) -> None:
+        """Take the order to all cuts listed, and go on from the best of them."""
+        from weft.app.cuts.search import Cut
+
+        start = next(iter(space.some(1)), None)
+        order = None if start is None or self.tool.own is None else next(self.tool.own(
+            Pipeline.of(Cut(cuts, space, start).problem), self.case.micro_batches), None)
+        if start is not None and order is not None:
+            carried = cuts.carried(Cut(cuts, space, start), order.orders)
+            self._descend(cuts, space, carried[0].decision.borders if carried else start)
+
+    def _descend(self, cuts: CutSearch, space: CutSpace, borders: tuple[int, ...]) -> None:
+        """Move layers from ``borders`` on while the tool's step gets shorter and fits."""
+        from weft.app.lib.case import candidate_placement
+
+        for _ in range(_MOVES):
+            try:
+                placement = candidate_placement(space.candidate(borders))
+            except ValueError:  # weights alone do not fit
+                return
+            run = self.look_at(placement)
+            if self.budget.spent or self.tool.own is None:
+                return
+            pipeline = Pipeline.of(placement.problem)
+            made = next(self.tool.own(pipeline, self.case.micro_batches), None)
+            if made is None:
+                return
+            orders = made.orders if run is None else run.schedule.orders
+            moves = len(borders)**2
+            self.budget.deterministic_used += _PER_MOVED * moves * cuts.operations(space)
+            following = space.shorter(borders, pipeline, orders)
+            if following is None:
+                return
+            borders = following
+
+    def result(self) -> Schedule:
+        if self.best is None:
+            raise Infeasible(self.refusal or f"{self.case.name}: nothing fits in an order of {self.tool.title}")
+        bound = min([self.makespan, self.cuts_bound, *self.bounds])
+        return self.case.with_reserve(self.best.with_solver(
+            name=f"{self.tool.name}'s order", covered=self.case.coverage.text(), bound_over_placements=bound,
+            placements=len(self.case.placements)))
