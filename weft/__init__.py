@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from weft.cli.commands.draw import draw
     from weft.cli.commands.estimate import estimate
     from weft.cli.commands.explain import explain
+    from weft.cli.commands.family import family
     from weft.cli.commands.fit import fit
     from weft.cli.commands.latency import latency
     from weft.cli.commands.place import place, place_memory, place_step
@@ -55,8 +56,8 @@ if TYPE_CHECKING:
     from weft.cli.commands.transports import transports
 
 __all__ = ["SCHEMAS", "PathLike", "SearchOptions", "Source", "__version__", "capture", "check", "communication",
-           "compare", "demo", "draw", "estimate", "explain", "export_schedule", "fit", "import_schedule", "latency",
-           "pipeline", "place", "place_memory", "place_step", "plan", "plans", "profile", "profile_stages", "replay",
+           "compare", "demo", "draw", "estimate", "explain", "export_schedule", "family", "fit", "import_schedule",
+           "latency", "pipeline", "place", "place_memory", "place_step", "plan", "plans", "profile", "profile_stages", "replay",
            "replay_alone", "replay_shared", "schema", "share", "solve", "sweep", "train", "transports",
            "unroll"]
 

@@ -28,6 +28,7 @@ from weft.models.spec.model_sections import (
     GraphModel,
     kind_of_section,
 )
+from weft.models.spec.phases import Phases
 
 __all__ = ["ACTIVATIONS", "MAX_CHUNKS", "Activations", "Cluster", "Inference", "Placement", "Shape", "Spec",
            "Training"]
@@ -246,6 +247,8 @@ class Spec(Section):
     training: Training | None = Field(default=None, description="Give this or inference.")
     inference: Inference | None = Field(default=None, description="Give this or training.")
     placement: Placement = Placement()
+    phases: Phases | None = Field(default=None, description="What changes while it trains, for weft family: any entry "
+                                  "of the spec by its path.")
 
     #: Where the spec was read, for messages and for relative paths in it.
     _where: str = PrivateAttr("spec")
@@ -257,6 +260,8 @@ class Spec(Section):
             refuse("give either training or inference" + ("" if self.training is None else ", not both"))
         self._check_devices()
         self._check_choices()
+        if self.phases is not None and self.training is None:
+            refuse("phases are of a training, this is inference; leave them out")
         if isinstance(self.model, ExplicitModel):
             if self.costs is not None:
                 refuse("costs is for a model family; listed layers state their own costs")
