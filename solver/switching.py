@@ -33,9 +33,10 @@ def best_switching(costs: Sequence[Sequence[float]], switches: Sequence[Sequence
     totals = list(costs[0])
     came: list[list[int]] = []
     for row in costs[1:]:
-        before = [min(range(len(row)), key=lambda q, p=p: (totals[q] + (switches[q][p] if q != p else 0.0), q != p, q))
-                  for p in range(len(row))]
-        totals = [totals[q] + (switches[q][p] if q != p else 0.0) + row[p] for p, q in enumerate(before)]
+        through = [[total + (switches[q][p] if q != p else 0.0) for q, total in enumerate(totals)]
+                   for p in range(len(row))]
+        before = [p if ways[p] == min(ways) else ways.index(min(ways)) for p, ways in enumerate(through)]
+        totals = [through[p][q] + row[p] for p, q in enumerate(before)]
         came.append(before)
     last = min(range(len(totals)), key=totals.__getitem__)
     if math.isinf(totals[last]):

@@ -57,8 +57,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SCHEMAS", "PathLike", "SearchOptions", "Source", "__version__", "capture", "check", "communication",
            "compare", "demo", "draw", "estimate", "explain", "export_schedule", "family", "fit", "import_schedule",
-           "latency", "pipeline", "place", "place_memory", "place_step", "plan", "plans", "profile", "profile_stages", "replay",
-           "replay_alone", "replay_shared", "schema", "share", "solve", "sweep", "train", "transports",
+           "latency", "pipeline", "place", "place_memory", "place_step", "plan", "plans", "profile", "profile_stages",
+           "replay", "replay_alone", "replay_shared", "schema", "share", "solve", "sweep", "train", "transports",
            "unroll"]
 
 __getattr__, __dir__ = lazily(__name__)

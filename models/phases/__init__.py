@@ -1,4 +1,4 @@
-"""What is a training whose costs change? A spec with phases in; its parts, plans at any of their costs, bytes that move.
+"""What is a training whose costs change? A spec with phases in; parts, plans at any part's costs, bytes that move.
 
 :mod:`~weft.models.phases.density` says how many experts a token uses, :mod:`~weft.models.phases.parts` which spec
 each part of the training has, :mod:`~weft.models.phases.plans` what of a schedule's placement stays the same at other

@@ -6,17 +6,15 @@ part's ends are far from its mean, which stands for all of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from weft.models.candidates.family_costs import family_model
 from weft.models.phases.density import density_at
 from weft.models.spec.families import MoeModel
-from weft.models.spec.model_sections import ConfigModel
 from weft.models.spec.phases import DENSITY, DtsDensity, MeasuredDensity
 from weft.models.spec.sections import Spec
 from weft.models.spec.spec import SpecError, with_values
@@ -56,6 +54,7 @@ def parts_of(spec: Spec) -> list[TrainingPart]:
         raise SpecError(f"{spec.where}: phases is missing: what changes while it trains, such as "
                         "phases: {steps: 20000, sequence: [[0, 512], [10000, 2048]]}")
     _require_whole_layers(spec)
+    _require_once(spec, phases.values)
     experts = _experts(spec) if DENSITY in phases.values else 0
     borders = {0, phases.steps}
     for value in phases.values.values():
@@ -73,6 +72,15 @@ def parts_of(spec: Spec) -> list[TrainingPart]:
     return parts
 
 
+def _require_once(spec: Spec, names: Iterable[str]) -> None:
+    """Refuse an entry that goes by two names."""
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(_path(spec, name), name)
+        if other != name:
+            raise SpecError(f"{spec.where}: phases: {other} and {name} are one entry; leave one of them out")
+
+
 def _require_whole_layers(spec: Spec) -> None:
     """Refuse what leaves a plan open that is to be the same at several costs."""
     asked = spec.placement
@@ -88,8 +96,7 @@ def _require_whole_layers(spec: Spec) -> None:
 def _experts(spec: Spec) -> int:
     """How many experts a layer has. Raises ``SpecError`` where there are none."""
     if not isinstance(spec.model, MoeModel):
-        found = "a config.json, write its sizes as a family" if isinstance(spec.model, ConfigModel) else getattr(
-            family_model(spec), "family", "another") if hasattr(spec.model, "family") else "listed"
+        found = getattr(spec.model, "family", "of no family; write its sizes as one")
         raise SpecError(f"{spec.where}: phases.{DENSITY} is for the family moe, but the model is {found}; leave it out")
     return spec.model.experts
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from weft.models.candidates.build import Candidate, CutDoesNotFit, candidates
 from weft.models.candidates.stage_split import NoSplit
@@ -117,6 +117,6 @@ def shape_candidate_at(spec: Spec, plan: Plan) -> tuple[ShapeCandidate, Space] |
         replica, stage = divmod(number, each)
         layers = tuple(index[name] for name in names)
         parts.append(Part(f"{stage}{'u' * replica}", layers, gpus, stage_cost(costs, layers), replica, in_parts))
-    found = candidate_of(space, "x" if plan.replicas > 1 else "groups", cast(Backward, plan.backward), tuple(parts),
+    found = candidate_of(space, "x" if plan.replicas > 1 else "groups", plan.backward, tuple(parts),
                          replicas=plan.replicas)
     return None if found is None else (found, space)

@@ -73,8 +73,8 @@ def layer_sizes(model: TransformerModel, index: int) -> LayerSizes:
 def _experts(model: TransformerModel, index: int, inner: int) -> ExpertSizes | None:
     if not isinstance(model, MoeModel) or (index + 1) % model.every or index < model.dense_first:
         return None
-    return ExpertSizes(model.experts, model.density or model.active, model.expert_feed_forward or inner, model.capacity_factor,
-                       model.shared, model.shared_gate, model.router_bias)
+    return ExpertSizes(model.experts, model.density or model.active, model.expert_feed_forward or inner,
+                       model.capacity_factor, model.shared, model.shared_gate, model.router_bias)
 
 
 def _with_positions(b: Builder, x: Tensor, model: GptModel) -> Tensor:

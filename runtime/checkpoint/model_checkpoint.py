@@ -41,7 +41,7 @@ def save(session: Session, folder: Path, step: int, model: Mapping[str, Tensor],
     """Save ``model``, this rank's part of it by name, and ``optimizer``, over parameters whose names are given by
     ``id``, as they are after batch ``step``; gives the checkpoint's folder. The last ``keep`` checkpoints stay
     (``None``: all). ``seed``: that random operators draw from; ``dtype``: the types of the modules' parameters;
-    ``phase``: where in a family of plans the training is. All ranks must call it together, also those that have no part.
+    ``phase``: where in a family of plans the training is. All ranks must call it together, also those without a part.
 
     Raises :class:`~weft.runtime.ranks.session.SessionError` where that cannot be written.
     """

@@ -40,7 +40,7 @@ class _Exchange(torch.autograd.Function):
         return _moved(rows, sent, received, group)
 
     @staticmethod
-    @once_differentiable  # type: ignore[misc]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         return _moved(gradient, ctx.received, ctx.sent, ctx.group), None, None, None, None
 

@@ -1,10 +1,10 @@
 """Which experts a token uses, and with what weight: a dense-to-sparse gate, Switch, or the best two.
 
 The dense-to-sparse gate (EvoMoE, Nie et al., 2021) draws Gumbel softmax weights at a temperature that falls: at first
-nearly all experts have more weight than the threshold, at last one has. From ``hard_at`` on the weights are one-hot, with
-the gradient of the soft ones (straight through). Evaluation takes the best expert, without noise. Switch (Fedus et al.,
-2021) weighs the best expert by its probability; ``top2`` (Lepikhin et al., 2020) the best two by theirs, made to add up
-to 1.
+nearly all experts have more weight than the threshold, at last one has. From ``hard_at`` on the weights are one-hot,
+with the gradient of the soft ones (straight through). Evaluation takes the best expert, without noise. Switch (Fedus
+et al., 2021) weighs the best expert by its probability; ``top2`` (Lepikhin et al., 2020) the best two by theirs, made
+to add up to 1.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Temperature:
     exponential: bool = True
 
     def __post_init__(self) -> None:
-        if not (0 < self.end and math.isfinite(self.start)):
+        if not (self.end > 0 and math.isfinite(self.start)):
             raise ValueError(f"the temperature goes from {self.start:g} to {self.end:g}, both must be greater than 0")
         if self.end > self.start:
             raise ValueError(f"the temperature rises from {self.start:g} to {self.end:g}, but a gate becomes sparse as "
@@ -58,8 +58,8 @@ class Gating(NamedTuple):
 class Gate(nn.Module):
     """The gate of ``experts`` experts over tokens of width ``hidden``.
 
-    ``temperature``, ``threshold`` and ``hard_at`` are the dense-to-sparse gate's. :attr:`step` is where training is; who
-    trains sets it. Random numbers are torch's own. Raises ``ValueError`` for settings that mean nothing.
+    ``temperature``, ``threshold`` and ``hard_at`` are the dense-to-sparse gate's. :attr:`step` is where training is;
+    who trains sets it. Random numbers are torch's own. Raises ``ValueError`` for settings that mean nothing.
     """
 
     def __init__(self, hidden: int, experts: int, kind: GateKind = "dts", *, temperature: Temperature | None = None,
@@ -68,8 +68,8 @@ class Gate(nn.Module):
         if kind not in get_args(GateKind):
             raise ValueError(f"there is no gate {kind!r}: take one of {', '.join(get_args(GateKind))}")
         if not 0 < threshold < 1:
-            raise ValueError(f"threshold is {threshold:g}, it must be between 0 and 1: the weights of a token's experts "
-                             "add up to 1")
+            raise ValueError(f"threshold is {threshold:g}, it must be between 0 and 1: the weights of a token's "
+                             "experts add up to 1")
         if experts < (2 if kind == "top2" else 1):
             raise ValueError(f"{kind} has {experts} experts to choose from, it needs more")
         self.kind, self.threshold, self.hard_at = kind, threshold, hard_at
@@ -99,7 +99,7 @@ class Gate(nn.Module):
         soft = torch.softmax((logits + noise) / self.temperature.at(self.step), -1)
         if self.is_hard:
             mask = _one_hot(soft)
-            return mask * (1 + soft - soft.detach()), mask
+            return mask * (1 + (soft - soft.detach())), mask
         mask = (soft > self.threshold) | _one_hot(soft)
         return mask * soft, mask
 

@@ -35,8 +35,8 @@ class ExpertPlacement:
     def even(cls, experts: int, ranks: int) -> ExpertPlacement:
         """As many on each rank, in order. Raises ``ValueError`` where that cannot be."""
         if ranks < 1 or experts < 1 or experts % ranks:
-            raise ValueError(f"{experts} experts do not divide among {ranks} ranks evenly: give a multiple, or say which "
-                             "ranks hold each")
+            raise ValueError(f"{experts} experts do not divide among {ranks} ranks evenly: give a multiple, or say "
+                             "which ranks hold each")
         return cls(ranks, tuple((expert * ranks // experts,) for expert in range(experts)))
 
     @classmethod
@@ -91,6 +91,12 @@ class ExpertLayer(nn.Module):
         """The experts on this rank."""
         return self.placement.on(self.rank)
 
+    def expert(self, number: int) -> Expert:
+        """The expert of that number, which is on this rank."""
+        found = self.experts[str(number)]
+        assert isinstance(found, Expert)
+        return found
+
     def forward(self, x: Tensor) -> Tensor:
         """``x`` (..., hidden) to the weighted sum of its experts' results."""
         tokens = x.reshape(-1, self.hidden)
@@ -121,7 +127,7 @@ class ExpertLayer(nn.Module):
         return exchange(found[torch.argsort(order)], back, out, self.group)
 
     def _local(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
-        held = [self.experts[str(expert)] for expert in self.here]
+        held = [self.expert(number) for number in self.here]
         mine = [counts[expert] for expert in self.here]
         inner = F.gelu(grouped_product(rows, mine, [expert.up for expert in held]))
         return grouped_product(inner, mine, [expert.down for expert in held])

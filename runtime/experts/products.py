@@ -25,7 +25,8 @@ def grouped_product(x: Tensor, counts: Sequence[int], weights: Sequence[Tensor])
     if _is_grouped(x, weights[0]):
         ends = torch.tensor(counts, device=x.device).cumsum(0).to(torch.int32)
         return F.grouped_mm(x, torch.stack(tuple(weights)), offs=ends)
-    return torch.cat([rows @ weight for rows, weight in zip(x.split(list(counts)), weights, strict=True) if len(rows)])
+    return torch.cat([rows @ weight for rows, weight in zip(torch.split(x, list(counts)), weights, strict=True)
+                      if len(rows)])
 
 
 def _is_grouped(x: Tensor, weight: Tensor) -> bool:

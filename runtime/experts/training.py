@@ -2,8 +2,8 @@
 
 Every rank has its own tokens, a copy of all that is no expert, and the experts that the phase's placement gives it. A
 step is what one process would make of the mean of the ranks' losses: gradients of copies are averaged over all ranks,
-those of an expert are the sum over the ranks that hold it, divided by the number of all. An expert that got no token has
-a gradient of zero, so that the optimizer does the same wherever it is.
+those of an expert are the sum over the ranks that hold it, divided by the number of all. An expert that got no token
+has a gradient of zero, so that the optimizer does the same wherever it is.
 
 A checkpoint has every expert under its own name (:mod:`weft.runtime.checkpoint.model_checkpoint`), and says the phase
 and the family that it is of; it is taken up in that phase.
@@ -156,8 +156,8 @@ class ExpertTraining:
         said = found.phase or {}
         if said.get("family") != self.family.digest:
             raise SessionError(f"{found.path}: the checkpoint is of another family of plans "
-                               f"({said.get('family', 'none')}, not {self.family.digest}); go on with the placements and "
-                               "borders that it was made with")
+                               f"({said.get('family', 'none')}, not {self.family.digest}); go on with the placements "
+                               "and borders that it was made with")
         self.phase = self.monitor.phase = int(said["number"])
         self.monitor.density = said["density"]
         for layer in self.layers.values():

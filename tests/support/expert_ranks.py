@@ -46,7 +46,7 @@ def masks(rank: int) -> dict[str, Tensor]:
 
 def placements(ranks: int) -> dict[str, ExpertPlacement]:
     """Ways to place experts."""
-    holders = [(0,) if expert in (1, 2) else (expert % ranks,) for expert in range(EXPERTS)]
+    holders: list[tuple[int, ...]] = [(0,) if expert in (1, 2) else (expert % ranks,) for expert in range(EXPERTS)]
     holders[0], holders[5] = tuple(range(ranks)), (0, ranks - 1)
     return {"even": ExpertPlacement.even(EXPERTS, ranks), "replicated": ExpertPlacement.replicated(EXPERTS, ranks),
             "mixed": ExpertPlacement(ranks, tuple(holders)),
@@ -71,7 +71,7 @@ def layers(session: Session, folder: Path) -> dict[str, Any]:
     for title, placement in placements(session.world).items():
         for name, mask in masks(session.rank).items():
             layer = layer_of(placement, session.rank)
-            layer.gate.masked = mask  # type: ignore[assignment]
+            layer.gate.masked = mask
             x = given(session.rank).requires_grad_()
             y = layer(x)
             (y.sin().sum() + layer.loss).backward()  # type: ignore[no-untyped-call]

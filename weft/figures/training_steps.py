@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import altair as alt
@@ -47,7 +48,7 @@ def training_chart(parts: Sequence[StepTimes], title: str, *, hover: bool = True
     plans = list(dict.fromkeys(part.title for part in parts))
     rows = [{"first": part.first, "last": part.last, "ms": part.seconds * 1e3, "best": part.best * 1e3,
              "alone": None if part.alone is None else part.alone * 1e3, "plan": part.title} for part in parts]
-    switches = [{"step": after.first, "to": f"to {after.title}"} for before, after in zip(parts, parts[1:], strict=False)
+    switches = [{"step": after.first, "to": f"to {after.title}"} for before, after in pairwise(parts)
                 if before.title != after.title]
     highest = max([part.seconds for part in parts] + [part.alone for part in parts if part.alone is not None]) * 1.08e3
     x = alt.X("first:Q", scale=alt.Scale(domain=[0, parts[-1].last], nice=False), axis=axis_of("step"))

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,8 @@ from weft.runtime.experts.layer import ExpertLayer, ExpertPlacement
 def dense(layer: ExpertLayer, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Every token through every expert, weighed by the masked gate; and its auxiliary loss."""
     weights = torch.softmax(layer.gate.logits(x), -1) * mask
-    results = torch.stack([F.gelu(x @ layer.experts[str(e)].up) @ layer.experts[str(e)].down for e in range(EXPERTS)], 1)
+    experts = [layer.expert(e) for e in range(EXPERTS)]
+    results = torch.stack([F.gelu(x @ expert.up) @ expert.down for expert in experts], 1)
     return (weights.unsqueeze(-1) * results).sum(1), weights.sum() * 0.1
 
 
@@ -26,7 +26,7 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("experts")
     ends = launch_forked(request.param, [sys.executable, "-m", "tests.support.expert_ranks", str(folder), "layers"],
                          timeout=300)
-    assert [end.code for end in ends] == [0] * request.param, ends[0].stderr
+    assert [end.code for end in ends] == [0] * request.param, ends[0].errors
     return [torch.load(folder / f"layers-{rank}.pt") for rank in range(request.param)]
 
 
@@ -52,7 +52,8 @@ def test_ranks_compute_what_a_dense_mixture_does(found: list[dict[str, Any]], pl
     held = placements(ranks)[placed]
     for name, parameter in whole.named_parameters():
         if name.startswith("experts."):
-            ours = [found[rank][f"{placed}: {chosen}"]["weights"][name] for rank in held.holders[int(name.split(".")[1])]]
+            holders = held.holders[int(name.split(".")[1])]
+            ours = [found[rank][f"{placed}: {chosen}"]["weights"][name] for rank in holders]
             total = sum((grad for grad in ours if grad is not None), start=torch.zeros_like(parameter))
             expected = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             torch.testing.assert_close(total, expected, rtol=0, atol=1e-10)

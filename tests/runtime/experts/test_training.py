@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("phases")
     ends = launch_forked(request.param, [sys.executable, "-m", "tests.support.expert_ranks", str(folder), "phases"],
                          timeout=600)
-    assert [end.code for end in ends] == [0] * request.param, ends[0].stderr
+    assert [end.code for end in ends] == [0] * request.param, ends[0].errors
     every = [torch.load(folder / f"phases-{rank}.pt") for rank in range(request.param)]
     assert all(other["adam switched"] == every[0]["adam switched"] for other in every)
     loaded: dict[str, Any] = every[0]

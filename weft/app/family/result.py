@@ -1,4 +1,4 @@
-"""What a family of plans is: which plan runs in each part of a training, what the switches cost, and what else might."""
+"""What a family of plans is: which plan runs in each part of a training, what switches cost, what else might."""
 
 from __future__ import annotations
 
@@ -137,8 +137,8 @@ class Family:
         for switch in self.switches:
             lines.append(f"switch before step {switch.step:,}: {' '.join(memory_text(switch.bytes, 'B'))} move in "
                          f"{' '.join(time_text(switch.seconds, 's'))}, to {self.plans[switch.after].title}")
-        lines.append(f"total {self.total:,.1f} s, {self.total / self.bound - 1:.2%} above {self.bound:,.1f} s, the best "
-                     "of these plans in every part and no cost of switching")
+        lines.append(f"total {self.total:,.1f} s, {self.total / self.bound - 1:.2%} above {self.bound:,.1f} s, the "
+                     "best of these plans in every part and no cost of switching")
         best = self.best_fixed
         if best is None:
             lines.append("no single plan fits in every part")

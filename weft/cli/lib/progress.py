@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from weft.solver.placement.bracket import Step
     from weft.solver.step.search import Progress
 
-__all__ = ["OperatorLine", "ProgressLine", "Waiting", "family_line", "lines", "point_lines", "step_lines", "sweep_lines"]
+__all__ = ["OperatorLine", "ProgressLine", "Waiting", "family_line", "lines", "point_lines", "step_lines",
+           "sweep_lines"]
 
 _P = TypeVar("_P")
 
