@@ -15,6 +15,7 @@ import json
 import random
 import statistics
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,7 @@ def switches(noise: float, seed: int) -> dict[str, int]:
     for name, options in (("with", {}), ("without", {"margin": 0.0, "share": 1.0})):
         monitor = DensityMonitor([6.0, 4.0, 2.0], **options)
         phases = [0, *(monitor.update(density) for density in densities)]
-        found[name] = sum(before != after for before, after in zip(phases, phases[1:], strict=False))
+        found[name] = sum(before != after for before, after in pairwise(phases))
     return found
 
 
