@@ -129,8 +129,9 @@ def switches(noise: float, seed: int) -> dict[str, int]:
     draw = random.Random(seed)
     densities = [(8 - 7 * i / 2000) * (1 + draw.gauss(0, noise)) for i in range(2001)]
     found = {}
-    for name, options in (("with", {}), ("without", {"margin": 0.0, "share": 1.0})):
-        monitor = DensityMonitor([6.0, 4.0, 2.0], **options)
+    borders = [6.0, 4.0, 2.0]
+    for name, monitor in (("with", DensityMonitor(borders)),
+                          ("without", DensityMonitor(borders, margin=0.0, share=1.0))):
         phases = [0, *(monitor.update(density) for density in densities)]
         found[name] = sum(before != after for before, after in pairwise(phases))
     return found

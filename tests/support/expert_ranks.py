@@ -74,7 +74,7 @@ def layers(session: Session, folder: Path) -> dict[str, Any]:
             layer.gate.masked = mask
             x = given(session.rank).requires_grad_()
             y = layer(x)
-            (y.sin().sum() + layer.loss).backward()  # type: ignore[no-untyped-call]
+            (y.sin().sum() + layer.loss).backward()
             found[f"{title}: {name}"] = {
                 "y": y.detach(), "x": x.grad, "density": layer.density,
                 "weights": {n: p.grad for n, p in layer.named_parameters()}}

@@ -51,7 +51,7 @@ def _share_by_cells(one: Shard, other: Shard) -> float:
         at = cell[0] if shard.dimension in ("", "x") else cell[1]
         return shard.index * size <= at * shard.parts < (shard.index + 1) * size
 
-    cells = list(itertools.product(range(size), repeat=2))
+    cells = [(x, y) for x in range(size) for y in range(size)]
     return sum(has(one, cell) and has(other, cell) for cell in cells) / len(cells)
 
 

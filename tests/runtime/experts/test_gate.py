@@ -82,7 +82,7 @@ def test_loads_that_are_even_have_the_least_loss() -> None:
     (lambda: Gate(4, 4, threshold=1.0), "threshold is 1, it must be between 0 and 1"),
     (lambda: Gate(4, 4, threshold=0.0), "threshold is 0"),
     (lambda: Gate(4, 1, "top2"), "top2 has 1 experts"),
-    (lambda: Gate(4, 4, "best"), "there is no gate 'best'"),
+    (lambda: _gate("best"), "there is no gate 'best'"),
 ])
 def test_settings_that_mean_nothing_are_refused(make: object, says: str) -> None:
     with pytest.raises(ValueError, match=says):

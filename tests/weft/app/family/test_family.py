@@ -86,7 +86,7 @@ def test_a_plan_is_the_same_where_it_was_found(shapes: str) -> None:
     assert _costs(again.weft.problem) == _costs(whole.weft.problem)
 
 
-def _costs(problem: Problem) -> list[object]:
+def _costs(problem: Problem) -> object:
     return sorted((block.name, block.duration, block.devices, block.memory) for block in problem.blocks)
 
 
