@@ -10,15 +10,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 from weft.models.candidates.family_costs import spec_graph, uses_measured_gpt
 from weft.models.candidates.gpu_costs import layer_costs
-from weft.models.layers.cluster import model_cluster
+from weft.models.layers.cluster import Network, model_cluster
 from weft.models.phases.plans import Plan
 from weft.models.spec.model_sections import ExplicitModel
 from weft.models.spec.sections import Spec, Training
 
-__all__ = ["Moves", "Shard", "moves_between", "shards_of"]
+__all__ = ["Holdings", "Moves", "Shard", "moves_between", "shards_of"]
+
+#: Bytes by GPU, and whether they go to or come from another machine.
+_Loads: TypeAlias = defaultdict[tuple[int, bool], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +55,27 @@ class Moves:
 
 
 #: By GPU, the shards of every parameter that it holds.
-Holdings = Mapping[int, Mapping[str, frozenset[Shard]]]
+Shards: TypeAlias = Mapping[int, Mapping[str, frozenset[Shard]]]
+
+
+class Holdings(NamedTuple):
+    """The shards of ``weights`` on each GPU, and those whose optimizer ``state`` it has."""
+
+    weights: Shards
+    state: Shards
 
 
 def shards_of(spec: Spec, plan: Plan) -> Holdings:
     """What each GPU holds under ``plan``, by the names of parameters (of listed layers: the layers')."""
+    weights = _weights(spec, plan)
+    if not plan.sliced:
+        return Holdings(weights, weights)
+    count = len(weights)
+    return Holdings(weights, {gpu: dict.fromkeys(named, frozenset({Shard("slice", gpu, count)}))
+                              for gpu, named in weights.items()})
+
+
+def _weights(spec: Spec, plan: Plan) -> Shards:
     parameters = _parameters(spec)
     held: dict[int, dict[str, set[Shard]]] = {gpu: defaultdict(set) for gpu in range(spec.cluster.gpus)}
     if plan.kind == "data":
@@ -75,10 +95,21 @@ def shards_of(spec: Spec, plan: Plan) -> Holdings:
 def moves_between(spec: Spec, before: Holdings, after: Holdings) -> Moves:
     """What a switch moves, of a model of ``spec`` (:func:`shards_of` says what GPUs hold)."""
     run, network = spec.run, model_cluster(spec.cluster).network
-    each = run.parameter_bytes + (run.optimizer_bytes_per_parameter if isinstance(run, Training) else 0)
-    sizes = {name: count * each for named in _parameters(spec).values() for _, name, count in named}
-    sent: dict[tuple[int, bool], float] = defaultdict(float)
-    received: dict[tuple[int, bool], float] = defaultdict(float)
+    counts = {name: count for named in _parameters(spec).values() for _, name, count in named}
+    state = run.optimizer_bytes_per_parameter if isinstance(run, Training) else 0
+    sent: _Loads = defaultdict(float)
+    received: _Loads = defaultdict(float)
+    total = sum(_move(old, new, {name: count * each for name, count in counts.items()}, network, sent, received)
+                for old, new, each in ((before.weights, after.weights, run.parameter_bytes),
+                                       (before.state, after.state, state)))
+    seconds = max((network.near.seconds(round(loads[gpu, False])) + network.far.seconds(round(loads[gpu, True]))
+                   for loads in (sent, received) for gpu in after.weights), default=0.0)
+    return Moves(round(total), round(seconds, 9))
+
+
+def _move(before: Shards, after: Shards, sizes: Mapping[str, int], network: Network, sent: _Loads,
+          received: _Loads) -> float:
+    """Add up what each GPU sends and receives of tensors of these ``sizes``; the bytes of all."""
     total = 0.0
     for gpu, named in after.items():
         for name, shards in named.items():
@@ -94,12 +125,10 @@ def moves_between(spec: Spec, before: Holdings, after: Holdings) -> Moves:
                     sent[source, far] += share * scale
                     received[gpu, far] += share * scale
                 total += missing * sizes[name]
-    seconds = max((network.near.seconds(round(loads[gpu, False])) + network.far.seconds(round(loads[gpu, True]))
-                   for loads in (sent, received) for gpu in after), default=0.0)
-    return Moves(round(total), round(seconds, 9))
+    return total
 
 
-def _sources(before: Holdings, name: str, shard: Shard, gpu: int) -> dict[int, float]:
+def _sources(before: Shards, name: str, shard: Shard, gpu: int) -> dict[int, float]:
     """By GPU, what share of the parameter it sends of ``shard``: copies share it evenly, nearer ones are no better."""
     holders: dict[Shard, list[int]] = defaultdict(list)
     for other, named in before.items():

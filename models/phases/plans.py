@@ -14,6 +14,7 @@ from typing import Any, Literal
 from weft.models.candidates.build import Candidate, CutDoesNotFit, candidates
 from weft.models.candidates.stage_split import NoSplit
 from weft.models.candidates.stages import Backward
+from weft.models.overlap.data_parallel import ALL_REDUCE, GRADIENTS
 from weft.models.spec.sections import Spec
 from weft.models.tensor_parallel.parts import Part, stage_cost
 from weft.models.tensor_parallel.shapes import ShapeCandidate, candidate_of, space_for
@@ -34,7 +35,8 @@ class Plan:
 
     ``splits``: by degree, the operators whose weights are divided among so many GPUs, each with the dimension.
     ``co_shard``: by stage, in which parts its layers run in turn ("": none). ``replicas``: of the model; the stages of
-    each follow each other. ``title`` tells it to people, equal plans may have different ones.
+    each follow each other. ``sliced``: of ``data``, whether each GPU has its slice of the optimizer state only.
+    ``title`` tells it to people, equal plans may have different ones.
     """
 
     title: str = field(compare=False)
@@ -45,6 +47,7 @@ class Plan:
     splits: tuple[tuple[int, tuple[tuple[str, str], ...]], ...] = ()
     co_shard: tuple[str, ...] = ()
     replicas: int = 1
+    sliced: bool = False
 
     @property
     def split_of(self) -> Mapping[int, Mapping[str, str]]:
@@ -60,7 +63,7 @@ def plan_of(spec: Spec, schedule: Schedule) -> Plan:
     backward: Backward = "split" if BlockKind.INPUT_GRAD in kinds else "full"
     layers = tuple(tuple(names) for names in said.get("layers_of_stage", ()))
     if said.get("unit") == "step" or not layers:
-        return Plan(title, "data", backward)
+        return Plan(title, "data", backward, sliced=schedule.choices.get(GRADIENTS) != ALL_REDUCE)
     if "gpus_of_stage" not in said:
         by_name = {block.name: block for block in schedule.problem.blocks}
         return Plan(title, "stages", backward, layers,

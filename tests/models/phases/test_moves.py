@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from weft.models.phases.moves import Shard, moves_between, shards_of
+from weft.models.phases.moves import Holdings, Shard, moves_between, shards_of
 from weft.models.phases.plans import Plan
 from weft.models.spec.spec import parse_spec
 
@@ -44,6 +44,13 @@ def test_what_every_gpu_has_need_not_move() -> None:
     assert back.seconds == pytest.approx(1e-3 + 2500 * 14 / 1e9)  # what GPU 0 receives of GPU 1, both ways at once
 
 
+def test_slices_of_the_optimizer_state_are_brought_together() -> None:
+    sliced = shards_of(LISTED, Plan("", "data", "full", sliced=True))
+    chain = shards_of(LISTED, _chain(("a",), ("b", "c")))
+    assert moves_between(LISTED, sliced, chain).bytes == 3500 * 12 / 2
+    assert moves_between(LISTED, shards_of(LISTED, Plan("", "data", "full")), sliced).bytes == 0
+
+
 def _share_by_cells(one: Shard, other: Shard) -> float:
     """The common share of two shards, counted over the cells of a grid."""
     size = 12
@@ -66,13 +73,13 @@ def test_experts_that_are_divided_otherwise_move() -> None:
     layers = ("embedding", "layer0", "layer1", "head")
     names = [f"layer{layer}.experts.{part}" for layer in range(2) for part in ("up", "down")]
 
-    def held(dimension: str) -> object:
+    def held(dimension: str) -> Holdings:
         splits = ((4, tuple((name, dimension) for name in names)),)
         return shards_of(MOE, Plan("", "groups", "full", (layers,), ((0, 1, 2, 3),), splits, ("",)))
 
     by_expert, by_output = held("experts"), held("output")
     experts = sum(8 * 2 * 256 * 1024 for _ in range(2))
     biases = 2 * 8 * (256 + 1024)
-    found = moves_between(MOE, by_expert, by_output)  # type: ignore[arg-type]
+    found = moves_between(MOE, by_expert, by_output)
     assert found.bytes == pytest.approx((experts + biases) * 14 * 3 / 4)
-    assert moves_between(MOE, by_output, by_output).bytes == 0  # type: ignore[arg-type]
+    assert moves_between(MOE, by_output, by_output).bytes == 0
