@@ -3,6 +3,8 @@ what the part found to ``FOLDER/<part>-<rank>.pt``."""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -158,9 +160,31 @@ def phases(session: Session, folder: Path) -> dict[str, Any]:
     return found
 
 
+def killed(session: Session, folder: Path) -> dict[str, Any]:
+    """All ranks are killed in the second phase, a step behind the last checkpoint."""
+    training = trained(session, family(session.world), torch.optim.AdamW)
+    losses = run(training, training.done + 1, folder / "killed")
+    while training.phase < 1 or training.switches[-1][0] == training.done:
+        losses += run(training, training.done + 1, folder / "killed")
+    torch.save(losses, folder / f"before-{session.rank}.pt")
+    session.barrier("to have written losses")
+    run(training, training.done + 1)
+    os.kill(os.getpid(), signal.SIGKILL)
+    return {}
+
+
+def taken_up(session: Session, folder: Path) -> dict[str, Any]:
+    """The killed training in new processes, and one that was not killed."""
+    again = trained(session, family(session.world), torch.optim.AdamW)
+    done, phase = again.resume(folder / "killed"), again.phase
+    return {"done": done, "phase": phase, "losses": run(again, STEPS),
+            "not killed": run(trained(session, family(session.world), torch.optim.AdamW), STEPS)}
+
+
 def main(folder: Path, part: str) -> None:
     with join(120.0) as session:
-        torch.save({"layers": layers, "phases": phases}[part](session, folder), folder / f"{part}-{session.rank}.pt")
+        parts = {"layers": layers, "phases": phases, "killed": killed, "taken_up": taken_up}
+        torch.save(parts[part](session, folder), folder / f"{part}-{session.rank}.pt")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,6 +39,17 @@ def test_a_training_that_ended_in_any_phase_goes_on_as_if_it_had_not(found: dict
     assert {phase for phase, _ in resumed} == {0, 1, 2}
     for _, losses in resumed:
         assert losses == pytest.approx(found["not ended"], rel=0, abs=1e-10)
+
+
+@pytest.mark.slow
+def test_ranks_that_were_killed_between_two_switches_go_on_in_new_processes(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.support.expert_ranks", str(tmp_path)]
+    assert [end.code for end in launch_forked(2, [*command, "killed"], timeout=300)] == [-9, -9]
+    ends = launch_forked(2, [*command, "taken_up"], timeout=300)
+    assert [end.code for end in ends] == [0, 0], ends[0].errors
+    before, found = torch.load(tmp_path / "before-0.pt"), torch.load(tmp_path / "taken_up-0.pt")
+    assert found["phase"] == 1 and found["done"] == len(before) < STEPS
+    assert before + found["losses"] == pytest.approx(found["not killed"], rel=0, abs=1e-10)
 
 
 def test_a_checkpoint_of_another_family_is_refused(found: dict[str, Any]) -> None:
