@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from weft.cli.commands.draw import draw
     from weft.cli.commands.estimate import estimate
     from weft.cli.commands.explain import explain
+    from weft.cli.commands.family import family
     from weft.cli.commands.fit import fit
     from weft.cli.commands.latency import latency
     from weft.cli.commands.place import place, place_memory, place_step

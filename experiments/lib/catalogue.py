@@ -110,6 +110,8 @@ EXPERIMENTS = {entry.name: entry for entry in (
                check="--only 'U-Net (torch)' 'Transformer (torch)'"),
     Experiment("plans_found", "models.plans_found", "--only co-shard sharded-optimizer --effort 0.05",
                check="--only co-shard sharded-optimizer", slow=True),
+    Experiment("family", "models.family", "--only '80 GiB' --seconds 2", quiet=True, slow=True),
+    Experiment("experts", "runtime.experts", "--steps 25 --seeds 1"),
     Experiment("equality", "runtime.equality", "--shapes V --ranks 2 --dtypes fp64",
                check="--shapes V --ranks 2 --dtypes fp64", slow=True),
     Experiment("any_model_ranks", "runtime.any_model_ranks", "--only 'U-Net (torch)' --ranks 2 --dtypes fp64",

@@ -299,6 +299,27 @@ def overhead(d: Any) -> Fields:
     return {"own": ratio["PyTorch, Schedule1F1B"], "any": ratio["PyTorch, schedule from CSV"]}
 
 
+def family(d: Any) -> Fields:
+    def saved(row: Any) -> str:
+        return "none fits" if row["saved"] is None else f"{100 * row['saved']:.1f} %"
+
+    return {"above": most((100 * row["above_bound"] for row in d["rows"]), 3), "seconds": d["seconds"], "table": table(
+        ("training", "plans found", "switches", "hours", "best single plan, hours", "less"),
+        ((row["case"], row["plans"], len(row["switches"]), f"{row['total'] / 3600:.3f}",
+          "-" if row["alone_total"] is None else f"{row['alone_total'] / 3600:.3f}", saved(row)) for row in d["rows"]))}
+
+
+def experts(d: Any) -> Fields:
+    names = {"dts": "dense to sparse", "switch": "Switch", "top2": "best two"}
+    return {"seeds": d["seeds"], "loss": d["loss"], "steps": d["steps"], "table": table(
+        ("gate", "steps to the loss", "GFLOP", "best loss"),
+        ((names[kind], f"{found['steps']:.0f}", f"{found['gflops']:.0f}", f"{found['best']:.3f}")
+         for kind, found in d["gates"].items())),
+        "quiet": most((row["with"] for row in d["monitor"] if row["noise"] == 0.1), 0),
+        "noisy": most((row["with"] for row in d["monitor"] if row["noise"] == 0.2), 0),
+        "without": span([row["without"] for row in d["monitor"] if row["noise"] == 0.1], 0)}
+
+
 def gpu_plan(d: Any) -> Fields:
     def ratios(optimizer: str) -> list[float]:
         return [100 * (row[plan]["time_ratio"] - 1) for name, row in d.items() if name.endswith(f" {optimizer}")
@@ -315,4 +336,5 @@ READINGS: dict[str, Callable[[Any], Fields]] = {
     **{function.__name__: function for function in (
         never_worse, published_costs, readme, streams, annealer, cut_search, cut_ablation, tessel_search, scale,
         ablation, roofline, configs, collectives, published, grids, tessel_evaluation, placement, offload,
-        overlap_modelled, share, plans_found, equality, any_model_ranks, captured_costs, overhead, gpu_plan)}}
+        overlap_modelled, share, plans_found, equality, any_model_ranks, captured_costs, overhead, family, experts,
+        gpu_plan)}}

@@ -29,6 +29,7 @@ from weft.models.spec.model_sections import (
     kind_of_section,
 )
 from weft.models.spec.parallel import Parallel, ParallelSection
+from weft.models.spec.phases import Phases
 
 __all__ = ["ACTIVATIONS", "MAX_CHUNKS", "Activations", "Cluster", "Inference", "Parallel", "Placement", "Shape", "Spec",
            "Training"]
@@ -250,6 +251,8 @@ class Spec(Section):
         default=None, description="A uniform grid of GPUs as frameworks are told it: tensor, pipeline, data and more, "
         "each a number or auto; or auto for all. With it the batch of training is that of all replicas.")
     placement: Placement = Placement()
+    phases: Phases | None = Field(default=None, description="What changes while it trains, for weft family: any entry "
+                                  "of the spec by its path.")
 
     #: Where the spec was read, for messages and for relative paths in it.
     _where: str = PrivateAttr("spec")
@@ -262,6 +265,8 @@ class Spec(Section):
         self._check_devices()
         self._check_choices()
         self._check_grid()
+        if self.phases is not None and self.training is None:
+            refuse("phases are of a training, this is inference; leave them out")
         if isinstance(self.model, ExplicitModel):
             if self.costs is not None:
                 refuse("costs is for a model family; listed layers state their own costs")

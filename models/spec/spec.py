@@ -5,6 +5,7 @@ What a spec may hold is in :mod:`weft.models.spec.sections` and :mod:`weft.model
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -29,18 +30,23 @@ from weft.models.spec.model_sections import (
     LayerSpec,
     kind_of_model,
 )
+from weft.models.spec.phases import BY_STEPS, CURVES, DtsDensity, Phases, Temperature
 from weft.models.spec.sections import Cluster, Inference, Parallel, Placement, Spec, Training
 from weft.models.spec.transformers import EncoderModel, LatentAttention
 from weft.models.spec.yaml_lines import LinedYaml, YamlError, show_path
 from weft.solver.spelling import near
 
 __all__ = ["Spec", "SpecError", "checked", "demo_spec", "load_spec", "named_file", "parse_spec", "path_in",
-           "spec_schema", "with_lengths"]
+           "spec_schema", "with_lengths", "with_values"]
 
 #: The sections of a file, by where they stand in it.
 Sections: TypeAlias = Mapping[tuple[str, ...], type[BaseModel]]
 Found = TypeVar("Found", bound=BaseModel)
 
+_SECTIONS: Sections = {
+    ("cluster",): Cluster, ("training",): Training, ("inference",): Inference, ("placement",): Placement,
+    ("model", "layers"): LayerSpec, ("model", "latent"): LatentAttention, ("model", "text"): EncoderModel,
+    ("model", "image"): EncoderModel, ("parallel",): Parallel, ("phases",): Phases}
 _TYPES = {
     "bool_type": "true or false", "dict_type": "a mapping", "int_from_float": "a whole number", "int_type":
     "a whole number", "list_type": "a list", "model_type": "a mapping", "string_type": "text", "tuple_type": "a list",
@@ -62,16 +68,31 @@ def parse_spec(text: str, where: str = "spec", folder: Path | None = None) -> Sp
 
     Raises :class:`SpecError`.
     """
-    spec, value = checked(Spec, text, where, folder=folder, sections={
-        ("cluster",): Cluster, ("training",): Training, ("inference",): Inference, ("placement",): Placement,
-        ("parallel",): Parallel,
-        ("model", "layers"): LayerSpec, ("model", "latent"): LatentAttention, ("model", "text"): EncoderModel,
-        ("model", "image"): EncoderModel})
+    spec, value = checked(Spec, text, where, _SECTIONS, folder=folder)
     if "name" not in value and re.fullmatch(PRINTABLE, Path(where).stem):
         spec = spec.model_copy(update={"name": Path(where).stem[:MAX_NAME]})
     spec._where, spec._folder = where, folder
     training = value.get("training")
     return with_lengths(spec, counted=isinstance(training, dict) and "micro_batches" in training)
+
+
+def with_values(spec: Spec, values: Mapping[str, Any], reason: str) -> Spec:
+    """``spec`` with other ``values``, by their path in the file, and without phases. ``reason`` leads every message
+    behind the file's name. Raises :class:`SpecError` for what a spec cannot be."""
+    data = spec.model_dump(mode="json", exclude_unset=True, exclude={"phases"})
+    for path, value in values.items():
+        *sections, name = path.split(".")
+        section = data
+        for step in sections:
+            section = section.setdefault(step, {})
+            if not isinstance(section, dict):
+                raise SpecError(f"{spec.where}: {reason}: {path} is no entry of a spec")
+        section[name] = value
+    found, _ = checked(Spec, json.dumps(data), f"{spec.where}: {reason}", _SECTIONS, lines=False,
+                       folder=spec.folder)
+    found = found.model_copy(update={"name": spec.name})
+    found._where, found._folder = spec.where, spec.folder
+    return found
 
 
 def checked(kind: type[Found], text: str, where: str, sections: Sections, *,
@@ -173,7 +194,9 @@ def _path(location: tuple[int | str, ...]) -> tuple[str | int, ...]:
     if FAMILY in steps:  # pydantic's tags: the kind of model section, and behind it the family
         at = steps.index(FAMILY)
         del steps[at:at + 1 + (len(steps) > at + 1 and steps[at + 1] in FAMILIES)]
-    return tuple(step for step in steps if step not in (EXPLICIT, CONFIG, GRAPH))
+    if steps[:1] == ["phases"] and len(steps) > 2 and steps[2] in CURVES:
+        del steps[2]
+    return tuple(step for step in steps if step not in (EXPLICIT, CONFIG, GRAPH, BY_STEPS))
 
 
 def _finding(entry: Mapping[str, Any], path: tuple[str | int, ...], source: LinedYaml, sections: Sections) -> str:
@@ -183,6 +206,8 @@ def _finding(entry: Mapping[str, Any], path: tuple[str | int, ...], source: Line
     if kind == "missing":
         meaning = _allowed_keys(path[:-1], source, sections).get(str(path[-1]), "").rstrip(".")
         return f"{field} is missing" + (f": {meaning[0].lower()}{meaning[1:]}" if meaning else "")
+    if kind.startswith("union_tag") and path[0] == "phases":
+        return f"{show_path(path[:-1])}: kind is {context.get('tag')}, it must be {_either(list(CURVES))}"
     if kind.startswith("union_tag"):
         found = "missing" if kind == "union_tag_not_found" else source.text(path)
         return (f"{field} is {found}, it must be {_either(list(FAMILIES))}"
@@ -222,6 +247,9 @@ def _allowed_keys(path: tuple[str | int, ...], source: LinedYaml, sections: Sect
         model = source.value["model"]
         kinds: dict[str, type[BaseModel]] = {EXPLICIT: ExplicitModel, CONFIG: ConfigModel, GRAPH: GraphModel}
         section = kinds.get(kind_of_model(model)) or FAMILIES.get(str(model.get("family")), GptModel)
+    elif names[:1] == ("phases",) and len(names) > 1:
+        curve = source.value["phases"][names[1]]
+        section = Temperature if len(names) > 2 else CURVES.get(str(curve.get("kind")), DtsDensity)
     else:
         section = sections[names]
     return {name: field.description or "" for name, field in section.model_fields.items()}

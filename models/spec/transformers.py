@@ -112,6 +112,8 @@ class MoeModel(GptModel):
     family: Literal["moe"] = Field(description="The model family.")  # type: ignore[assignment]
     experts: Width = Field(description="Experts in a layer.", examples=[8])
     active: Width = Field(default=2, description="Experts that each token goes to. Default 2.")
+    density: float | None = Field(default=None, ge=1, le=2**20, description="Experts that a token goes to on average, "
+                                  "in place of active, where tokens differ. Default active.", examples=[2.5])
     every: Width = Field(default=1, description="Every how many layers one has experts, the last of them. "
                        "Default 1.")
     dense_first: int = Field(default=0, ge=0, le=1024, description="Layers at the start without experts. Default 0.")
@@ -128,6 +130,8 @@ class MoeModel(GptModel):
     def _check_experts(self) -> MoeModel:
         if self.active > self.experts:
             refuse(f"active is {self.active}, but there are {self.experts} experts")
+        if self.density is not None and self.density > self.experts:
+            refuse(f"density is {self.density:g}, but there are {self.experts} experts")
         if self.every > self.layers:
             refuse(f"every is {self.every}, but there are {self.layers} layers")
         if self.dense_first >= self.layers:

@@ -54,7 +54,8 @@ from weft.solver.problem import Problem
 #: Why a shape has no placement where it was not looked for.
 TOO_LATE = "the time limit is too short to look for its placements"
 
-__all__ = ["TOGETHER", "TOO_LATE", "Refused", "ShapeCandidate", "TogetherShape", "shape_candidates", "together"]
+__all__ = ["TOGETHER", "TOO_LATE", "Refused", "ShapeCandidate", "TogetherShape", "candidate_of", "shape_candidates",
+           "space_for", "together"]
 
 
 @dataclass(frozen=True)
@@ -145,13 +146,13 @@ def together(spec: Spec) -> tuple[Space, list[ShapeCandidate], list[Refused]] | 
     wanted = [shape for shape in TOGETHER if shape in spec.placement.shapes]
     if not wanted:
         return None
-    space = _space(spec)
+    space = space_for(spec)
     _check_co_shard(spec, space)
     return None if space is None else (space, *shape_candidates(
         space, wanted, spec.placement.backward, [chunks for chunks in CHUNKS if chunks in spec.placement.shapes]))
 
 
-def _space(spec: Spec) -> Space | None:
+def space_for(spec: Spec) -> Space | None:
     """The space of ``spec``, ``None`` where GPUs cannot compute together."""
     if (spec.cluster.gpus == 1 or not spec.cluster.is_plain or isinstance(spec.model, ExplicitModel)
             or uses_measured_gpt(spec)):
@@ -201,7 +202,7 @@ def _in_chunks(space: Space, shape: TogetherShape, backward: Backward,
     for how in chunks:
         for chain in chunked(space, rest, how, backward, room_beside(space, together, backward)):
             parts = sorted((*spread, *chain), key=lambda part: part.layers[0])
-            made = _made(space, shape, backward, tuple(replace(part, name=str(number))
+            made = candidate_of(space, shape, backward, tuple(replace(part, name=str(number))
                                                        for number, part in enumerate(parts)), chunks=how)
             if made is not None:
                 yield made
@@ -222,7 +223,7 @@ def _in_rows(space: Space, backward: Backward, chunks: Sequence[Chunks],
         parts = tuple(Part(str(number), tuple(range(first, last)), gpus,
                            stage_cost(space.costs[len(gpus)], range(first, last)))
                       for number, ((first, last), gpus) in enumerate(zip(pairwise(row.cuts), where, strict=True)))
-        made = _made(space, "groups", backward, parts, chunks=row.kind)
+        made = candidate_of(space, "groups", backward, parts, chunks=row.kind)
         if made is not None:
             yield made
 
@@ -242,14 +243,15 @@ def _candidate(space: Space, shape: TogetherShape, backward: Backward, together:
     pieces += [(tuple(range(stage.cost.first, stage.cost.last)), gpus, stage.co_shard)
                for stage, gpus in zip(chain, members, strict=True)]
     pieces.sort(key=lambda piece: piece[0][0])
-    return _made(space, shape, backward, tuple(
+    return candidate_of(space, shape, backward, tuple(
         Part(str(number), layers, gpus,
              stage_cost(space.co_sharded[in_parts] if in_parts else space.costs[len(gpus)], layers), co_shard=in_parts)
         for number, (layers, gpus, in_parts) in enumerate(pieces)))
 
 
-def _made(space: Space, shape: TogetherShape, backward: Backward, parts: tuple[Part, ...], *, replicas: int = 1,
-          chunks: Chunks | None = None) -> ShapeCandidate | None:
+def candidate_of(space: Space, shape: TogetherShape, backward: Backward, parts: tuple[Part, ...], *, replicas: int = 1,
+                 chunks: Chunks | None = None) -> ShapeCandidate | None:
+    """The placement of ``parts``, ``None`` where what they always hold is too much for a GPU."""
     static = static_memory(parts, space.sharded, space.layers, space.bytes_per_parameter)
     if max(static.values()) > space.capacity:
         return None
@@ -294,7 +296,7 @@ def _both_ways(space: Space, backward: Backward) -> list[ShapeCandidate]:
             Part(f"{number}{'' if replica == 0 else 'u'}", tuple(range(stage.cost.first, stage.cost.last)),
                  members[number] if replica == 0 else members[stages - 1 - number], stage.cost, replica)
             for replica in (0, 1) for number, stage in enumerate(best))
-        made = _made(space, "x", backward, parts, replicas=2)
+        made = candidate_of(space, "x", backward, parts, replicas=2)
         if made is not None and _fits_once(made):
             found.append(made)
     if not found:

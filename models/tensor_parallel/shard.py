@@ -69,19 +69,22 @@ class Sharded:
 
 
 def shard(graph: OperatorGraph, parts: PartTimes, timer: Timer, *, recompute: bool = False,
-          sliced: bool = False) -> Sharded:
+          sliced: bool = False, pinned: Mapping[str, str] | None = None) -> Sharded:
     """``graph`` on ``parts.parts`` devices that compute all of it together, at the times that ``parts`` has.
 
     ``timer``: seconds of a collective among these devices. ``recompute``: forwards run twice, and so do their
     exchanges. ``sliced``: tensors between layers are cut along their positions where these can be divided.
+    ``pinned``: the dimensions that operators of these names are split along, where they can be.
     """
     if parts.parts < 1:
         raise ValueError(f"degree is {parts.parts}, it must be at least 1")
-    return _Sharding(graph, parts, timer, recompute, sliced).run()
+    return _Sharding(graph, parts, timer, recompute, sliced, pinned or {}).run()
 
 
 class _Sharding:
-    def __init__(self, graph: OperatorGraph, parts: PartTimes, timer: Timer, recompute: bool, sliced: bool) -> None:
+    def __init__(self, graph: OperatorGraph, parts: PartTimes, timer: Timer, recompute: bool, sliced: bool,
+                 pinned: Mapping[str, str]) -> None:
+        self.pinned = pinned
         self.graph, self.part_times, self.degree, self.sliced = graph, parts, parts.parts, sliced
         self.timer = timer
         self.forwards = 2 if recompute else 1
@@ -123,6 +126,7 @@ class _Sharding:
 
     def _options(self, operator: Operator) -> list[Split | None]:
         splits = [split for split in operator.splits if split.size % self.degree == 0]
+        splits = [split for split in splits if split.dimension == self.pinned.get(operator.name)] or splits
         matrices = [p for p in operator.parameters if len(p.shape) > 1]
         dividing = [split for split in splits if any(p.name in split.parameters for p in matrices)]
         shared = {p.name for p in matrices if p.name in self.shared}
@@ -142,8 +146,8 @@ class _Sharding:
             sizes = tuple((self.graph.tensors[name].shape, self._leaves(name, operator.layer),
                            self._made_in(name, operator.layer), self._gradient(name), self._between(name))
                           for name in names)
-            rows.append((operator.kind, operator.forward, operator.input_grad, operator.weight_grad,
-                         self.part_times.times[operator.name],
+            rows.append((operator.kind, self.pinned.get(operator.name), operator.forward, operator.input_grad,
+                         operator.weight_grad, self.part_times.times[operator.name],
                          tuple(number[name] for name in names), sizes,
                          tuple((p.shape, p.name in self.shared) for p in operator.parameters),
                          tuple((split.dimension, split.size) for split in operator.splits)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 from weft.models.candidates.build import bytes_per_parameter, under_optimizer
@@ -55,6 +55,8 @@ class Space:
     co_shard_parts: tuple[int, ...] = ()
     backward: tuple[str, ...] = ("full", "split")
     both_ways: bool = False
+    #: By degree, the dimension along which operators are split whose weights lie so already.
+    pinned: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def graph(self) -> OperatorGraph:
@@ -70,7 +72,8 @@ class Space:
     @cached_property
     def sharded(self) -> dict[int, Sharded]:
         """The graph of one device, by degree."""
-        return {degree: shard(self.graph, self.part_times(degree), self.timer(degree), recompute=self.recompute)
+        return {degree: shard(self.graph, self.part_times(degree), self.timer(degree), recompute=self.recompute,
+                              pinned=self.pinned.get(degree, {}))
                 for degree in self.degrees}
 
     def part_times(self, parts: int) -> PartTimes:
@@ -93,7 +96,7 @@ class Space:
         the device has of each layer there."""
         if degree not in self._sliced:
             found = shard(self.graph, self.part_times(degree), self.timer(degree), recompute=self.recompute,
-                          sliced=True)
+                          sliced=True, pinned=self.pinned.get(degree, {}))
             self._sliced[degree] = found, self.under_optimizer(layers_of(
                 found.graph, found.times, training=self.training, recompute=self.recompute))
         return self._sliced[degree]

@@ -90,8 +90,8 @@ def layer_sizes(model: TransformerModel, index: int, share: Share = _ALL) -> Lay
 def _experts(model: TransformerModel, index: int, inner: int, share: Share) -> ExpertSizes | None:
     if not isinstance(model, MoeModel) or (index + 1) % model.every or index < model.dense_first:
         return None
-    return ExpertSizes(model.experts, model.active, model.expert_feed_forward or inner, model.capacity_factor,
-                       model.shared, model.shared_gate, model.router_bias, share.experts)
+    return ExpertSizes(model.experts, model.density or model.active, model.expert_feed_forward or inner,
+                       model.capacity_factor, model.shared, model.shared_gate, model.router_bias, share.experts)
 
 
 def _with_positions(b: Builder, x: Tensor, model: GptModel) -> Tensor:

@@ -59,7 +59,8 @@ class Marker(NamedTuple):
     """What a checkpoint says of itself: the digest of its plan, how many batches it has behind it, how many replicas
     (``None``: not said), per rank the signatures of its stages, its files, and the SHA-256 of all that. One of another
     format has no plan and no signatures; it may have the ``seed`` of random operators. ``optimizers``: what each rank's
-    state is of, by rank; ``dtype``: the types of the modules' parameters (both ``None``: not said)."""
+    state is of, by rank; ``dtype``: the types of the modules' parameters; ``phase``: where in a
+    family of plans the training was (``None``: not said)."""
 
     plan: str
     step: int
@@ -70,6 +71,7 @@ class Marker(NamedTuple):
     seed: int | None = None
     optimizers: Mapping[str, Any] | None = None
     dtype: str | None = None
+    phase: Mapping[str, Any] | None = None
 
 
 # -- finding -----------------------------------------------------------------------------------------------------------
@@ -209,7 +211,8 @@ def marker_of(path: Path, unchecked: bool = False, wanted: str = CHECKPOINT_FORM
                         entry.child("signatures").value if of_a_plan else {}, files, digest,
                         entry.value["seed"] if type(entry.value.get("seed")) is int else None,
                         entry.child("optimizers").value if entry.has("optimizers") else None,
-                        entry.text("dtype") if entry.has("dtype") else None)
+                        entry.text("dtype") if entry.has("dtype") else None,
+                        entry.child("phase").value if entry.has("phase") else None)
     except OSError as error:
         raise DamagedCheckpoint(_damaged(f"{path / MARKER}: {error.strerror}")) from None
     except FormatError as error:

@@ -37,11 +37,11 @@ RANDOM, RANDOM_GPU = "random.cpu", "random.cuda"
 
 def save(session: Session, folder: Path, step: int, model: Mapping[str, Tensor], optimizer: Optimizer | None,
          names: Mapping[int, str], keep: int | None = None, seed: int | None = None,
-         dtype: str | None = None) -> Path:
+         dtype: str | None = None, phase: Mapping[str, Any] | None = None) -> Path:
     """Save ``model``, this rank's part of it by name, and ``optimizer``, over parameters whose names are given by
     ``id``, as they are after batch ``step``; gives the checkpoint's folder. The last ``keep`` checkpoints stay
-    (``None``: all). ``seed``: that random operators draw from; ``dtype``: the types of the modules' parameters. All
-    ranks must call it together, also those that have no part.
+    (``None``: all). ``seed``: that random operators draw from; ``dtype``: the types of the modules' parameters;
+    ``phase``: where in a family of plans the training is. All ranks must call it together, also those without a part.
 
     Raises :class:`~weft.runtime.ranks.session.SessionError` where that cannot be written.
     """
@@ -61,7 +61,8 @@ def save(session: Session, folder: Path, step: int, model: Mapping[str, Tensor],
         session.barrier(f"to save {target}")
         parts = session.everywhere(checksums(partial, session.rank, session.world), f"saving {target}")
         if first:
-            said = {"step": step, "ranks": session.world, "seed": seed, **({} if dtype is None else {"dtype": dtype})}
+            said = {"step": step, "ranks": session.world, "seed": seed, **({} if dtype is None else {"dtype": dtype}),
+                    **({} if phase is None else {"phase": dict(phase)})}
             commit(partial, target, said, {name: facts for each in parts for name, facts in each.items()}, MODEL_FORMAT)
             for old in outlived(folder, keep, target, MODEL_FORMAT) if keep else ():
                 shutil.rmtree(old)
@@ -76,12 +77,13 @@ def save(session: Session, folder: Path, step: int, model: Mapping[str, Tensor],
 @dataclass(frozen=True)
 class WholeCheckpoint:
     """A checkpoint that has been proven whole: its folder, how many batches it has behind it, the seed of its random
-    operators, and the types of the modules' parameters."""
+    operators, the types of the modules' parameters, and where in a family of plans the training was."""
 
     path: Path
     step: int
     seed: int | None = None
     dtype: str | None = None
+    phase: Mapping[str, Any] | None = None
 
 
 def find(session: Session, folder: Path) -> WholeCheckpoint | None:
@@ -100,7 +102,7 @@ def find(session: Session, folder: Path) -> WholeCheckpoint | None:
         raise SessionError(str(error)) from None
     require_one(session, folder, (here.name, marker.digest))
     require_whole(here, marker, session)
-    return WholeCheckpoint(here, marker.step, marker.seed, marker.dtype)
+    return WholeCheckpoint(here, marker.step, marker.seed, marker.dtype, marker.phase)
 
 
 def restore_training(session: Session, found: WholeCheckpoint, optimizer: Optimizer | None, names: Mapping[int, str]

@@ -14,7 +14,7 @@ from weft.figures.trade_offs import Latencies
 from weft.solver.io.writing import write_atomically
 from weft.text.units import memory_text, time_text
 
-__all__ = ["draw_latencies", "latency_chart"]
+__all__ = ["axis_of", "draw_latencies", "latency_chart"]
 
 WIDTH, HEIGHT = 640, 380
 _FRONT, _BOUND = "#0072B2", "#9b1535"
@@ -43,8 +43,8 @@ def latency_chart(serving: Latencies, *, title: str | None = None, hover: bool =
     values = [value for row in rows for value in (float(str(row["x"])), float(str(row["bound"])))]
     xs, ys = _range(values), _range([point.throughput for point in serving.points])
     x = alt.X("x:Q", scale=alt.Scale(domain=xs, nice=False, zero=False),
-              axis=_axis(f"latency of one micro-batch ({time_name})"))
-    y = alt.Y("y:Q", scale=alt.Scale(domain=ys, nice=False, zero=False), axis=_axis(f"micro-batches/{unit}"))
+              axis=axis_of(f"latency of one micro-batch ({time_name})"))
+    y = alt.Y("y:Q", scale=alt.Scale(domain=ys, nice=False, zero=False), axis=axis_of(f"micro-batches/{unit}"))
     table = alt.Chart(alt.NamedData(name="points"))
     layers: list[Any] = [
         table.mark_line(interpolate="step-after", color=_FRONT, strokeWidth=2).encode(x=x, y=y),
@@ -64,7 +64,8 @@ def latency_chart(serving: Latencies, *, title: str | None = None, hover: bool =
     return chart
 
 
-def _axis(title: str) -> alt.Axis:
+def axis_of(title: str) -> alt.Axis:
+    """An axis in the style of the pictures of trade-offs."""
     return alt.Axis(title=title, gridColor="#eeeeee", domainColor="#888888", tickColor="#888888", labelColor=INK,
                     titleColor=INK, labelFontSize=10, titleFontSize=11, titleFontWeight="normal")
 

@@ -20,7 +20,7 @@ __all__ = ["ExpertSizes", "mixture_of_experts"]
 
 @dataclass(frozen=True, slots=True)
 class ExpertSizes:
-    """Every token goes to ``active`` of ``experts`` feed-forward parts of ``hidden`` inside.
+    """Every token goes to ``active`` of ``experts`` feed-forward parts of ``hidden`` inside, on average.
 
     ``capacity_factor``: room of an expert, in multiples of an even share. ``shared``: width inside a feed-forward part
     that every token goes to beside them (0: none), ``shared_gate``: its output is scaled by a learned gate.
@@ -29,7 +29,7 @@ class ExpertSizes:
     """
 
     experts: int
-    active: int
+    active: float
     hidden: int
     capacity_factor: float = 1.0
     shared: int = 0

@@ -164,23 +164,33 @@ def _static_of(problem: Problem) -> dict[str, Any]:
             **({"gpu_memory": has} if len(has) == len(problem.devices) else {})}
 
 
-def read_source(source: Source) -> Problem | WideProblem | Spec:
-    """The spec or block problem that ``source`` is or names. Raises ``FormatError``, ``SpecError``, or ``ValueError``
-    for what is neither."""
+def read_source(source: Source, *, with_phases: bool = False) -> Problem | WideProblem | Spec:
+    """The spec or block problem that ``source`` is or names. Raises ``FormatError``, ``SpecError`` (also for phases,
+    unless they are read ``with_phases``), or ``ValueError`` for what is neither."""
     if isinstance(source, Problem | WideProblem):
         return source
     if not isinstance(source, str | os.PathLike):
         from weft.models.spec.spec import Spec
 
         if isinstance(source, Spec):
-            return source
+            return source if with_phases else _without_phases(source)
         raise ValueError(f"the source is a {type(source).__name__}, it must be a model spec, a block problem, or the "
                          "name of a file with one")
     if Path(source).suffix.lower() == ".json":
         return load_any_problem(source)
     from weft.models.spec.spec import load_spec
 
-    return load_spec(source)
+    spec = load_spec(source)
+    return spec if with_phases else _without_phases(spec)
+
+
+def _without_phases(spec: Spec) -> Spec:
+    from weft.models.spec.spec import SpecError
+
+    if spec.phases is not None:
+        raise SpecError(f"{spec.where}: phases make it a family of plans, which weft family finds; leave them out for "
+                        "one plan")
+    return spec
 
 
 def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:

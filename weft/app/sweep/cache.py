@@ -31,7 +31,7 @@ from weft.solver.judge.claims import judge_claims
 from weft.solver.judge.validate import violations
 from weft.solver.schedule import Schedule
 
-__all__ = ["Cache", "default_folder", "key_of"]
+__all__ = ["Cache", "cache_of", "default_folder", "key_of"]
 
 CACHE_FORMAT = "weft.cache/1"
 #: weft's own schedule among an entry's schedules; the others go by the names of the known schedules.
@@ -42,6 +42,17 @@ def default_folder() -> Path:
     """Where solved problems are kept: ``weft`` in the user's cache folder (``XDG_CACHE_HOME``, else ``~/.cache``)."""
     stated = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(stated) if os.path.isabs(stated) else Path.home() / ".cache") / "weft"
+
+
+def cache_of(choice: str | os.PathLike[str] | bool | None) -> Cache | None:
+    """The cache that a caller chooses: a folder, ``True`` for the default one, ``None`` or ``False`` for none.
+
+    Raises ``ValueError`` for anything else."""
+    if choice is None or choice is False:
+        return None
+    if choice is not True and not isinstance(choice, str | os.PathLike):
+        raise ValueError(f"cache is {choice!r}, it must be the name of a folder, True or None")
+    return Cache(default_folder() if choice is True else choice)
 
 
 def key_of(case: Case, options: SearchOptions) -> str:

@@ -6,7 +6,6 @@ The cache is read and written here, not by the workers, which may be on machines
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.app.lib.case import Case, case_of, read_source
 from weft.app.lib.options import Search, SearchOptions, require_count
-from weft.app.sweep.cache import Cache, default_folder, key_of
+from weft.app.sweep.cache import Cache, cache_of, key_of
 from weft.app.sweep.points import Axes, Variant, variants_of
 from weft.app.sweep.refine import tightened
 from weft.app.sweep.result import KnownPoint, LeftOut, Sweep, SweepRow, row_of
@@ -86,7 +85,7 @@ def sweep_source(
     units = (source.time_unit, source.memory_unit) if isinstance(source, Problem) else ("s", "B")
     settings = {"time_limit": options.time_limit, "effort": options.effort, "seed": options.seed}
     blank = Sweep(source.name, len(variants[0].point.memory), *units, work, settings=settings)
-    run = _SweepRun(variants, options, _cache(cache), blank, on_progress)
+    run = _SweepRun(variants, options, cache_of(cache), blank, on_progress)
     with contextlib.ExitStack() as stack:
         if executor is None:
             executor = stack.enter_context(process_pool(processes or cores(), len(variants)))
@@ -97,14 +96,6 @@ def sweep_source(
             raise KeyboardInterrupt
         raise run.refusal
     return found
-
-
-def _cache(choice: PathLike | bool | None) -> Cache | None:
-    if choice is None or choice is False:
-        return None
-    if choice is not True and not isinstance(choice, str | os.PathLike):
-        raise ValueError(f"cache is {choice!r}, it must be the name of a folder, True or None")
-    return Cache(default_folder() if choice is True else choice)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ __all__ = ["GROUPS", "command", "commands", "summary"]
 #: The modules by what they are for, in the order in which ``weft --help`` shows their commands.
 _GROUPS = {
     "look": ("demo", "estimate"),
-    "search": ("solve", "compare", "sweep", "latency", "share", "place"),
+    "search": ("solve", "compare", "sweep", "family", "latency", "share", "place"),
     "inspect": ("check", "explain", "draw"),
     "run": ("plan", "train", "replay", "export", "import_"),
     "measure": ("capture", "profile", "calibrate", "fit", "transports"),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from weft.app.calibrate import Calibration
     from weft.app.compare import Comparison
     from weft.app.estimate import EstimateReport
+    from weft.app.family.result import Family
     from weft.app.fit import Fitted
     from weft.app.latency.serving import Serving
     from weft.app.place.memory_plans import MemoryPlans
@@ -64,7 +65,7 @@ def told(listener: Callable[[_Progress], object],
     return tell
 
 
-def show(found: (Comparison | Sharing | Sweep | Serving | Fitted | EstimateReport | MemoryPlans | Transports
+def show(found: (Comparison | Sharing | Sweep | Family | Serving | Fitted | EstimateReport | MemoryPlans | Transports
                  | Calibration), as_json: bool, width: int = 140) -> None:
     """A result's table, ``width`` columns wide where it is no terminal that reads it, or its numbers as JSON."""
     if as_json:
@@ -75,7 +76,7 @@ def show(found: (Comparison | Sharing | Sweep | Serving | Fitted | EstimateRepor
     console(width=None if sys.stdout.isatty() else width).print(found.table())
 
 
-def keep_and_show(found: Sharing | Sweep | Serving | Calibration, what: str, outputs: Sequence[str] | None,
+def keep_and_show(found: Sharing | Sweep | Family | Serving | Calibration, what: str, outputs: Sequence[str] | None,
                   as_json: bool) -> None:
     """Write a result, ``what`` in a sentence, to each of ``outputs``; then show it, and say where it is."""
     for output in outputs or ():

@@ -16,12 +16,14 @@ from weft.app.lib.options import began
 from weft.text.units import memory_text, time_text
 
 if TYPE_CHECKING:
+    from weft.app.family.run import FamilyProgress
     from weft.app.latency.serving import Serving
     from weft.app.sweep.run import SweepProgress
     from weft.solver.placement.bracket import Step
     from weft.solver.step.search import Progress
 
-__all__ = ["OperatorLine", "ProgressLine", "Waiting", "lines", "point_lines", "step_lines", "sweep_lines"]
+__all__ = ["OperatorLine", "ProgressLine", "Waiting", "family_line", "lines", "point_lines", "step_lines",
+           "sweep_lines"]
 
 _P = TypeVar("_P")
 
@@ -198,6 +200,12 @@ def sweep_lines(progress: SweepProgress) -> Iterator[str]:
                 + (" (from the cache)" if progress.cached else ""))
     total = progress.done + len(sweep.unsolved)
     yield f"{progress.elapsed:6.1f} s  {progress.done}/{total}  {sweep.label(result.point)}: {what}"
+
+
+def family_line(progress: FamilyProgress) -> Iterator[str]:
+    """How many plans of a family have been solved."""
+    known = f", {progress.cached} from the cache" if progress.cached else ""
+    yield f"solved {progress.done}/{progress.points}{known}"
 
 
 def point_lines() -> Callable[[Serving], Iterator[str]]:

@@ -1,0 +1,129 @@
+"""The parts of a training between which its costs change, each with its spec.
+
+A list of steps changes where it says. A curve is cut where its value has changed by one more equal ratio, so that no
+part's ends are far from its mean, which stands for all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from weft.models.phases.density import density_at
+from weft.models.spec.families import MoeModel
+from weft.models.spec.phases import DENSITY, DtsDensity, MeasuredDensity
+from weft.models.spec.sections import Spec
+from weft.models.spec.spec import SpecError, with_values
+
+__all__ = ["TrainingPart", "parts_of"]
+
+#: Steps at which a curve is looked at, evenly over the training.
+_SAMPLES = 512
+#: The entries that need no path.
+_PATHS = {"sequence": "model.sequence", "micro_batches": "training.micro_batches",
+          "micro_batch_size": "training.micro_batch_size", DENSITY: "model.density"}
+
+
+@dataclass(frozen=True)
+class TrainingPart:
+    """Steps ``first`` to ``last - 1``, whose costs are those of ``spec``. ``values``: what it differs in, by the names
+    that phases have."""
+
+    first: int
+    last: int
+    values: Mapping[str, Any]
+    spec: Spec
+
+    @property
+    def steps(self) -> int:
+        return self.last - self.first
+
+
+def parts_of(spec: Spec) -> list[TrainingPart]:
+    """The parts of ``spec``'s training, first to last; parts with equal values are of one spec object.
+
+    Raises :class:`~weft.models.spec.spec.SpecError` where it has no phases, an entry does not exist, or a value is one
+    that the spec cannot have.
+    """
+    phases = spec.phases
+    if phases is None:
+        raise SpecError(f"{spec.where}: phases is missing: what changes while it trains, such as "
+                        "phases: {steps: 20000, sequence: [[0, 512], [10000, 2048]]}")
+    _require_whole_layers(spec)
+    _require_once(spec, phases.values)
+    experts = _experts(spec) if DENSITY in phases.values else 0
+    borders = {0, phases.steps}
+    for value in phases.values.values():
+        borders |= ({step for step, _ in value} if isinstance(value, tuple)
+                    else _cuts(value, phases.steps, phases.samples, experts))
+    specs: dict[str, Spec] = {}
+    parts = []
+    for first, last in pairwise(sorted(borders)):
+        values = {name: _value(value, first, last, experts) for name, value in phases.values.items()}
+        key = repr(values)
+        if key not in specs:
+            specs[key] = with_values(spec, {_path(spec, name): value for name, value in values.items()},
+                                     f"phases from step {first} on")
+        parts.append(TrainingPart(first, last, values, specs[key]))
+    return parts
+
+
+def _require_once(spec: Spec, names: Iterable[str]) -> None:
+    """Refuse an entry that goes by two names."""
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(_path(spec, name), name)
+        if other != name:
+            raise SpecError(f"{spec.where}: phases: {other} and {name} are one entry; leave one of them out")
+
+
+def _require_whole_layers(spec: Spec) -> None:
+    """Refuse what leaves a plan open that is to be the same at several costs."""
+    asked = spec.placement
+    for entry, is_asked in (("memory: decide", asked.memory == "decide"), ("choices", bool(asked.choices)),
+                            ("sequence_chunks", bool(asked.sequence_chunks))):
+        if is_asked:
+            raise SpecError(f"{spec.where}: placement.{entry} decides anew at every cost, but plans of phases stay the "
+                            "same until they are switched; leave it out")
+    if spec.training is not None and spec.training.lengths is not None:
+        raise SpecError(f"{spec.where}: training.lengths is of one step, phases are of many; leave one of them out")
+
+
+def _experts(spec: Spec) -> int:
+    """How many experts a layer has. Raises ``SpecError`` where there are none."""
+    if not isinstance(spec.model, MoeModel):
+        found = getattr(spec.model, "family", "of no family; write its sizes as one")
+        raise SpecError(f"{spec.where}: phases.{DENSITY} is for the family moe, but the model is {found}; leave it out")
+    return spec.model.experts
+
+
+def _path(spec: Spec, name: str) -> str:
+    """Where the entry ``name`` stands in the file."""
+    path = _PATHS.get(name, name)
+    if path.partition(".")[0] == "phases":
+        raise SpecError(f"{spec.where}: phases.{name} changes phases themselves; leave it out")
+    return path
+
+
+def _cuts(curve: DtsDensity | MeasuredDensity, steps: int, samples: int, experts: int) -> set[int]:
+    """The steps at which ``curve`` is cut into ``samples`` parts of equal relative change, before and behind a jump."""
+    hard = curve.hard_at if isinstance(curve, DtsDensity) else None
+    end = min(steps, hard or steps)
+    grid = sorted({round(step) for step in np.linspace(0, end - 1, _SAMPLES)})
+    values = np.log([density_at(curve, step, experts) for step in grid])
+    levels = np.linspace(values.max(), values.min(), samples + 1)[1:-1]
+    place = np.searchsorted(-levels, -values, side="left")  # how many levels each value is below
+    found = {step for step, before, after in zip(grid[1:], place, place[1:], strict=False) if before != after}
+    return found | ({hard} if hard is not None and hard < steps else set())
+
+
+def _value(value: Any, first: int, last: int, experts: int) -> Any:
+    """The entry of a list at ``first``, or the mean of a curve from there to ``last``."""
+    if isinstance(value, tuple):
+        return next(entry for step, entry in reversed(value) if step <= first)
+    steps = sorted({round(step) for step in np.linspace(first, last - 1, 17)})
+    return float(f"{np.mean([density_at(value, step, experts) for step in steps]):.4g}")

@@ -1,0 +1,189 @@
+"""Training with experts on several ranks: gradients summed, phases switched between steps, checkpoints that know them.
+
+Every rank has its own tokens, a copy of all that is no expert, and the experts that the phase's placement gives it. A
+step is what one process would make of the mean of the ranks' losses: gradients of copies are averaged over all ranks,
+those of an expert are the sum over the ranks that hold it, divided by the number of all. An expert that got no token
+has a gradient of zero, so that the optimizer does the same wherever it is.
+
+A checkpoint has every expert under its own name (:mod:`weft.runtime.checkpoint.model_checkpoint`), and says the phase
+and the family that it is of; it is taken up in that phase.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from weft.runtime.checkpoint.model_checkpoint import find, restore_training, save
+from weft.runtime.checkpoint.tensor_files import TensorFile, TensorFileError
+from weft.runtime.experts.layer import ExpertPlacement, experts_in
+from weft.runtime.experts.monitor import DensityMonitor
+from weft.runtime.experts.moves import move_experts, place_anew
+from weft.runtime.ranks.session import Session, SessionError
+
+__all__ = ["ExpertFamily", "ExpertTraining"]
+
+
+@dataclass(frozen=True)
+class ExpertFamily:
+    """``placements`` of the phases, in order; the density falls below ``borders[i]`` between phase i and i + 1."""
+
+    placements: tuple[ExpertPlacement, ...]
+    borders: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.borders) != len(self.placements) - 1:
+            raise ValueError(f"{len(self.placements)} phases have {len(self.placements) - 1} borders between them, not "
+                             f"{len(self.borders)}")
+        kinds = {(placement.ranks, len(placement.holders)) for placement in self.placements}
+        if len(kinds) > 1:
+            raise ValueError("the phases' placements are of different numbers of experts or ranks: "
+                             f"{sorted(kinds)}")
+        too_many = [border for border in self.borders if border > len(self.placements[0].holders)]
+        if too_many:
+            raise ValueError(f"a border is {too_many[0]:g}, but a token uses at most the "
+                             f"{len(self.placements[0].holders)} experts that there are")
+        DensityMonitor(self.borders)
+
+    @cached_property
+    def digest(self) -> str:
+        """Tells families apart."""
+        facts = [[placement.ranks, placement.holders] for placement in self.placements]
+        return hashlib.sha256(json.dumps([facts, self.borders]).encode()).hexdigest()[:16]
+
+
+class ExpertTraining:
+    """``module`` with layers of experts, made in the first phase's placement on all ranks of ``session``, and
+    ``optimizer`` over its parameters.
+
+    ``balance``: weight of the gates' auxiliary losses. ``margin``, ``share``: see
+    :class:`~weft.runtime.experts.monitor.DensityMonitor`. All ranks call all methods together. Raises ``ValueError``
+    where the module has no layer of experts, or one that is placed otherwise.
+    """
+
+    def __init__(self, session: Session, module: nn.Module, optimizer: Optimizer, family: ExpertFamily, *,
+                 balance: float = 0.01, margin: float = 0.05, share: float = 0.1) -> None:
+        self.session, self.module, self.optimizer, self.family = session, module, optimizer, family
+        self.balance = balance
+        self.layers = experts_in(module)
+        if not self.layers:
+            raise ValueError("the module has no ExpertLayer: there is nothing to place")
+        for name, layer in self.layers.items():
+            if layer.placement != family.placements[0]:
+                raise ValueError(f"{name} is placed otherwise than in the family's first phase")
+        if family.placements[0].ranks != session.world:
+            raise ValueError(f"the family is of {family.placements[0].ranks} ranks, now there are {session.world}")
+        session.add_groups({ranks for placement in family.placements for ranks in placement.holders
+                            if 1 < len(ranks) < session.world})
+        self.monitor = DensityMonitor(family.borders, margin=margin, share=share)
+        self.phase = self.done = 0
+        self.switches: list[tuple[int, int, int]] = []  # before which step, to which phase, bytes received here
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def step(self, loss_of: Callable[[nn.Module, int], Tensor]) -> float:
+        """One step: ``loss_of(module, step)`` is this rank's loss. Gives the mean of the ranks' losses, without the
+        auxiliary ones; afterwards the next phase begins if it is due."""
+        for layer in self.layers.values():
+            layer.gate.step = self.done
+        self.module.train()
+        loss = loss_of(self.module, self.done)
+        extra = sum((layer.loss for layer in self.layers.values()), start=loss.new_zeros(()))
+        (loss + self.balance * extra).backward()  # type: ignore[no-untyped-call]
+        self._sum_gradients()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        densities = [layer.density for layer in self.layers.values()]
+        told = torch.tensor([float(loss.detach()), sum(densities) / len(densities)], dtype=torch.float64)
+        dist.all_reduce(told)
+        mean, density = (told / self.session.world).tolist()
+        self.done += 1
+        if self.monitor.update(density) != self.phase:
+            self.switch(self.monitor.phase)
+        return float(mean)
+
+    def switch(self, phase: int) -> None:
+        """Move experts to where ``phase`` has them."""
+        received = sum(move_experts(layer, self.optimizer, self.family.placements[phase])
+                       for layer in self.layers.values())
+        self.phase = self.monitor.phase = phase
+        self.switches.append((self.done, phase, received))
+
+    def _sum_gradients(self) -> None:
+        placement, world = self.family.placements[self.phase], self.session.world
+        inside = {id(p): int(expert) for layer in self.layers.values() for expert, part in layer.experts.items()
+                  for p in part.parameters()}
+        for parameter in self.module.parameters():
+            if parameter.requires_grad and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        for _, parameter in sorted(self.module.named_parameters(), key=lambda entry: entry[0]):
+            if parameter.grad is None:
+                continue
+            expert = inside.get(id(parameter))
+            ranks: Sequence[int] = range(world) if expert is None else placement.holders[expert]
+            if len(ranks) > 1:
+                dist.all_reduce(parameter.grad, group=None if len(ranks) == world else self.session.group(ranks))
+            parameter.grad /= world
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+
+    def save(self, folder: Path) -> Path:
+        """Save all that goes on from here; gives the checkpoint's folder."""
+        said = {"family": self.family.digest, "number": self.phase, "density": self.monitor.density}
+        firsts = {str(expert) for expert, ranks in enumerate(self.family.placements[self.phase].holders)
+                  if ranks[0] == self.session.rank}
+        model = {name: p.detach() for name, p in self.module.named_parameters()
+                 if (expert := self._expert_in(name)) in firsts or (expert is None and self.session.rank == 0)}
+        return save(self.session, folder, self.done, model, self.optimizer, self._names, phase=said)
+
+    def resume(self, folder: Path) -> int:
+        """Go on from the newest checkpoint in ``folder``, in its phase; the steps behind it (0 without one).
+
+        Raises :class:`~weft.runtime.ranks.session.SessionError` for one that is damaged, or of another family or model.
+        """
+        found = find(self.session, folder)
+        if found is None:
+            return 0
+        said = found.phase or {}
+        if said.get("family") != self.family.digest:
+            raise SessionError(f"{found.path}: the checkpoint is of another family of plans "
+                               f"({said.get('family', 'none')}, not {self.family.digest}); go on with the placements "
+                               "and borders that it was made with")
+        self.phase = self.monitor.phase = int(said["number"])
+        self.monitor.density = said["density"]
+        for layer in self.layers.values():
+            place_anew(layer, self.optimizer, self.family.placements[self.phase])
+        try:
+            files = [TensorFile(file) for file in sorted(found.path.glob("model-*.safetensors"))]
+            file_of = {name: file for file in files for name in file.tensors}
+            with torch.no_grad():
+                for name, parameter in self.module.named_parameters():
+                    if name not in file_of:
+                        raise SessionError(f"{found.path}: the checkpoint is of another model: it has no {name}")
+                    parameter.copy_(file_of[name].read(name))
+        except TensorFileError as error:
+            raise SessionError(str(error)) from None
+        restore_training(self.session, found, self.optimizer, self._names)
+        self.done = found.step
+        return found.step
+
+    @property
+    def _names(self) -> dict[int, str]:
+        return {id(parameter): name for name, parameter in self.module.named_parameters()}
+
+    def _expert_in(self, name: str) -> str | None:
+        """The number of the expert that the parameter ``name`` is of."""
+        for layer in self.layers:
+            rest = name.removeprefix(f"{layer}.experts." if layer else "experts.")
+            if rest != name:
+                return rest.partition(".")[0]
+        return None

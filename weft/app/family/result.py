@@ -1,0 +1,156 @@
+"""What a family of plans is: which plan runs in each part of a training, what switches cost, what else might."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from weft.models.phases.plans import Plan
+from weft.solver.io.writing import write_atomically
+from weft.solver.schedule import Schedule
+from weft.text.tables import table_text
+from weft.text.units import memory_text, time_text
+
+__all__ = ["OUTPUTS", "Family", "FamilyPart", "FamilySwitch"]
+
+FAMILY_FORMAT = "weft.family/1"
+#: The endings :meth:`Family.save` understands.
+OUTPUTS = (".html", ".svg", ".png", ".json")
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyPart:
+    """Steps ``first`` to ``last - 1``, which have these ``values``. ``step_times``: seconds of a step by plan, infinite
+    where one does not fit. ``plan``: which one runs. ``best``: seconds of a step under the best of all."""
+
+    first: int
+    last: int
+    values: Mapping[str, Any]
+    step_times: tuple[float, ...]
+    plan: int
+    best: float
+
+    @property
+    def step_time(self) -> float:
+        """Seconds of a step."""
+        return self.step_times[self.plan]
+
+
+@dataclass(frozen=True, slots=True)
+class FamilySwitch:
+    """Before ``step`` plan ``after`` takes the place of ``before``: ``bytes`` of parameters and optimizer state move
+    between GPUs, which takes so many ``seconds``."""
+
+    step: int
+    before: int
+    after: int
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Family:
+    """What :func:`weft.family` found; ``str()`` is the table.
+
+    ``total``: seconds of all steps and switches. ``bound``: the same if each part had its best plan and switches cost
+    nothing; no way to switch between these plans is shorter. ``fixed``: by plan, seconds of all steps under it alone,
+    infinite where it does not fit in some part. ``schedules``: by part.
+    """
+
+    name: str
+    plans: tuple[Plan, ...]
+    parts: tuple[FamilyPart, ...]
+    switches: tuple[FamilySwitch, ...]
+    total: float
+    bound: float
+    fixed: tuple[float, ...]
+    cached: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    schedules: tuple[Schedule | None, ...] = field(default=(), repr=False)
+
+    @property
+    def best_fixed(self) -> int | None:
+        """The plan that is the best one if there is only one; ``None`` where none fits everywhere."""
+        best = min(range(len(self.fixed)), key=self.fixed.__getitem__)
+        return None if self.fixed[best] == float("inf") else best
+
+    def to_json(self) -> dict[str, Any]:
+        """The numbers as plain data (format ``weft.family/1``)."""
+        fixed = [_finite(value) for value in self.fixed]
+        return {
+            "format": FAMILY_FORMAT, "name": self.name, "time_unit": "s", "settings": dict(self.settings),
+            "plans": [{"title": plan.title, "layers_of_stage": [list(names) for names in plan.layers],
+                       "gpus_of_stage": [list(group) for group in plan.gpus], "total": total}
+                      for plan, total in zip(self.plans, fixed, strict=True)],
+            "parts": [{"first": part.first, "last": part.last, "values": dict(part.values), "plan": part.plan,
+                       "step_time": part.step_time, "best_step_time": part.best,
+                       "step_times": [_finite(time) for time in part.step_times]} for part in self.parts],
+            "switches": [asdict(switch) for switch in self.switches],
+            "total": self.total, "bound": self.bound, "best_fixed": self.best_fixed,
+            "best_fixed_total": None if self.best_fixed is None else fixed[self.best_fixed],
+        }
+
+    def save(self, path: str | os.PathLike[str], *, title: str | None = None) -> None:
+        """Write the picture (``.html``, ``.svg``, ``.png``) or the numbers (``.json``) to ``path``.
+
+        Raises ``ValueError`` for another ending and ``OSError`` for a file that cannot be written.
+        """
+        if Path(path).suffix.lower() == ".json":
+            write_atomically(path, json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n")
+            return
+        from weft.figures.training_steps import StepTimes, draw_training
+
+        best = self.best_fixed
+        draw_training([StepTimes(part.first, part.last, part.step_time, part.best,
+                                 None if best is None else part.step_times[best], self.plans[part.plan].title)
+                       for part in self.parts], path, title or f"{self.name}: the time of a step while it trains")
+
+    def __str__(self) -> str:
+        return table_text(self.table())
+
+    def table(self) -> Any:
+        """The table, to be printed by rich."""
+        from rich.table import Table
+
+        table = Table(title=f"{self.name}: {self.parts[-1].last:,} steps", caption=self.caption(),
+                      title_justify="left", caption_justify="left", title_style="bold")
+        table.add_column("from step", justify="right")
+        for name in self.parts[0].values:
+            table.add_column(name, justify="right")
+        table.add_column("plan")
+        for header in ("ms a step", "best", "alone"):
+            table.add_column(header, justify="right")
+        best = self.best_fixed
+        for part in self.parts:
+            alone = "-" if best is None else _milliseconds(part.step_times[best])
+            table.add_row(f"{part.first:,}", *(str(value) for value in part.values.values()),
+                          self.plans[part.plan].title, _milliseconds(part.step_time), _milliseconds(part.best), alone)
+        return table
+
+    def caption(self) -> str:
+        """One line a fact: switches, the total, its bound, the best single plan."""
+        lines = []
+        for switch in self.switches:
+            lines.append(f"switch before step {switch.step:,}: {' '.join(memory_text(switch.bytes, 'B'))} move in "
+                         f"{' '.join(time_text(switch.seconds, 's'))}, to {self.plans[switch.after].title}")
+        lines.append(f"total {self.total:,.1f} s, {self.total / self.bound - 1:.2%} above {self.bound:,.1f} s, the "
+                     "best of these plans in every part and no cost of switching")
+        best = self.best_fixed
+        if best is None:
+            lines.append("no single plan fits in every part")
+        else:
+            lines.append(f"alone: {self.plans[best].title}, {self.fixed[best]:,.1f} s: "
+                         f"the family takes {1 - self.total / self.fixed[best]:.1%} less")
+        return "\n".join(lines)
+
+
+def _finite(value: float) -> float | None:
+    return None if value == float("inf") else value
+
+
+def _milliseconds(seconds: float) -> str:
+    return "does not fit" if seconds == float("inf") else time_text(seconds, "s")[0]

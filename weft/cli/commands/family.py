@@ -1,0 +1,86 @@
+"""plan a training whose costs change: which plan when
+
+SPEC is a model spec with phases: what changes while it trains, by steps (sequence, micro_batches, any entry by its
+path) or by a curve (experts.density of a dense-to-sparse gate). Each part of the training is solved; each plan found is
+priced in all other parts, and each switch by the bytes of parameters and optimizer state that move between GPUs. The
+shortest path says when to switch; beside it stand a bound (the best plan in every part, no cost of switching) and the
+best single plan. Solved parts are kept on disk, as those of weft sweep.
+
+The ending of the output chooses: .html, .svg, .png draw the time of a step over the training with the switches; .json
+holds the numbers.
+
+example:
+  weft family moe.yaml
+  weft family moe.yaml --time-limit 5 -o family.html -o family.json
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+from weft.app.lib.arguments import Option, natural, positive
+from weft.app.lib.arguments import workers as few
+from weft.app.lib.options import SearchOptions
+from weft.app.lib.sources import PathLike
+from weft.cli.lib.command import GOOD, Call, Json, Quiet, command
+from weft.cli.lib.output import keep_and_show, require_output
+
+if TYPE_CHECKING:
+    from weft.app.family.result import Family
+    from weft.app.family.run import FamilyProgress
+    from weft.models.spec.spec import Spec
+
+__all__ = ["family", "run"]
+
+
+def family(
+    source: Annotated[PathLike | Spec, Option("a model spec with phases (.yaml)", "SPEC")],
+    *,
+    time_limit: Annotated[float | None, Option("time limit of each solve (default: 10, none with --effort)", "SECONDS",
+                                               positive)] = None,
+    effort: Annotated[float | None, Option(
+        "limit CP-SAT's deterministic time instead of the clock: the run repeats exactly", "SECONDS", positive)] = None,
+    seed: Annotated[int, Option("random seed (default: 0)", "N", natural)] = 0,
+    workers: Annotated[int | None, Option("processes (default: one a core)", "N", few)] = None,
+    cache: Annotated[PathLike | bool | None, Option("keep solved parts there (default: ~/.cache/weft)", "DIR",
+                                                    apart="cache")] = True,
+    options: SearchOptions | None = None,
+    on_progress: Callable[[FamilyProgress], None] = lambda _: None,
+) -> Family:
+    """Plans for a training whose costs change, and the steps at which to switch from one to the next.
+
+    ``source`` is a model spec with ``phases``. Every part of the training is solved as :func:`solve` would, and every
+    plan that is found is solved for the costs of the other parts, with its layers and weights where they are. A switch
+    costs the time that parameters and optimizer state take to where the next plan has them. ``str()`` of what comes
+    back is the table, ``to_json()`` the numbers, ``save()`` the picture.
+
+    ``options``, or ``time_limit``, ``effort`` and ``seed``, are for each solve, ``workers`` and ``cache`` as for
+    :func:`sweep`. Raises ``ValueError`` (``SpecError`` and its like) for a spec without phases or with values that it
+    cannot have, and ``Infeasible`` where nothing fits in some part.
+    """
+    from weft.app.family.run import family_of
+    from weft.app.sweep.run import options_of_points
+
+    return family_of(source, options_of_points(options, {"time_limit": time_limit, "effort": effort, "seed": seed}
+                                               if options is None else {}), on_progress, workers=workers, cache=cache)
+
+
+@command(family)
+def run(
+    call: Call,
+    *,
+    output: Annotated[list[str] | None, Option("where to (.html, .svg, .png, .json); may be given several times",
+                                               "FILE", flags="-o --output", times="append")] = None,
+    no_cache: Annotated[bool, Option("neither use nor keep solved parts", apart="cache")] = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> int:
+    from weft.app.family.result import OUTPUTS
+    from weft.cli.lib.progress import family_line, lines
+
+    require_output(output, "a family", OUTPUTS, [call.source])
+    with lines(family_line, quiet=quiet) as listener:
+        found = call(cache=not no_cache and call.cache, on_progress=listener)
+    keep_and_show(found, "the family", output, as_json)
+    return GOOD
