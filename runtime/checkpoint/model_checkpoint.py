@@ -45,21 +45,24 @@ def save(session: Session, folder: Path, step: int, model: Mapping[str, Tensor],
 
     Raises :class:`~weft.runtime.ranks.session.SessionError` where that cannot be written.
     """
-    target, first = folder / f"step-{step:09d}", session.rank == 0
+    process, processes = session.process(session.rank), session.processes
+    target, first = folder / f"step-{step:09d}", process == 0
     partial = folder / f".{target.name}.partial"
     begin_partial(partial, target, session)
     session.watch.doing(f"saving {target}", range(session.processes))
     try:
         part = f"{session.rank + 1:05d}-of-{session.world:05d}.safetensors"
-        write_tensors(partial / f"model-{part}", model)
-        write_tensors(partial / f"training-{part}", *_training(session, optimizer, names))
+        if not session.replica:  # copies have the same
+            write_tensors(partial / f"model-{part}", model)
+        write_tensors(partial / f"training-{process + 1:05d}-of-{processes:05d}.safetensors",
+                      *_training(session, optimizer, names))
         placed = session.exchange({name: f"model-{part}" for name in model}, f"saving {target}")
         if first:
             listed = {name: file for each in placed for name, file in each.items()}
             (partial / INDEX).write_text(json.dumps({"metadata": {"step": step}, "weight_map": listed}, indent=1),
                                          encoding="utf-8")
         session.barrier(f"to save {target}")
-        parts = session.everywhere(checksums(partial, session.rank, session.world), f"saving {target}")
+        parts = session.everywhere(checksums(partial, process, processes), f"saving {target}")
         if first:
             said = {"step": step, "ranks": session.world, "seed": seed, **({} if dtype is None else {"dtype": dtype})}
             commit(partial, target, said, {name: facts for each in parts for name, facts in each.items()}, MODEL_FORMAT)
@@ -115,8 +118,8 @@ def restore_training(session: Session, found: WholeCheckpoint, optimizer: Optimi
         told = [json.loads(file.notes[NOTE]) for file in files]
         if optimizer is not None:
             _give(optimizer, names, files, told)
-        if len(files) == session.world:
-            file = files[session.rank]
+        if len(files) == session.processes:
+            file = files[session.process(session.rank)]
             torch.set_rng_state(file.read(RANDOM))
             if session.device.type == "cuda" and RANDOM_GPU in file.tensors:
                 torch.cuda.set_rng_state(file.read(RANDOM_GPU), session.device)

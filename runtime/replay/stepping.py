@@ -19,7 +19,7 @@ from weft.runtime.replay.result import Replay, gather_replay
 from weft.runtime.replay.run import Trainer
 from weft.runtime.train.agreement import Allowed
 
-__all__ = ["Stepping"]
+__all__ = ["THEIRS", "Stepping", "stages_of"]
 
 #: Batches that all ranks begin at one moment, so that their times can be held against the plan: with what is made in
 #: the first one, and some without.
@@ -105,8 +105,8 @@ class Stepping:
 
     def _everywhere(self, part: float) -> float:
         total = torch.tensor([part], dtype=torch.float64)
-        self.session.doing("adding up the loss", range(self.session.world))
-        dist.all_reduce(total)
+        self.session.watch.doing("adding up the loss", range(self.session.processes))
+        dist.all_reduce(total, group=self.session.members)
         return float(total) / self.session.replicas
 
 

@@ -7,8 +7,8 @@ import hashlib
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
 from weft.app.pipeline.lib.asked import arguments_of, looks_of, require_plan
+from weft.app.pipeline.lib.mesh import places_of, require_unwrapped
 from weft.app.pipeline.lib.meta import numbers_for, real
 from weft.app.pipeline.lib.options import PipelineOptions
 from weft.app.pipeline.lib.precision import autocasting, lowered, require_types, typed
@@ -40,24 +41,21 @@ from weft.runtime.captured.materials import Materials
 from weft.runtime.captured.part import Goal
 from weft.runtime.captured.purity import Purity
 from weft.runtime.ranks.session import Session, SessionError, join
-from weft.runtime.replay.stepping import stages_of
+from weft.runtime.ranks.within import join_within
+from weft.runtime.replay.stepping import THEIRS, stages_of
 from weft.runtime.transports.registry import device_for
 
 __all__ = ["make_pipeline"]
+
+#: The session of this process, while there is one, that has joined the ranks itself.
+_LAUNCHED: list[Session] = []
 
 
 def make_pipeline(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None,
                   options: PipelineOptions) -> Pipeline:
     """See :func:`weft.pipeline`."""
-    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
-        script = shlex.join(["torchrun", "--standalone", "--nproc-per-node=2", *sys.argv[:1]])
-        raise CaptureError(f"weft.pipeline runs under torchrun, one process a rank; use: {script}")
-    if torch.distributed.is_initialized():
-        raise CaptureError("torch.distributed is initialized already: weft.pipeline joins the ranks itself, so leave "
-                           "init_process_group out, and close an earlier pipeline first")
     stack = ExitStack()
-    session = stack.enter_context(join(options.timeout, device_for(options.transport),
-                                       transport=options.transport))
+    session = stack.enter_context(_joined(options))
 
     def close(error: BaseException | None) -> None:
         atexit.unregister(at_exit)
@@ -69,7 +67,10 @@ def make_pipeline(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
         if getattr(sys, "last_value", None) is not None:  # the script ended by an error, which Python has shown
             session.watch.give_up(f"the script ended by {type(sys.last_value).__name__}: {sys.last_value}")
         session.watch.ended = True
-        pipe.close()
+        if session.is_guest and not torch.distributed.is_initialized():
+            session.watch.finish()  # whoever made the group has ended it, and with it the pipeline
+        else:
+            pipe.close()
 
     try:
         pipe = _made(session, close, module, *arguments_of(args, kwargs), options)
@@ -80,7 +81,30 @@ def make_pipeline(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
         close(error)
         raise
     atexit.register(at_exit)
+    session.rest(THEIRS)
     return pipe
+
+
+@contextmanager
+def _joined(options: PipelineOptions) -> Iterator[Session]:
+    """The ranks that the pipeline runs on: inside a group that there is, else all that torchrun has started."""
+    if _LAUNCHED:
+        raise CaptureError("a pipeline that has joined the ranks itself is running: close it first; for several beside "
+                           "each other call torch.distributed.init_process_group before")
+    places, device = places_of(options), device_for(options.transport)
+    if places.numbers is not None:
+        with join_within(places.numbers, options.timeout, device, options.transport, places.copies) as session:
+            yield session
+        return
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        script = shlex.join(["torchrun", "--standalone", "--nproc-per-node=2", *sys.argv[:1]])
+        raise CaptureError(f"weft.pipeline runs under torchrun, one process a rank; use: {script}")
+    with join(options.timeout, device, transport=options.transport, replicas=places.copies) as session:
+        _LAUNCHED.append(session)
+        try:
+            yield session
+        finally:
+            _LAUNCHED.clear()
 
 
 def _made(session: Session, close: Callable[[BaseException | None], None], module: nn.Module, args: tuple[Any, ...],
@@ -118,7 +142,7 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
         example = with_values(example, captured)
     made = decide(captured, purity, example, goal, session, options, materials)
     captured = treated_as_planned(captured, made.plan, example.leaves, dims)
-    seed = session.exchange(torch.initial_seed() if options.seed is None else options.seed, "agreeing on a seed")[0]
+    seed = session.everywhere(torch.initial_seed() if options.seed is None else options.seed, "agreeing on a seed")[0]
     cut, notes = divided(captured, made.places, purity), made.notes
     if unread:
         notes = (*notes, f"no operator reads the numbers of {_shown(unread)}, which stay as they are")
@@ -146,6 +170,7 @@ def _require_plain(module: object, options: PipelineOptions, device: torch.devic
         raise CaptureError("weft.pipeline measures gradients, which are off under torch.no_grad(): call it outside")
     if not isinstance(module, nn.Module):
         raise CaptureError(f"the model is {type(module).__name__}, it must be a torch.nn.Module")
+    require_unwrapped(module)
     if type(micro_batches) is not int or micro_batches < 1:
         raise CaptureError(f"micro_batches is {micro_batches!r:.60}, it must be a whole number of at least 1")
     require_memory_plan(options)

@@ -67,6 +67,11 @@ def pipeline(asked: _Asked) -> Pipeline:
     rank 0's ``torch.initial_seed()``), the step, the micro-batch, and the operator's place in the model: so they do not
     depend on the schedule or on the number of ranks, and recomputation repeats them.
 
+    ``mesh`` (a ``DeviceMesh``) or ``group`` says on which ranks of a process group that you have made the pipeline
+    runs; several may run beside each other. ``data`` is the number of copies of the pipeline, each on an equal part of
+    the ranks, as the dimension of a mesh named ``data`` is: each copy is given its own part of a batch, ``args`` and
+    ``target`` are an example of such a part, and losses, gradients and norms are those of the whole batch.
+
     With ``clip_norm`` each step clips the norm of the whole model's gradient. ``allow_unread``: parameters that no
     operator reads stay as they are. ``timeout``, in seconds, is for one wait: past it all ranks end. ``transport`` is
     as in :class:`weft.runtime.ReplayOptions`.

@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from weft.app.pipeline.lib.options import PipelineOptions
@@ -33,7 +34,7 @@ from weft.runtime.checkpoint.weights import State
 from weft.runtime.interface.training import Training
 from weft.runtime.plan.plan import Plan, plan_of
 from weft.runtime.ranks.session import Session, SessionError
-from weft.runtime.replay.stepping import Stepping, stages_of
+from weft.runtime.replay.stepping import THEIRS, Stepping, stages_of
 from weft.solver.baselines import baseline
 from weft.solver.problem import BlockKind, Problem
 
@@ -58,7 +59,7 @@ class Pipeline:
         self.peaks, self.options = peaks, options
         self.model, self.rank = cut.captured.model, session.rank
         self._close, self._closed = close, False
-        self._data = Data()
+        self._data = Data(first=session.replica * plan.micro_batches)
         self.feeding = Feeding(cut, plan.stage_ranks or (), session.rank, inputs, goal, target_dim(options.batch_dims),
                                options.target)
         self.stages = tuple(stages_of(plan, session.rank))
@@ -137,6 +138,15 @@ class Pipeline:
         return tuple(sorted({rank for ranks in self.feeding.arguments.values() for rank in ranks}))
 
     @property
+    def data_group(self) -> ProcessGroup | None:
+        """The process group of the copies of this rank, among which torch's ``ZeroRedundancyOptimizer`` (ZeRO-1)
+        divides an optimizer's states; ``None`` where there is one copy. ::
+
+            ZeroRedundancyOptimizer(pipe.parameters(), torch.optim.AdamW, process_group=pipe.data_group, lr=1e-3)
+        """
+        return self.session.counterparts() if self.session.replicas > 1 else None
+
+    @property
     def norm(self) -> float | None:
         """The norm of the whole model's gradient in the last step, before ``clip_norm`` clipped; ``None`` without."""
         return self._stepping.norm
@@ -202,7 +212,7 @@ class Pipeline:
 
     def asked_to_stop(self) -> signal.Signals | None:
         """The signal that came to a rank since :meth:`heed_signals`, on every rank; ``None`` if none did."""
-        came = self._guarded("asked_to_stop", lambda: self.session.exchange(self.session.watch.asked,
+        came = self._guarded("asked_to_stop", lambda: self.session.everywhere(self.session.watch.asked,
                                                                             "asking whether to stop"))
         return next((signal.Signals(number) for number in came if number is not None), None)
 
@@ -243,7 +253,9 @@ class Pipeline:
             raise RuntimeError("the pipeline is closed: make another one with weft.pipeline, or close it later")
         self.session.watch.call(name)
         try:
-            return run()
+            found = run()
+            self.session.rest(THEIRS)
+            return found
         except CaptureError as error:
             self._fail(SessionError(str(error)))
         except BaseException as error:
@@ -303,7 +315,7 @@ class Pipeline:
 
     def _report(self) -> Report:
         replay = self._stepping.replay() if self._stepping.steps else None
-        measured, = self.session.exchange(None if replay is None else replay.timeline.makespan, "reporting")[:1]
+        measured, *_ = self.session.everywhere(None if replay is None else replay.timeline.makespan, "reporting")
         bound = self.plan.solver.get("makespan_bound")
         return Report(self.plan.makespan, measured, self._stepping.seconds, stage_names(self.cut),
                       self.plan.stage_ranks or (), planned_peaks(self.plan), self.peaks, bound, self.notes)
