@@ -78,6 +78,11 @@ class Session:
         """The number in ``torch.distributed`` of the process that is ``rank`` of this copy of the plan."""
         return self._places[self.process(rank)]
 
+    @property
+    def first_place(self) -> int:
+        """The same of its first process."""
+        return self._places[0]
+
     def activity(self, text: str, waits_for: Iterable[int] = ()) -> Activity:
         """What the watchdog is told when this rank does that; it cannot go on without the ranks ``waits_for``."""
         copy = f" in replica {self.replica}" if self.replicas > 1 else ""

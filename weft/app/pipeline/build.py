@@ -22,7 +22,7 @@ from weft.app.pipeline.lib.meta import numbers_for, real
 from weft.app.pipeline.lib.options import PipelineOptions
 from weft.app.pipeline.lib.precision import autocasting, lowered, require_types, typed
 from weft.app.pipeline.lib.running import require_compile
-from weft.app.pipeline.lib.split import Model, divided, require_split, with_values
+from weft.app.pipeline.lib.split import Model, divided, require_alike, require_split, with_values
 from weft.app.pipeline.planning.decide import Example, decide
 from weft.app.pipeline.planning.frozen import require_backwards
 from weft.app.pipeline.planning.memory.planned import require_memory_plan, treated_as_planned
@@ -31,7 +31,7 @@ from weft.app.pipeline.run.pipe import Pipeline
 from weft.runtime.by_modules.trace import trace
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.cut import BATCH
-from weft.runtime.captured.division import InputLeaf
+from weft.runtime.captured.division import Division, InputLeaf
 from weft.runtime.captured.faked import is_on_meta
 from weft.runtime.captured.inputs.arguments import leaves_of, positional_names
 from weft.runtime.captured.inputs.batch import Layout, micro_batch
@@ -121,10 +121,7 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
     part_args, part_kwargs = real((part_args, part_kwargs), session.device)
     materials = None if not is_on_meta(module) else Materials(
         module, session.device, options.state, options.materialise, {name: v.dtype for name, v in full.items()})
-    with autocasting(options.autocast, session.device):
-        captured: Model = (
-            Captured.of(module, part_args, part_kwargs, session.device) if options.split is None else
-            trace(module, [micro_batch((args, kwargs), count, dims, i) for i in range(count)], options.split))
+    captured = _captured(module, [micro_batch((args, kwargs), count, dims, i) for i in range(count)], options, session)
     unread = captured.unread()
     looked = looked_at(module, part_args, part_kwargs) if unread and materials is None else set()
     if (lost := [name for name in unread if name not in looked]) and not options.allow_unread:
@@ -156,11 +153,34 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
     looks = [leaf.to("meta") if isinstance(leaf, Tensor) else leaf for leaf in example.leaves]
     inputs = Layout([BATCH + node.name for node in captured.inputs], leaves, tree_flatten((args, kwargs))[1], looks,
                     dims, count, positional_names(module))
-    pipe = Pipeline(session, close, cut, made.plan, replace(goal, seed=seed), inputs, options, notes, full,
+    def alike(args: tuple[Any, ...], kwargs: dict[str, Any], count: int) -> Division:
+        if materials is not None:
+            raise CaptureError("the model was made on the meta device, and is captured once: give batches as the "
+                               "example, or build the model with its numbers")
+        parts = [micro_batch((args, kwargs), count, dims, i) for i in range(count)]
+        again = _captured(module, parts, options, session)
+        if isinstance(again, Captured):
+            again.require_fixed()
+        again = treated_as_planned(again, made.plan, tree_flatten(parts[0])[0], dims)
+        found = divided(again, made.places, Purity(again, options.light) if isinstance(again, Captured) else None)
+        require_alike(found, cut)
+        return found
+
+    pipe = Pipeline(session, close, cut, made.plan, replace(goal, seed=seed), inputs, options, notes, full, alike,
                     made.peaks)
     if materials is None and options.state is not None:
         pipe.load_state_dict(options.state)
     return pipe
+
+
+def _captured(module: nn.Module, parts: Sequence[tuple[tuple[Any, ...], dict[str, Any]]], options: PipelineOptions,
+              session: Session) -> Model:
+    """The model by an export on the first of these micro-batches, or by a run of all."""
+    with autocasting(options.autocast, session.device):
+        if options.split is not None:
+            return trace(module, parts, options.split)
+        args, kwargs = real(parts[0], session.device)
+        return Captured.of(module, args, kwargs, session.device)
 
 
 def _require_plain(module: object, options: PipelineOptions, device: torch.device) -> None:

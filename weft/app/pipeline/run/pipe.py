@@ -19,28 +19,30 @@ from weft.app.pipeline.lib.options import PipelineOptions
 from weft.app.pipeline.lib.precision import masters_of, typed
 from weft.app.pipeline.lib.running import compiled, under_autocast
 from weft.app.pipeline.run.clipping import clipped_over_ranks, total_norm
+from weft.app.pipeline.run.evaluating import Evaluator
 from weft.app.pipeline.run.feeding import Feeding
 from weft.app.pipeline.run.names import stage_names
 from weft.app.pipeline.run.optimizers import watched_optimizers
 from weft.app.pipeline.run.peaks import planned_peaks
 from weft.app.pipeline.run.report import Report
+from weft.app.pipeline.run.shapes import Alike, Part, Shape, Shapes
 from weft.app.pipeline.run.state import PipelineState
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.captured.division import Division
-from weft.runtime.captured.inputs.batch import BatchError, Layout
+from weft.runtime.captured.inputs.batch import BatchError, Layout, ShapeError
 from weft.runtime.captured.inputs.batch_dims import target_dim
-from weft.runtime.captured.part import Data, Goal, evaluation_of, training_of
+from weft.runtime.captured.part import Data, Goal, training_of
 from weft.runtime.checkpoint.weights import State
 from weft.runtime.interface.training import Training
-from weft.runtime.plan.plan import Plan, plan_of
+from weft.runtime.plan.plan import Plan
 from weft.runtime.ranks.session import Session, SessionError
-from weft.runtime.replay.stepping import THEIRS, Stepping, stages_of
-from weft.solver.baselines import baseline
-from weft.solver.problem import BlockKind, Problem
+from weft.runtime.replay.stepping import THEIRS, Running, Stepping, stages_of
 
 __all__ = ["Pipeline", "Report"]
 
 Result = TypeVar("Result")
+#: What a shape is made ready for.
+TRAINING = "training"
 
 
 class Pipeline:
@@ -54,28 +56,28 @@ class Pipeline:
 
     def __init__(self, session: Session, close: Callable[[BaseException | None], None], cut: Division, plan: Plan,
                  goal: Goal, inputs: Layout, options: PipelineOptions, notes: tuple[str, ...],
-                 full: Mapping[str, Tensor], peaks: tuple[int, ...] | None = None) -> None:
+                 full: Mapping[str, Tensor], alike: Alike, peaks: tuple[int, ...] | None = None) -> None:
         self.session, self.cut, self.plan, self.goal, self.notes = session, cut, plan, goal, notes
-        self.peaks, self.options = peaks, options
+        self.peaks, self.options, self._seed = peaks, options, goal.seed
         self.model, self.rank = cut.captured.model, session.rank
         self._close, self._closed = close, False
-        self._data = Data(first=session.replica * plan.micro_batches)
         self.feeding = Feeding(cut, plan.stage_ranks or (), session.rank, inputs, goal, target_dim(options.batch_dims),
                                options.target)
         self.stages = tuple(stages_of(plan, session.rank))
-        training = self._computing(training_of(cut, self.stages, goal, self._data))
+        data = Data(first=session.replica * plan.micro_batches)
+        first = Shape(cut, self.feeding, plan, data, 0, plan.micro_batches)
+        self._shapes = Shapes(session, first, alike)
+        training = self._training(first)
         training.clip_norm = options.clip_norm
-        if options.compile:
-            compiled(training, options.compile, session, inputs.named)
         self._state, self._behind = PipelineState(session, cut, plan.stage_ranks or ()), 0
-        self._seed = goal.seed
         training.masters = masters_of(self._state.trained, full, options.dtype)
         if training.masters is not None:
             self._state.train(training.masters)
         self._own = self._state.trained
         self._stepping = Stepping(plan, session, training)
         self._stepping.trainer.gradients.adding = True
-        self._evaluation: dict[bool, tuple[Stepping, Callable[[], list[Any]]]] = {}
+        first.running[TRAINING] = self._stepping.running[0]
+        self._evaluator = Evaluator(session, self.stages, goal, self._computing)
         self._nothing = nn.Parameter(torch.empty(0))
         self._unclip = clipped_over_ranks(self._own.values(), self._norm)
         self._optimizers = watched_optimizers(self._own.values(), self._state.idle,
@@ -100,7 +102,8 @@ class Pipeline:
         model's results, one for each micro-batch, on the rank of the last stage, and ``None`` on the others.
         """
         with_loss = target is not None or self.goal.loss is None
-        return self._guarded("eval_step", lambda: self._evaluate(args, kwargs, target, with_loss))
+        return self._guarded("eval_step", lambda: self._evaluator.run(self._parts(
+            args, kwargs, target, with_loss and self.goal.loss is not None), with_loss))
 
     @contextmanager
     def accumulate(self, batches: int) -> Iterator[None]:
@@ -256,6 +259,10 @@ class Pipeline:
             found = run()
             self.session.rest(THEIRS)
             return found
+        except ShapeError:  # on all ranks, with nothing begun
+            self.session.watch.doing(THEIRS)
+            self.session.rest(THEIRS)
+            raise
         except CaptureError as error:
             self._fail(SessionError(str(error)))
         except BaseException as error:
@@ -270,11 +277,40 @@ class Pipeline:
     def _step(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any) -> float:
         if not torch.is_grad_enabled():
             raise BatchError("a step has no gradients under torch.no_grad(): call it outside, or eval_step")
-        self._data.micro_batches = self._fed(args, kwargs, target, with_target=self.goal.loss is not None)
-        loss = self._stepping.step()
+        parts = self._parts(args, kwargs, target, with_target=self.goal.loss is not None)
+        for part in parts:
+            part.shape.data.micro_batches = part.micro_batches
+        if len(parts) == 1 and parts[0].shape is self._shapes.first:
+            loss = self._stepping.step()
+        else:
+            loss = self._stepping.step([self._running(part) for part in parts])
         if not self._stepping.trainer.averaging.is_counted:
-            self.feeding.warn_of_means(self._data.micro_batches)
+            for part in parts:
+                self.feeding.warn_of_means(part.micro_batches)
         return loss
+
+    def _parts(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any, with_target: bool) -> list[Part]:
+        self._state.round()
+        args, kwargs = typed((args, dict(kwargs)), self.options.dtype)
+        return self._shapes.parts(args, kwargs, target, with_target)
+
+    def _running(self, part: Part) -> Running:
+        """What runs a part of a batch, made when it is asked for first."""
+        shape = part.shape
+        if TRAINING not in shape.running:
+            training = self._training(shape)
+            training.masters = self._stepping.training.masters
+            shape.running[TRAINING] = self._stepping.beside(shape.plan, training, shape.before, shape.whole)
+        found: Running = shape.running[TRAINING]
+        found.weight = part.weight
+        return found
+
+    def _training(self, shape: Shape) -> Training:
+        """This rank's stages for batches of that shape."""
+        found = self._computing(training_of(shape.cut, self.stages, replace(self.goal, seed=self._seed), shape.data))
+        if self.options.compile:
+            compiled(found, self.options.compile, self.session, shape.feeding.layout.named)
+        return found
 
     def _accumulate(self, batches: int) -> None:
         if type(batches) is not int or batches < 1:
@@ -289,29 +325,6 @@ class Pipeline:
 
     def _computing(self, training: Training) -> Training:
         return under_autocast(training, self.options.autocast, self.session.device)
-
-    def _fed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any,
-             with_target: bool) -> list[dict[str, Tensor]]:
-        self._state.round()
-        args, kwargs = typed((args, dict(kwargs)), self.options.dtype)
-        return self.feeding.micro_batches(args, kwargs, target, with_target)
-
-    def _evaluate(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any, with_loss: bool) -> Any:
-        stepping, results = self._evaluator(with_loss)
-        self._data.micro_batches = self._fed(args, kwargs, target, with_loss and self.goal.loss is not None)
-        with torch.no_grad():
-            loss = stepping.step()
-        found = results()
-        return loss if with_loss else found or None
-
-    def _evaluator(self, with_loss: bool) -> tuple[Stepping, Callable[[], list[Any]]]:
-        """What runs forwards only, made when it is asked for first."""
-        if with_loss not in self._evaluation:
-            plan = forward_plan(self.plan)
-            training, results = ((training_of(self.cut, self.stages, self.goal, self._data, True), list) if with_loss
-                                 else evaluation_of(self.cut, self.stages, self._data))
-            self._evaluation[with_loss] = Stepping(plan, self.session, self._computing(training)), results
-        return self._evaluation[with_loss]
 
     def _report(self) -> Report:
         replay = self._stepping.replay() if self._stepping.steps else None
@@ -338,19 +351,5 @@ class Pipeline:
         self._unclip()
         self._optimizers.remove()
         self.session.watch.leave()
-        for stepping, _ in self._evaluation.values():
-            stepping.close()
+        self._evaluator.close()
         self._stepping.close()
-
-
-def forward_plan(plan: Plan) -> Plan:
-    """The forwards of ``plan`` alone, on the same ranks."""
-    problem = plan.problem
-    forwards = [block for block in problem.blocks if block.kind == BlockKind.FORWARD]
-    kept = {block.name for block in forwards}
-    free = (0,) * len(forwards[0].memory)
-    blocks = tuple(replace(block, memory=free[:len(block.memory)], after=tuple(
-        item for item in block.after if item.block in kept)) for block in forwards)
-    alone = Problem(f"{problem.name}, forwards", problem.devices, blocks, time_unit=problem.time_unit,
-                    memory_unit=problem.memory_unit)
-    return plan_of(baseline("greedy", alone, plan.micro_batches))
