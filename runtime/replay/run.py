@@ -104,6 +104,8 @@ class Trainer:
             self.gradients.finish()
             if factor is not None:
                 self.gradients.scale(factor)
+            if training.scaling is not None:
+                self.gradients.unscale(training.scaling)
             self.gradients.add_before()
         session.doing(f"after the backward of batch {step}")
         if training.after_backward is not None:

@@ -236,9 +236,10 @@ class Stages:
 
     def _share(self, loss: Tensor) -> Tensor:
         """The gradient of a loss: its share in the batch's mean, or of its sum, which is divided by the count later."""
+        scale = 1.0 if self.training.scaling is None else self.training.scaling.value
         if not is_counted(loss):
-            return torch.full_like(loss, self.weight / (self.replicas * self.micro_batches * self.batches))
-        share = torch.full_like(loss, 1 / (self.batch_size * self.batches))
+            return torch.full_like(loss, self.weight / (self.replicas * self.micro_batches * self.batches) * scale)
+        share = torch.full_like(loss, 1 / (self.batch_size * self.batches) * scale)
         share[1] = 0
         return share
 

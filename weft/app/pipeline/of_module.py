@@ -86,6 +86,7 @@ def pipeline(asked: _Asked) -> Pipeline:
     ``dtype=torch.bfloat16``: modules, and the floating-point tensors of a batch, are in that type;
     ``pipe.parameters()`` are weights in fp32, which gather the gradients and are what is saved.
     ``autocast=torch.bfloat16``: weights stay as they are, and stages compute, the loss too, under ``torch.autocast``.
+    With ``torch.float16`` losses are scaled, and a batch that overflows is left out.
     ``compile`` (``True``, a mode of ``torch.compile``, or its arguments) compiles each stage's module; backwards are
     then whole. ``timeout`` is for a compilation too, from two minutes on.
 

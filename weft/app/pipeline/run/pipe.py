@@ -16,7 +16,7 @@ from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from weft.app.pipeline.lib.options import PipelineOptions
-from weft.app.pipeline.lib.precision import masters_of, typed
+from weft.app.pipeline.lib.precision import masters_of, scaling_of, typed
 from weft.app.pipeline.lib.running import compiled, under_autocast
 from weft.app.pipeline.run.clipping import clipped_over_ranks, total_norm
 from weft.app.pipeline.run.evaluating import Evaluator
@@ -43,6 +43,8 @@ __all__ = ["Pipeline", "Report"]
 Result = TypeVar("Result")
 #: What a shape is made ready for.
 TRAINING = "training"
+#: How the scale of losses is called in a checkpoint.
+SCALE = "weft.scale"
 
 
 class Pipeline:
@@ -68,7 +70,7 @@ class Pipeline:
         first = Shape(cut, self.feeding, plan, data, 0, plan.micro_batches)
         self._shapes = Shapes(session, first, alike)
         training = self._training(first)
-        training.clip_norm = options.clip_norm
+        training.clip_norm, training.scaling = options.clip_norm, scaling_of(options.dtype, options.autocast)
         self._state, self._behind = PipelineState(session, cut, plan.stage_ranks or ()), 0
         training.masters = masters_of(self._state.trained, full, options.dtype)
         if training.masters is not None:
@@ -154,6 +156,13 @@ class Pipeline:
         """The norm of the whole model's gradient in the last step, before ``clip_norm`` clipped; ``None`` without."""
         return self._stepping.norm
 
+    @property
+    def loss_scale(self) -> float | None:
+        """What losses are multiplied with where something is computed in fp16, before they are differentiated. A batch
+        with a gradient that is not finite is left out, as under ``GradScaler``: parameters then have none."""
+        scaling = self._stepping.training.scaling
+        return None if scaling is None else scaling.value
+
     # -- what is trained -----------------------------------------------------------------------------------------------
 
     def parameters(self) -> Iterator[nn.Parameter]:
@@ -183,24 +192,27 @@ class Pipeline:
         self._guarded("load_state_dict", lambda: self._state.load(state, strict))
 
     def save(self, folder: str | os.PathLike[str], optimizer: Optimizer | None = None, *, step: int | None = None,
-             keep: int | None = None) -> Path:
+             keep: int | None = None, extra: Mapping[str, Any] | None = None) -> Path:
         """Save a checkpoint as ``folder/step-000000012``, in the model's own names; gives that path. ``step``: batches
         behind it (default: as many as this pipeline has run, with those of the checkpoint that it was resumed from).
         With ``keep`` only so many checkpoints stay. Where ``folder`` holds checkpoints of another run, which this one
         did not go on from, this run's are in a folder of their own there, ``folder/run-002``.
 
         Each rank writes its own part; the folder gets its name when all of it is there. ``optimizer`` is this rank's,
-        over ``pipe.parameters()``.
+        over ``pipe.parameters()``. ``extra``: what else goes on, by name, and has ``state_dict`` and
+        ``load_state_dict``: schedulers of the learning rate, a loader with a place.
         """
         done = self.steps if step is None else step
-        return self._guarded("save", lambda: self._state.save(Path(folder), done, optimizer, keep, self._seed))
+        return self._guarded("save", lambda: self._state.save(Path(folder), done, optimizer, keep, self._seed,
+                                                             self._extra(extra)))
 
-    def resume(self, folder: str | os.PathLike[str], optimizer: Optimizer | None = None) -> int:
+    def resume(self, folder: str | os.PathLike[str], optimizer: Optimizer | None = None, *,
+               extra: Mapping[str, Any] | None = None) -> int:
         """Go on from the newest checkpoint in ``folder``, of the run that saved there last: how many batches it has
         behind it, 0 if there is none. It may have been saved by another number of ranks, with other cuts. The model's
         random operators go on as they would have; torch's own random state does so with as many ranks. One that is
-        damaged, or of another model, optimizer or ``dtype``, is refused on all ranks."""
-        found = self._guarded("resume", lambda: self._state.resume(Path(folder), optimizer))
+        damaged, or of another model, optimizer or ``dtype``, is refused on all ranks. ``extra``: as it was saved."""
+        found = self._guarded("resume", lambda: self._state.resume(Path(folder), optimizer, self._extra(extra)))
         if found is None:
             return 0
         self._behind = found.step - self._stepping.steps
@@ -299,7 +311,7 @@ class Pipeline:
         shape = part.shape
         if TRAINING not in shape.running:
             training = self._training(shape)
-            training.masters = self._stepping.training.masters
+            training.masters, training.scaling = self._stepping.training.masters, self._stepping.training.scaling
             shape.running[TRAINING] = self._stepping.beside(shape.plan, training, shape.before, shape.whole)
         found: Running = shape.running[TRAINING]
         found.weight = part.weight
@@ -325,6 +337,11 @@ class Pipeline:
 
     def _computing(self, training: Training) -> Training:
         return under_autocast(training, self.options.autocast, self.session.device)
+
+    def _extra(self, extra: Mapping[str, Any] | None) -> dict[str, Any]:
+        """What goes on beside the optimizer, the scale of losses among it."""
+        scaling = self._stepping.training.scaling
+        return {**(extra or {}), **({} if scaling is None else {SCALE: scaling})}
 
     def _report(self) -> Report:
         replay = self._stepping.replay() if self._stepping.steps else None
