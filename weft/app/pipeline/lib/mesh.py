@@ -68,6 +68,10 @@ def require_unwrapped(module: nn.Module) -> None:
             where = f"{name} is" if name else "the model is"
             raise CaptureError(f"{where} wrapped in {found} already, which would sum gradients a second time: give the "
                                "plain model, and mesh= or data= for the copies")
+    for name, parameter in module.named_parameters():
+        if any(kind.__name__ == "DTensor" for kind in type(parameter).__mro__):
+            raise CaptureError(f"the parameter {name} is a DTensor, a share of which each rank has: stages are plain "
+                               "modules, so give the model before parallelize_module or distribute_tensor")
 
 
 def _of_mesh(mesh: Any, data: int | None) -> tuple[list[int], int]:

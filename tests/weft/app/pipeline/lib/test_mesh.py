@@ -75,6 +75,15 @@ def test_a_model_that_is_wrapped_is_refused() -> None:
         require_unwrapped(nn.Sequential(_sharded(plain[0])))
 
 
+@pytest.mark.usefixtures("four")
+def test_shares_of_parameters_are_refused() -> None:
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    shared = parallelize_module(nn.Sequential(nn.Linear(4, 4)), init_device_mesh("cpu", (4,)), {"0": ColwiseParallel()})
+    with pytest.raises(CaptureError, match=r"the parameter 0\.weight is a DTensor, a share of which each rank has"):
+        require_unwrapped(shared)
+
+
 def _sharded(module: nn.Module) -> nn.Module:
     from torch.distributed.fsdp import fully_shard
 
