@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -17,13 +16,13 @@ from torch.optim import Optimizer
 
 from weft.app.pipeline.lib.options import PipelineOptions
 from weft.app.pipeline.lib.precision import masters_of, scaling_of, typed
-from weft.app.pipeline.lib.running import compiled, under_autocast
 from weft.app.pipeline.run.clipping import clipped_over_ranks, total_norm
 from weft.app.pipeline.run.evaluating import Evaluator
 from weft.app.pipeline.run.feeding import Feeding
 from weft.app.pipeline.run.names import stage_names
 from weft.app.pipeline.run.optimizers import watched_optimizers
 from weft.app.pipeline.run.peaks import planned_peaks
+from weft.app.pipeline.run.ready import Ready
 from weft.app.pipeline.run.report import Report
 from weft.app.pipeline.run.shapes import Alike, Part, Shape, Shapes
 from weft.app.pipeline.run.state import PipelineState
@@ -31,18 +30,15 @@ from weft.runtime.captured.captured import CaptureError
 from weft.runtime.captured.division import Division
 from weft.runtime.captured.inputs.batch import BatchError, Layout, ShapeError
 from weft.runtime.captured.inputs.batch_dims import target_dim
-from weft.runtime.captured.part import Data, Goal, training_of
+from weft.runtime.captured.part import Data, Goal
 from weft.runtime.checkpoint.weights import State
-from weft.runtime.interface.training import Training
 from weft.runtime.plan.plan import Plan
 from weft.runtime.ranks.session import Session, SessionError
-from weft.runtime.replay.stepping import THEIRS, Running, Stepping, stages_of
+from weft.runtime.replay.stepping import THEIRS, Stepping, stages_of
 
 __all__ = ["Pipeline", "Report"]
 
 Result = TypeVar("Result")
-#: What a shape is made ready for.
-TRAINING = "training"
 #: How the scale of losses is called in a checkpoint.
 SCALE = "weft.scale"
 
@@ -60,7 +56,7 @@ class Pipeline:
                  goal: Goal, inputs: Layout, options: PipelineOptions, notes: tuple[str, ...],
                  full: Mapping[str, Tensor], alike: Alike, peaks: tuple[int, ...] | None = None) -> None:
         self.session, self.cut, self.plan, self.goal, self.notes = session, cut, plan, goal, notes
-        self.peaks, self.options, self._seed = peaks, options, goal.seed
+        self.peaks, self.options = peaks, options
         self.model, self.rank = cut.captured.model, session.rank
         self._close, self._closed = close, False
         self.feeding = Feeding(cut, plan.stage_ranks or (), session.rank, inputs, goal, target_dim(options.batch_dims),
@@ -69,7 +65,8 @@ class Pipeline:
         data = Data(first=session.replica * plan.micro_batches)
         first = Shape(cut, self.feeding, plan, data, 0, plan.micro_batches)
         self._shapes = Shapes(session, first, alike)
-        training = self._training(first)
+        self._ready = Ready(session, self.stages, goal, options)
+        training = self._ready.training(first)
         training.clip_norm, training.scaling = options.clip_norm, scaling_of(options.dtype, options.autocast)
         self._state, self._behind = PipelineState(session, cut, plan.stage_ranks or ()), 0
         training.masters = masters_of(self._state.trained, full, options.dtype)
@@ -78,8 +75,7 @@ class Pipeline:
         self._own = self._state.trained
         self._stepping = Stepping(plan, session, training)
         self._stepping.trainer.gradients.adding = True
-        first.running[TRAINING] = self._stepping.running[0]
-        self._evaluator = Evaluator(session, self.stages, goal, self._computing)
+        self._evaluator = Evaluator(session, self.stages, goal, self._ready.computing)
         self._nothing = nn.Parameter(torch.empty(0))
         self._unclip = clipped_over_ranks(self._own.values(), self._norm)
         self._optimizers = watched_optimizers(self._own.values(), self._state.idle,
@@ -203,7 +199,7 @@ class Pipeline:
         ``load_state_dict``: schedulers of the learning rate, a loader with a place.
         """
         done = self.steps if step is None else step
-        return self._guarded("save", lambda: self._state.save(Path(folder), done, optimizer, keep, self._seed,
+        return self._guarded("save", lambda: self._state.save(Path(folder), done, optimizer, keep, self._ready.seed,
                                                              self._extra(extra)))
 
     def resume(self, folder: str | os.PathLike[str], optimizer: Optimizer | None = None, *,
@@ -216,8 +212,8 @@ class Pipeline:
         if found is None:
             return 0
         self._behind = found.step - self._stepping.steps
-        self._seed = self._seed if found.seed is None else found.seed
-        self._stepping.go_on(found.step, self._seed)
+        self._ready.seed = self._ready.seed if found.seed is None else found.seed
+        self._stepping.go_on(found.step, self._ready.seed)
         return self.steps
 
     def heed_signals(self) -> None:
@@ -295,7 +291,7 @@ class Pipeline:
         if len(parts) == 1 and parts[0].shape is self._shapes.first:
             loss = self._stepping.step()
         else:
-            loss = self._stepping.step([self._running(part) for part in parts])
+            loss = self._stepping.step([self._ready.running(part, self._stepping) for part in parts])
         if not self._stepping.trainer.averaging.is_counted:
             for part in parts:
                 self.feeding.warn_of_means(part.micro_batches)
@@ -305,24 +301,6 @@ class Pipeline:
         self._state.round()
         args, kwargs = typed((args, dict(kwargs)), self.options.dtype)
         return self._shapes.parts(args, kwargs, target, with_target)
-
-    def _running(self, part: Part) -> Running:
-        """What runs a part of a batch, made when it is asked for first."""
-        shape = part.shape
-        if TRAINING not in shape.running:
-            training = self._training(shape)
-            training.masters, training.scaling = self._stepping.training.masters, self._stepping.training.scaling
-            shape.running[TRAINING] = self._stepping.beside(shape.plan, training, shape.before, shape.whole)
-        found: Running = shape.running[TRAINING]
-        found.weight = part.weight
-        return found
-
-    def _training(self, shape: Shape) -> Training:
-        """This rank's stages for batches of that shape."""
-        found = self._computing(training_of(shape.cut, self.stages, replace(self.goal, seed=self._seed), shape.data))
-        if self.options.compile:
-            compiled(found, self.options.compile, self.session, shape.feeding.layout.named)
-        return found
 
     def _accumulate(self, batches: int) -> None:
         if type(batches) is not int or batches < 1:
@@ -334,9 +312,6 @@ class Pipeline:
         self._stepping.accumulate(1)
         if done != batches:
             raise BatchError(f"{done} steps ran within accumulate({batches}): run {batches}, or say how many there are")
-
-    def _computing(self, training: Training) -> Training:
-        return under_autocast(training, self.options.autocast, self.session.device)
 
     def _extra(self, extra: Mapping[str, Any] | None) -> dict[str, Any]:
         """What goes on beside the optimizer, the scale of losses among it."""
