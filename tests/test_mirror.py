@@ -24,7 +24,8 @@ OF_ROOMS = {
     "runtime/train/test_agreement_split.py", "runtime/train/test_split_backward.py",
     "runtime/transports/test_processes.py", "runtime/transports/test_transports.py",
     "runtime/transports/test_unknown_shapes.py",
-    "weft/app/test_all_cuts.py", "weft/app/place/test_files.py",
+    "weft/app/test_all_cuts.py", "weft/app/pipeline/run/test_loop.py",
+    "weft/app/place/test_files.py",
 }
 
 

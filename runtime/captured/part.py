@@ -23,13 +23,15 @@ RESULT = "result."
 
 @dataclass
 class Data:
-    """The tensors of the batch that is run now, by micro-batch and name."""
+    """The tensors of the batch that is run now, by micro-batch and name; ``first``: what number the first one is, where
+    other copies of the plan have those before."""
 
     micro_batches: Sequence[Mapping[str, Tensor]] = ()
+    first: int = 0
 
     def of(self, step: int, micro_batch: int) -> Mapping[str, Tensor]:
         """Those of one micro-batch."""
-        return self.micro_batches[micro_batch]
+        return self.micro_batches[micro_batch - self.first]
 
 
 @dataclass(frozen=True)

@@ -15,19 +15,21 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from weft.runtime.checkpoint.extra import Extra, extra_of, give_extra
 from weft.runtime.checkpoint.files import DamagedCheckpoint, checksums, commit, marker_of, newest, outlived
 from weft.runtime.checkpoint.meeting import begin_partial, require_one, require_whole
 from weft.runtime.checkpoint.optimizer_state import OptimizerState, OptimizerStateError, give, state_of
 from weft.runtime.checkpoint.tensor_files import TensorFile, TensorFileError, write_tensors
 from weft.runtime.ranks.session import Session, SessionError
 
-__all__ = ["MODEL_FORMAT", "WholeCheckpoint", "find", "restore_training", "save"]
+__all__ = ["MODEL_FORMAT", "Trained", "WholeCheckpoint", "find", "restore_training", "save"]
 
 MODEL_FORMAT = "weft.model-checkpoint/1"
 INDEX = "model.safetensors.index.json"
@@ -35,31 +37,43 @@ NOTE = "weft"  # the text beside a rank's part of the training
 RANDOM, RANDOM_GPU = "random.cpu", "random.cuda"
 
 
-def save(session: Session, folder: Path, step: int, model: Mapping[str, Tensor], optimizer: Optimizer | None,
-         names: Mapping[int, str], keep: int | None = None, seed: int | None = None,
-         dtype: str | None = None, phase: Mapping[str, Any] | None = None) -> Path:
-    """Save ``model``, this rank's part of it by name, and ``optimizer``, over parameters whose names are given by
-    ``id``, as they are after batch ``step``; gives the checkpoint's folder. The last ``keep`` checkpoints stay
-    (``None``: all). ``seed``: that random operators draw from; ``dtype``: the types of the modules' parameters;
-    ``phase``: where in a family of plans the training is. All ranks must call it together, also those without a part.
+class Trained(NamedTuple):
+    """What trains a rank's part: the ``optimizer``, over parameters whose ``names`` are given by ``id``, and what else
+    goes on, by name."""
+
+    optimizer: Optimizer | None
+    names: Mapping[int, str]
+    extra: Extra = MappingProxyType({})
+
+
+def save(session: Session, folder: Path, step: int, model: Mapping[str, Tensor], trained: Trained,
+         keep: int | None = None, seed: int | None = None, dtype: str | None = None,
+         phase: Mapping[str, Any] | None = None) -> Path:
+    """Save ``model``, this rank's part of it by name, and what is ``trained``, as they are after batch ``step``; gives
+    the checkpoint's folder. The last ``keep`` checkpoints stay (``None``: all). ``seed``: that random operators draw
+    from; ``dtype``: the types of the modules' parameters; ``phase``: where in a family of plans the training is. All
+    ranks must call it together, also those that have no part.
 
     Raises :class:`~weft.runtime.ranks.session.SessionError` where that cannot be written.
     """
-    target, first = folder / f"step-{step:09d}", session.rank == 0
+    process, processes = session.process(session.rank), session.processes
+    target, first = folder / f"step-{step:09d}", process == 0
     partial = folder / f".{target.name}.partial"
     begin_partial(partial, target, session)
     session.watch.doing(f"saving {target}", range(session.processes))
     try:
         part = f"{session.rank + 1:05d}-of-{session.world:05d}.safetensors"
-        write_tensors(partial / f"model-{part}", model)
-        write_tensors(partial / f"training-{part}", *_training(session, optimizer, names))
+        if not session.replica:  # copies have the same
+            write_tensors(partial / f"model-{part}", model)
+        write_tensors(partial / f"training-{process + 1:05d}-of-{processes:05d}.safetensors",
+                      *_training(session, trained))
         placed = session.exchange({name: f"model-{part}" for name in model}, f"saving {target}")
         if first:
             listed = {name: file for each in placed for name, file in each.items()}
             (partial / INDEX).write_text(json.dumps({"metadata": {"step": step}, "weight_map": listed}, indent=1),
                                          encoding="utf-8")
         session.barrier(f"to save {target}")
-        parts = session.everywhere(checksums(partial, session.rank, session.world), f"saving {target}")
+        parts = session.everywhere(checksums(partial, process, processes), f"saving {target}")
         if first:
             said = {"step": step, "ranks": session.world, "seed": seed, **({} if dtype is None else {"dtype": dtype}),
                     **({} if phase is None else {"phase": dict(phase)})}
@@ -105,9 +119,8 @@ def find(session: Session, folder: Path) -> WholeCheckpoint | None:
     return WholeCheckpoint(here, marker.step, marker.seed, marker.dtype, marker.phase)
 
 
-def restore_training(session: Session, found: WholeCheckpoint, optimizer: Optimizer | None, names: Mapping[int, str]
-                     ) -> None:
-    """Bring ``optimizer`` to the state that it had, and random numbers, if there were as many ranks.
+def restore_training(session: Session, found: WholeCheckpoint, trained: Trained) -> None:
+    """Bring what is ``trained`` to the state that it had, and random numbers, if there were as many ranks.
 
     Raises :class:`~weft.runtime.ranks.session.SessionError` where it does not fit.
     """
@@ -115,10 +128,12 @@ def restore_training(session: Session, found: WholeCheckpoint, optimizer: Optimi
     try:
         files = [TensorFile(file) for file in sorted(path.glob("training-*.safetensors"))]
         told = [json.loads(file.notes[NOTE]) for file in files]
-        if optimizer is not None:
-            _give(optimizer, names, files, told)
-        if len(files) == session.world:
-            file = files[session.rank]
+        if trained.optimizer is not None:
+            _give(trained.optimizer, trained.names, files, told)
+        same = len(files) == session.processes
+        give_extra(trained.extra, told[session.process(session.rank) if same else 0].get("extra", {}))
+        if same:
+            file = files[session.process(session.rank)]
             torch.set_rng_state(file.read(RANDOM))
             if session.device.type == "cuda" and RANDOM_GPU in file.tensors:
                 torch.cuda.set_rng_state(file.read(RANDOM_GPU), session.device)
@@ -131,9 +146,8 @@ def restore_training(session: Session, found: WholeCheckpoint, optimizer: Optimi
                            f"{' '.join(str(error).split()):.200}") from error
 
 
-def _training(session: Session, optimizer: Optimizer | None, names: Mapping[int, str]
-              ) -> tuple[dict[str, Tensor], dict[str, str]]:
-    state = OptimizerState("", {}, {}, {}) if optimizer is None else state_of(optimizer, names)
+def _training(session: Session, trained: Trained) -> tuple[dict[str, Tensor], dict[str, str]]:
+    state = OptimizerState("", {}, {}, {}) if trained.optimizer is None else state_of(trained.optimizer, trained.names)
     tensors = {_place(name, key): tensor for name, own in state.tensors.items() for key, tensor in own.items()}
     tensors[RANDOM] = torch.get_rng_state()
     if session.device.type == "cuda":
@@ -144,7 +158,7 @@ def _training(session: Session, optimizer: Optimizer | None, names: Mapping[int,
             groups.append(own)
     note = {"optimizer": state.kind, "groups": groups, "parameters": {
         name: {"group": groups.index(own), "tensors": list(state.tensors[name]), "numbers": dict(state.numbers[name])}
-        for name, own in state.options.items()}}
+        for name, own in state.options.items()}, "extra": extra_of(trained.extra)}
     return tensors, {NOTE: json.dumps(note)}
 
 

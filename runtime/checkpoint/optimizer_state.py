@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-__all__ = ["OptimizerState", "OptimizerStateError", "give", "state_of"]
+__all__ = ["OptimizerState", "OptimizerStateError", "divides", "give", "own_part", "state_of"]
 
 #: What a group of parameters holds that is none of its options.
 NO_OPTIONS = ("params", "param_names")
@@ -30,6 +30,18 @@ class OptimizerState(NamedTuple):
     options: Mapping[str, Mapping[str, Any]]
 
 
+def own_part(optimizer: Optimizer) -> Optimizer:
+    """What updates this process's part of the parameters: ``optimizer``, or what torch's ``ZeroRedundancyOptimizer``,
+    which divides them among copies, has for it here."""
+    found = getattr(optimizer, "optim", None)
+    return found if divides(optimizer) and isinstance(found, Optimizer) else optimizer
+
+
+def divides(optimizer: Optimizer) -> bool:
+    """Whether each process has the states of a part of its parameters."""
+    return type(optimizer).__name__ == "ZeroRedundancyOptimizer"
+
+
 def state_of(optimizer: Optimizer, names: Mapping[int, str]) -> OptimizerState:
     """The state of ``optimizer``, over parameters whose names are given by ``id``.
 
@@ -38,6 +50,7 @@ def state_of(optimizer: Optimizer, names: Mapping[int, str]) -> OptimizerState:
     tensors: dict[str, dict[str, Tensor]] = {}
     numbers: dict[str, dict[str, Any]] = {}
     options: dict[str, dict[str, Any]] = {}
+    optimizer = own_part(optimizer)
     for group in optimizer.param_groups:
         own = {key: _plain(value, f"the option {key}") for key, value in group.items() if key not in NO_OPTIONS}
         for parameter in group["params"]:
@@ -58,6 +71,7 @@ def give(optimizer: Optimizer, names: Mapping[int, str], kind: str, numbers: Map
 
     Raises :class:`OptimizerStateError` for a state of another kind, of other parameters or other groups.
     """
+    whole, optimizer = optimizer, own_part(optimizer)
     if kind != type(optimizer).__name__:
         raise OptimizerStateError(f"the state is of an optimizer {kind}, but {type(optimizer).__name__} was given: "
                                   "give one like that which was saved")
@@ -84,6 +98,8 @@ def give(optimizer: Optimizer, names: Mapping[int, str], kind: str, numbers: Map
         groups.append({**old, **{key: _like(value, old.get(key)) for key, value in (found or {}).items()},
                        "params": list(numbered)})
     optimizer.load_state_dict({"state": states, "param_groups": groups})
+    for group, own in zip(whole.param_groups, optimizer.param_groups, strict=True):
+        group.update({key: value for key, value in own.items() if key != "params"})
 
 
 def _is_nothing(parameter: Tensor, names: Mapping[int, str]) -> bool:

@@ -167,7 +167,8 @@ class Sum:
     reduce: Callable[[Reduce], None]
 
     def run(self, batch: Batch) -> None:
-        self.reduce(self.instruction)
+        with profiler.record_function(f"weft:{self.instruction}"):
+            self.reduce(self.instruction)
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from weft.runtime.interface.precision import MasterWeights
+    from weft.runtime.interface.scaling import LossScale
 
 __all__ = ["Boundary", "Loss", "Ports", "Training"]
 
@@ -95,6 +96,9 @@ class Training:
     With :class:`~weft.runtime.interface.optim.AdamA` as the optimizer, each micro-batch's gradients are folded into its
     moments and freed as soon as they are complete: ``after_backward`` finds none, and ``clip_norm`` is refused.
 
+    With ``scaling``, losses are scaled before they are differentiated, and a batch with a gradient that is not finite
+    is left out (:mod:`weft.runtime.interface.scaling`).
+
     Where the plan offloads a stage, all that its forward keeps moves to the host, its inputs apart; with the names of
     submodules in ``offloaded``, by stage, what their operations keep (and nothing else has kept before).
 
@@ -128,3 +132,4 @@ class Training:
     layers: Mapping[int, Sequence[str]] = field(default_factory=dict)
     seed: int = 0
     untrained: Collection[str] = ()
+    scaling: LossScale | None = None

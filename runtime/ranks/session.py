@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -22,7 +22,7 @@ from weft.runtime.ranks.health import RunError
 from weft.runtime.ranks.joining import NotJoined, find_others
 from weft.runtime.ranks.watch import CLOSED, Activity, Watch, output_is_closed
 
-__all__ = ["Session", "SessionError", "join"]
+__all__ = ["Session", "SessionError", "clock_offset", "join", "meet", "share_gpus", "told"]
 
 PINGS = 20
 RESERVE = 1024**3  # bytes
@@ -55,7 +55,11 @@ class Session:
     groups: dict[tuple[int, ...], dist.ProcessGroup | None] = field(default_factory=dict)
     meetings: dict[tuple[int, ...], dist.ProcessGroup | None] = field(default_factory=dict)
     members: dist.ProcessGroup | None = None  # of all its processes; ``None``: of all that there are
+    #: The numbers that its processes have in ``torch.distributed``; empty: as they are counted here.
+    places: tuple[int, ...] = ()
     _counterparts: dist.ProcessGroup | None = None
+    #: Whether it is inside a process group that others have made (:mod:`weft.runtime.ranks.within`).
+    is_guest: ClassVar[bool] = False
 
     def now(self) -> float:
         """Seconds on the clock that all ranks share."""
@@ -70,6 +74,15 @@ class Session:
         """The number of the process that is ``rank`` of this copy of the plan."""
         return self.replica * self.world + rank
 
+    def place(self, rank: int) -> int:
+        """The number in ``torch.distributed`` of the process that is ``rank`` of this copy of the plan."""
+        return self._places[self.process(rank)]
+
+    @property
+    def first_place(self) -> int:
+        """The same of its first process."""
+        return self._places[0]
+
     def activity(self, text: str, waits_for: Iterable[int] = ()) -> Activity:
         """What the watchdog is told when this rank does that; it cannot go on without the ranks ``waits_for``."""
         copy = f" in replica {self.replica}" if self.replicas > 1 else ""
@@ -79,16 +92,21 @@ class Session:
         """Say what this rank does from now on, and which ranks it cannot go on without."""
         self.watch.at(self.activity(text, waits_for))
 
+    def rest(self, text: str) -> None:
+        """What this session was asked for is done: as a guest it waits, at ``text``, for as long as that takes."""
+        if self.is_guest:
+            self.watch.rest(text)
+
     def barrier(self, text: str) -> None:
         """Wait for all ranks of all replicas; ``text`` says at what."""
         self.watch.doing(f"waiting for all ranks {text}", self._everyone)
-        _meet(self.members)
+        meet(self.members)
 
     def common_start(self, delay: float = 0.005) -> float:
         """A moment, ``delay`` seconds after the last rank called, on the shared clock, at which all ranks begin."""
         self.barrier("to begin")
         moment = torch.tensor([self.now() + delay], dtype=torch.float64)
-        dist.broadcast(moment, self._everyone[0], self.members)
+        dist.broadcast(moment, self._places[0], self.members)
         self.watch.begin()
         return float(moment)
 
@@ -104,8 +122,8 @@ class Session:
         """The values of all ranks of all replicas, on process 0; ``None`` elsewhere."""
         self.watch.doing("handing the results to rank 0", self._everyone)
         values = [value] * len(self._everyone) if self.replica == self.rank == 0 else None
-        dist.gather_object(value, values, self._everyone[0], self.members)
-        return values
+        dist.gather_object(value, values, self._places[0], self.members)
+        return None if values is None else self._in_order(values)
 
     def agree(self, what: str, value: object) -> None:
         """Raise :class:`SessionError` unless all ranks of all replicas have the same ``value``; ``what`` names it."""
@@ -125,20 +143,21 @@ class Session:
         for group in groups:
             ranks = tuple(sorted(group))
             if ranks not in self.groups:
-                self.groups[ranks] = self._new_group(ranks)
+                self.groups[ranks] = self.new_group(ranks)
 
     def add_meetings(self, meetings: Mapping[tuple[int, ...], tuple[int, ...]]) -> None:
         """Make a group of each of these sets of ranks, by the sets of devices that they hold; all ranks of the session
         must do this, in the same order. What lanes do at once must not share a group."""
         for devices, ranks in meetings.items():
             if devices not in self.meetings:
-                self.meetings[devices] = self._new_group(ranks)
+                self.meetings[devices] = self.new_group(ranks)
 
-    def _new_group(self, ranks: tuple[int, ...]) -> dist.ProcessGroup | None:
-        """A group of ``ranks`` in each replica; this replica's, if this rank is in it."""
+    def new_group(self, ranks: Sequence[int], backend: str | None = None) -> dist.ProcessGroup | None:
+        """A group of ``ranks`` in each replica, by the session's backend or another; this replica's, if this rank is in
+        it. All ranks of the session must call it, at the same point."""
         found = None
         for replica in range(self.replicas):
-            made = self._made([replica * self.world + rank for rank in ranks])
+            made = self._made([replica * self.world + rank for rank in ranks], backend)
             if replica == self.replica and isinstance(made, dist.ProcessGroup):
                 found = made
         return found
@@ -167,27 +186,37 @@ class Session:
 
     def meet(self, ranks: tuple[int, ...]) -> None:
         """Wait for ``ranks``, of which this is one."""
-        _meet(self.group(ranks))
+        meet(self.group(ranks))
 
     def meet_on(self, devices: tuple[int, ...]) -> None:
         """Wait for all ranks that hold ``devices``, of which this is one (see :meth:`add_meetings`)."""
-        _meet(self.meetings[devices])
+        meet(self.meetings[devices])
 
     def _exchange(self, value: Value, text: str) -> list[Value]:
         self.watch.doing(text, self._everyone)
         values = [value] * len(self._everyone)
         dist.all_gather_object(values, value, self.members)
-        return values
+        return self._in_order(values)
 
-    def _made(self, numbers: Sequence[int]) -> dist.ProcessGroup | int:
+    def _in_order(self, values: list[Value]) -> list[Value]:
+        """``values``, gathered by a group, whose processes stand in the order of their places, in that of processes."""
+        order = {place: i for i, place in enumerate(sorted(self._places))}
+        return [values[order[place]] for place in self._places]
+
+    def _made(self, numbers: Sequence[int], backend: str | None = None) -> dist.ProcessGroup | int:
         """A group of these of its processes; no group on any other."""
-        made: dist.ProcessGroup | int = dist.new_group([self._everyone[number] for number in numbers])
+        made: dist.ProcessGroup | int = dist.new_group([self._places[number] for number in numbers], backend=backend)
         return made
 
     @property
     def _everyone(self) -> Sequence[int]:
-        """Its processes, by their numbers among all that there are."""
+        """Its processes, by the numbers that the watch knows them by."""
         return range(self.processes)
+
+    @property
+    def _places(self) -> Sequence[int]:
+        """The same, by their numbers in ``torch.distributed``."""
+        return self.places or self._everyone
 
 
 @contextlib.contextmanager
@@ -212,27 +241,27 @@ def join(timeout: float, device: torch.device | None = None, transport: str | No
         store, watched, rank, world = find_others(timeout)
     except NotJoined as error:
         raise SessionError(str(error)) from None
-    with Watch(PrefixStore("weft watch", watched), rank, world, timeout) as watch, _told(watch):
+    with Watch(PrefixStore("weft watch", watched), rank, world, timeout) as watch, told(watch):
         watch.doing("joining the other ranks", range(world))
         # The watch ends a wait before the group's own timeout does, so that there is a sentence.
-        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" and not _share_gpus() else "gloo",
+        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" and not share_gpus() else "gloo",
                                 store=PrefixStore("weft", store), rank=rank, world_size=world,
                                 timeout=datetime.timedelta(seconds=2 * timeout + 30))
         if world % replicas:
             raise SessionError(f"{world} ranks cannot be {replicas} replicas of equal size")
         size = world // replicas
-        offset = _offset(rank, world)
+        offset = clock_offset(rank, range(world))
         watch.joined()
         yield Session(rank % size, size, device, watch, offset,
                       transport or ("nccl" if device.type == "cuda" else "gloo"), reserve, rank // size, replicas)
         watch.doing("waiting for all ranks to finish", range(world))
-        _meet()
+        meet()
         watch.finish()
         dist.destroy_process_group()
 
 
 @contextlib.contextmanager
-def _told(watch: Watch) -> Iterator[None]:
+def told(watch: Watch) -> Iterator[None]:
     """End this process, and tell the other ranks why, on any error inside."""
     try:
         yield
@@ -261,38 +290,39 @@ def _is_of_the_network(error: BaseException) -> bool:
         sign in said for sign in ("gloo", "Connection closed by peer", "Connection reset by peer", "Broken pipe")))
 
 
-def _share_gpus() -> bool:
+def share_gpus() -> bool:
     """Whether this machine has fewer GPUs than ranks."""
     return torch.cuda.device_count() < int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
-def _meet(group: dist.ProcessGroup | None = None) -> None:
+def meet(group: dist.ProcessGroup | None = None) -> None:
     """A barrier in CPU memory, whatever else the group can do."""
     dist.all_reduce(torch.zeros(1), group=group)
 
 
-def _offset(rank: int, world: int) -> float:
-    """What to add to this rank's clock to get rank 0's, in seconds.
+def clock_offset(rank: int, places: Sequence[int], group: dist.ProcessGroup | None = None) -> float:
+    """What to add to this rank's clock to get rank 0's, in seconds. The ranks are those of ``group``, numbered
+    ``places`` in ``torch.distributed``.
 
     One host has one clock. Otherwise the ranks, one after another, ask rank 0 for its time; of several answers, the one
     with the shortest round trip counts, and rank 0's time is taken to be that of its middle (Cristian 1989).
     """
-    hosts: list[object] = [None] * world
-    dist.all_gather_object(hosts, _host())
+    hosts: list[object] = [None] * len(places)
+    dist.all_gather_object(hosts, _host(), group)
     if len(set(map(str, hosts))) == 1:
         return 0.0
     best = (float("inf"), 0.0)
     answer = torch.zeros(1, dtype=torch.float64)
-    for other in range(1, world):
+    for other in range(1, len(places)):
         for _ in range(PINGS):
             if rank == 0:
-                dist.recv(answer, other)
+                dist.recv(answer, places[other], group)
                 answer[0] = time.perf_counter()
-                dist.send(answer, other)
+                dist.send(answer, places[other], group)
             elif rank == other:
                 asked = time.perf_counter()
-                dist.send(answer, 0)
-                dist.recv(answer, 0)
+                dist.send(answer, places[0], group)
+                dist.recv(answer, places[0], group)
                 back = time.perf_counter()
                 best = min(best, (back - asked, float(answer) - (asked + back) / 2))
     return 0.0 if rank == 0 else best[1]

@@ -79,6 +79,7 @@ class Watch:
         self._handlers: dict[int, Any] | None = None  # those of before; ``None``: signals are not waited with
         # By thread, what it does and since when: one assignment, other threads see both or neither.
         self._doing = {threading.get_ident(): (Activity("starting"), time.monotonic())}
+        self._resting = Activity("starting")
         self._over = threading.Event()
         self._ending = threading.Lock()  # the first thread to give up speaks, any other waits for the exit
         self._looked, self._done_looking = time.monotonic(), threading.Event()
@@ -88,7 +89,9 @@ class Watch:
     def __enter__(self) -> Watch:
         # SIGTERM (from torchrun, when another rank died) and Ctrl-C are for the watching thread: the main thread may
         # sit inside a library, where Python handlers do not run.
-        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        if not _masks:  # several may watch one process, beside each other
+            _masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS))
+        _watching.append(self)
         self._thread.start()
         self._second.start()
         return self
@@ -100,7 +103,9 @@ class Watch:
         self._done_looking.set()
         for number, handler in (self._handlers or {}).items():
             signal.signal(number, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        _watching.remove(self)
+        if not _watching:
+            signal.pthread_sigmask(signal.SIG_SETMASK, _masks.pop())
 
     def finish(self) -> None:
         """All ranks have come to their end: whatever goes away now may go."""
@@ -135,8 +140,10 @@ class Watch:
         while not self.store.check([f"left/{rank}" for rank in range(self.world)]):
             time.sleep(LEAVING)
 
-    def rest(self) -> None:
-        """This thread waits for others of its rank: they are watched, it is not, until it says what it does."""
+    def rest(self, at: str = "waiting for its own lanes") -> None:
+        """This thread waits for others of its rank, or is ``at`` something of its own: they are watched, it is not,
+        until it says what it does."""
+        self._resting = Activity(at)
         self._doing.pop(threading.get_ident(), None)
 
     @property
@@ -149,7 +156,7 @@ class Watch:
     def _now(self) -> tuple[Activity, float]:
         """What this rank has been at for longest, and since when."""
         doing = list(self._doing.values())
-        return min(doing, key=lambda one: one[1], default=(Activity("waiting for its own lanes"), time.monotonic()))
+        return min(doing, key=lambda one: one[1], default=(self._resting, time.monotonic()))
 
     def lost(self) -> str | None:
         """Who is gone, where a library says that a connection broke and not whose: those whose word has not changed for
@@ -365,11 +372,13 @@ class Unwatched:
     def begin(self) -> None:
         """See :meth:`Watch.begin`."""
 
-    def rest(self) -> None:
+    def rest(self, at: str = "") -> None:
         """See :meth:`Watch.rest`."""
 
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_watching: list[Watch] = []  # those of this process
+_masks: list[set[int | signal.Signals]] = []  # the signals that were blocked before the first of them
 
 
 def _wait_for_signal(seconds: float) -> int | None:

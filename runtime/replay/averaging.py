@@ -13,10 +13,9 @@ __all__ = ["Averaging"]
 
 
 class Averaging:
-    """Sums the counts of what ``worker`` has computed over all ranks of all replicas. All ranks call it together."""
+    """Sums the counts of what has been computed over all ranks of all replicas. All ranks call it together."""
 
-    def __init__(self, worker: Stages) -> None:
-        self.worker = worker
+    def __init__(self) -> None:
         self._counted: bool | None = None  # whether losses have counts: known to all after the first batch
         self._behind = 0.0  # what has been counted of the batches whose gradients are added up
 
@@ -29,13 +28,13 @@ class Averaging:
         """Gradients have become zero."""
         self._behind = 0.0
 
-    def end(self, session: Session, step: int) -> float | None:
-        """Batch ``step`` has been computed: by what to multiply the gradients of all batches since :meth:`begin`, so
-        that they are those of the mean over what these have counted; ``None`` where losses are means.
+    def end(self, worker: Stages, session: Session, step: int) -> float | None:
+        """Batch ``step``, or a part of it, has been computed by ``worker``: by what to multiply the gradients of all
+        batches since :meth:`begin`, so that they are those of the mean over what these have counted; ``None`` where
+        losses are means.
 
         Raises :class:`~weft.runtime.ranks.health.RunError` for a batch that counts nothing.
         """
-        worker = self.worker
         mine = worker.is_counted
         if self._counted is None:
             self._counted = any(session.everywhere(mine, "asking whether losses have counts"))

@@ -72,7 +72,7 @@ def calibrate(plan: Plan, session: Session, training: Training) -> Calibration |
     try:
         first = step(0)
         took = max((lap.end for lap in first), default=0.0) - min((lap.start for lap in first), default=0.0)
-        longest = max(session.exchange(took, "measuring the plan"))
+        longest = max(session.everywhere(took, "measuring the plan"))
         count = 1 if longest > LONG else max(FEWEST, min(MOST, int(WORTH / max(longest, 1e-9))))
         laps = [step(1 + number) for number in range(count)]
         trainer.begin(count + 1)

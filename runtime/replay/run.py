@@ -64,21 +64,29 @@ class Trainer:
         _require_optimizer(training)
         worker = Stages(plan, session, training)
         require_agreement(plan, session, training, allowed)
-        return cls(worker, Reduction(plan, session, training, worker.folding), Averaging(worker))
+        return cls(worker, Reduction(plan, session, training, worker.folding), Averaging())
 
     @property
     def has_backward(self) -> bool:
         """Whether there are gradients at all."""
         return self.worker.graph.has_backward
 
-    def begin(self, step: int, place: int = 0, count: int = 1) -> None:
-        """Batch ``step`` begins, number ``place`` of ``count`` whose gradients' mean is added up: before the first of
-        them gradients become zero. A plan without backward leaves gradients alone."""
+    def beside(self, plan: Plan, session: Session, training: Training, before: int, whole: int) -> Trainer:
+        """One that runs the same stages of parts of a batch (see :class:`~weft.runtime.train.worker.Stages`), of other
+        shapes, and adds to the same gradients. What stages hand on has other bytes than planned, so nothing of them is
+        held against the plan: they are those of this one."""
+        return Trainer(Stages(plan, session, training, before, whole), self.gradients, self.averaging)
+
+    def begin(self, step: int, place: int = 0, count: int = 1, part: tuple[int, int] = (0, 1)) -> None:
+        """Batch ``step`` begins, number ``place`` of ``count`` whose gradients' mean is added up, or its part number
+        ``part[0]`` of ``part[1]``: before the first of them gradients become zero. A plan without backward leaves
+        gradients alone."""
         self.worker.begin(step)
-        self.worker.batches, self.gradients.summing = count, place == count - 1
-        if not place:
+        self.worker.batches = count
+        self.gradients.summing = place == count - 1 and part[0] == part[1] - 1
+        if not place and not part[0]:
             self.averaging.begin()
-        if not place and self.has_backward:
+        if not place and not part[0] and self.has_backward:
             self.gradients.clear()
 
     def end(self, session: Session, training: Training, step: int) -> float | None:
@@ -89,13 +97,15 @@ class Trainer:
         :class:`~weft.runtime.ranks.health.RunError` if a loss is not finite, or a batch counts nothing.
         """
         require_finite(self.worker.losses, step)
-        factor = self.averaging.end(session, step) if self.worker.may_count else None
+        factor = self.averaging.end(self.worker, session, step) if self.worker.may_count else None
         if not self.gradients.summing:
             return None
         if self.has_backward:
             self.gradients.finish()
             if factor is not None:
                 self.gradients.scale(factor)
+            if training.scaling is not None:
+                self.gradients.unscale(training.scaling)
             self.gradients.add_before()
         session.doing(f"after the backward of batch {step}")
         if training.after_backward is not None:

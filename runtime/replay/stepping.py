@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import deque
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -19,7 +20,7 @@ from weft.runtime.replay.result import Replay, gather_replay
 from weft.runtime.replay.run import Trainer
 from weft.runtime.train.agreement import Allowed
 
-__all__ = ["Stepping"]
+__all__ = ["THEIRS", "Running", "Stepping", "stages_of"]
 
 #: Batches that all ranks begin at one moment, so that their times can be held against the plan: with what is made in
 #: the first one, and some without.
@@ -27,6 +28,25 @@ TOGETHER = range(4)
 #: Of how many steps, the last ones, the median time is told: a long training keeps no more.
 KEPT = 1000
 THEIRS = "running the script's own code between two steps"
+
+
+class Running:
+    """A plan made ready to run with stages of this rank. ``weight``: the share of the batch that it runs now."""
+
+    def __init__(self, trainer: Trainer, plan: Plan, session: Session) -> None:
+        self.trainer, self.weight, self.times = trainer, 1.0, 0
+        self.executor = Executor(plan, session, trainer.worker, reduce=trainer.gradients.start)
+
+    def run(self, together: bool = False) -> list[Measured]:
+        """Once; the first time all ranks begin together."""
+        self.trainer.worker.weight = self.weight
+        self.times += 1
+        return self.executor.run(together=together or self.times == 1)
+
+    def close(self) -> None:
+        """Give buffers and modules back."""
+        self.executor.close()
+        self.trainer.worker.close()
 
 
 class Stepping:
@@ -41,33 +61,46 @@ class Stepping:
         self.session, self.training = session, training
         self.trainer = Trainer.of(plan, session, training, allowed)
         self.plan = self.trainer.gradients.plan
-        self.executor = Executor(self.plan, session, self.trainer.worker, reduce=self.trainer.gradients.start)
+        self.running = [Running(self.trainer, self.plan, session)]
+        self.executor = self.running[0].executor
         self.steps, self.norm = 0, None  # type: int, float | None
         self._added, self._batches, self._behind = 0, 1, 0
         self._measured: list[list[Measured]] = []
         self._seconds: deque[float] = deque(maxlen=KEPT)
 
-    def step(self) -> float:
-        """Run one batch. Afterwards parameters have the gradients of its mean loss, which is returned on every rank; of
-        several batches (:meth:`accumulate`) after the last.
+    def beside(self, plan: Plan, training: Training, before: int, whole: int) -> Running:
+        """What runs ``plan`` on micro-batches of another shape: those behind the first ``before`` of ``whole``. All
+        ranks make it together."""
+        plan = plan.sharing(self.plan.shared)
+        found = Running(self.trainer.beside(plan, self.session, training, before, whole), plan, self.session)
+        self.running.append(found)
+        return found
+
+    def step(self, parts: Sequence[Running] = ()) -> float:
+        """Run one batch, in ``parts`` where these are given (:meth:`beside`). Afterwards parameters have the gradients
+        of its mean loss, which is returned on every rank; of several batches (:meth:`accumulate`) after the last.
 
         Raises :class:`~weft.runtime.ranks.health.RunError` if a loss is not finite.
         """
         begun = time.perf_counter()
-        self.trainer.begin(self._behind + self.steps, self._added, self._batches)
-        measured = self.executor.run(together=self.steps in TOGETHER)
-        if self.steps in TOGETHER:
-            self._measured.append(measured)
-        norm = self.trainer.end(self.session, self.training, self._behind + self.steps)
+        number, norm, loss = self._behind + self.steps, None, 0.0
+        parts, is_plain, mean, counted = parts or self.running[:1], not parts, 0.0, 0.0
+        for i, part in enumerate(parts):
+            part.trainer.begin(number, self._added, self._batches, (i, len(parts)))
+            measured = part.run(together=is_plain and self.steps in TOGETHER)
+            if is_plain and self.steps in TOGETHER:
+                self._measured.append(measured)
+            norm = part.trainer.end(self.session, self.training, number)
+            loss, total = self._everywhere(part.trainer.worker.loss()), part.trainer.worker.total
+            mean, counted = mean + loss * (part.weight if total is None else total), counted + (total or 0.0)
         self._added += 1
         if self._added == self._batches:
             self.norm, self._added = norm, 0
-        loss = self._everywhere(self.trainer.worker.loss())
-        if self.steps:
+        if self.steps and is_plain:
             self._seconds.append(time.perf_counter() - begun)
         self.steps += 1
         self.session.watch.doing(THEIRS)
-        return loss
+        return loss if len(parts) == 1 else mean / counted if counted else mean
 
     def accumulate(self, batches: int) -> None:
         """From here on gradients are the mean over ``batches`` batches, ready after the last of them."""
@@ -77,8 +110,9 @@ class Stepping:
         """The next batch is number ``behind`` of a training; with ``seed``, its random operators draw from that."""
         self._behind = behind - self.steps
         if seed is not None:
-            for runner in self.trainer.worker.runners.values():
-                runner.moment.seed = seed
+            for running in self.running:
+                for runner in running.trainer.worker.runners.values():
+                    runner.moment.seed = seed
 
     @property
     def added(self) -> int:
@@ -100,13 +134,13 @@ class Stepping:
 
     def close(self) -> None:
         """Give buffers and modules back."""
-        self.executor.close()
-        self.trainer.worker.close()
+        for running in reversed(self.running):
+            running.close()
 
     def _everywhere(self, part: float) -> float:
         total = torch.tensor([part], dtype=torch.float64)
-        self.session.doing("adding up the loss", range(self.session.world))
-        dist.all_reduce(total)
+        self.session.watch.doing("adding up the loss", range(self.session.processes))
+        dist.all_reduce(total, group=self.session.members)
         return float(total) / self.session.replicas
 
 

@@ -26,7 +26,6 @@ class JobSession(Session):
     """The session as the job ``job`` sees it, which runs on the processes ``places``, in the order of its ranks."""
 
     job: str = field(default="")
-    places: tuple[int, ...] = ()
     told: bool = False  # processes that are not the job's wait to be told of its groups
 
     def process(self, rank: int) -> int:
@@ -36,7 +35,10 @@ class JobSession(Session):
         """What the watchdog is told: not for whom it waits, as that one may wait for another job."""
         return Activity(f"{text} of job {self.job}")
 
-    def _made(self, numbers: Sequence[int]) -> dist.ProcessGroup | int:
+    def place(self, rank: int) -> int:
+        return self.process(rank)  # the watch is that of all processes
+
+    def _made(self, numbers: Sequence[int], backend: str | None = None) -> dist.ProcessGroup | int:
         wanted = [self.places[number] for number in numbers]
         if self.told:
             dist.broadcast_object_list([wanted], self.places[0])

@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from weft.runtime.interface.scaling import LossScale
 from weft.runtime.interface.training import Training
 from weft.runtime.plan.plan import Plan
 from weft.runtime.plan.program import ProgramError, Reduce
@@ -192,6 +193,19 @@ class Reduction:
         """Multiply all gradients of this rank."""
         for gradient in {id(g): g for p in self.parameters if (g := self._holder(p).grad) is not None}.values():
             gradient *= factor
+
+    def unscale(self, scaling: LossScale) -> None:
+        """Divide gradients by the scale of the loss; drop them where one, on any rank, is not finite."""
+        self.scale(1 / scaling.value)
+        holders = [self._holder(parameter) for parameter in self.parameters]
+        fine = all(bool(holder.grad.isfinite().all()) for holder in holders if holder.grad is not None)
+        self.session.watch.doing("asking whether gradients are finite", range(self.session.processes))
+        worst = torch.tensor([float(fine)])
+        dist.all_reduce(worst, op=dist.ReduceOp.MIN, group=self.session.members)
+        if not worst:
+            for holder in holders:
+                holder.grad = None
+        scaling.update(bool(worst))
 
     def step(self) -> None:
         """The optimizer's step, and the masters' rounding."""

@@ -34,17 +34,22 @@ NOTHING: Parcel = {}
 class Stages:
     """Rank ``session.rank``'s stages of ``plan``, as ``training`` hands them over.
 
-    Raises :class:`~weft.runtime.ranks.session.SessionError` if the problem has no stages or ``training`` does not fit
-    it.
+    They may be a part of a batch of ``whole`` micro-batches in each replica (by default the plan's), behind the first
+    ``before`` of them. Raises :class:`~weft.runtime.ranks.session.SessionError` if the problem has no stages or
+    ``training`` does not fit it.
     """
 
-    def __init__(self, plan: Plan, session: Session, training: Training) -> None:
+    def __init__(self, plan: Plan, session: Session, training: Training, before: int = 0,
+                 whole: int | None = None) -> None:
         self.wiring = wiring_of(plan, session.rank, training)
         graph = self.wiring.graph
         self.graph, self.training, self.rank, self.device = graph, training, session.rank, session.device
         self.micro_batches = plan.micro_batches
-        self.first_micro_batch = session.replica * plan.micro_batches
-        self.batch_size = session.replicas * plan.micro_batches
+        whole = plan.micro_batches if whole is None else whole
+        self.replicas = session.replicas
+        self.first_micro_batch = session.replica * whole + before
+        self.batch_size = session.replicas * whole
+        self.weight = 1.0  # the share of a batch that these micro-batches are, where their losses are means
         self.batches = 1  # whose mean gradient is added up
         self.may_count = True  # whether losses may be sums and counts: somebody adds up counts
         self.total: float | None = None  # what this batch has counted on all ranks
@@ -90,8 +95,7 @@ class Stages:
         """What this rank adds to its replica's mean loss of the batch; where losses have counts, ``R`` times what it
         adds to the mean over all ``R`` replicas, so that their mean is that too."""
         if self.total is not None:
-            share = self.batch_size / self.micro_batches / self.total
-            return sum(float(loss[0, 0, 0]) for loss in self._own_losses) * share
+            return sum(float(loss[0, 0, 0]) for loss in self._own_losses) * (self.replicas / self.total)
         return sum(float(loss) for loss in self._own_losses) / self.micro_batches
 
     def close(self) -> None:
@@ -232,9 +236,11 @@ class Stages:
 
     def _share(self, loss: Tensor) -> Tensor:
         """The gradient of a loss: its share in the batch's mean, or of its sum, which is divided by the count later."""
-        share = torch.full_like(loss, 1 / (self.batch_size * self.batches))
-        if is_counted(loss):
-            share[1] = 0
+        scale = 1.0 if self.training.scaling is None else self.training.scaling.value
+        if not is_counted(loss):
+            return torch.full_like(loss, self.weight / (self.replicas * self.micro_batches * self.batches) * scale)
+        share = torch.full_like(loss, 1 / (self.batch_size * self.batches) * scale)
+        share[1] = 0
         return share
 
     # -- modules, data, results ----------------------------------------------------------------------------------------

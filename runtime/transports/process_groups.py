@@ -156,7 +156,7 @@ def _connect(session: Session, backend: str, peers: set[int]) -> dict[int, _Chan
     made: dict[int, _Channel] = {}
     byte = torch.zeros(1, dtype=torch.uint8, device=session.device)
     for pair in pairs:  # one order on all ranks
-        group = _pair_group(session, pair) if backend == "nccl" else session.members
+        group = session.new_group(pair, backend) if backend == "nccl" else session.members
         if session.rank not in pair:
             continue
         low, high = pair
@@ -164,21 +164,13 @@ def _connect(session: Session, backend: str, peers: set[int]) -> dict[int, _Chan
         session.doing(f"connecting to rank {peer}", [peer])
         for source in pair:
             if source == session.rank:
-                dist.send(byte, session.process(peer), group)
+                dist.send(byte, session.place(peer), group)
             else:
-                dist.recv(byte, session.process(peer), group)
+                dist.recv(byte, session.place(peer), group)
         within = dist.group.WORLD if group is None else group
         assert within is not None
-        made[peer] = _Channel(within, dist.get_group_rank(within, session.process(peer)))
+        made[peer] = _Channel(within, dist.get_group_rank(within, session.place(peer)))
     return made
-
-
-def _pair_group(session: Session, pair: tuple[int, int]) -> dist.ProcessGroup | None:
-    """A group of the two ranks, made for every replica, by all ranks of all of them."""
-    made: list[dist.ProcessGroup | None] = [
-        dist.new_group([replica * session.world + rank for rank in pair], backend="nccl")
-        for replica in range(session.replicas)]
-    return made[session.replica]
 
 
 def _carried(tensor: Tensor) -> Tensor:

@@ -12,11 +12,15 @@ from weft.runtime.captured.captured import CaptureError
 from weft.runtime.captured.inputs.arguments import Leaf
 from weft.runtime.captured.inputs.batch_dims import Dims
 
-__all__ = ["BatchError", "Layout", "micro_batch", "require_divides"]
+__all__ = ["BatchError", "Layout", "ShapeError", "micro_batch", "require_divides"]
 
 
 class BatchError(CaptureError):
     """A batch that does not fit: one sentence."""
+
+
+class ShapeError(BatchError):
+    """A batch of a shape that cannot run, found by all ranks before any has begun: they may go on with another one."""
 
 
 def micro_batch(value: Any, count: int, dims: Dims, number: int = 0) -> Any:
@@ -70,10 +74,7 @@ class Layout:
                 raise BatchError(f"the batch: {leaf.name} is {_kind(value)}, it must be a tensor" + (
                     ", as this rank reads it" if value is None and needed is not None else ""))
             if dim is not None and value.dim() > dim:
-                if size is not None and size != value.shape[dim]:
-                    raise BatchError(f"{first} has {size} entries and {leaf.name} has {value.shape[dim]} along "
-                                     f"dimension {dim}: give a batch of one size")
-                size, first = int(value.shape[dim]), leaf.name
+                size, first = _one_size(size, first, leaf, value, dim), leaf.name
                 if size != looks.shape[dim] * self.count:
                     require_divides(size, self.count)
             for i in range(self.count):
@@ -82,11 +83,36 @@ class Layout:
                     raise BatchError(f"the batch: {leaf.name} has the shape {tuple(value.shape)} and type "
                                      f"{value.dtype}, which gives micro-batches of {tuple(part.shape)}, but the "
                                      f"pipeline was made for {tuple(looks.shape)} and {looks.dtype}: give what the "
-                                     "example was like" + (", and leave out a smaller batch at the end (drop_last=True)"
-                                               if dim is not None and part.dim() == looks.dim()
-                                               and part.shape[dim] < looks.shape[dim] else ""))
+                                     "example was like")
                 cut[i][name] = part
         return cut, size
+
+    # -- other shapes --------------------------------------------------------------------------------------------------
+
+    def flat(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The leaves of a batch, ``None`` for tensors that were left out. Raises :class:`BatchError`."""
+        return self._given(args, kwargs)
+
+    def has_shapes_of(self, leaves: Sequence[Any]) -> bool:
+        """Whether those of ``leaves``, a whole batch's, that are tensors have the shapes that this is for; what has
+        another number of dimensions is left to :meth:`micro_batches`, which refuses it."""
+        return all(not isinstance(value, Tensor) or not isinstance(looks, Tensor) or value.dim() != looks.dim() or all(
+            length == (wanted * self.count if place == dim else wanted)
+            for place, (length, wanted) in enumerate(zip(value.shape, looks.shape, strict=True)))
+            for value, looks, dim in zip(leaves, self.looks, self.dims, strict=True))
+
+    def size(self, leaves: Sequence[Any]) -> int | None:
+        """How many samples ``leaves`` have; ``None`` where no tensor is cut. Raises :class:`BatchError` for tensors
+        that disagree."""
+        size, first = None, ""
+        for leaf, value, looks, dim in zip(self.leaves, leaves, self.looks, self.dims, strict=True):
+            if isinstance(value, Tensor) and isinstance(looks, Tensor) and dim is not None and value.dim() > dim:
+                size, first = _one_size(size, first, leaf, value, dim), leaf.name
+        return size
+
+    def alike(self, looks: Sequence[Any], count: int) -> Layout:
+        """The same for ``count`` micro-batches that look so."""
+        return Layout(self.names, self.leaves, self.spec, looks, self.dims, count, self.positional)
 
     # -- arguments -----------------------------------------------------------------------------------------------------
 
@@ -132,6 +158,14 @@ class Layout:
         if isinstance(value, Tensor) or type(value) is not type(looks) or value != looks:
             raise BatchError(f"the batch: {leaf.name} is {value!r:.60}, but the model was captured with {looks!r:.60}, "
                              "which is a constant of its graph: make another pipeline for it")
+
+
+def _one_size(size: int | None, first: str, leaf: Leaf, value: Tensor, dim: int) -> int:
+    """The size of a batch, of which ``first`` has ``size`` entries."""
+    if size is not None and size != value.shape[dim]:
+        raise BatchError(f"{first} has {size} entries and {leaf.name} has {value.shape[dim]} along dimension {dim}: "
+                         "give a batch of one size")
+    return int(value.shape[dim])
 
 
 def _cut(leaf: Any, count: int, dim: int | None, i: int) -> Any:

@@ -84,7 +84,7 @@ class SymmetricSlots:
 
 def _group(session: Session) -> str:
     """The name of the group of this copy's ranks."""
-    if session.replicas == 1:
+    if session.replicas == 1 and session.members is None:
         group = dist.group.WORLD
     else:
         session.add_groups([range(session.world)])

@@ -12,7 +12,7 @@ from torch import nn
 
 from tests.support.one_rank import one_rank
 from weft.runtime.checkpoint.files import MARKER, place_of_run
-from weft.runtime.checkpoint.model_checkpoint import find, restore_training, save
+from weft.runtime.checkpoint.model_checkpoint import Trained, find, restore_training, save
 from weft.runtime.checkpoint.weights import weights_of
 from weft.runtime.ranks.session import Session, SessionError
 
@@ -34,7 +34,7 @@ def trained() -> tuple[nn.Linear, torch.optim.Optimizer, dict[int, str]]:
 
 def saved(session: Session, folder: Path, step: int = 4, keep: int | None = None) -> Path:
     model, optimizer, names = trained()
-    return save(session, folder, step, dict(model.named_parameters()), optimizer, names, keep)
+    return save(session, folder, step, dict(model.named_parameters()), Trained(optimizer, names), keep)
 
 
 def test_what_is_saved_is_found_again(session: Session, tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_what_is_saved_is_found_again(session: Session, tmp_path: Path) -> None:
     fresh = nn.Linear(3, 2)
     other = torch.optim.AdamW(fresh.parameters())
     torch.manual_seed(99)
-    restore_training(session, found, other, {id(p): name for name, p in fresh.named_parameters()})
+    restore_training(session, found, Trained(other, {id(p): name for name, p in fresh.named_parameters()}))
     assert torch.equal(other.state[fresh.bias]["exp_avg"], optimizer.state[model.bias]["exp_avg"])
     assert other.param_groups[0]["lr"] == 0.5 and torch.equal(torch.get_rng_state(), state)
 
@@ -102,17 +102,18 @@ def test_what_cannot_be_written_is_one_sentence(session: Session, tmp_path: Path
     with pytest.raises(SessionError, match=r"file/.step-000000004.partial: cannot be written: Not a directory"):
         saved(session, tmp_path / "file")
     with pytest.raises(SessionError, match=r"q is of torch.float4_e2m1fn_x2, which cannot be saved"):
-        save(session, tmp_path, 1, {"q": torch.zeros(2, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)}, None, {})
+        save(session, tmp_path, 1, {"q": torch.zeros(2, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)},
+             Trained(None, {}))
 
 
 def test_a_state_without_optimizer_is_no_state_of_one(session: Session, tmp_path: Path) -> None:
     model, optimizer, names = trained()
-    save(session, tmp_path, 1, dict(model.named_parameters()), None, names)
+    save(session, tmp_path, 1, dict(model.named_parameters()), Trained(None, names))
     found = find(session, tmp_path)
     assert found is not None
-    restore_training(session, found, None, names)
+    restore_training(session, found, Trained(None, names))
     with pytest.raises(SessionError, match="it was saved without an optimizer: leave the optimizer out"):
-        restore_training(session, found, optimizer, names)
+        restore_training(session, found, Trained(optimizer, names))
 
 
 def test_runs_in_one_folder_are_kept_apart(session: Session, tmp_path: Path) -> None:

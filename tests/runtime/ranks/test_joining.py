@@ -12,6 +12,7 @@ import re
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,17 +44,17 @@ def rank_main() -> None:
         if guilty:
             os.kill(os.getpid(), {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[fault.partition("-")[0]])
 
-    made, met = dist.init_process_group, session._offset
+    made, met = dist.init_process_group, session.clock_offset
 
     def group(*arguments: Any, **options: Any) -> None:
         if moment == "group":
             befall()
         made(*arguments, **options)
 
-    def offset(rank: int, world: int) -> float:
+    def offset(rank: int, places: Sequence[int]) -> float:
         if moment == "offset":
             befall()
-        return met(rank, world)
+        return met(rank, places)
 
     class Writer(FileSystemWriter):
         def write_data(self, *arguments: Any) -> Any:
@@ -62,7 +63,7 @@ def rank_main() -> None:
             return super().write_data(*arguments)
 
     dist.init_process_group = group
-    vars(session).update(_offset=offset)
+    vars(session).update(clock_offset=offset)
     vars(watch).update(JOINING=JOINING)
     vars(checkpoint).update(FileSystemWriter=Writer)
     for before in range(2 if moment == "again" else 0):

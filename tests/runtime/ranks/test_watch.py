@@ -20,7 +20,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from tests.support.ranks import launch_forked
 from weft.runtime.ranks.launch import free_port
-from weft.runtime.ranks.session import SessionError, _told, join
+from weft.runtime.ranks.session import SessionError, join, told
 from weft.runtime.ranks.watch import BEAT, SILENCE, Activity, Watch
 
 TIMEOUT = 1.0
@@ -197,7 +197,7 @@ def test_an_interrupt_that_comes_to_the_main_thread_is_told_too(
     monkeypatch.setattr(os, "_exit", leave)
     watch = Watch(HashStore(), 1, 2, 10.0)
     watch.doing("planning")
-    with pytest.raises(SystemExit, match="130"), _told(watch):
+    with pytest.raises(SystemExit, match="130"), told(watch):
         raise KeyboardInterrupt
     assert "weft: rank 1: stopped by SIGINT while planning" in capsys.readouterr().err
 

@@ -7,8 +7,8 @@ import hashlib
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -17,11 +17,12 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
 from weft.app.pipeline.lib.asked import arguments_of, looks_of, require_plan
+from weft.app.pipeline.lib.mesh import places_of, require_unwrapped
 from weft.app.pipeline.lib.meta import numbers_for, real
 from weft.app.pipeline.lib.options import PipelineOptions
 from weft.app.pipeline.lib.precision import autocasting, lowered, require_types, typed
 from weft.app.pipeline.lib.running import require_compile
-from weft.app.pipeline.lib.split import Model, divided, require_split, with_values
+from weft.app.pipeline.lib.split import Model, divided, require_alike, require_split, with_values
 from weft.app.pipeline.planning.decide import Example, decide
 from weft.app.pipeline.planning.frozen import require_backwards
 from weft.app.pipeline.planning.memory.planned import require_memory_plan, treated_as_planned
@@ -30,7 +31,7 @@ from weft.app.pipeline.run.pipe import Pipeline
 from weft.runtime.by_modules.trace import trace
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.cut import BATCH
-from weft.runtime.captured.division import InputLeaf
+from weft.runtime.captured.division import Division, InputLeaf
 from weft.runtime.captured.faked import is_on_meta
 from weft.runtime.captured.inputs.arguments import leaves_of, positional_names
 from weft.runtime.captured.inputs.batch import Layout, micro_batch
@@ -40,24 +41,21 @@ from weft.runtime.captured.materials import Materials
 from weft.runtime.captured.part import Goal
 from weft.runtime.captured.purity import Purity
 from weft.runtime.ranks.session import Session, SessionError, join
-from weft.runtime.replay.stepping import stages_of
+from weft.runtime.ranks.within import join_within
+from weft.runtime.replay.stepping import THEIRS, stages_of
 from weft.runtime.transports.registry import device_for
 
 __all__ = ["make_pipeline"]
+
+#: The session of this process, while there is one, that has joined the ranks itself.
+_LAUNCHED: list[Session] = []
 
 
 def make_pipeline(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None,
                   options: PipelineOptions) -> Pipeline:
     """See :func:`weft.pipeline`."""
-    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
-        script = shlex.join(["torchrun", "--standalone", "--nproc-per-node=2", *sys.argv[:1]])
-        raise CaptureError(f"weft.pipeline runs under torchrun, one process a rank; use: {script}")
-    if torch.distributed.is_initialized():
-        raise CaptureError("torch.distributed is initialized already: weft.pipeline joins the ranks itself, so leave "
-                           "init_process_group out, and close an earlier pipeline first")
     stack = ExitStack()
-    session = stack.enter_context(join(options.timeout, device_for(options.transport),
-                                       transport=options.transport))
+    session = stack.enter_context(_joined(options))
 
     def close(error: BaseException | None) -> None:
         atexit.unregister(at_exit)
@@ -69,7 +67,10 @@ def make_pipeline(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
         if getattr(sys, "last_value", None) is not None:  # the script ended by an error, which Python has shown
             session.watch.give_up(f"the script ended by {type(sys.last_value).__name__}: {sys.last_value}")
         session.watch.ended = True
-        pipe.close()
+        if session.is_guest and not torch.distributed.is_initialized():
+            session.watch.finish()  # whoever made the group has ended it, and with it the pipeline
+        else:
+            pipe.close()
 
     try:
         pipe = _made(session, close, module, *arguments_of(args, kwargs), options)
@@ -80,7 +81,30 @@ def make_pipeline(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
         close(error)
         raise
     atexit.register(at_exit)
+    session.rest(THEIRS)
     return pipe
+
+
+@contextmanager
+def _joined(options: PipelineOptions) -> Iterator[Session]:
+    """The ranks that the pipeline runs on: inside a group that there is, else all that torchrun has started."""
+    if _LAUNCHED:
+        raise CaptureError("a pipeline that has joined the ranks itself is running: close it first; for several beside "
+                           "each other call torch.distributed.init_process_group before")
+    places, device = places_of(options), device_for(options.transport)
+    if places.numbers is not None:
+        with join_within(places.numbers, options.timeout, device, options.transport, places.copies) as session:
+            yield session
+        return
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        script = shlex.join(["torchrun", "--standalone", "--nproc-per-node=2", *sys.argv[:1]])
+        raise CaptureError(f"weft.pipeline runs under torchrun, one process a rank; use: {script}")
+    with join(options.timeout, device, transport=options.transport, replicas=places.copies) as session:
+        _LAUNCHED.append(session)
+        try:
+            yield session
+        finally:
+            _LAUNCHED.clear()
 
 
 def _made(session: Session, close: Callable[[BaseException | None], None], module: nn.Module, args: tuple[Any, ...],
@@ -97,10 +121,7 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
     part_args, part_kwargs = real((part_args, part_kwargs), session.device)
     materials = None if not is_on_meta(module) else Materials(
         module, session.device, options.state, options.materialise, {name: v.dtype for name, v in full.items()})
-    with autocasting(options.autocast, session.device):
-        captured: Model = (
-            Captured.of(module, part_args, part_kwargs, session.device) if options.split is None else
-            trace(module, [micro_batch((args, kwargs), count, dims, i) for i in range(count)], options.split))
+    captured = _captured(module, [micro_batch((args, kwargs), count, dims, i) for i in range(count)], options, session)
     unread = captured.unread()
     looked = looked_at(module, part_args, part_kwargs) if unread and materials is None else set()
     if (lost := [name for name in unread if name not in looked]) and not options.allow_unread:
@@ -118,7 +139,7 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
         example = with_values(example, captured)
     made = decide(captured, purity, example, goal, session, options, materials)
     captured = treated_as_planned(captured, made.plan, example.leaves, dims)
-    seed = session.exchange(torch.initial_seed() if options.seed is None else options.seed, "agreeing on a seed")[0]
+    seed = session.everywhere(torch.initial_seed() if options.seed is None else options.seed, "agreeing on a seed")[0]
     cut, notes = divided(captured, made.places, purity), made.notes
     if unread:
         notes = (*notes, f"no operator reads the numbers of {_shown(unread)}, which stay as they are")
@@ -132,11 +153,34 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
     looks = [leaf.to("meta") if isinstance(leaf, Tensor) else leaf for leaf in example.leaves]
     inputs = Layout([BATCH + node.name for node in captured.inputs], leaves, tree_flatten((args, kwargs))[1], looks,
                     dims, count, positional_names(module))
-    pipe = Pipeline(session, close, cut, made.plan, replace(goal, seed=seed), inputs, options, notes, full,
+    def alike(args: tuple[Any, ...], kwargs: dict[str, Any], count: int) -> Division:
+        if materials is not None:
+            raise CaptureError("the model was made on the meta device, and is captured once: give batches as the "
+                               "example, or build the model with its numbers")
+        parts = [micro_batch((args, kwargs), count, dims, i) for i in range(count)]
+        again = _captured(module, parts, options, session)
+        if isinstance(again, Captured):
+            again.require_fixed()
+        again = treated_as_planned(again, made.plan, tree_flatten(parts[0])[0], dims)
+        found = divided(again, made.places, Purity(again, options.light) if isinstance(again, Captured) else None)
+        require_alike(found, cut)
+        return found
+
+    pipe = Pipeline(session, close, cut, made.plan, replace(goal, seed=seed), inputs, options, notes, full, alike,
                     made.peaks)
     if materials is None and options.state is not None:
         pipe.load_state_dict(options.state)
     return pipe
+
+
+def _captured(module: nn.Module, parts: Sequence[tuple[tuple[Any, ...], dict[str, Any]]], options: PipelineOptions,
+              session: Session) -> Model:
+    """The model by an export on the first of these micro-batches, or by a run of all."""
+    with autocasting(options.autocast, session.device):
+        if options.split is not None:
+            return trace(module, parts, options.split)
+        args, kwargs = real(parts[0], session.device)
+        return Captured.of(module, args, kwargs, session.device)
 
 
 def _require_plain(module: object, options: PipelineOptions, device: torch.device) -> None:
@@ -146,6 +190,7 @@ def _require_plain(module: object, options: PipelineOptions, device: torch.devic
         raise CaptureError("weft.pipeline measures gradients, which are off under torch.no_grad(): call it outside")
     if not isinstance(module, nn.Module):
         raise CaptureError(f"the model is {type(module).__name__}, it must be a torch.nn.Module")
+    require_unwrapped(module)
     if type(micro_batches) is not int or micro_batches < 1:
         raise CaptureError(f"micro_batches is {micro_batches!r:.60}, it must be a whole number of at least 1")
     require_memory_plan(options)

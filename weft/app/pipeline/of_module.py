@@ -67,6 +67,11 @@ def pipeline(asked: _Asked) -> Pipeline:
     rank 0's ``torch.initial_seed()``), the step, the micro-batch, and the operator's place in the model: so they do not
     depend on the schedule or on the number of ranks, and recomputation repeats them.
 
+    ``mesh`` (a ``DeviceMesh``) or ``group`` says on which ranks of a process group that you have made the pipeline
+    runs; several may run beside each other. ``data`` is the number of copies of the pipeline, each on an equal part of
+    the ranks, as the dimension of a mesh named ``data`` is: each copy is given its own part of a batch, ``args`` and
+    ``target`` are an example of such a part, and losses, gradients and norms are those of the whole batch.
+
     With ``clip_norm`` each step clips the norm of the whole model's gradient. ``allow_unread``: parameters that no
     operator reads stay as they are. ``timeout``, in seconds, is for one wait: past it all ranks end. ``transport`` is
     as in :class:`weft.runtime.ReplayOptions`.
@@ -81,6 +86,7 @@ def pipeline(asked: _Asked) -> Pipeline:
     ``dtype=torch.bfloat16``: modules, and the floating-point tensors of a batch, are in that type;
     ``pipe.parameters()`` are weights in fp32, which gather the gradients and are what is saved.
     ``autocast=torch.bfloat16``: weights stay as they are, and stages compute, the loss too, under ``torch.autocast``.
+    With ``torch.float16`` losses are scaled, and a batch that overflows is left out.
     ``compile`` (``True``, a mode of ``torch.compile``, or its arguments) compiles each stage's module; backwards are
     then whole. ``timeout`` is for a compilation too, from two minutes on.
 

@@ -50,7 +50,7 @@ def test_arguments_may_be_given_by_name_in_any_order_and_those_that_are_not_read
 
 @pytest.mark.parametrize(("args", "kwargs", "said"), [
     (*batch(6), r"x has the shape \(6, 3\).*micro-batches of \(3, 3\).*made for \(2, 3\)"),
-    (*batch(2), r"x has the shape \(2, 3\).*leave out a smaller batch at the end \(drop_last=True\)"),
+    (*batch(2), r"x has the shape \(2, 3\).*but the pipeline was made for"),
     (*batch(5), "a batch of 5 does not divide into 2 micro-batches: give a batch whose size is a multiple of 2"),
     (*batch(scale=3), "scale is 3, but the model was captured with 2, which is a constant"),
     ((torch.zeros(4, 3), torch.zeros(4)), {}, "the batch: more is .* but the example was"),

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
     from weft.app.pipeline.lib.running import Compile
     from weft.runtime.captured.inputs.batch_dims import BatchDims
@@ -55,6 +57,11 @@ class PipelineOptions:
     autocast: torch.dtype | None = None
     compile: Compile = False
 
+    # where it runs
+    mesh: DeviceMesh | None = None
+    group: ProcessGroup | None = None
+    data: int | None = None
+
     # how it is run
     timeout: float = 60.0
     transport: str | None = None
@@ -69,7 +76,7 @@ class PipelineOptions:
         """What must be the same on all ranks, by the name of its argument, as a text to compare."""
         plain = {f"{name}=": _shown(getattr(self, name)) for name in (
             "micro_batches", "batch_dims", "clip_norm", "defer", "seed", "dtype", "autocast", "split", "memory_plan",
-            "co_shard", "schedule", "plan", "cuts", "transport")}
+            "co_shard", "schedule", "plan", "cuts", "transport", "data")}
         how = sorted(self.compile) if isinstance(self.compile, Mapping) else self.compile
         return {**plain, "compile=": _shown(how)}
 

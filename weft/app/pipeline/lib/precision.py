@@ -2,7 +2,8 @@
 
 ``dtype=torch.bfloat16``: modules are in bf16, and so is what passes between stages; the optimizer has weights in fp32,
 which gather the gradients (:class:`~weft.runtime.interface.precision.MasterWeights`). ``autocast=torch.bfloat16``:
-weights stay as they are, and each operator computes in the type that torch's autocast has for it.
+weights stay as they are, and each operator computes in the type that torch's autocast has for it. With
+``torch.float16`` in either place losses are scaled (:mod:`weft.runtime.interface.scaling`).
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from torch.utils._pytree import tree_map
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.checkpoint.model_names import named_tensors
 from weft.runtime.interface.precision import MasterWeights
+from weft.runtime.interface.scaling import LossScale
 
-__all__ = ["autocasting", "copies_of_weights", "has_masters", "lowered", "masters_of", "require_types", "typed"]
+__all__ = ["autocasting", "copies_of_weights", "has_masters", "lowered", "masters_of", "require_types", "scaling_of",
+           "typed"]
 
 #: The type of the weights that are trained where modules are in a lower one.
 MASTER = torch.float32
@@ -34,11 +37,8 @@ def require_types(dtype: object, autocast: object) -> None:
         if value is None:
             continue
         if not isinstance(value, torch.dtype) or not value.is_floating_point or value.itemsize < 2:
-            raise CaptureError(f"{name} is {value!r:.60}, it must be torch.bfloat16" + (
+            raise CaptureError(f"{name} is {value!r:.60}, it must be torch.bfloat16, torch.float16" + (
                 ", torch.float32 or torch.float64" if name == "dtype" else ""))
-        if value == torch.float16:
-            raise CaptureError(f"{name} is torch.float16, whose gradients need a scale that adapts, which a pipeline "
-                               "does not have: use torch.bfloat16")
     if dtype is not None and autocast is not None:
         raise CaptureError("dtype and autocast are both given: give dtype for modules in that type, or autocast for "
                            "weights as they are")
@@ -67,6 +67,11 @@ def masters_of(parameters: Mapping[str, nn.Parameter], full: Mapping[str, Tensor
         return None
     return MasterWeights(parameters.values(), [full[name].to(parameter.device) for name, parameter
                                                in parameters.items()], MASTER)
+
+
+def scaling_of(dtype: torch.dtype | None, autocast: torch.dtype | None) -> LossScale | None:
+    """The scale of losses, where something is computed in fp16."""
+    return LossScale() if torch.float16 in (dtype, autocast) else None
 
 
 def copies_of_weights(dtype: torch.dtype | None) -> tuple[int, int]:

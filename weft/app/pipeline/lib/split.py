@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING, TypeAlias
 
 from torch import nn
@@ -13,7 +14,7 @@ from weft.app.pipeline.planning.whole_numbers import whole_numbers
 from weft.runtime.by_modules.check import checked
 from weft.runtime.by_modules.cut import ModuleCut
 from weft.runtime.by_modules.traced import Traced
-from weft.runtime.captured.captured import Captured, CaptureError
+from weft.runtime.captured.captured import Captured, CaptureError, where
 from weft.runtime.captured.cut import Cut
 from weft.runtime.captured.division import Division
 from weft.runtime.captured.faked import is_on_meta
@@ -22,7 +23,7 @@ from weft.runtime.captured.purity import Purity
 if TYPE_CHECKING:
     from weft.app.pipeline.planning.measuring import Example
 
-__all__ = ["Model", "divided", "fixed_places", "require_split", "stage_counts", "with_values"]
+__all__ = ["Model", "divided", "fixed_places", "require_alike", "require_split", "stage_counts", "with_values"]
 
 #: A model that is known by an export, or by a run.
 Model: TypeAlias = Captured | Traced
@@ -31,6 +32,21 @@ Model: TypeAlias = Captured | Traced
 def divided(model: Model, places: Sequence[int], purity: Purity | None) -> Division:
     """The stages of ``model``: cut at operators, or at the submodules that it was traced for."""
     return ModuleCut(model) if isinstance(model, Traced) else Cut(model, places, purity)
+
+
+def require_alike(found: Division, wanted: Division) -> None:
+    """Raise :class:`~weft.runtime.captured.captured.CaptureError` unless two divisions of one model, for batches of
+    different shapes, have the same stages: operators, values that pass, parameters."""
+    if isinstance(found.captured, Captured) and isinstance(wanted.captured, Captured):
+        for own, like in zip_longest(found.captured.calls, wanted.captured.calls):
+            if own is None or like is None or (own.name, str(own.target)) != (like.name, str(like.target)):
+                raise CaptureError("the model computes something else for this shape: "
+                                   f"{'nothing' if own is None else own.name}{'' if own is None else where(own)} "
+                                   f"in place of {'nothing' if like is None else like.name}")
+    mine, theirs = found.stages(()), wanted.stages(())
+    if mine.ports != theirs.ports or [list(map(id, own)) for own in found.parameters] != [
+            list(map(id, own)) for own in wanted.parameters]:
+        raise CaptureError("the model's stages pass on other values for this shape, or have other parameters")
 
 
 def require_split(module: nn.Module, options: PipelineOptions) -> None:

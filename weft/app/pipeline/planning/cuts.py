@@ -49,7 +49,7 @@ class Cuts:
         self.reason: ValueError | None = None  # why the last cut left no schedule
         self.planning = plans_memory(ranks, machine, counts)
         self.attempts: list[Tried | None] = []
-        if row is not None and ranks.session.rank == 0 and any(amount is not None for amount in machine.memory):
+        if row is not None and ranks.decides and any(amount is not None for amount in machine.memory):
             self.row = ranks.kept(row)
 
     def following(self) -> tuple[int, ...] | None:

@@ -73,12 +73,17 @@ class Ranks:
     options: PipelineOptions
     materials: Materials | None = None
 
+    @property
+    def decides(self) -> bool:
+        """Whether this is rank 0, of the first copy where there are several."""
+        return self.session.process(self.session.rank) == 0
+
     def told(self, make: Callable[[], Value], text: str) -> Value:
         """What ``make`` gives on rank 0, on all ranks."""
-        if self.session.rank == 0:
+        if self.decides:
             self.session.watch.doing(text)
-        found: list[Value | None] = self.session.exchange(make() if self.session.rank == 0 else None,
-                                                          f"waiting for rank 0: {text}")
+        found: list[Value | None] = self.session.everywhere(make() if self.decides else None,
+                                                            f"waiting for rank 0: {text}")
         return found[0]  # type: ignore[return-value]
 
     def told_plan(self, make: Callable[[], Plan | None], text: str) -> Plan | None:
@@ -171,7 +176,8 @@ class Ranks:
 
     def _training_of(self, cut: Division, only: Sequence[int]) -> Training:
         known = self.goal if self.has_target else Goal(stand_in, None)
-        found = training_of(cut, only, known, Data([self.example.named] * self.options.micro_batches))
+        found = training_of(cut, only, known, Data(
+            [self.example.named] * self.options.micro_batches, self.session.replica * self.options.micro_batches))
         return under_autocast(found, self.options.autocast, self.session.device)
 
     def costs(self, places: Sequence[int], rank_of: Callable[[int], int]) -> list[StageCosts]:

@@ -32,6 +32,7 @@ class Feeding:
     def __init__(self, cut: Division, stage_ranks: Sequence[int], rank: int, layout: Layout, goal: Goal,
                  target_dim: int | None, example: Any = None) -> None:
         self.layout, self.goal, self.rank, self.target_dim = layout, goal, rank, target_dim
+        self.stage_ranks = tuple(stage_ranks)
         self.looks = None if example is None else tree_flatten(looks_of(example))[0]
         ports = cut.stages(()).ports
         #: By rank: the leaves of the batch that its stages read, by the names that these have for them.
@@ -83,6 +84,29 @@ class Feeding:
             self._warned = True
             warnings.warn(why, stacklevel=2)
 
+    def has_target_of(self, target: Any, size: int | None) -> bool:
+        """Whether ``target``, if it is there, has the shapes that this is for: those of the example, or as many entries
+        as ``size``."""
+        leaves, spec = tree_flatten(target)
+        if target is None or spec != self.goal.target or not all(isinstance(leaf, Tensor) for leaf in leaves):
+            return True  # what is wrong with it is said elsewhere
+        if self.looks is not None:
+            return bool(looks_of(leaves) == self.looks)
+        dim = self.target_dim
+        return dim is None or size is None or all(leaf.dim() <= dim or leaf.shape[dim] == size for leaf in leaves)
+
+    def require_entries(self, leaf: Tensor, size: int | None) -> None:
+        """Raise :class:`~weft.runtime.captured.inputs.batch.BatchError` for a part of the target that has not an entry
+        for each of ``size`` samples."""
+        dim = self.target_dim
+        if size is not None and dim is not None and leaf.dim() > dim and leaf.shape[dim] != size:
+            raise BatchError(f"target has {leaf.shape[dim]} entries along dimension {dim}, but the batch has {size}: "
+                             "give one for each sample")
+
+    def alike(self, cut: Division, layout: Layout) -> Feeding:
+        """The same for batches of another shape."""
+        return Feeding(cut, self.stage_ranks, self.rank, layout, self.goal, self.target_dim)
+
     def _targets(self, target: Any, size: int | None) -> Iterator[Sequence[Tensor]]:
         leaves, spec = tree_flatten(target)
         if target is None or spec != self.goal.target:
@@ -96,9 +120,7 @@ class Feeding:
             if dim is None:
                 yield [leaf] * count
                 continue
-            if size is not None and leaf.shape[dim] != size:
-                raise BatchError(f"target has {leaf.shape[dim]} entries along dimension {dim}, but the batch has "
-                                 f"{size}: give one for each sample")
+            self.require_entries(leaf, size)
             require_divides(leaf.shape[dim], count)
             if self.looks is not None and looks_of(leaf) != self.looks[i]:
                 raise BatchError(f"target is {looks_of(leaf)}, but the example was {self.looks[i]}: give what the "

@@ -6,40 +6,41 @@ import os
 import signal
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from weft.app.pipeline.lib.options import PipelineOptions
-from weft.app.pipeline.lib.precision import masters_of, typed
-from weft.app.pipeline.lib.running import compiled, under_autocast
+from weft.app.pipeline.lib.precision import masters_of, scaling_of, typed
 from weft.app.pipeline.run.clipping import clipped_over_ranks, total_norm
+from weft.app.pipeline.run.evaluating import Evaluator
 from weft.app.pipeline.run.feeding import Feeding
 from weft.app.pipeline.run.names import stage_names
 from weft.app.pipeline.run.optimizers import watched_optimizers
 from weft.app.pipeline.run.peaks import planned_peaks
+from weft.app.pipeline.run.ready import Ready
 from weft.app.pipeline.run.report import Report
+from weft.app.pipeline.run.shapes import Alike, Part, Shape, Shapes
 from weft.app.pipeline.run.state import PipelineState
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.captured.division import Division
-from weft.runtime.captured.inputs.batch import BatchError, Layout
+from weft.runtime.captured.inputs.batch import BatchError, Layout, ShapeError
 from weft.runtime.captured.inputs.batch_dims import target_dim
-from weft.runtime.captured.part import Data, Goal, evaluation_of, training_of
+from weft.runtime.captured.part import Data, Goal
 from weft.runtime.checkpoint.weights import State
-from weft.runtime.interface.training import Training
-from weft.runtime.plan.plan import Plan, plan_of
+from weft.runtime.plan.plan import Plan
 from weft.runtime.ranks.session import Session, SessionError
-from weft.runtime.replay.stepping import Stepping, stages_of
-from weft.solver.baselines import baseline
-from weft.solver.problem import BlockKind, Problem
+from weft.runtime.replay.stepping import THEIRS, Stepping, stages_of
 
 __all__ = ["Pipeline", "Report"]
 
 Result = TypeVar("Result")
+#: How the scale of losses is called in a checkpoint.
+SCALE = "weft.scale"
 
 
 class Pipeline:
@@ -53,28 +54,28 @@ class Pipeline:
 
     def __init__(self, session: Session, close: Callable[[BaseException | None], None], cut: Division, plan: Plan,
                  goal: Goal, inputs: Layout, options: PipelineOptions, notes: tuple[str, ...],
-                 full: Mapping[str, Tensor], peaks: tuple[int, ...] | None = None) -> None:
+                 full: Mapping[str, Tensor], alike: Alike, peaks: tuple[int, ...] | None = None) -> None:
         self.session, self.cut, self.plan, self.goal, self.notes = session, cut, plan, goal, notes
         self.peaks, self.options = peaks, options
         self.model, self.rank = cut.captured.model, session.rank
         self._close, self._closed = close, False
-        self._data = Data()
         self.feeding = Feeding(cut, plan.stage_ranks or (), session.rank, inputs, goal, target_dim(options.batch_dims),
                                options.target)
         self.stages = tuple(stages_of(plan, session.rank))
-        training = self._computing(training_of(cut, self.stages, goal, self._data))
-        training.clip_norm = options.clip_norm
-        if options.compile:
-            compiled(training, options.compile, session, inputs.named)
+        data = Data(first=session.replica * plan.micro_batches)
+        first = Shape(cut, self.feeding, plan, data, 0, plan.micro_batches)
+        self._shapes = Shapes(session, first, alike)
+        self._ready = Ready(session, self.stages, goal, options)
+        training = self._ready.training(first)
+        training.clip_norm, training.scaling = options.clip_norm, scaling_of(options.dtype, options.autocast)
         self._state, self._behind = PipelineState(session, cut, plan.stage_ranks or ()), 0
-        self._seed = goal.seed
         training.masters = masters_of(self._state.trained, full, options.dtype)
         if training.masters is not None:
             self._state.train(training.masters)
         self._own = self._state.trained
         self._stepping = Stepping(plan, session, training)
         self._stepping.trainer.gradients.adding = True
-        self._evaluation: dict[bool, tuple[Stepping, Callable[[], list[Any]]]] = {}
+        self._evaluator = Evaluator(session, self.stages, goal, self._ready.computing)
         self._nothing = nn.Parameter(torch.empty(0))
         self._unclip = clipped_over_ranks(self._own.values(), self._norm)
         self._optimizers = watched_optimizers(self._own.values(), self._state.idle,
@@ -99,7 +100,8 @@ class Pipeline:
         model's results, one for each micro-batch, on the rank of the last stage, and ``None`` on the others.
         """
         with_loss = target is not None or self.goal.loss is None
-        return self._guarded("eval_step", lambda: self._evaluate(args, kwargs, target, with_loss))
+        return self._guarded("eval_step", lambda: self._evaluator.run(self._parts(
+            args, kwargs, target, with_loss and self.goal.loss is not None), with_loss))
 
     @contextmanager
     def accumulate(self, batches: int) -> Iterator[None]:
@@ -137,9 +139,25 @@ class Pipeline:
         return tuple(sorted({rank for ranks in self.feeding.arguments.values() for rank in ranks}))
 
     @property
+    def data_group(self) -> ProcessGroup | None:
+        """The process group of the copies of this rank, among which torch's ``ZeroRedundancyOptimizer`` (ZeRO-1)
+        divides an optimizer's states; ``None`` where there is one copy. ::
+
+            ZeroRedundancyOptimizer(pipe.parameters(), torch.optim.AdamW, process_group=pipe.data_group, lr=1e-3)
+        """
+        return self.session.counterparts() if self.session.replicas > 1 else None
+
+    @property
     def norm(self) -> float | None:
         """The norm of the whole model's gradient in the last step, before ``clip_norm`` clipped; ``None`` without."""
         return self._stepping.norm
+
+    @property
+    def loss_scale(self) -> float | None:
+        """What losses are multiplied with where something is computed in fp16, before they are differentiated. A batch
+        with a gradient that is not finite is left out, as under ``GradScaler``: parameters then have none."""
+        scaling = self._stepping.training.scaling
+        return None if scaling is None else scaling.value
 
     # -- what is trained -----------------------------------------------------------------------------------------------
 
@@ -170,29 +188,32 @@ class Pipeline:
         self._guarded("load_state_dict", lambda: self._state.load(state, strict))
 
     def save(self, folder: str | os.PathLike[str], optimizer: Optimizer | None = None, *, step: int | None = None,
-             keep: int | None = None) -> Path:
+             keep: int | None = None, extra: Mapping[str, Any] | None = None) -> Path:
         """Save a checkpoint as ``folder/step-000000012``, in the model's own names; gives that path. ``step``: batches
         behind it (default: as many as this pipeline has run, with those of the checkpoint that it was resumed from).
         With ``keep`` only so many checkpoints stay. Where ``folder`` holds checkpoints of another run, which this one
         did not go on from, this run's are in a folder of their own there, ``folder/run-002``.
 
         Each rank writes its own part; the folder gets its name when all of it is there. ``optimizer`` is this rank's,
-        over ``pipe.parameters()``.
+        over ``pipe.parameters()``. ``extra``: what else goes on, by name, and has ``state_dict`` and
+        ``load_state_dict``: schedulers of the learning rate, a loader with a place.
         """
         done = self.steps if step is None else step
-        return self._guarded("save", lambda: self._state.save(Path(folder), done, optimizer, keep, self._seed))
+        return self._guarded("save", lambda: self._state.save(Path(folder), done, optimizer, keep, self._ready.seed,
+                                                             self._extra(extra)))
 
-    def resume(self, folder: str | os.PathLike[str], optimizer: Optimizer | None = None) -> int:
+    def resume(self, folder: str | os.PathLike[str], optimizer: Optimizer | None = None, *,
+               extra: Mapping[str, Any] | None = None) -> int:
         """Go on from the newest checkpoint in ``folder``, of the run that saved there last: how many batches it has
         behind it, 0 if there is none. It may have been saved by another number of ranks, with other cuts. The model's
         random operators go on as they would have; torch's own random state does so with as many ranks. One that is
-        damaged, or of another model, optimizer or ``dtype``, is refused on all ranks."""
-        found = self._guarded("resume", lambda: self._state.resume(Path(folder), optimizer))
+        damaged, or of another model, optimizer or ``dtype``, is refused on all ranks. ``extra``: as it was saved."""
+        found = self._guarded("resume", lambda: self._state.resume(Path(folder), optimizer, self._extra(extra)))
         if found is None:
             return 0
         self._behind = found.step - self._stepping.steps
-        self._seed = self._seed if found.seed is None else found.seed
-        self._stepping.go_on(found.step, self._seed)
+        self._ready.seed = self._ready.seed if found.seed is None else found.seed
+        self._stepping.go_on(found.step, self._ready.seed)
         return self.steps
 
     def heed_signals(self) -> None:
@@ -202,7 +223,7 @@ class Pipeline:
 
     def asked_to_stop(self) -> signal.Signals | None:
         """The signal that came to a rank since :meth:`heed_signals`, on every rank; ``None`` if none did."""
-        came = self._guarded("asked_to_stop", lambda: self.session.exchange(self.session.watch.asked,
+        came = self._guarded("asked_to_stop", lambda: self.session.everywhere(self.session.watch.asked,
                                                                             "asking whether to stop"))
         return next((signal.Signals(number) for number in came if number is not None), None)
 
@@ -243,7 +264,13 @@ class Pipeline:
             raise RuntimeError("the pipeline is closed: make another one with weft.pipeline, or close it later")
         self.session.watch.call(name)
         try:
-            return run()
+            found = run()
+            self.session.rest(THEIRS)
+            return found
+        except ShapeError:  # on all ranks, with nothing begun
+            self.session.watch.doing(THEIRS)
+            self.session.rest(THEIRS)
+            raise
         except CaptureError as error:
             self._fail(SessionError(str(error)))
         except BaseException as error:
@@ -258,11 +285,22 @@ class Pipeline:
     def _step(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any) -> float:
         if not torch.is_grad_enabled():
             raise BatchError("a step has no gradients under torch.no_grad(): call it outside, or eval_step")
-        self._data.micro_batches = self._fed(args, kwargs, target, with_target=self.goal.loss is not None)
-        loss = self._stepping.step()
+        parts = self._parts(args, kwargs, target, with_target=self.goal.loss is not None)
+        for part in parts:
+            part.shape.data.micro_batches = part.micro_batches
+        if len(parts) == 1 and parts[0].shape is self._shapes.first:
+            loss = self._stepping.step()
+        else:
+            loss = self._stepping.step([self._ready.running(part, self._stepping) for part in parts])
         if not self._stepping.trainer.averaging.is_counted:
-            self.feeding.warn_of_means(self._data.micro_batches)
+            for part in parts:
+                self.feeding.warn_of_means(part.micro_batches)
         return loss
+
+    def _parts(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any, with_target: bool) -> list[Part]:
+        self._state.round()
+        args, kwargs = typed((args, dict(kwargs)), self.options.dtype)
+        return self._shapes.parts(args, kwargs, target, with_target)
 
     def _accumulate(self, batches: int) -> None:
         if type(batches) is not int or batches < 1:
@@ -275,35 +313,14 @@ class Pipeline:
         if done != batches:
             raise BatchError(f"{done} steps ran within accumulate({batches}): run {batches}, or say how many there are")
 
-    def _computing(self, training: Training) -> Training:
-        return under_autocast(training, self.options.autocast, self.session.device)
-
-    def _fed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any,
-             with_target: bool) -> list[dict[str, Tensor]]:
-        self._state.round()
-        args, kwargs = typed((args, dict(kwargs)), self.options.dtype)
-        return self.feeding.micro_batches(args, kwargs, target, with_target)
-
-    def _evaluate(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any, with_loss: bool) -> Any:
-        stepping, results = self._evaluator(with_loss)
-        self._data.micro_batches = self._fed(args, kwargs, target, with_loss and self.goal.loss is not None)
-        with torch.no_grad():
-            loss = stepping.step()
-        found = results()
-        return loss if with_loss else found or None
-
-    def _evaluator(self, with_loss: bool) -> tuple[Stepping, Callable[[], list[Any]]]:
-        """What runs forwards only, made when it is asked for first."""
-        if with_loss not in self._evaluation:
-            plan = forward_plan(self.plan)
-            training, results = ((training_of(self.cut, self.stages, self.goal, self._data, True), list) if with_loss
-                                 else evaluation_of(self.cut, self.stages, self._data))
-            self._evaluation[with_loss] = Stepping(plan, self.session, self._computing(training)), results
-        return self._evaluation[with_loss]
+    def _extra(self, extra: Mapping[str, Any] | None) -> dict[str, Any]:
+        """What goes on beside the optimizer, the scale of losses among it."""
+        scaling = self._stepping.training.scaling
+        return {**(extra or {}), **({} if scaling is None else {SCALE: scaling})}
 
     def _report(self) -> Report:
         replay = self._stepping.replay() if self._stepping.steps else None
-        measured, = self.session.exchange(None if replay is None else replay.timeline.makespan, "reporting")[:1]
+        measured, *_ = self.session.everywhere(None if replay is None else replay.timeline.makespan, "reporting")
         bound = self.plan.solver.get("makespan_bound")
         return Report(self.plan.makespan, measured, self._stepping.seconds, stage_names(self.cut),
                       self.plan.stage_ranks or (), planned_peaks(self.plan), self.peaks, bound, self.notes)
@@ -326,19 +343,5 @@ class Pipeline:
         self._unclip()
         self._optimizers.remove()
         self.session.watch.leave()
-        for stepping, _ in self._evaluation.values():
-            stepping.close()
+        self._evaluator.close()
         self._stepping.close()
-
-
-def forward_plan(plan: Plan) -> Plan:
-    """The forwards of ``plan`` alone, on the same ranks."""
-    problem = plan.problem
-    forwards = [block for block in problem.blocks if block.kind == BlockKind.FORWARD]
-    kept = {block.name for block in forwards}
-    free = (0,) * len(forwards[0].memory)
-    blocks = tuple(replace(block, memory=free[:len(block.memory)], after=tuple(
-        item for item in block.after if item.block in kept)) for block in forwards)
-    alone = Problem(f"{problem.name}, forwards", problem.devices, blocks, time_unit=problem.time_unit,
-                    memory_unit=problem.memory_unit)
-    return plan_of(baseline("greedy", alone, plan.micro_batches))

@@ -14,8 +14,10 @@ from torch.optim import Optimizer
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.captured.division import Division
 from weft.runtime.checkpoint import model_checkpoint
+from weft.runtime.checkpoint.extra import Extra
 from weft.runtime.checkpoint.files import place_of_run
 from weft.runtime.checkpoint.model_names import NamedTensor, fitted, named_tensors
+from weft.runtime.checkpoint.optimizer_state import divides
 from weft.runtime.checkpoint.weights import State, WeightsError, weights_of
 from weft.runtime.interface.precision import MasterWeights
 from weft.runtime.ranks.session import Session, SessionError
@@ -100,18 +102,21 @@ class PipelineState:
         self.round()
 
     def save(self, folder: Path, step: int, optimizer: Optimizer | None, keep: int | None,
-             seed: int) -> Path:
+             seed: int, extra: Extra | None = None) -> Path:
         """See :meth:`~weft.app.pipeline.run.pipe.Pipeline.save`."""
         own = {item.name: self._value(item) for item in self.tensors if item.is_saved
                and self.owner.get(id(item.tensor), 0) == self.session.rank}
-        place = self.session.exchange(self._place(folder), f"saving in {folder}")[0]
-        return model_checkpoint.save(self.session, place, step, own, optimizer, self._names(), keep, seed, self._types)
+        place = self.session.everywhere(self._place(folder), f"saving in {folder}")[0]
+        if optimizer is not None and self.session.replica and not divides(optimizer):
+            optimizer = None  # the first copy has the same
+        trained = model_checkpoint.Trained(optimizer, self._names(), extra or {})
+        return model_checkpoint.save(self.session, place, step, own, trained, keep, seed, self._types)
 
     def _place(self, folder: Path) -> Path:
         """Where in ``folder`` this run saves, as rank 0 sees it: apart from other runs."""
         if folder not in self._places:
             self._places[folder] = place = place_of_run(folder, self._begun)
-            if self._begun is None and place != folder and self.session.rank == 0:
+            if self._begun is None and place != folder and self.session.process(self.session.rank) == 0:
                 warnings.warn(f"{folder} holds checkpoints of an earlier run, from which this one does not go on: it "
                               f"saves in {place}", stacklevel=2)
         return self._places[folder]
@@ -122,7 +127,8 @@ class PipelineState:
         return " and ".join(sorted({str(item.tensor.dtype).removeprefix("torch.") for item in self.tensors
                                     if isinstance(item.tensor, nn.Parameter)}))
 
-    def resume(self, folder: Path, optimizer: Optimizer | None) -> model_checkpoint.WholeCheckpoint | None:
+    def resume(self, folder: Path, optimizer: Optimizer | None,
+               extra: Extra | None = None) -> model_checkpoint.WholeCheckpoint | None:
         """See :meth:`~weft.app.pipeline.run.pipe.Pipeline.resume`."""
         found = model_checkpoint.find(self.session, folder)
         if found is None:
@@ -134,7 +140,8 @@ class PipelineState:
         self._begun = found.path
         self._places.clear()
         self.load(found.path)
-        model_checkpoint.restore_training(self.session, found, optimizer, self._names())
+        model_checkpoint.restore_training(self.session, found, model_checkpoint.Trained(
+            optimizer, self._names(), extra or {}))
         self.session.barrier("to have read the checkpoint")
         return found
 
