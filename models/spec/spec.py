@@ -18,14 +18,17 @@ from weft.models.files.limits import MAX_NAME, MAX_SPEC_BYTES, PRINTABLE
 from weft.models.files.reading import read_text
 from weft.models.spec.families import FAMILIES, GptModel
 from weft.models.spec.fields import lengths_text
+from weft.models.spec.graph_network import DrawnGraph, NetworkLayer
 from weft.models.spec.model_sections import (
     CONFIG,
     EXPLICIT,
     FAMILY,
     GRAPH,
+    GRAPH_NETWORK,
     ConfigModel,
     ExplicitModel,
     GraphModel,
+    GraphNetworkModel,
     LayerSpec,
     kind_of_model,
 )
@@ -64,7 +67,7 @@ def parse_spec(text: str, where: str = "spec", folder: Path | None = None) -> Sp
     """
     spec, value = checked(Spec, text, where, {
         ("cluster",): Cluster, ("training",): Training, ("inference",): Inference, ("placement",): Placement,
-        ("model", "layers"): LayerSpec, ("model", "latent"): LatentAttention, ("model", "text"): EncoderModel,
+        ("model", "layers"): LayerSpec, ("model", "graph"): DrawnGraph, ("model", "latent"): LatentAttention, ("model", "text"): EncoderModel,
         ("model", "image"): EncoderModel})
     if "name" not in value and re.fullmatch(PRINTABLE, Path(where).stem):
         spec = spec.model_copy(update={"name": Path(where).stem[:MAX_NAME]})
@@ -171,7 +174,8 @@ def _path(location: tuple[int | str, ...]) -> tuple[str | int, ...]:
     if FAMILY in steps:  # pydantic's tags: the kind of model section, and behind it the family
         at = steps.index(FAMILY)
         del steps[at:at + 1 + (len(steps) > at + 1 and steps[at + 1] in FAMILIES)]
-    return tuple(step for step in steps if step not in (EXPLICIT, CONFIG, GRAPH))
+    return tuple(step for step in steps if step not in (
+        EXPLICIT, CONFIG, GRAPH, GRAPH_NETWORK, "DrawnGraph", "constrained-str"))
 
 
 def _finding(entry: Mapping[str, Any], path: tuple[str | int, ...], source: LinedYaml, sections: Sections) -> str:
@@ -183,8 +187,8 @@ def _finding(entry: Mapping[str, Any], path: tuple[str | int, ...], source: Line
         return f"{field} is missing" + (f": {meaning[0].lower()}{meaning[1:]}" if meaning else "")
     if kind.startswith("union_tag"):
         found = "missing" if kind == "union_tag_not_found" else source.text(path)
-        return (f"{field} is {found}, it must be {_either(list(FAMILIES))}"
-                f"{near(str(context.get('tag', '')), list(FAMILIES))}")
+        return (f"{field} is {found}, it must be {_either([*FAMILIES, 'graph-network'])}"
+                f"{near(str(context.get('tag', '')), [*FAMILIES, 'graph-network'])}")
     if kind == "section":
         return (f"{field}: " if field else "") + str(context["message"])
     found = f"{field} is {source.text(path)}"
@@ -218,8 +222,11 @@ def _allowed_keys(path: tuple[str | int, ...], source: LinedYaml, sections: Sect
     names = tuple(step for step in path if isinstance(step, str))
     if names == ("model",):
         model = source.value["model"]
-        kinds: dict[str, type[BaseModel]] = {EXPLICIT: ExplicitModel, CONFIG: ConfigModel, GRAPH: GraphModel}
+        kinds: dict[str, type[BaseModel]] = {EXPLICIT: ExplicitModel, CONFIG: ConfigModel, GRAPH: GraphModel,
+                                             GRAPH_NETWORK: GraphNetworkModel}
         section = kinds.get(kind_of_model(model)) or FAMILIES.get(str(model.get("family")), GptModel)
+    elif names == ("model", "layers") and kind_of_model(source.value["model"]) == GRAPH_NETWORK:
+        section = NetworkLayer
     else:
         section = sections[names]
     return {name: field.description or "" for name, field in section.model_fields.items()}
