@@ -52,8 +52,8 @@ class Graph:
                 raise GraphError(f"{self.name}: {label} holds {ends.dtype}, it must hold whole numbers")
             wrong = np.flatnonzero((ends < 0) | (ends >= self.vertices))
             if wrong.size:
-                raise GraphError(f"{self.name}: edge {wrong[0]} has the {label} {ends[wrong[0]]}, it must be one of the "
-                                 f"vertices 0 to {self.vertices - 1}")
+                raise GraphError(f"{self.name}: edge {wrong[0]} has the {label} {ends[wrong[0]]}, it must be one of "
+                                 f"the vertices 0 to {self.vertices - 1}")
         self._check_rows()
 
     def _check_rows(self) -> None:

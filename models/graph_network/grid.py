@@ -46,7 +46,7 @@ class Grid:
     def edges(self, i: int, j: int) -> int:
         """How many edges chunk (i, j) has."""
         span = self.span(i, j)
-        return span.stop - span.start
+        return int(span.stop) - int(span.start)
 
     @cached_property
     def used(self) -> Array:

@@ -82,8 +82,8 @@ class Choice:
 @dataclass(frozen=True)
 class Step:
     """One block. ``kind`` and its place: ``layer``, row ``i``, column ``j`` (-1: none). ``lane``: of rank ``rank`` (-1:
-    of all), ``compute``, ``loads``, ``stores`` or ``network``. ``change``: of the bytes held; ``extra``: beside it while
-    it runs; ``moved``: bytes. ``edges``, ``sources``, ``targets``: what it computes on."""
+    of all), ``compute``, ``loads``, ``stores`` or ``network``. ``change``: of the bytes held; ``extra``: beside it
+    while it runs; ``moved``: bytes. ``edges``, ``sources``, ``targets``: what it computes on."""
 
     kind: str
     layer: int
@@ -124,15 +124,15 @@ class Pass:
         self.rows, self.chunks = grid.rows, range(self.choice.chunks)
         self.owner = grid.owners(self.choice.ranks)
         count = len(self.layers)
-        for number in range(count):
-            self._prepare(number)
-            self._columns(number)
+        for nth in range(count):
+            self._prepare(nth)
+            self._columns(nth)
         if self.training:
             self._loss(count - 1)
-            for number in reversed(range(count)):
-                self._vertices_back(number)
-                self._rows_back(number)
-                self._prepare_back(number)
+            for nth in reversed(range(count)):
+                self._vertices_back(nth)
+                self._rows_back(nth)
+                self._prepare_back(nth)
 
     def edge_bytes(self, size: LayerSize, edges: int, begins: int) -> int:
         """Of a chunk's indices on the device: both ends, or one end and where each of ``begins`` rows begins."""
@@ -140,10 +140,10 @@ class Pass:
             return _INDEX * (edges + begins + 1)
         return 2 * _INDEX * edges
 
-    def selected(self, number: int, i: int, j: int) -> bool:
+    def selected(self, nth: int, i: int, j: int) -> bool:
         """Whether chunk (i, j) loads its used sources alone: where that is less than three quarters, as rows that are
         picked move more slowly."""
-        size = self.layers[number]
+        size = self.layers[nth]
         return (self.choice.selective and i >= self.choice.resident and not (size.fuses and self.choice.fused)
                 and 4 * int(self.grids[size.loops].used[i, j]) < 3 * self.rows[i])
 
@@ -191,8 +191,9 @@ class Pass:
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
-    def _add(self, kind: str, layer: int, i: int, j: int, lane: str, after: Sequence[str] = (), *, rank: int | None = None,
-             change: int = 0, extra: int = 0, moved: int = 0, size: tuple[int, int, int] = (0, 0, 0)) -> str:
+    def _add(self, kind: str, layer: int, i: int, j: int, lane: str, after: Sequence[str] = (), *,
+             rank: int | None = None, change: int = 0, extra: int = 0, moved: int = 0,
+             size: tuple[int, int, int] = (0, 0, 0)) -> str:
         step = Step(kind, layer, i, j, self.owner[max(i, j) if i < 0 or j < 0 else j] if rank is None else rank, lane,
                     tuple(dict.fromkeys(after)), change, extra, moved, *size)
         self.steps.append(step)
@@ -217,111 +218,113 @@ class Pass:
         return [self._add(kind, layer, -1, -1, "network", after, rank=-1,
                           moved=columns * sum(self.rows) * self.itemsize)]
 
-    def _prepare(self, l: int) -> None:
-        size, s = self.layers[l], self.itemsize
+    def _prepare(self, nth: int) -> None:
+        size, s = self.layers[nth], self.itemsize
         for k in self.chunks:
             n, given = self.rows[k], (size.inputs + 1) * self.rows[k] * s
             made = (size.source + size.target) * n * s
-            there = self._load("in", l, k, -1, [f"leave.{l - 1}.{k}"] if l else [], given)
-            done = self._compute("prepare", l, k, -1, [there], size.needs["prepare"], made - given, (0, 0, n))
-            self._add("keep", l, k, -1, "stores", [done], change=-made, moved=made)
-        self.kept = {k: [f"keep.{l}.{k}"] for k in self.chunks}
+            there = self._load("in", nth, k, -1, [f"leave.{nth - 1}.{k}"] if nth else [], given)
+            done = self._compute("prepare", nth, k, -1, [there], size.needs["prepare"], made - given, (0, 0, n))
+            self._add("keep", nth, k, -1, "stores", [done], change=-made, moved=made)
+        self.kept = {k: [f"keep.{nth}.{k}"] for k in self.chunks}
         if self.choice.ranks > 1:
-            shared = self._shared("exchange", l, self._all("keep", l), size.source + size.target)
-            self.kept = dict.fromkeys(self.chunks, list(shared))
+            shared = self._shared("exchange", nth, self._all("keep", nth), size.source + size.target)
+            self.kept = {k: list(shared) for k in self.chunks}
 
-    def _columns(self, l: int) -> None:
-        size, s, grid = self.layers[l], self.itemsize, self.grids[self.layers[l].loops]
+    def _columns(self, nth: int) -> None:
+        size, s, grid = self.layers[nth], self.itemsize, self.grids[self.layers[nth].loops]
         resident: dict[tuple[int, int], str] = {}
         users: dict[tuple[int, int], list[str]] = {}
         for j in self.chunks:
             m, rank = self.rows[j], self.owner[j]
             state, at_target = size.state * m * s, size.target * m * s
-            opened = self._add("open", l, -1, j, "loads", self.kept[j] if size.target else [],
+            opened = self._add("open", nth, -1, j, "loads", self.kept[j] if size.target else [],
                                change=state + at_target, moved=at_target)
             gathered = []
             for i in self.chunks:
                 edges, stays = grid.edges(i, j), i < self.choice.resident
-                used = int(grid.used[i, j]) if self.selected(l, i, j) else self.rows[i]
+                used = int(grid.used[i, j]) if self.selected(nth, i, j) else self.rows[i]
                 indices, values = self.edge_bytes(size, edges, m), used * size.source * s
                 after = list(self.kept[i])
                 if stays and (i, rank) not in resident:
-                    resident[i, rank] = self._load(f"stay{rank}" if self.choice.ranks > 1 else "stay", l, i, -1, after,
-                                                   values, rank)
+                    resident[i, rank] = self._load(f"stay{rank}" if self.choice.ranks > 1 else "stay", nth, i, -1,
+                                                   after, values, rank)
                 if stays:
                     after, values = [], 0
-                there = self._load("load", l, i, j, after, indices + values)
+                there = self._load("load", nth, i, j, after, indices + values)
                 need = size.needs["fused" if size.fuses and self.choice.fused else "gather"]
                 gathered.append(self._compute(
-                    "gather", l, i, j, [there, opened, *([resident[i, rank]] if stays else [])], need,
+                    "gather", nth, i, j, [there, opened, *([resident[i, rank]] if stays else [])], need,
                     -indices - values, (edges, used, m)))
                 if stays:
                     users.setdefault((i, rank), []).append(gathered[-1])
-            entered = self._load("enter", l, -1, j, [f"leave.{l - 1}.{j}"] if l else [], (size.inputs + 1) * m * s)
+            entered = self._load("enter", nth, -1, j, [f"leave.{nth - 1}.{j}"] if nth else [],
+                                 (size.inputs + 1) * m * s)
             stored = (size.outputs + (size.state if self.training else 0)) * m * s
-            done = self._compute("vertex", l, -1, j, [entered, opened, *gathered], size.needs["vertex"],
+            done = self._compute("vertex", nth, -1, j, [entered, opened, *gathered], size.needs["vertex"],
                                  stored - state - at_target - (size.inputs + 1) * m * s, (0, 0, m))
-            self._add("leave", l, j, -1, "stores", [done], change=-stored, moved=stored)
+            self._add("leave", nth, j, -1, "stores", [done], change=-stored, moved=stored)
         for (i, rank), done_with in users.items():
-            self._add(f"drop{rank}" if self.choice.ranks > 1 else "drop", l, i, -1, "stores", done_with, rank=rank,
+            self._add(f"drop{rank}" if self.choice.ranks > 1 else "drop", nth, i, -1, "stores", done_with, rank=rank,
                       change=-self.rows[i] * size.source * s)
 
-    def _loss(self, l: int) -> None:
+    def _loss(self, nth: int) -> None:
         for j in self.chunks:
-            n, s, outputs = self.rows[j], self.itemsize, self.layers[l].outputs
+            n, s, outputs = self.rows[j], self.itemsize, self.layers[nth].outputs
             given, made = outputs * n * s + _LABEL * n, outputs * n * s
-            there = self._load("see", l, -1, j, [f"leave.{l}.{j}"], given)
-            done = self._compute("loss", l, -1, j, [there], self.layers[l].needs["loss"], made - given, (0, 0, n))
-            self._add("tell", l, j, -1, "stores", [done], change=-made, moved=made)
+            there = self._load("see", nth, -1, j, [f"leave.{nth}.{j}"], given)
+            done = self._compute("loss", nth, -1, j, [there], self.layers[nth].needs["loss"], made - given, (0, 0, n))
+            self._add("tell", nth, j, -1, "stores", [done], change=-made, moved=made)
 
-    def _vertices_back(self, l: int) -> None:
-        size, s = self.layers[l], self.itemsize
-        before = "tell" if l + 1 == len(self.layers) else "prepare_out"
-        at = l if before == "tell" else l + 1
+    def _vertices_back(self, nth: int) -> None:
+        size, s = self.layers[nth], self.itemsize
+        before = "tell" if nth + 1 == len(self.layers) else "prepare_out"
+        at = nth if before == "tell" else nth + 1
         for j in self.chunks:
             n = self.rows[j]
             given = (size.outputs + size.inputs + 1 + size.state) * n * s
-            made = (size.back + (size.inputs if l else 0)) * n * s
-            there = self._load("back_in", l, -1, j, [f"{before}.{at}.{j}", f"leave.{l}.{j}"], given)
-            done = self._compute("vertex_back", l, -1, j, [there], size.needs["vertex_back"], made - given, (0, 0, n))
-            self._add("back_out", l, j, -1, "stores", [done], change=-made, moved=made)
-        self.backs = {k: [f"back_out.{l}.{k}"] for k in self.chunks}
+            made = (size.back + (size.inputs if nth else 0)) * n * s
+            there = self._load("back_in", nth, -1, j, [f"{before}.{at}.{j}", f"leave.{nth}.{j}"], given)
+            done = self._compute("vertex_back", nth, -1, j, [there], size.needs["vertex_back"], made - given, (0, 0, n))
+            self._add("back_out", nth, j, -1, "stores", [done], change=-made, moved=made)
+        self.backs = {k: [f"back_out.{nth}.{k}"] for k in self.chunks}
         if self.choice.ranks > 1:
-            shared = self._shared("exchange_back", l, self._all("back_out", l), size.back)
-            self.backs = dict.fromkeys(self.chunks, list(shared))
+            shared = self._shared("exchange_back", nth, self._all("back_out", nth), size.back)
+            self.backs = {k: list(shared) for k in self.chunks}
 
-    def _rows_back(self, l: int) -> None:
-        size, s, grid = self.layers[l], self.itemsize, self.grids[self.layers[l].loops]
+    def _rows_back(self, nth: int) -> None:
+        size, s, grid = self.layers[nth], self.itemsize, self.grids[self.layers[nth].loops]
         for i in self.chunks:
             n, rank = self.rows[i], self.owner[i]
             values = size.source * n * s
-            # A row begins once all columns are through: what a sparse product reads of its sources is their number.
-            opened = self._add("row_open", l, i, -1, "loads", self.backs[i], change=2 * values, moved=values)
+            # A row begins once all columns are through: what a sparse product reads of its sources is their nth.
+            opened = self._add("row_open", nth, i, -1, "loads", self.backs[i], change=2 * values, moved=values)
             done = []
             for j in self.chunks:
                 m, edges = self.rows[j], grid.edges(i, j)
                 given = (size.target + size.back) * m * s + self.edge_bytes(size, edges, n)
-                there = self._load("load_back", l, i, j, self.backs[j], given, rank)
+                there = self._load("load_back", nth, i, j, self.backs[j], given, rank)
                 need = size.needs["fused_back" if size.fuses and self.choice.fused else "gather_back"]
                 made = size.target * m * s
-                done.append(self._compute("gather_back", l, i, j, [there, opened], need, made - given, (edges, n, m),
+                done.append(self._compute("gather_back", nth, i, j, [there, opened], need, made - given, (edges, n, m),
                                           rank))
                 if made:
-                    done.append(self._add("add", l, i, j, "stores", [done[-1]], change=-made, moved=made, rank=rank))
-            self._add("row_keep", l, i, -1, "stores", done, change=-2 * values, moved=values)
+                    done.append(self._add("add", nth, i, j, "stores", [done[-1]], change=-made, moved=made, rank=rank))
+            self._add("row_keep", nth, i, -1, "stores", done, change=-2 * values, moved=values)
 
-    def _prepare_back(self, l: int) -> None:
-        size, s = self.layers[l], self.itemsize
-        added: Mapping[int, Sequence[str]] = {k: [f"add.{l}.{i}.{k}" for i in self.chunks] if size.target else []
+    def _prepare_back(self, nth: int) -> None:
+        size, s = self.layers[nth], self.itemsize
+        added: Mapping[int, Sequence[str]] = {k: [f"add.{nth}.{i}.{k}" for i in self.chunks] if size.target else []
                                               for k in self.chunks}
         if self.choice.ranks > 1 and size.target:
-            shared = self._shared("sum", l, self._all("row_keep", l), size.target)
+            shared = self._shared("sum", nth, self._all("row_keep", nth), size.target)
             added = dict.fromkeys(self.chunks, shared)
         for k in self.chunks:
-            n, wanted = self.rows[k], size.inputs if l else 0
+            n, wanted = self.rows[k], size.inputs if nth else 0
             given = (size.inputs + 1 + size.source + size.target + wanted) * n * s
-            there = self._load("prepare_in", l, k, -1, [f"row_keep.{l}.{k}", *added[k], f"back_out.{l}.{k}"], given)
-            done = self._compute("prepare_back", l, k, -1, [there], size.needs["prepare_back"], wanted * n * s - given,
-                                 (0, 0, n))
+            there = self._load("prepare_in", nth, k, -1, [f"row_keep.{nth}.{k}", *added[k], f"back_out.{nth}.{k}"],
+                               given)
+            done = self._compute("prepare_back", nth, k, -1, [there], size.needs["prepare_back"],
+                                 wanted * n * s - given, (0, 0, n))
             if wanted:
-                self._add("prepare_out", l, k, -1, "stores", [done], change=-wanted * n * s, moved=wanted * n * s)
+                self._add("prepare_out", nth, k, -1, "stores", [done], change=-wanted * n * s, moved=wanted * n * s)

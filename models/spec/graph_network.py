@@ -48,8 +48,8 @@ class GraphNetworkModel(Section):
     family: Literal["graph-network"] = Field(description="A graph neural network.")
     graph: Name | DrawnGraph = Field(description="Path of a graph (.npz, .mtx, or an edge a line), relative to this "
                                      "file; or a drawn one: its vertices and edges.", examples=["cora.npz"])
-    features: Width | None = Field(default=None, description="Columns of the vertices' features, where the graph's file "
-                                   "has none.", examples=[64])
+    features: Width | None = Field(default=None, description="Columns of the vertices' features, where the graph's "
+                                   "file has none.", examples=[64])
     layers: tuple[NetworkLayer, ...] = Field(strict=False, min_length=1, max_length=64,
                                              description="The layers, first to last, with ReLU between them.")
     chunks: tuple[int, ...] | None = Field(

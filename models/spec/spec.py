@@ -67,7 +67,8 @@ def parse_spec(text: str, where: str = "spec", folder: Path | None = None) -> Sp
     """
     spec, value = checked(Spec, text, where, {
         ("cluster",): Cluster, ("training",): Training, ("inference",): Inference, ("placement",): Placement,
-        ("model", "layers"): LayerSpec, ("model", "graph"): DrawnGraph, ("model", "latent"): LatentAttention, ("model", "text"): EncoderModel,
+        ("model", "layers"): LayerSpec, ("model", "graph"): DrawnGraph,
+        ("model", "latent"): LatentAttention, ("model", "text"): EncoderModel,
         ("model", "image"): EncoderModel})
     if "name" not in value and re.fullmatch(PRINTABLE, Path(where).stem):
         spec = spec.model_copy(update={"name": Path(where).stem[:MAX_NAME]})

@@ -59,6 +59,10 @@ class Entry(NamedTuple):
         return x * kept / (1 - self.dropout)
 
 
+#: Inputs as they are.
+AS_IS = Entry()
+
+
 class Widths(NamedTuple):
     """Columns of what a layer has at a vertex: values at sources and targets, what is accumulated, heads of a softmax.
     """
@@ -91,15 +95,15 @@ def widths(layer: Layer, p: Parameters, inputs: int, dtype: torch.dtype) -> Widt
         raise ShapeChanged(f"layer {layer.name}: apply_edge gives scores and values with softmax, else one message")
     values, heads = (message[1], message[0].shape[1]) if isinstance(message, tuple) else (message, 0)
     if values.ndim != 2 or len(values) != 1 or (heads and values.shape[1] % heads):
-        raise ShapeChanged(f"layer {layer.name}: apply_edge gives the shape {tuple(values.shape)} for one edge, it must "
-                           "be a row, with softmax of a multiple of heads")
+        raise ShapeChanged(f"layer {layer.name}: apply_edge gives the shape {tuple(values.shape)} for one edge, it "
+                           "must be a row, with softmax of a multiple of heads")
     return Widths(source.shape[1], 0 if target is None else target.shape[1], values.shape[1], heads)
 
 
 # -- forward --------------------------------------------------------------------------------------------------------
 
 
-def prepare(layer: Layer, p: Parameters, x: Tensor, degree: Tensor, entry: Entry = Entry()) -> tuple[Tensor, ...]:
+def prepare(layer: Layer, p: Parameters, x: Tensor, degree: Tensor, entry: Entry = AS_IS) -> tuple[Tensor, ...]:
     """What edges read at their sources, and at their targets if they read anything there."""
     with torch.no_grad():
         source, target = layer.prepare(p, entry.of(x), degree)
@@ -146,7 +150,7 @@ def closed(layer: Layer, state: Sequence[Tensor], degree: Tensor) -> Tensor:
 
 
 def vertex(layer: Layer, p: Parameters, x: Tensor, total: Tensor, degree: Tensor, last: bool,
-           entry: Entry = Entry()) -> Tensor:
+           entry: Entry = AS_IS) -> Tensor:
     """The layer's output, through ReLU but for the last one."""
     with torch.no_grad():
         y = layer.apply_vertex(p, entry.of(x), total, degree)
@@ -165,7 +169,7 @@ def loss_back(y: Tensor, labels: Tensor, weight: float) -> tuple[Tensor, Tensor]
 
 
 def vertex_back(layer: Layer, p: Parameters, x: Tensor, state: Sequence[Tensor], degree: Tensor, gy: Tensor,
-                last: bool, entry: Entry = Entry()) -> tuple[list[Tensor], Tensor, list[Tensor | None]]:
+                last: bool, entry: Entry = AS_IS) -> tuple[list[Tensor], Tensor, list[Tensor | None]]:
     """What the backward of edges needs at these targets; the gradient of ``x`` so far; those of the parameters."""
     with torch.enable_grad():
         inside, total = x.detach().requires_grad_(), state[0].detach().requires_grad_()
@@ -187,8 +191,8 @@ def vertex_back(layer: Layer, p: Parameters, x: Tensor, state: Sequence[Tensor],
 
 def edges_back(layer: Layer, p: Parameters, source: Tensor, target: Tensor | None, back: Sequence[Tensor],
                edges: Edges, into: Tensor) -> tuple[Tensor | None, list[Tensor | None]]:
-    """Add a chunk's share to ``into``, the gradient of ``source``; its share of that of ``target``, if there is one, and
-    of those of the parameters."""
+    """Add a chunk's share to ``into``, the gradient of ``source``; its share of that of ``target``, if there is one,
+    and of those of the parameters."""
     if edges.begins is not None:
         into.add_(_matrix(edges.begins, edges.target, (len(source), len(back[0])), source) @ back[0])
         return None, []
@@ -213,7 +217,7 @@ def edges_back(layer: Layer, p: Parameters, source: Tensor, target: Tensor | Non
 
 
 def prepare_back(layer: Layer, p: Parameters, x: Tensor, degree: Tensor, given: Sequence[Tensor], gx: Tensor | None,
-                 entry: Entry = Entry()) -> tuple[Tensor | None, list[Tensor | None]]:
+                 entry: Entry = AS_IS) -> tuple[Tensor | None, list[Tensor | None]]:
     """The gradient of ``x`` with what it has so far, ``gx`` (None: it is not wanted), from those of sources and
     targets, and those of the parameters."""
     with torch.enable_grad():
@@ -239,8 +243,8 @@ def _message(layer: Layer, p: Parameters, source: Tensor, target: Tensor | None,
         wanted = [(len(source), state[0].shape[1])]
     found = [tuple(part.shape) for part in (message if isinstance(message, tuple) else (message,))]
     if found != wanted:
-        raise ShapeChanged(f"layer {layer.name}: apply_edge gives the shape {', '.join(map(str, found))} for a chunk of "
-                           f"{len(source)} edges, it must be {', '.join(map(str, wanted))} as for other chunks")
+        raise ShapeChanged(f"layer {layer.name}: apply_edge gives the shape {', '.join(map(str, found))} for a chunk "
+                           f"of {len(source)} edges, it must be {', '.join(map(str, wanted))} as for other chunks")
     return message
 
 

@@ -85,7 +85,7 @@ class _Without:
 
 
 def needs(layer: Layer, p: Parameters, inputs: int, outputs: int, found: Widths, dtype: torch.dtype,
-          entry: Entry = Entry()) -> Mapping[str, tuple[int, int, int, int]]:
+          entry: Entry = kernels.AS_IS) -> Mapping[str, tuple[int, int, int, int]]:
     """By kind of step: bytes whatever the chunk, and for each edge, source and target."""
     without = _Without(layer, p, inputs, outputs, found, dtype, entry)
     made = {name: _slopes(without, getattr(without, name)) for name in (

@@ -1,5 +1,5 @@
-from weft.models.graph_network.grid import Grid
 from weft.models.graph_network.graph import drawn_graph
+from weft.models.graph_network.grid import Grid
 from weft.models.graph_network.steps import Choice, LayerSize, Need, Pass
 
 

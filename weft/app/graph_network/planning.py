@@ -164,7 +164,7 @@ def graph_placements(spec: Spec) -> tuple[Placement, ...]:
     if find_spec("torch") is None:
         raise SpecError(f"{spec.where}: a graph-network's memory is measured with torch, which is not installed: "
                         "pip install 'weft[torch]'")
-    planned, graph, network, shapes = spec_passes(spec)
+    planned, graph, _, shapes = spec_passes(spec)
     capacity = spec.cluster.memory[0] - spec.cluster.reserve
     device, bandwidth = spec.cluster.devices[0], spec.cluster.host_bandwidth
     assert device is not None and bandwidth is not None

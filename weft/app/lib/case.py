@@ -177,9 +177,8 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
     from weft.models.candidates.memory_candidates import decided_least_period
     from weft.models.candidates.stage_split import NoSplit
     from weft.models.candidates.stages import SHAPES
-    from weft.models.tensor_parallel.shapes import TOO_LATE, together
-
     from weft.models.spec.model_sections import GraphNetworkModel
+    from weft.models.tensor_parallel.shapes import TOO_LATE, together
 
     if isinstance(spec.model, GraphNetworkModel):
         return _case_of_graph_network(spec, micro_batches)
