@@ -3,8 +3,8 @@
 A layer's ``apply_edge`` is given the values of the edges' sources and targets, a row an edge, and gives a message an
 edge (with the accumulator ``softmax`` scores, one a head, and values); without one the message is the source's value.
 ``prepare`` makes these values, once a vertex: what ApplyEdge would do for every edge of a vertex alike.
-``apply_vertex`` is given a vertex's input, what was accumulated and its in-degree. All of them work row by row: no row may depend on
-another, as rows come in chunks of any size.
+``apply_vertex`` is given a vertex's input, what was accumulated and its in-degree. All of them work row by row: no row
+may depend on another, as rows come in chunks of any size.
 """
 
 from __future__ import annotations
