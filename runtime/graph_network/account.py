@@ -66,9 +66,9 @@ class Account:
             self.used -= self._live.pop(key)
 
 
-class _Counting(TorchDispatchMode):
+class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, account: Account) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.account = account
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -169,7 +169,7 @@ def loss_back(y: Tensor, labels: Tensor, weight: float) -> tuple[Tensor, Tensor]
 
 
 def vertex_back(layer: Layer, p: Parameters, x: Tensor, state: Sequence[Tensor], degree: Tensor, gy: Tensor,
-                last: bool, entry: Entry = AS_IS) -> tuple[list[Tensor], Tensor, list[Tensor | None]]:
+                last: bool, entry: Entry = AS_IS) -> tuple[list[Tensor], Tensor, Sequence[Tensor | None]]:
     """What the backward of edges needs at these targets; the gradient of ``x`` so far; those of the parameters."""
     with torch.enable_grad():
         inside, total = x.detach().requires_grad_(), state[0].detach().requires_grad_()
@@ -190,7 +190,7 @@ def vertex_back(layer: Layer, p: Parameters, x: Tensor, state: Sequence[Tensor],
 
 
 def edges_back(layer: Layer, p: Parameters, source: Tensor, target: Tensor | None, back: Sequence[Tensor],
-               edges: Edges, into: Tensor) -> tuple[Tensor | None, list[Tensor | None]]:
+               edges: Edges, into: Tensor) -> tuple[Tensor | None, Sequence[Tensor | None]]:
     """Add a chunk's share to ``into``, the gradient of ``source``; its share of that of ``target``, if there is one,
     and of those of the parameters."""
     if edges.begins is not None:
@@ -217,7 +217,7 @@ def edges_back(layer: Layer, p: Parameters, source: Tensor, target: Tensor | Non
 
 
 def prepare_back(layer: Layer, p: Parameters, x: Tensor, degree: Tensor, given: Sequence[Tensor], gx: Tensor | None,
-                 entry: Entry = AS_IS) -> tuple[Tensor | None, list[Tensor | None]]:
+                 entry: Entry = AS_IS) -> tuple[Tensor | None, Sequence[Tensor | None]]:
     """The gradient of ``x`` with what it has so far, ``gx`` (None: it is not wanted), from those of sources and
     targets, and those of the parameters."""
     with torch.enable_grad():

@@ -35,10 +35,21 @@ _DONE = "done"
 class StepLike(Protocol):
     """A step of a pass (:class:`weft.models.graph_network.steps.Step`)."""
 
-    kind: str
-    layer: int
-    i: int
-    j: int
+    @property
+    def kind(self) -> str:
+        """What it does."""
+
+    @property
+    def layer(self) -> int:
+        """Of which layer."""
+
+    @property
+    def i(self) -> int:
+        """Its row, -1: none."""
+
+    @property
+    def j(self) -> int:
+        """Its column, -1: none."""
 
 
 class ChunkWorker:

@@ -105,9 +105,11 @@ class Streamed:
         groups = [{"params": list(own.values()), "weight_decay": decay[number] if number < len(decay) else 0.0}
                   for number, own in enumerate(self.parameters)]
         made = torch.optim.Adam(groups, lr=rate, foreach=False)
-        made.register_step_post_hook(lambda optimizer, *_: [
-            self.account.hold(part) for state in optimizer.state.values() for part in state.values()
-            if isinstance(part, Tensor)])
+        def hold(optimizer: torch.optim.Optimizer, *_: object) -> None:
+            for state in optimizer.state.values():
+                for part in filter(torch.is_tensor, state.values()):
+                    self.account.hold(part)
+        made.register_step_post_hook(hold)
         return made
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from weft.models.graph_network.graph import Graph
-from weft.models.graph_network.steps import Pass, Step
+from weft.models.graph_network.steps import Pass
 from weft.solver.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from weft.runtime.graph_network.layers import Network
+    from weft.runtime.graph_network.streaming import StepLike
     from weft.runtime.graph_network.training import Streamed
     from weft.runtime.ranks.session import Session
 
@@ -25,7 +26,7 @@ __all__ = ["streamed"]
 def streamed(network: Network, parameters: Sequence[Mapping[str, Tensor]], graph: Graph, steps: Pass,
              schedule: Schedule, *, budget: int | None = None, labels: Tensor | None = None,
              session: Session | None = None, device: torch.device | str = "cpu",
-             seconds: Callable[[Step], float] = lambda step: 0.0) -> Iterator[Streamed]:
+             seconds: Callable[[StepLike], float] = lambda step: 0.0) -> Iterator[Streamed]:
     """``network`` on ``graph``, ready to run passes in the order of ``schedule``, a schedule of the problem of
     ``steps``.
 
