@@ -49,7 +49,7 @@ class _Without:
 
     def gather(self, edges: int, sources: int, targets: int, training: bool = True) -> Callable[[], object]:
         state, chunk = self.state(targets, training), self.edges(edges)
-        source, target = *self.of(sources, self.found.source), *self._target(targets)
+        source, target = self.of(sources, self.found.source)[0], self._target(targets)[0]
         return lambda: kernels.gather(self.layer, self.p, state, source, target, chunk)
 
     def vertex(self, edges: int, sources: int, targets: int) -> Callable[[], object]:
@@ -72,7 +72,8 @@ class _Without:
 
     def gather_back(self, edges: int, sources: int, targets: int) -> Callable[[], object]:
         back, chunk = self.of(targets, *self.found.back(self.layer.gather)), self.edges(edges)
-        source, into, target = *self.of(sources, self.found.source, self.found.source), *self._target(targets)
+        source, into = self.of(sources, self.found.source, self.found.source)
+        target = self._target(targets)[0]
         return lambda: kernels.edges_back(self.layer, self.p, source, target, back, chunk, into)
 
     def prepare_back(self, edges: int, sources: int, targets: int) -> Callable[[], object]:

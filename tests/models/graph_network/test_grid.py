@@ -9,7 +9,7 @@ from weft.models.graph_network.grid import Grid
 def test_chunks_hold_every_edge_once(chunks: int) -> None:
     graph = odd_graph()
     grid = Grid(graph, chunks)
-    found = []
+    found: list[tuple[int, int]] = []
     for j in range(chunks):
         for i in range(chunks):
             span = grid.span(i, j)

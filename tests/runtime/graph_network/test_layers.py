@@ -47,7 +47,7 @@ def test_a_ready_layer_is_that_of_pytorch_geometric(kind: str) -> None:
     mine.backward(weight)  # type: ignore[no-untyped-call]
     given.backward(weight)
     for name, own in NAMES[kind].items():
-        value = parameters[0][own].grad
-        assert value is not None
-        torch.testing.assert_close((value.T if value.ndim == 2 else value).reshape(other[name].shape), other[name].grad,
+        grad = parameters[0][own].grad
+        assert grad is not None
+        torch.testing.assert_close((grad.T if grad.ndim == 2 else grad).reshape(other[name].shape), other[name].grad,
                                    rtol=1e-11, atol=1e-11)
