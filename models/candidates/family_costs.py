@@ -21,7 +21,7 @@ from weft.models.layers.layering import in_order, is_chain, layers_of
 from weft.models.spec.base import Section
 from weft.models.spec.families import GptModel
 from weft.models.spec.huggingface import UnknownType, read_config
-from weft.models.spec.model_sections import ConfigModel, ExplicitModel, GraphModel
+from weft.models.spec.model_sections import ConfigModel, ExplicitModel, GraphModel, GraphNetworkModel
 from weft.models.spec.quantities import format_bytes
 from weft.models.spec.sections import Spec, Training
 from weft.models.spec.spec import SpecError, named_file, path_in
@@ -59,7 +59,15 @@ def family_model(spec: Spec) -> Section:
     if isinstance(model, ConfigModel):
         return read_config(named_file(spec, "model.config", model.config), sequence=model.sequence)
     assert not isinstance(model, ExplicitModel | GraphModel)
+    refuse_graph_network(spec)
     return model
+
+
+def refuse_graph_network(spec: Spec) -> None:
+    """Raise :class:`~weft.models.spec.spec.SpecError` for a model that is not cut into stages."""
+    if isinstance(spec.model, GraphNetworkModel):
+        raise SpecError(f"{spec.where}: model.family is graph-network, which is streamed in chunks and has no stages: "
+                        "weft solve, compare and explain take it")
 
 
 def decoder_model(spec: Spec, wrong: str) -> GptModel:

@@ -1,4 +1,5 @@
-"""The ``model`` section of a spec where it names no family: listed layers, a config.json, an operator graph."""
+"""The ``model`` section of a spec where it names no family of the zoo: listed layers, a config.json, an operator
+graph; and which kind of section one is."""
 
 from __future__ import annotations
 
@@ -9,13 +10,14 @@ from pydantic import Field, model_validator
 from weft.models.files.limits import MAX_LAYERS, MAX_SEQUENCE
 from weft.models.spec.base import Section, refuse
 from weft.models.spec.fields import Bytes, Name, Seconds, SomeSeconds
+from weft.models.spec.graph_network import GraphNetworkModel
 from weft.models.spec.quantities import LARGEST
 
-__all__ = ["CONFIG", "EXPLICIT", "FAMILY", "GRAPH", "ConfigModel", "ExplicitModel", "GraphModel", "LayerSpec",
-           "kind_of_model", "kind_of_section"]
+__all__ = ["CONFIG", "EXPLICIT", "FAMILY", "GRAPH", "GRAPH_NETWORK", "ConfigModel", "ExplicitModel", "GraphModel",
+           "GraphNetworkModel", "LayerSpec", "kind_of_model", "kind_of_section"]
 
 #: The kinds of ``model`` section; pydantic puts these tags into error locations.
-FAMILY, EXPLICIT, CONFIG, GRAPH = "family:", "layers:", "config:", "graph:"
+FAMILY, EXPLICIT, CONFIG, GRAPH, GRAPH_NETWORK = "family:", "layers:", "config:", "graph:", "graph-network:"
 
 
 class LayerSpec(Section):
@@ -97,14 +99,15 @@ def kind_of_section(value: Any) -> str | None:
     """Which kind of ``model`` section ``value``, a section or a mapping, is meant to be: a config, an operator graph,
     explicit where it lists layers, else of a family."""
     if isinstance(value, Section):
-        return {ExplicitModel: EXPLICIT, ConfigModel: CONFIG, GraphModel: GRAPH}.get(type(value), FAMILY)
+        return {ExplicitModel: EXPLICIT, ConfigModel: CONFIG, GraphModel: GRAPH,
+                GraphNetworkModel: GRAPH_NETWORK}.get(type(value), FAMILY)
     return kind_of_model(value)
 
 
 def kind_of_model(value: object) -> str:
     """Which kind of ``model`` section a mapping is meant to be."""
     if not isinstance(value, dict) or "family" in value:
-        return FAMILY
+        return GRAPH_NETWORK if isinstance(value, dict) and value["family"] == "graph-network" else FAMILY
     for key, kind in (("config", CONFIG), ("graph", GRAPH)):
         if key in value:
             return kind

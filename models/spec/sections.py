@@ -23,9 +23,11 @@ from weft.models.spec.model_sections import (
     EXPLICIT,
     FAMILY,
     GRAPH,
+    GRAPH_NETWORK,
     ConfigModel,
     ExplicitModel,
     GraphModel,
+    GraphNetworkModel,
     kind_of_section,
 )
 from weft.models.spec.parallel import Parallel, ParallelSection
@@ -234,10 +236,11 @@ class Spec(Section):
     name: Name = Field(default="model", description="Name of the problem, for tables and pictures. Default: the "
                       "file's, without its ending.", examples=["GPT-1.3B on 4 V100"])
     model: Annotated[Annotated[FamilyModel, Tag(FAMILY)] | Annotated[ExplicitModel, Tag(EXPLICIT)]
-                     | Annotated[ConfigModel, Tag(CONFIG)] | Annotated[GraphModel, Tag(GRAPH)],
+                     | Annotated[ConfigModel, Tag(CONFIG)] | Annotated[GraphModel, Tag(GRAPH)]
+                     | Annotated[GraphNetworkModel, Tag(GRAPH_NETWORK)],
                      Discriminator(kind_of_section)] = Field(
-        description=f"The model: of a family ({', '.join(FAMILIES)}), of a config.json, an operator graph, or layer by "
-        "layer.")
+        description=f"The model: of a family ({', '.join(FAMILIES)}), of a config.json, an operator graph, layer by "
+        "layer, or a graph neural network (family: graph-network).")
     costs: Name | None = Field(
         default=None, description="Where the costs of a family or graph come from: roofline (modelled for "
         f"cluster.device), the name of a device to model ({', '.join(DEVICES)}), the name of a shipped profile, or the "
@@ -267,6 +270,8 @@ class Spec(Section):
         self._check_grid()
         if self.phases is not None and self.training is None:
             refuse("phases are of a training, this is inference; leave them out")
+        if isinstance(self.model, GraphNetworkModel):
+            self._check_graph_network()
         if isinstance(self.model, ExplicitModel):
             if self.costs is not None:
                 refuse("costs is for a model family; listed layers state their own costs")
@@ -275,6 +280,20 @@ class Spec(Section):
             if self.training is not None:
                 self._require_backwards(self.model)
         return self
+
+    def _check_graph_network(self) -> None:
+        if self.run.micro_batches != 1 or self.run.micro_batch_size != 1:
+            refuse("a graph-network runs one pass over its graph at a time; give micro_batches: 1")
+        if self.run.parameter_bytes not in (4, 8):
+            refuse(f"parameter_bytes is {self.run.parameter_bytes}, but a graph-network computes with 4 (fp32) or 8 "
+                   "(fp64)")
+        if self.costs is not None or "placement" in self.model_fields_set:
+            refuse("costs and placement are for models that are cut into stages; of a graph-network leave them out")
+        if len({*self.cluster.devices}) > 1 or len(set(self.cluster.memory)) > 1 or self.cluster.speed is not None:
+            refuse("cluster has GPUs that differ, but a graph-network is planned for equal ones")
+        if self.cluster.device is None or self.cluster.host_bandwidth is None:
+            refuse("a graph-network's chunks come from the host; give cluster.device (such as h100, or cpu) and "
+                   "cluster.host_bandwidth (such as 12 GB/s)")
 
     def _check_choices(self) -> None:
         placement = self.placement

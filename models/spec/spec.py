@@ -19,14 +19,17 @@ from weft.models.files.limits import MAX_NAME, MAX_SPEC_BYTES, PRINTABLE
 from weft.models.files.reading import read_text
 from weft.models.spec.families import FAMILIES, GptModel
 from weft.models.spec.fields import lengths_text
+from weft.models.spec.graph_network import DrawnGraph, NetworkLayer
 from weft.models.spec.model_sections import (
     CONFIG,
     EXPLICIT,
     FAMILY,
     GRAPH,
+    GRAPH_NETWORK,
     ConfigModel,
     ExplicitModel,
     GraphModel,
+    GraphNetworkModel,
     LayerSpec,
     kind_of_model,
 )
@@ -45,7 +48,7 @@ Found = TypeVar("Found", bound=BaseModel)
 
 _SECTIONS: Sections = {
     ("cluster",): Cluster, ("training",): Training, ("inference",): Inference, ("placement",): Placement,
-    ("model", "layers"): LayerSpec, ("model", "latent"): LatentAttention, ("model", "text"): EncoderModel,
+    ("model", "layers"): LayerSpec, ("model", "graph"): DrawnGraph, ("model", "latent"): LatentAttention, ("model", "text"): EncoderModel,
     ("model", "image"): EncoderModel, ("parallel",): Parallel, ("phases",): Phases}
 _TYPES = {
     "bool_type": "true or false", "dict_type": "a mapping", "int_from_float": "a whole number", "int_type":
@@ -196,7 +199,8 @@ def _path(location: tuple[int | str, ...]) -> tuple[str | int, ...]:
         del steps[at:at + 1 + (len(steps) > at + 1 and steps[at + 1] in FAMILIES)]
     if steps[:1] == ["phases"] and len(steps) > 2 and steps[2] in CURVES:
         del steps[2]
-    return tuple(step for step in steps if step not in (EXPLICIT, CONFIG, GRAPH, BY_STEPS))
+    return tuple(step for step in steps if step not in (
+        EXPLICIT, CONFIG, GRAPH, GRAPH_NETWORK, BY_STEPS, "DrawnGraph", "constrained-str"))
 
 
 def _finding(entry: Mapping[str, Any], path: tuple[str | int, ...], source: LinedYaml, sections: Sections) -> str:
@@ -210,8 +214,8 @@ def _finding(entry: Mapping[str, Any], path: tuple[str | int, ...], source: Line
         return f"{show_path(path[:-1])}: kind is {context.get('tag')}, it must be {_either(list(CURVES))}"
     if kind.startswith("union_tag"):
         found = "missing" if kind == "union_tag_not_found" else source.text(path)
-        return (f"{field} is {found}, it must be {_either(list(FAMILIES))}"
-                f"{near(str(context.get('tag', '')), list(FAMILIES))}")
+        return (f"{field} is {found}, it must be {_either([*FAMILIES, 'graph-network'])}"
+                f"{near(str(context.get('tag', '')), [*FAMILIES, 'graph-network'])}")
     if kind == "section":
         return (f"{field}: " if field else "") + str(context["message"])
     found = f"{field} is {source.text(path)}"
@@ -245,11 +249,14 @@ def _allowed_keys(path: tuple[str | int, ...], source: LinedYaml, sections: Sect
     names = tuple(step for step in path if isinstance(step, str))
     if names == ("model",):
         model = source.value["model"]
-        kinds: dict[str, type[BaseModel]] = {EXPLICIT: ExplicitModel, CONFIG: ConfigModel, GRAPH: GraphModel}
+        kinds: dict[str, type[BaseModel]] = {EXPLICIT: ExplicitModel, CONFIG: ConfigModel, GRAPH: GraphModel,
+                                             GRAPH_NETWORK: GraphNetworkModel}
         section = kinds.get(kind_of_model(model)) or FAMILIES.get(str(model.get("family")), GptModel)
     elif names[:1] == ("phases",) and len(names) > 1:
         curve = source.value["phases"][names[1]]
         section = Temperature if len(names) > 2 else CURVES.get(str(curve.get("kind")), DtsDensity)
+    elif names == ("model", "layers") and kind_of_model(source.value["model"]) == GRAPH_NETWORK:
+        section = NetworkLayer
     else:
         section = sections[names]
     return {name: field.description or "" for name, field in section.model_fields.items()}

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from weft.runtime.checkpoint.model_checkpoint import find, restore_training, save
+from weft.runtime.checkpoint.model_checkpoint import Trained, find, restore_training, save
 from weft.runtime.checkpoint.tensor_files import TensorFile, TensorFileError
 from weft.runtime.experts.layer import ExpertPlacement, experts_in
 from weft.runtime.experts.monitor import DensityMonitor
@@ -143,7 +143,7 @@ class ExpertTraining:
                   if ranks[0] == self.session.rank}
         model = {name: p.detach() for name, p in self.module.named_parameters()
                  if (expert := self._expert_in(name)) in firsts or (expert is None and self.session.rank == 0)}
-        return save(self.session, folder, self.done, model, self.optimizer, self._names, phase=said)
+        return save(self.session, folder, self.done, model, Trained(self.optimizer, self._names), phase=said)
 
     def resume(self, folder: Path) -> int:
         """Go on from the newest checkpoint in ``folder``, in its phase; the steps behind it (0 without one).
@@ -172,7 +172,7 @@ class ExpertTraining:
                     parameter.copy_(file_of[name].read(name))
         except TensorFileError as error:
             raise SessionError(str(error)) from None
-        restore_training(self.session, found, self.optimizer, self._names)
+        restore_training(self.session, found, Trained(self.optimizer, self._names))
         self.done = found.step
         return found.step
 

@@ -198,8 +198,11 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
     from weft.models.candidates.memory_candidates import decided_least_period
     from weft.models.candidates.stage_split import NoSplit
     from weft.models.candidates.stages import SHAPES
+    from weft.models.spec.model_sections import GraphNetworkModel
     from weft.models.tensor_parallel.shapes import TOO_LATE, together
 
+    if isinstance(spec.model, GraphNetworkModel):
+        return _case_of_graph_network(spec, micro_batches)
     count, is_late = micro_batches or spec.run.micro_batches, False
     whole_model, of_whole, why_not = whole_model_placements(spec, count)
     if whole_model and set(spec.placement.shapes) == {"data"}:
@@ -248,6 +251,16 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
                 _spaces(spec, count) if chains else (),
                 open=_open_placements(spec, count) if chains else (),
                 together=None if found is None else (found[0], tuple(found[1])), reserve=spec.cluster.reserve)
+
+
+def _case_of_graph_network(spec: Spec, micro_batches: int | None) -> Case:
+    """The ways to stream one pass of a graph neural network."""
+    from weft.app.graph_network.planning import graph_placements
+
+    if micro_batches not in (None, 1):
+        raise ValueError(f"micro_batches is {micro_batches}, but a graph-network runs one pass over its graph at a "
+                         "time: leave it out")
+    return Case(spec.name, graph_placements(spec), 1, reserve=spec.cluster.reserve)
 
 
 def _listed(spec: Spec) -> tuple[list[Candidate], list[Candidate]]:

@@ -1,0 +1,112 @@
+"""What the host keeps of a pass: values of all vertices, layer by layer, and the edges of every chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weft.runtime.graph_network.kernels import Widths
+from weft.runtime.graph_network.layers import Layer, Network
+
+__all__ = ["ChunkedEdges", "GridLike", "Host"]
+
+
+class GridLike(Protocol):
+    """A grid of chunks (:class:`weft.models.graph_network.grid.Grid`)."""
+
+    chunks: int
+    begins: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+    source: np.ndarray[tuple[int, ...], np.dtype[np.int32]]
+    target: np.ndarray[tuple[int, ...], np.dtype[np.int32]]
+
+    def span(self, i: int, j: int) -> slice:
+        """The places of the edges of chunk (i, j)."""
+
+
+class ChunkedEdges:
+    """The edges of a grid's chunks as tensors. ``pinned``: where a GPU can read them while it computes."""
+
+    def __init__(self, grid: GridLike, pinned: bool) -> None:
+        self.grid, self._pinned = grid, pinned
+        self.source, self.target = self._own(torch.from_numpy(grid.source)), self._own(torch.from_numpy(grid.target))
+        degree = torch.zeros(int(grid.begins[-1]), dtype=torch.int64)
+        for j in range(grid.chunks):
+            first = int(grid.begins[j])
+            for i in range(grid.chunks):
+                degree[first:int(grid.begins[j + 1])] += torch.bincount(
+                    self.target[grid.span(i, j)], minlength=int(grid.begins[j + 1]) - first)
+        self.degree = degree
+        self._selected: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+        self._sparse: dict[tuple[int, int, bool], tuple[Tensor, Tensor]] = {}
+
+    def _own(self, tensor: Tensor) -> Tensor:
+        return tensor.pin_memory() if self._pinned else tensor
+
+    def selected(self, i: int, j: int) -> tuple[Tensor, Tensor]:
+        """The rows of chunk (i, j)'s sources that have an edge, and each edge's place among them."""
+        if (i, j) not in self._selected:
+            rows, places = np.unique(self.grid.source[self.grid.span(i, j)], return_inverse=True)
+            self._selected[i, j] = torch.from_numpy(rows.astype(np.int64)), self._own(torch.from_numpy(
+                places.reshape(-1).astype(np.int32)))
+        return self._selected[i, j]
+
+    def sparse(self, i: int, j: int, by_source: bool) -> tuple[Tensor, Tensor]:
+        """Where the edges of each target (or source) begin, and the other ends in that order."""
+        if (i, j, by_source) not in self._sparse:
+            span, begins = self.grid.span(i, j), self.grid.begins
+            ends, others = self.grid.target[span], self.grid.source[span]
+            if by_source:
+                order = np.lexsort((ends, others))
+                ends, others = others[order], ends[order]
+            else:
+                order = np.lexsort((others, ends))
+                ends, others = ends[order], others[order]
+            chunk = i if by_source else j
+            counts = np.bincount(ends, minlength=int(begins[chunk + 1] - begins[chunk]))
+            self._sparse[i, j, by_source] = (
+                self._own(torch.from_numpy(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))),
+                self._own(torch.from_numpy(others.astype(np.int32))))
+        return self._sparse[i, j, by_source]
+
+
+class Host:
+    """Arrays with a row a vertex by what they hold, ``(kind, layer, part)``: made once, written in every pass."""
+
+    def __init__(self, network: Network, found: Sequence[Widths], outputs: Sequence[int], features: Tensor,
+                 labels: Tensor | None, edges: Mapping[bool, ChunkedEdges], dtype: torch.dtype, pinned: bool) -> None:
+        self.features, self.edges, self.vertices = features, edges, len(features)
+        self.labels = torch.full((self.vertices,), -1) if labels is None else labels.long()
+        self.degree = {loops: chunked.degree.to(dtype)[:, None] for loops, chunked in edges.items()}
+        self._held: dict[tuple[str, int, int], Tensor] = {}
+        training = labels is not None
+        for number, (layer, width, out) in enumerate(zip(network.layers, found, outputs, strict=True)):
+            inputs = network.inputs if number == 0 else outputs[number - 1]
+            for kind, columns in _columns(layer, width, inputs, out, training).items():
+                for part, wide in enumerate(columns):
+                    if not (kind == "g_inputs" and number == 0):
+                        self._held[kind, number, part] = torch.empty(
+                            (self.vertices, wide), dtype=dtype, pin_memory=pinned)
+
+    def of(self, kind: str, layer: int) -> list[Tensor]:
+        """The arrays of ``kind``; of inputs those that the layer before has written, or the features."""
+        if kind == "inputs":
+            return [self.features] if layer == 0 else self.of("outputs", layer - 1)
+        return [self._held[key] for part in range(3) if (key := (kind, layer, part)) in self._held]
+
+    @property
+    def bytes(self) -> int:
+        """Of all arrays beside the features and the edges."""
+        return sum(tensor.nbytes for tensor in self._held.values())
+
+
+def _columns(layer: Layer, width: Widths, inputs: int, outputs: int, training: bool) -> Mapping[str, tuple[int, ...]]:
+    target = (width.target,) if width.target else ()
+    found: dict[str, tuple[int, ...]] = {"source": (width.source,), "target": target, "outputs": (outputs,)}
+    if training:
+        found |= {"state": width.state(layer.gather, True), "back": width.back(layer.gather),
+                  "g_source": (width.source,), "g_target": target, "g_outputs": (outputs,), "g_inputs": (inputs,)}
+    return found

@@ -1,0 +1,133 @@
+"""Layers as two plain functions and the name of an accumulator, and the ready ones.
+
+A layer's ``apply_edge`` is given the values of the edges' sources and targets, a row an edge, and gives a message an
+edge (with the accumulator ``softmax`` scores, one a head, and values); without one the message is the source's value.
+``prepare`` makes these values, once a vertex: what ApplyEdge would do for every edge of a vertex alike.
+``apply_vertex`` is given a vertex's input, what was accumulated and its in-degree. All of them work row by row: no row
+may depend on another, as rows come in chunks of any size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+__all__ = ["LAYERS", "Gather", "Layer", "Message", "Network", "Parameters", "ready"]
+
+Parameters: TypeAlias = Mapping[str, Tensor]
+Gather: TypeAlias = Literal["sum", "mean", "max", "softmax"]
+Message: TypeAlias = "Tensor | tuple[Tensor, Tensor]"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer. ``shapes``: of its parameters by name. ``loops``: it is applied to the graph with exactly one
+    self-loop at every vertex."""
+
+    name: str
+    gather: Gather
+    shapes: Mapping[str, tuple[int, ...]]
+    prepare: Callable[[Parameters, Tensor, Tensor], tuple[Tensor, Tensor | None]]
+    apply_vertex: Callable[[Parameters, Tensor, Tensor, Tensor], Tensor]
+    apply_edge: Callable[[Parameters, Tensor, Tensor | None], Message] | None = None
+    loops: bool = False
+
+    @property
+    def fuses(self) -> bool:
+        """Whether Scatter, ApplyEdge and Gather can be one sparse product."""
+        return self.apply_edge is None and self.gather in ("sum", "mean")
+
+
+@dataclass(frozen=True)
+class Network:
+    """Layers one after the other, with ReLU between them. ``inputs``: the width of the features. ``dropout``: the share
+    of each layer's inputs that training leaves out."""
+
+    layers: tuple[Layer, ...]
+    inputs: int
+    dropout: float = 0.0
+
+    def initial(self, seed: int = 0, dtype: torch.dtype = torch.float32) -> list[dict[str, Tensor]]:
+        """Parameters of each layer: matrices uniform by Glorot and Bengio, vectors 0, but a GAT's like matrices."""
+        draw = torch.Generator().manual_seed(seed)
+        found: list[dict[str, Tensor]] = []
+        for layer in self.layers:
+            found.append({})
+            for name, shape in layer.shapes.items():
+                limit = (6 / (sum(shape) if len(shape) > 1 else 1 + shape[0])) ** 0.5
+                is_bias = len(shape) == 1 and not name.startswith("score")
+                drawn = (torch.rand(shape, generator=draw, dtype=torch.float64) * 2 - 1) * (0 if is_bias else limit)
+                found[-1][name] = drawn.to(dtype).requires_grad_()
+        return found
+
+
+def _gcn(inputs: int, outputs: int, heads: int) -> Layer:
+    """Kipf and Welling, ICLR 2017: neighbours' values over the root of both in-degrees."""
+    return Layer("gcn", "sum", {"weight": (inputs, outputs), "bias": (outputs,)},
+                 lambda p, x, degree: (x @ p["weight"] * degree.rsqrt(), None),
+                 lambda p, x, a, degree: a * degree.rsqrt() + p["bias"], loops=True)
+
+
+def _sage_mean(inputs: int, outputs: int, heads: int) -> Layer:
+    """Hamilton et al., NeurIPS 2017, with the mean; the product comes before it."""
+    return Layer("sage-mean", "mean", {"weight": (inputs, outputs), "own": (inputs, outputs), "bias": (outputs,)},
+                 lambda p, x, degree: (x @ p["weight"], None),
+                 lambda p, x, a, degree: a + x @ p["own"] + p["bias"])
+
+
+def _sage_pool(inputs: int, outputs: int, heads: int) -> Layer:
+    """The same with a projection and the maximum."""
+    return Layer("sage-pool", "max", {"pool": (inputs, inputs), "pool_bias": (inputs,), "weight": (inputs, outputs),
+                                      "own": (inputs, outputs), "bias": (outputs,)},
+                 lambda p, x, degree: ((x @ p["pool"] + p["pool_bias"]).relu(), None),
+                 lambda p, x, a, degree: a @ p["weight"] + x @ p["own"] + p["bias"])
+
+
+def _gat(inputs: int, outputs: int, heads: int) -> Layer:
+    """Velickovic et al., ICLR 2018; ``outputs`` are those of all heads."""
+    def prepare(p: Parameters, x: Tensor, degree: Tensor) -> tuple[Tensor, Tensor]:
+        values = x @ p["weight"]
+        score, at_target = ((values * p[name]).view(len(x), heads, -1).sum(-1) for name in ("score", "score_target"))
+        return torch.cat([values, score], 1), at_target
+
+    def apply_edge(p: Parameters, source: Tensor, target: Tensor | None) -> tuple[Tensor, Tensor]:
+        assert target is not None
+        return torch.nn.functional.leaky_relu(source[:, outputs:] + target, 0.2), source[:, :outputs]
+
+    return Layer("gat", "softmax", {"weight": (inputs, outputs), "score": (outputs,), "score_target": (outputs,),
+                                    "bias": (outputs,)},
+                 prepare, lambda p, x, a, degree: a + p["bias"], apply_edge, loops=True)
+
+
+def _gated_gcn(inputs: int, outputs: int, heads: int) -> Layer:
+    """Bresson and Laurent, 2017 (NGra's G-GCN), a gate on every edge."""
+    def prepare(p: Parameters, x: Tensor, degree: Tensor) -> tuple[Tensor, Tensor]:
+        key, query, value = (x @ p[name] + p[f"{name}_bias"] for name in ("key", "query", "value"))
+        return torch.cat([query, value], 1), key
+
+    def apply_edge(p: Parameters, source: Tensor, target: Tensor | None) -> Tensor:
+        assert target is not None
+        return (target + source[:, :outputs]).sigmoid() * source[:, outputs:]
+
+    wide = {"key": (inputs, outputs), "query": (inputs, outputs), "value": (inputs, outputs)}
+    return Layer("gated-gcn", "sum", {**wide, **{f"{name}_bias": (outputs,) for name in wide},
+                                      "own": (inputs, outputs), "bias": (outputs,)},
+                 prepare, lambda p, x, a, degree: a + x @ p["own"] + p["bias"], apply_edge)
+
+
+#: The ready layers by name, each made of its widths and heads.
+LAYERS: Mapping[str, Callable[[int, int, int], Layer]] = {
+    "gcn": _gcn, "sage-mean": _sage_mean, "sage-pool": _sage_pool, "gat": _gat, "gated-gcn": _gated_gcn}
+
+
+def ready(kind: str, inputs: int, outputs: int, heads: int = 1) -> Layer:
+    """The ready layer ``kind``; ``heads`` divide the ``outputs`` of ``gat``. Raises ``ValueError``."""
+    if kind not in LAYERS:
+        raise ValueError(f"the layer is {kind!r}, it must be one of {', '.join(LAYERS)}")
+    if outputs % heads:
+        raise ValueError(f"outputs is {outputs}, it must be a multiple of heads ({heads})")
+    return LAYERS[kind](inputs, outputs, heads)

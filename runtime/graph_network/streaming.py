@@ -1,0 +1,368 @@
+"""One rank's pass over a grid of chunks: what each block of its plan does, within a budget.
+
+It is a worker of the executor (:mod:`weft.runtime.execute.executor`), which runs the device, loads, stores and the
+network in threads (on a GPU: streams) of their own in the plan's order. What blocks hand to each other on the device
+lies here by name; all of it is counted (:mod:`weft.runtime.graph_network.account`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from weft.runtime.execute.executor import Parcel, Task
+from weft.runtime.graph_network import kernels
+from weft.runtime.graph_network.account import Account
+from weft.runtime.graph_network.host import Host
+from weft.runtime.graph_network.kernels import Edges, Entry, Widths
+from weft.runtime.graph_network.layers import Network
+from weft.runtime.interface.training import Boundary
+from weft.runtime.plan.program import BlockWork, Work
+from weft.runtime.ranks.stopwatch import sleep_until
+
+__all__ = ["ChunkWorker", "StepLike"]
+
+#: What a rank tells another that waits for one of its blocks: that it is done.
+_DONE = "done"
+
+
+class StepLike(Protocol):
+    """A step of a pass (:class:`weft.models.graph_network.steps.Step`)."""
+
+    @property
+    def kind(self) -> str:
+        """What it does."""
+
+    @property
+    def layer(self) -> int:
+        """Of which layer."""
+
+    @property
+    def i(self) -> int:
+        """Its row, -1: none."""
+
+    @property
+    def j(self) -> int:
+        """Its column, -1: none."""
+
+
+class ChunkWorker:
+    """Does the blocks of one rank.
+
+    ``steps``: by name; ``begins``: of vertex chunks; ``owner``: the rank of each. ``selected``: whether a chunk loads
+    its used sources alone; ``fused``: whether layers that allow it run as sparse products. ``seconds``: what a step
+    takes at least (on CPUs), to emulate links and devices; 0 where it takes its own time.
+    """
+
+    def __init__(self, network: Network, parameters: Sequence[Mapping[str, Tensor]], found: Sequence[Widths],
+                 host: Host, steps: Mapping[str, StepLike], owner: Sequence[int], account: Account, *,
+                 selected: Callable[[int, int, int], bool], fused: bool, device: torch.device,
+                 dtype: torch.dtype, seconds: Callable[[StepLike], float] = lambda step: 0.0) -> None:
+        self.network, self.parameters, self.found, self.host = network, parameters, found, host
+        self.steps, self.owner, self.account, self.device, self.dtype = steps, owner, account, device, dtype
+        self._selected, self._fused, self._seconds = selected, fused, seconds
+        self._begins = next(iter(host.edges.values())).grid.begins
+        self._there: dict[tuple[str, int, int, int], list[Tensor | None]] = {}
+        self._stays = {(step.layer, step.i) for step in steps.values() if step.kind.startswith("stay")}
+        self.seeds = [0] * len(network.layers)
+        self.dropout = 0.0
+        self.group: dist.ProcessGroup | None = None  # of all ranks, where there are several
+        self.weight = 1.0  # of a vertex in the loss
+        self.loss = torch.zeros((), dtype=torch.float64)
+        self._tokens = {_DONE: torch.zeros(1)}
+
+    # -- as a worker of the executor -----------------------------------------------------------------------------------
+
+    def reads(self, work: Work) -> Sequence[Work]:
+        """Nothing: what blocks hand on lies here."""
+        return ()
+
+    def keeps(self, work: Work) -> Work:
+        """A token is looked at by nobody."""
+        return work
+
+    def layout(self, what: Work, target: int) -> Mapping[str, Boundary]:
+        """A token."""
+        return {_DONE: Boundary((1,), torch.float32)}
+
+    def message(self, what: Work, target: int) -> Callable[[Parcel], Parcel]:
+        """The token itself."""
+        return lambda result: result
+
+    def prepare(self, work: Work) -> Callable[[Mapping[Work, Parcel]], None] | None:
+        """Nothing beside messages."""
+        return None
+
+    def task(self, work: Work) -> Task:
+        """What the block ``work`` does."""
+        assert isinstance(work, BlockWork)
+        step = self.steps[work.block]
+        act = getattr(self, f"_{step.kind.rstrip('0123456789')}")
+        least = self._seconds(step)
+
+        def run(results: Mapping[Work, Parcel]) -> Parcel:
+            begun = time.perf_counter()
+            act(step)
+            if least:
+                sleep_until(begun + least, time.perf_counter)
+            return self._tokens
+        return run
+
+    # -- what lies on the device ---------------------------------------------------------------------------------------
+
+    def _rows(self, chunk: int) -> slice:
+        return slice(int(self._begins[chunk]), int(self._begins[chunk + 1]))
+
+    def _brought(self, host: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """A copy of ``host`` on the device."""
+        room = self.account.room(host.shape, dtype or host.dtype, self.device)
+        return room.copy_(host, non_blocking=True)
+
+    def _put(self, step: StepLike, *tensors: Tensor | None, kind: str | None = None) -> None:
+        self._there[kind or step.kind.rstrip("0123456789"), step.layer, step.i, step.j] = list(tensors)
+
+    def _taken(self, kind: str, layer: int, i: int, j: int, keep: bool = False) -> list[Tensor | None]:
+        key = kind, layer, i, j
+        found = self._there[key] if keep else self._there.pop(key)
+        if self.device.type == "cuda":  # made on another stream: not to be used anew before this one has read it
+            for tensor in found:
+                if tensor is not None:
+                    tensor.record_stream(torch.cuda.current_stream())
+        return found
+
+    def _given(self, kind: str, layer: int, i: int, j: int, keep: bool = False) -> list[Tensor]:
+        return [tensor for tensor in self._taken(kind, layer, i, j, keep) if tensor is not None]
+
+    def _store(self, tensors: Sequence[Tensor | None], into: Sequence[Tensor], chunk: int) -> None:
+        for tensor, array in zip(tensors, into, strict=True):
+            if tensor is not None:
+                array[self._rows(chunk)].copy_(tensor, non_blocking=True)
+
+    def _bring(self, step: StepLike, chunk: int, *arrays: Tensor, new: Sequence[tuple[int, int]] = ()) -> None:
+        """Load the rows of ``chunk``; ``new``: shapes of what is made beside it."""
+        made = [self.account.room(shape, self.dtype, self.device) for shape in new]
+        self._put(step, *(self._brought(array[self._rows(chunk)], self.dtype if array.is_floating_point() else None)
+                          for array in arrays), *made)
+
+    def _degree(self, layer: int) -> Tensor:
+        return self.host.degree[self.network.layers[layer].loops]
+
+    def _entry(self, layer: int, chunk: int) -> Entry:
+        return Entry(self.dropout, self.seeds[layer], int(self._begins[chunk]))
+
+    def _add_gradients(self, layer: int, found: Sequence[Tensor | None]) -> None:
+        for value, gradient in zip(self.parameters[layer].values(), found, strict=False):
+            if gradient is not None:
+                assert value.grad is not None
+                value.grad.add_(gradient)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        with self.account.counting():
+            yield
+
+    def _is_fused(self, layer: int) -> bool:
+        return self._fused and self.network.layers[layer].fuses
+
+    def _edges(self, step: StepLike, by_source: bool) -> Edges:
+        chunked = self.host.edges[self.network.layers[step.layer].loops]
+        span = chunked.grid.span(step.i, step.j)
+        if self._is_fused(step.layer):
+            begins, others = map(self._brought, chunked.sparse(step.i, step.j, by_source))
+            return Edges(others, others, begins)
+        if not by_source and self._selected(step.layer, step.i, step.j):
+            return Edges(self._brought(chunked.selected(step.i, step.j)[1]), self._brought(chunked.target[span]))
+        return Edges(self._brought(chunked.source[span]), self._brought(chunked.target[span]))
+
+    # -- forward -------------------------------------------------------------------------------------------------------
+
+    def _in(self, step: StepLike) -> None:
+        self._bring(step, step.i, *self.host.of("inputs", step.layer), self._degree(step.layer))
+
+    def _prepare(self, step: StepLike) -> None:
+        x, degree = self._given("in", step.layer, step.i, -1)
+        with self._counted():
+            self._put(step, *kernels.prepare(self.network.layers[step.layer], self.parameters[step.layer], x, degree,
+                                             self._entry(step.layer, step.i)))
+
+    def _keep(self, step: StepLike) -> None:
+        self._store(self._taken("prepare", step.layer, step.i, -1),
+                    [*self.host.of("source", step.layer), *self.host.of("target", step.layer)], step.i)
+
+    def _open(self, step: StepLike) -> None:
+        layer, rows = self.network.layers[step.layer], self._rows(step.j)
+        columns = self.found[step.layer].state(layer.gather, bool(self.host.of("state", step.layer)))
+        self._bring(step, step.j, *self.host.of("target", step.layer),
+                    new=[(rows.stop - rows.start, wide) for wide in columns])
+        found = self._there["open", step.layer, -1, step.j]
+        kernels.opened(layer, [tensor for tensor in found[-len(columns):] if tensor is not None])
+
+    def _stay(self, step: StepLike) -> None:
+        self._bring(step, step.i, *self.host.of("source", step.layer))
+
+    def _drop(self, step: StepLike) -> None:
+        self._taken("stay", step.layer, step.i, -1)
+
+    def _load(self, step: StepLike) -> None:
+        edges = self._edges(step, by_source=False)
+        source: Tensor | None = None
+        if (step.layer, step.i) not in self._stays:
+            array = self.host.of("source", step.layer)[0][self._rows(step.i)]
+            if self._selected(step.layer, step.i, step.j):
+                rows = self.host.edges[self.network.layers[step.layer].loops].selected(step.i, step.j)[0]
+                source = self.account.room((len(rows), array.shape[1]), array.dtype, self.device)
+                if self.device.type == "cpu":
+                    torch.index_select(array, 0, rows, out=source)
+                else:
+                    source.copy_(array[rows])
+            else:
+                source = self._brought(array)
+        self._put(step, source, *edges)
+
+    def _gather(self, step: StepLike) -> None:
+        layer = self.network.layers[step.layer]
+        source, *edges = self._taken("load", step.layer, step.i, step.j)
+        if source is None:
+            source, = self._given("stay", step.layer, step.i, -1, keep=True)
+        target, state = self._opened(step.layer, step.j)
+        with self._counted():
+            kernels.gather(layer, self.parameters[step.layer], state, source, target, Edges(*edges))  # type: ignore[arg-type]
+
+    def _opened(self, layer: int, j: int, keep: bool = True) -> tuple[Tensor | None, list[Tensor]]:
+        found = self._given("open", layer, -1, j, keep)
+        return (found[0], found[1:]) if self.found[layer].target else (None, found)
+
+    def _enter(self, step: StepLike) -> None:
+        self._bring(step, step.j, *self.host.of("inputs", step.layer), self._degree(step.layer))
+
+    def _vertex(self, step: StepLike) -> None:
+        number = step.layer
+        layer, last = self.network.layers[number], number + 1 == len(self.network.layers)
+        x, degree = self._given("enter", number, -1, step.j)
+        _, state = self._opened(number, step.j, keep=False)
+        with self._counted():
+            total = kernels.closed(layer, state, degree)
+            y = kernels.vertex(layer, self.parameters[number], x, total, degree, last, self._entry(number, step.j))
+            self._put(step, y, *(state if self.host.of("state", number) else ()))
+
+    def _leave(self, step: StepLike) -> None:
+        self._store(self._taken("vertex", step.layer, -1, step.i),
+                    [*self.host.of("outputs", step.layer), *self.host.of("state", step.layer)], step.i)
+
+    # -- backward ------------------------------------------------------------------------------------------------------
+
+    def _see(self, step: StepLike) -> None:
+        self._bring(step, step.j, *self.host.of("outputs", step.layer), self.host.labels)
+
+    def _loss(self, step: StepLike) -> None:
+        y, labels = self._given("see", step.layer, -1, step.j)
+        with self._counted():
+            loss, gy = kernels.loss_back(y, labels, self.weight)
+            self._put(step, gy)
+        self.loss += loss.to("cpu", torch.float64)
+
+    def _tell(self, step: StepLike) -> None:
+        self._store(self._taken("loss", step.layer, -1, step.i), self.host.of("g_outputs", step.layer), step.i)
+
+    def _back_in(self, step: StepLike) -> None:
+        number = step.layer
+        last = number + 1 == len(self.network.layers)
+        gy = self.host.of("g_outputs", number) if last else self.host.of("g_inputs", number + 1)
+        self._bring(step, step.j, *gy, *self.host.of("inputs", number), self._degree(number),
+                    *self.host.of("state", number))
+
+    def _vertex_back(self, step: StepLike) -> None:
+        number = step.layer
+        gy, x, degree, *state = self._given("back_in", number, -1, step.j)
+        with self._counted():
+            back, gx, own = kernels.vertex_back(
+                self.network.layers[number], self.parameters[number], x, state, degree, gy,
+                number + 1 == len(self.network.layers), self._entry(number, step.j))
+            self._add_gradients(number, own)
+            self._put(step, *back, *([gx] if number else ()))
+
+    def _back_out(self, step: StepLike) -> None:
+        self._store(self._taken("vertex_back", step.layer, -1, step.i),
+                    [*self.host.of("back", step.layer), *self.host.of("g_inputs", step.layer)], step.i)
+
+    def _row_open(self, step: StepLike) -> None:
+        rows = self._rows(step.i)
+        self._bring(step, step.i, *self.host.of("source", step.layer),
+                    new=[(rows.stop - rows.start, self.found[step.layer].source)])
+        into = self._there["row_open", step.layer, step.i, -1][1]
+        assert into is not None
+        into.zero_()
+
+    def _load_back(self, step: StepLike) -> None:
+        edges, rows = self._edges(step, by_source=True), self._rows(step.j)
+        values = [*self.host.of("target", step.layer), *self.host.of("back", step.layer)]
+        self._put(step, *(self._brought(array[rows]) for array in values), *edges)
+
+    def _gather_back(self, step: StepLike) -> None:
+        number, layer = step.layer, self.network.layers[step.layer]
+        *values, source, target, begins = self._taken("load_back", number, step.i, step.j)
+        brought = [value for value in values if value is not None]
+        at_target = brought.pop(0) if self.found[number].target else None
+        at_source, into = self._given("row_open", number, step.i, -1, keep=True)
+        assert source is not None and target is not None
+        with self._counted():
+            given, own = kernels.edges_back(layer, self.parameters[number], at_source, at_target, brought,
+                                            Edges(source, target, begins), into)
+            self._add_gradients(number, own)
+            if given is not None:
+                self._put(step, given)
+
+    def _add(self, step: StepLike) -> None:
+        found, = self._given("gather_back", step.layer, step.i, step.j)
+        self.host.of("g_target", step.layer)[0][self._rows(step.j)].add_(found.cpu())
+
+    def _row_keep(self, step: StepLike) -> None:
+        _, into = self._given("row_open", step.layer, step.i, -1)
+        self._store([into], self.host.of("g_source", step.layer), step.i)
+
+    def _prepare_in(self, step: StepLike) -> None:
+        number = step.layer
+        self._bring(step, step.i, *self.host.of("inputs", number), self._degree(number),
+                    *self.host.of("g_source", number), *self.host.of("g_target", number),
+                    *self.host.of("g_inputs", number))
+
+    def _prepare_back(self, step: StepLike) -> None:
+        number = step.layer
+        x, degree, *given = self._given("prepare_in", number, step.i, -1)
+        gx = given.pop() if number else None
+        with self._counted():
+            found, own = kernels.prepare_back(self.network.layers[number], self.parameters[number], x, degree, given,
+                                              gx, self._entry(number, step.i))
+            self._add_gradients(number, own)
+            self._put(step, found)
+
+    def _prepare_out(self, step: StepLike) -> None:
+        self._store(self._taken("prepare_back", step.layer, step.i, -1), self.host.of("g_inputs", step.layer), step.i)
+
+    # -- between ranks -------------------------------------------------------------------------------------------------
+
+    def _exchange(self, step: StepLike) -> None:
+        self._share([*self.host.of("source", step.layer), *self.host.of("target", step.layer)])
+
+    def _exchange_back(self, step: StepLike) -> None:
+        self._share(self.host.of("back", step.layer))
+
+    def share_outputs(self) -> None:
+        """Let every rank have the outputs of all."""
+        self._share(self.host.of("outputs", len(self.network.layers) - 1))
+
+    def _share(self, arrays: Sequence[Tensor]) -> None:
+        """Everyone gets every chunk from its owner."""
+        for array in arrays:
+            for chunk, rank in enumerate(self.owner):
+                dist.broadcast(array[self._rows(chunk)], rank, self.group)
+
+    def _sum(self, step: StepLike) -> None:
+        for array in self.host.of("g_target", step.layer):
+            dist.all_reduce(array, group=self.group)
