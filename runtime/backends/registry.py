@@ -102,7 +102,7 @@ def registered() -> Mapping[str, Backend]:
     for module in SHIPPED:
         import_module(f"weft.runtime.backends.shipped.{module}")
     _REGISTERED.update(own)  # a user's own, of the same name, counts
-    return {**{EAGER: _REGISTERED[EAGER]}, **_REGISTERED}
+    return {EAGER: _REGISTERED[EAGER], **_REGISTERED}
 
 
 def backends_named(names: str | Sequence[str], device: str, trains: bool = False) -> tuple[list[Backend], list[str]]:

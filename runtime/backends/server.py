@@ -20,7 +20,15 @@ from typing import Any
 
 from weft.runtime.backends.build import captured_of, example_of
 from weft.runtime.backends.graph import Graph
-from weft.runtime.backends.trial import Found, Recorded, boundary_seconds, require_usable, try_eager, try_part, try_whole
+from weft.runtime.backends.trial import (
+    Found,
+    Recorded,
+    boundary_seconds,
+    require_usable,
+    try_eager,
+    try_part,
+    try_whole,
+)
 from weft.runtime.ranks.children import end_with_parent
 
 __all__ = ["Job", "Opening"]
