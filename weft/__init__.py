@@ -56,10 +56,10 @@ if TYPE_CHECKING:
     from weft.runtime.backends.build import build
     from weft.runtime.backends.registry import backend
 
-__all__ = ["SCHEMAS", "PathLike", "SearchOptions", "Source", "__version__", "backend", "build", "capture", "check", "communication",
-           "compare", "demo", "draw", "estimate", "explain", "export_schedule", "fit", "import_schedule", "latency",
-           "pipeline", "place", "place_backends", "place_memory", "place_step", "plan", "plans", "profile", "profile_stages", "replay",
-           "replay_alone", "replay_shared", "schema", "share", "solve", "sweep", "train", "transports",
-           "unroll"]
+__all__ = ["SCHEMAS", "PathLike", "SearchOptions", "Source", "__version__", "backend", "build", "capture", "check",
+           "communication", "compare", "demo", "draw", "estimate", "explain", "export_schedule", "fit",
+           "import_schedule", "latency", "pipeline", "place", "place_backends", "place_memory", "place_step", "plan",
+           "plans", "profile", "profile_stages", "replay", "replay_alone", "replay_shared", "schema", "share", "solve",
+           "sweep", "train", "transports", "unroll"]
 
 __getattr__, __dir__ = lazily(__name__)

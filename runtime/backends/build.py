@@ -79,6 +79,8 @@ class Placed(nn.Module):
 class PartCall(nn.Module):
     """A call of a part. Its weights are the model's, which hold them under their own names."""
 
+    run: Callable[..., Sequence[Tensor]]
+
     def __init__(self, run: Callable[..., Sequence[Tensor]]) -> None:
         super().__init__()
         self.__dict__["run"] = run  # were it a submodule, weights would have two names

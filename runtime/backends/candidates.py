@@ -1,7 +1,7 @@
-"""What backends can be given of a graph, in the order in which it pays to measure it, and the problem that comes of it.
+"""What backends can be given of a graph, in the order in which it pays to measure it, and the problem of it.
 
-Parts that compute alike are measured once. Of a backend's, those come first that, with all that are like them, have most
-operators of the graph; backends take turns, so that one that takes long to build does not hold up the others.
+Parts that compute alike are measured once. Of a backend's, those come first that, with all that are like them, have
+most operators of the graph; backends take turns, so that one that takes long to build does not hold up the others.
 """
 
 from __future__ import annotations

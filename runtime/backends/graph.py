@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import networkx as nx
@@ -179,7 +180,7 @@ class Graph:
                 memory = self.purity.base[target]
                 own = [node for node in calls if self.purity.base[node] is memory or node is writer or (
                     memory.op == "get_attr" and any(self.purity.base[arg] is memory for arg in node.all_input_nodes))]
-                graph.add_edges_from((node, other) for a, b in zip(own, own[1:], strict=False)
+                graph.add_edges_from((node, other) for a, b in pairwise(own)
                                      for node, other in ((a, b), (b, a)))
                 early = [node for node in calls[:self.purity.place[writer]]
                          if any(self.purity.base[arg] is memory for arg in node.all_input_nodes)]
@@ -204,7 +205,8 @@ class Graph:
         return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-def copied(captured: Captured, nodes: Iterable[Node], graph: FxGraph, root: nn.Module, env: dict[Node, Node]) -> None:
+def copied(captured: Captured, nodes: Iterable[Node], graph: FxGraph, root: nn.Module,
+           env: dict[Node, Node]) -> None:
     """Copy ``nodes`` into ``graph``, with what they read of the model, which ``root`` is given; ``env`` has what they
     stand for."""
     def own(node: Node) -> Node:
@@ -216,8 +218,8 @@ def copied(captured: Captured, nodes: Iterable[Node], graph: FxGraph, root: nn.M
     for node in nodes:
         if node.op == "call_module":
             register(root, str(node.target), captured.graph_module.get_submodule(str(node.target)))
-            env[node] = graph.call_module(str(node.target), *tree_map(lambda leaf: own(leaf) if isinstance(leaf, Node) else leaf,
-                                                          (node.args, dict(node.kwargs))))
+            env[node] = graph.call_module(str(node.target), *tree_map(
+                lambda leaf: own(leaf) if isinstance(leaf, Node) else leaf, (node.args, dict(node.kwargs))))
         else:
             env[node] = graph.node_copy(node, own)
         env[node].meta.update(node.meta)

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cache
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -124,7 +125,8 @@ class Measuring:
                 return None
             refused = value.pop("refused")
             units = tuple(map(float, value.pop("units")))
-            found = Found(**{key: float(number) for key, number in value.items()}, refused=refused, units=units)
+            numbers: Any = {key: float(number) for key, number in value.items()}
+            found = Found(**numbers, refused=refused, units=units)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None  # as good as missing
         self.known[name] = found

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -66,7 +66,7 @@ _REGISTERED: dict[str, Backend] = {}
 def backend(name: str, *, patterns: Patterns | Sequence[Sequence[str]] = (), build: Build | None = None,
             supports: Callable[[Part], bool] = lambda part: True, devices: Sequence[str] = ("cpu", "cuda"),
             trains: bool = False, missing: Callable[[], str | None] = lambda: None,
-            version: Callable[[], str] = lambda: "") -> Any:
+            version: Callable[[], str] = lambda: "") -> Callable[[Build], Build]:
     """Register a backend: a decorator of the function that builds, or with ``build=`` a call.
 
     ``patterns``: which parts it may be given. Either chains of operators' names, such as ``[("linear", "gelu")]``,
@@ -93,7 +93,9 @@ def backend(name: str, *, patterns: Patterns | Sequence[Sequence[str]] = (), bui
         _REGISTERED[name] = Backend(name, build, patterns, supports, tuple(devices), trains, missing, version, source)
         return build
 
-    return register if build is None else register(build)
+    if build is not None:
+        register(build)
+    return register
 
 
 def registered() -> Mapping[str, Backend]:

@@ -6,6 +6,7 @@ with one thread, runs no kernel in several, and so may be forked. A trial that c
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import pickle
@@ -46,8 +47,8 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """``what``: ``"part"``, the first of ``choice``; ``"whole"``, all of it; ``"eager"``, each unit; or ``"boundary"``, between the backends of
-    its first two, of so many ``numbers``. ``limit``: seconds of the clock."""
+    """``what``: ``"part"``, the first of ``choice``; ``"whole"``, all of it; ``"eager"``, each unit; or ``"boundary"``,
+    between the backends of its first two, of so many ``numbers``. ``limit``: seconds of the clock."""
 
     what: str
     choice: tuple[tuple[str, tuple[int, ...]], ...]
@@ -100,11 +101,10 @@ def _in_child(try_it: Callable[[], Found], limit: float) -> Found:
     os.close(reading)
     late = time.monotonic() >= until
     if late:
-        for end in (lambda: os.killpg(child, signal.SIGKILL), lambda: os.kill(child, signal.SIGKILL)):
-            try:
-                end()
-            except ProcessLookupError:
-                pass
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # what it has started itself
+            os.killpg(child, signal.SIGKILL)
     status = os.waitpid(child, 0)[1]
     if late:
         return Found(refused=f"did not end within {limit:g} s")

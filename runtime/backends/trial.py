@@ -170,7 +170,8 @@ def compared(given: Sequence[Any], expected: Sequence[Any]) -> tuple[float, str 
             looks = f"{tuple(found.shape)} {found.dtype}" if isinstance(found, Tensor) else type(found).__name__
             return float("inf"), f"gives {looks} as result {i}, eager {tuple(right.shape)} {right.dtype}"
         allowed = TOLERANCE.get(right.dtype, 0.0)
-        a, b = (value.detach().to(torch.complex128 if value.is_complex() else torch.float64) for value in (found, right))
+        a, b = (value.detach().to(torch.complex128 if value.is_complex() else torch.float64)
+                for value in (found, right))
         both = torch.isfinite(a) & torch.isfinite(b)
         if not torch.equal(a[~both].nan_to_num(), b[~both].nan_to_num()):
             return float("inf"), f"has infinities or NaN in result {i} where eager has none, or the other way round"

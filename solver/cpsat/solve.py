@@ -67,8 +67,8 @@ def run(
 
     On Ctrl-C the solve is stopped, ``budget.interrupted`` set, and the incumbent returned. Presolve is off by default:
     on the models of finite schedules it costs more than it saves. Without ``relaxation`` no linear relaxation is kept,
-    which pays where there is no objective; in a ``"whole"`` one every constraint is, clauses too, which pays where it is
-    all but exact.
+    which pays where there is no objective; in a ``"whole"`` one every constraint is, clauses too, which pays where it
+    is all but exact.
     """
     attempt = Attempt(model, deterministic, presolve, relaxation)
     return _finish([_Solve(attempt, budget, workers or budget.workers)], budget)[0]

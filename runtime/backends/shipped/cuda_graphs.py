@@ -24,7 +24,7 @@ def build(part: Part) -> Callable[..., Sequence[Tensor]]:
     """The part recorded on inputs of its own, into which each call copies what it is given, as each copies what comes
     out: the next call writes over it."""
     places = [x.clone() for x in part.inputs]
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.no_grad(), torch.cuda.stream(stream):
         for _ in range(WARM):
             part.module.forward(*places)

@@ -1,8 +1,9 @@
-"""OpenVINO, where it is installed (``pip install 'weft[openvino]'``): inference on a CPU, regions of a graph at once."""
+"""OpenVINO, where it is installed (``pip install 'weft[openvino]'``): inference on a CPU, regions of a graph."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
@@ -35,7 +36,7 @@ def _version() -> str:
 def build(part: Part) -> Callable[..., Sequence[Tensor]]:
     """One compiled model with one request, in fp32 and on as many threads as torch has. What it gives is copied: the
     next call writes over it."""
-    import openvino
+    openvino: Any = import_module("openvino")
 
     with torch.no_grad():
         exported = torch.export.export(part.module.eval(), tuple(part.inputs), strict=False)

@@ -56,7 +56,7 @@ class CoverModel:
 
     def solve(self, budget: Budget, hint: Sequence[int], deterministic: float = math.inf) -> Outcome:
         """What CP-SAT says within ``budget``, and ``deterministic`` seconds of its own; ``hint`` is a cover."""
-        self.model.clear_hints()
+        self.model.clear_hints()  # type: ignore[no-untyped-call]
         known = set(hint)
         for i, variable in enumerate(self.chosen):
             self.model.add_hint(variable, i in known)

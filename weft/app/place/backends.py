@@ -57,7 +57,7 @@ class BackendChoice:
             by_itself = (chosen.alone or {}).get(backend)
             lines.append(f"{backend:<16}{parts[backend]:>6}{operators[backend]:>11}{seconds[backend] * 1e3:>10.3f}"
                          f"{'' if by_itself is None else f'{by_itself * 1e3:.3f}':>10}")
-        lines.append(f"predicted   {cover.seconds * 1e3:.3f} ms, {cover.boundaries * 1e3:.3f} of them between backends; "
+        lines.append(f"predicted   {cover.seconds * 1e3:.3f} ms, {cover.boundaries * 1e3:.3f} between backends; "
                      f"nothing of these parts takes less than {cover.bound * 1e3:.3f} ms")
         if chosen.measured is not None and chosen.eager is not None:
             lines.append(f"measured    {chosen.measured * 1e3:.3f} ms, eager {chosen.eager * 1e3:.3f} ms beside it")
@@ -111,8 +111,8 @@ def _measured(graph: Graph, own: Measuring, usable: Sequence[Backend], limit: fl
     for name, reasons in refused.items():
         more = f", and so refused for {len(reasons) - 1} more kinds of parts" if len(reasons) > 1 else ""
         notes.append(f"{name}: {reasons[0]}{more}: not used there")
-    notes += [f"{name}: {count} kinds of parts were not measured in {limit:g} s; what was is kept, so another call goes "
-              "on from there" for name, count in late.items()]
+    notes += [f"{name}: {count} kinds of parts were not measured in {limit:g} s; another call goes on from there"
+              "" for name, count in late.items()]
     return found
 
 
