@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from weft.cli.commands.family import family
     from weft.cli.commands.fit import fit
     from weft.cli.commands.latency import latency
-    from weft.cli.commands.place import place, place_memory, place_step
+    from weft.cli.commands.place import place, place_backends, place_memory, place_step
     from weft.cli.commands.plan import plan
     from weft.cli.commands.profile import profile, profile_stages
     from weft.cli.commands.replay import replay, replay_alone, replay_shared
@@ -55,10 +55,13 @@ if TYPE_CHECKING:
     from weft.cli.commands.sweep import sweep
     from weft.cli.commands.train import train
     from weft.cli.commands.transports import transports
+    from weft.runtime.backends.build import build
+    from weft.runtime.backends.registry import backend
 
-__all__ = ["SCHEMAS", "PathLike", "SearchOptions", "Source", "__version__", "calibrate", "capture", "check",
-           "communication", "compare", "compare_plan", "demo", "draw", "estimate", "explain", "export_schedule",
-           "family", "fit", "import_schedule", "latency", "pipeline", "place", "place_memory", "place_step", "plan",
+__all__ = ["SCHEMAS", "PathLike", "SearchOptions", "Source", "__version__", "backend", "build", "calibrate", "capture",
+           "check", "communication", "compare", "compare_plan", "demo", "draw", "estimate", "explain",
+           "export_schedule", "family", "fit", "import_schedule", "latency", "pipeline", "place", "place_backends",
+           "place_memory", "place_step", "plan",
            "plans", "profile", "profile_stages", "replay", "replay_alone", "replay_shared", "schema", "share", "solve",
            "sweep", "train", "transports", "unroll"]
 

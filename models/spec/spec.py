@@ -48,8 +48,8 @@ Found = TypeVar("Found", bound=BaseModel)
 
 _SECTIONS: Sections = {
     ("cluster",): Cluster, ("training",): Training, ("inference",): Inference, ("placement",): Placement,
-    ("model", "layers"): LayerSpec, ("model", "graph"): DrawnGraph, ("model", "latent"): LatentAttention, ("model", "text"): EncoderModel,
-    ("model", "image"): EncoderModel, ("parallel",): Parallel, ("phases",): Phases}
+    ("model", "layers"): LayerSpec, ("model", "graph"): DrawnGraph, ("model", "latent"): LatentAttention,
+    ("model", "text"): EncoderModel, ("model", "image"): EncoderModel, ("parallel",): Parallel, ("phases",): Phases}
 _TYPES = {
     "bool_type": "true or false", "dict_type": "a mapping", "int_from_float": "a whole number", "int_type":
     "a whole number", "list_type": "a list", "model_type": "a mapping", "string_type": "text", "tuple_type": "a list",

@@ -30,7 +30,7 @@ from weft.runtime.captured.purity import Purity, draws
 from weft.runtime.interface.training import Boundary, Ports
 from weft.runtime.train.moment import Seeded
 
-__all__ = ["BATCH", "OPERATOR", "Cut", "Crossing", "Stages", "crossings"]
+__all__ = ["BATCH", "OPERATOR", "Cut", "Crossing", "Stages", "crossings", "register"]
 
 #: How the data that stages take is named: this, and the input's own name.
 BATCH = "batch."
@@ -251,7 +251,7 @@ class Cut:
         value = self.captured.attribute(node)
         own = self.captured.name_of(value) if isinstance(value, Tensor) else None
         name = str(node.target) if own is None else graph_name(own)
-        _register(root, name, value)
+        register(root, name, value)
         return name
 
     def _name(self, module: nn.Module, root: nn.Module) -> None:
@@ -260,7 +260,7 @@ class Cut:
         own = module._modules.pop(OPERATORS, None)
         for name, parameter in root.named_parameters(remove_duplicate=False):
             if not name.startswith(OPERATORS + "."):
-                _register(module, name, parameter)
+                register(module, name, parameter)
         kinds = {path: type(part).__name__ for path, part in self.captured.model.named_modules()}
         for path, part in module.named_modules():
             if path in kinds and type(part) is nn.Module:
@@ -269,7 +269,8 @@ class Cut:
             module._modules[OPERATORS] = own
 
 
-def _register(root: nn.Module, name: str, value: Any) -> None:
+def register(root: nn.Module, name: str, value: Any) -> None:
+    """Have ``root`` hold ``value`` under ``name``, which may be a path, unless it does."""
     path, _, leaf = name.rpartition(".")
     for step in path.split(".") if path else ():
         if not hasattr(root, step):

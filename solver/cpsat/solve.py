@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Literal
 
 from weft.solver.control.clock import is_over
 from weft.solver.control.stopping import STOP, shielded
@@ -60,13 +61,14 @@ def run(
     deterministic: float = float("inf"),
     workers: int | None = None,
     presolve: bool = False,
-    relaxation: bool = True,
+    relaxation: bool | Literal["whole"] = True,
 ) -> Outcome:
     """Solve ``model`` within what is left of ``budget``, and at most ``deterministic`` of its deterministic time.
 
     On Ctrl-C the solve is stopped, ``budget.interrupted`` set, and the incumbent returned. Presolve is off by default:
     on the models of finite schedules it costs more than it saves. Without ``relaxation`` no linear relaxation is kept,
-    which pays where there is no objective.
+    which pays where there is no objective; in a ``"whole"`` one every constraint is, clauses too, which pays where it
+    is all but exact.
     """
     attempt = Attempt(model, deterministic, presolve, relaxation)
     return _finish([_Solve(attempt, budget, workers or budget.workers)], budget)[0]
@@ -81,7 +83,7 @@ class Attempt:
     model: cp_model.CpModel
     deterministic: float = float("inf")
     presolve: bool = False
-    relaxation: bool = True
+    relaxation: bool | Literal["whole"] = True
     disjunctive: bool = False
     precedences: bool = True
 
@@ -107,8 +109,8 @@ class _Solve:
         parameters.num_workers = workers
         parameters.cp_model_presolve = attempt.presolve
         parameters.cp_model_probing_level = 0
-        if not attempt.relaxation:
-            parameters.linearization_level = 0
+        if attempt.relaxation is not True:
+            parameters.linearization_level = 2 if attempt.relaxation else 0
         if attempt.disjunctive:
             parameters.use_strong_propagation_in_disjunctive = True
             parameters.use_dynamic_precedence_in_disjunctive = True

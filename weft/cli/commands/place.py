@@ -21,6 +21,11 @@ the cluster names its host_bandwidth, offloaded, so that the slowest stage is fa
 is decided, time and memory by class, and the bound. `placement: {memory: decide}` in a spec lets `weft solve` schedule
 such chains beside the others.
 
+With --backends GRAPH is a file of torch.export.save (.pt2), which is run, so it must be one that you trust: parts of it
+are measured with each backend (torch's own operators, torch.compile, kernels of attention, OpenVINO where it is
+installed), each in a process of its own, and a cover of the graph by such parts is searched, with a bound. The fastest
+of those that are then run whole is written, for weft.build; it is never slower than a backend alone, as measured.
+
 The largest load of a stage, with its transfers, is made as small as possible under each device's memory; then, with
 --latency, the time one micro-batch takes. The answer carries a bound that holds for the graph as given. Graphs of many
 thousands of operators are coarsened first, which the answer says. Where nothing fits, an operator and the memory that
@@ -28,12 +33,14 @@ is missing are named; where nothing was found and nothing is proven, the answer 
 
 example:
   weft place bert.json --devices accelerator=4:16GiB,cpu=0 -o stages.json
+  weft place model.pt2 --backends all -o assignment.json
   weft place towers.yaml --stage-graph --micro-batch-sizes 1,2,4 --schedule step.json
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, Unpack
 
@@ -41,9 +48,10 @@ from weft.app.lib.arguments import Option, count, share
 from weft.app.lib.options import Search, SearchKeywords, SearchOptions, parted
 from weft.app.lib.sources import PathLike
 from weft.cli.lib.command import GOOD, Call, Json, Quiet, command
-from weft.cli.lib.output import JSON, kept, require_output, save, search, show, told, written
+from weft.cli.lib.output import JSON, kept, require_output, require_torch, save, search, show, told, written
 
 if TYPE_CHECKING:
+    from weft.app.place.backends import BackendChoice
     from weft.app.place.memory_plans import MemoryPlans
     from weft.models.graph.operators import OperatorGraph
     from weft.models.spec.spec import Spec
@@ -54,7 +62,7 @@ if TYPE_CHECKING:
     from weft.solver.problem import Problem
     from weft.solver.step.search import Progress
 
-__all__ = ["place", "place_memory", "place_step", "run"]
+__all__ = ["place", "place_backends", "place_memory", "place_step", "run"]
 
 _SEARCH = Search()
 
@@ -156,6 +164,26 @@ def place_memory(spec: PathLike | Spec, *, time_limit: float = 20.0) -> MemoryPl
     return memory_plans(spec, time_limit)
 
 
+def place_backends(graph: PathLike, *, backends: str | Sequence[str] = "all", time_limit: float = 20.0,
+                   measure_limit: float = 600.0, trial_limit: float = 120.0, trains: bool = False,
+                   on_progress: Callable[[str], None] = lambda text: None) -> BackendChoice:
+    """Which backend computes which part of a captured model, for :func:`weft.build` to run.
+
+    ``graph``: a ``.pt2`` file, which is run, so it must be one that you trust. ``backends``: names of those registered
+    with :func:`weft.backend` or shipped, or ``"all"``; what cannot be used here is named and skipped. ``time_limit``:
+    seconds of the search; ``measure_limit``: for measuring parts, after which what is not measured yet is left out;
+    ``trial_limit``: for one part, building included. ``trains``: forward and backward are measured, of backends that
+    have one. ``on_progress`` is told what is being done. Figures are kept in the user's cache folder.
+
+    ``str()`` of the result is a table, ``.assignment`` what was chosen. Raises
+    :class:`weft.runtime.backends.registry.BackendError`.
+    """
+    from weft.app.place.backends import choose_backends
+
+    return choose_backends(graph, backends, time_limit=time_limit, measure_limit=measure_limit,
+                           trial_limit=trial_limit, trains=trains, on_progress=on_progress)
+
+
 def place_step(
     graph: Placed,
     *,
@@ -207,11 +235,18 @@ def run(
         "with --stage-graph or --memory: write the stages there as a block problem (.json)", "FILE")] = None,
     memory: Annotated[bool, Option(
         "of a spec: a chain cut at any operator, each kept, recomputed or offloaded")] = False,
+    backends: Annotated[str | None, Option(
+        "of a .pt2 file: measure these backends on its parts and choose one for each part (all, or names)",
+        "NAME,...")] = None,
+    measure_limit: Annotated[float, Option("with --backends: measure parts for this time", "SECONDS", share)] = 600.0,
     output: Annotated[str | None, Option("write the answer there (.json): format, objective, bound, status, stages",
                                          "FILE", flags="-o --output")] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> int:
+    if backends is not None:
+        _place_backends(call, output, backends, measure_limit)
+        return GOOD
     if memory:
         _require_memory_alone(call)
     elif call.micro_batch_sizes or schedule:
@@ -251,6 +286,27 @@ def _place_step(call: Call) -> None:
     if call.schedule:
         save(schedule, call.schedule)
     print(json.dumps(answer) if call.as_json else step_text(found))
+
+
+def _place_backends(call: Call, output: str | None, backends: str, measure_limit: float) -> None:
+    from weft.solver.placement.problem import PlacementError
+
+    if not call.graph.endswith(".pt2"):
+        raise PlacementError(f"{call.graph}: --backends is for models that torch.export.save wrote (.pt2)")
+    require_torch("place --backends")
+    require_output(output, "an assignment", JSON, [call.graph])
+    from weft.runtime.backends.assignment import save_assignment
+
+    def tell(text: str) -> None:
+        if not call.quiet:
+            print(text, file=sys.stderr, flush=True)
+
+    found = place_backends(call.graph, backends=backends, time_limit=call.time_limit, measure_limit=measure_limit,
+                           on_progress=tell)
+    if output:
+        kept(lambda name: save_assignment(found.assignment, name), output, "the assignment")
+    print(json.dumps(found.to_json()) if call.as_json else found)
+    written(output, silent=call.as_json)
 
 
 def _place_memory(call: Call) -> None:

@@ -1,0 +1,111 @@
+"""Which backend computes which operators of a captured graph: what was chosen, and its file ``weft.backends/1``."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from weft.runtime.backends.graph import Graph
+from weft.runtime.backends.registry import BackendError
+from weft.solver.io.entries import Entry, read_json, require_format
+from weft.solver.io.writing import write_atomically
+
+__all__ = ["ASSIGNMENT_FORMAT", "AssignedPart", "Assignment", "assignment_from_json", "load_assignment",
+           "save_assignment"]
+
+ASSIGNMENT_FORMAT = "weft.backends/1"
+
+
+@dataclass(frozen=True, slots=True)
+class AssignedPart:
+    """``operators``: their names in the captured graph. ``seconds``: as measured by itself."""
+
+    backend: str
+    operators: tuple[str, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """``digest``: of the captured model that it is for. All times in seconds of a call: ``predicted`` by the parts and
+    boundaries, ``bound``, which no assignment of what was measured is predicted below, ``measured``, and ``eager`` and
+    ``alone``, measured beside it: without backends, and with each backend alone. ``measured`` and ``eager`` are
+    ``None`` where nothing ran as a whole. ``trains``: times are of forward and backward."""
+
+    model: str
+    digest: str
+    machine: str
+    parts: tuple[AssignedPart, ...]
+    predicted: float
+    bound: float
+    measured: float | None = None
+    eager: float | None = None
+    alone: Mapping[str, float] | None = None
+    trains: bool = False
+
+    def units_of(self, graph: Graph) -> list[tuple[str, tuple[int, ...]]]:
+        """By part the backend and the units of ``graph``.
+
+        Raises :class:`~weft.runtime.backends.registry.BackendError` for another graph than the one that it is for, and
+        parts that do not cover it.
+        """
+        if graph.captured.digest != self.digest:
+            raise BackendError(f"the assignment of {self.model} is for another graph than this one (other operators, "
+                               "shapes or types): place this one")
+        by_name = {node.name: unit for unit, nodes in enumerate(graph.units) for node in nodes}
+        found, taken = [], dict[int, str]()
+        for part in self.parts:
+            for name in part.operators:
+                if name not in by_name:
+                    raise BackendError(f"the assignment of {self.model} names the operator {name!r:.60}, which the "
+                                       "graph does not have")
+            units = tuple(sorted({by_name[name] for name in part.operators}))
+            for unit in units:
+                if unit in taken:
+                    raise BackendError(f"the assignment of {self.model} has the operator {graph.units[unit][0].name} "
+                                       f"in two parts, of {taken[unit]} and of {part.backend}")
+                taken[unit] = part.backend
+            found.append((part.backend, units))
+        if missing := [nodes[0].name for unit, nodes in enumerate(graph.units) if unit not in taken]:
+            raise BackendError(f"the assignment of {self.model} has no part with the operator {missing[0]}")
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """The ``weft.backends/1`` object."""
+        return {"format": ASSIGNMENT_FORMAT, "model": self.model, "digest": self.digest, "machine": self.machine,
+                "trains": self.trains, "predicted": self.predicted, "bound": self.bound, "measured": self.measured,
+                "eager": self.eager, "alone": dict(self.alone or {}),
+                "parts": [{"backend": part.backend, "seconds": part.seconds, "operators": list(part.operators)}
+                          for part in self.parts]}
+
+
+def save_assignment(assignment: Assignment, path: str | os.PathLike[str]) -> None:
+    """Write a ``weft.backends/1`` file, whole or not at all. Raises ``OSError``."""
+    write_atomically(path, json.dumps(assignment.to_json(), indent=1, allow_nan=False) + "\n")
+
+
+def load_assignment(path: str | os.PathLike[str]) -> Assignment:
+    """Read a ``weft.backends/1`` file. Raises :class:`~weft.solver.io.entries.FormatError`."""
+    return assignment_from_json(read_json(path), os.fspath(path))
+
+
+def assignment_from_json(value: Any, name: str = "assignment") -> Assignment:
+    """What a ``weft.backends/1`` object says. Raises :class:`~weft.solver.io.entries.FormatError`."""
+    entry = Entry(value, name)
+    require_format(entry, ASSIGNMENT_FORMAT)
+    entry.allow("format", "model", "digest", "machine", "trains", "predicted", "bound", "measured", "eager", "alone",
+                "parts")
+    parts = []
+    for item in entry.list("parts"):
+        item.allow("backend", "seconds", "operators")
+        operators = tuple(child.text("name") for child in item.list("operators", text_as="name"))
+        parts.append(AssignedPart(item.text("backend"), operators, float(item.number("seconds"))))
+    alone = entry.child("alone")
+    measured, eager = (None if entry.get(field) is None else float(entry.number(field))
+                       for field in ("measured", "eager"))
+    return Assignment(entry.text("model"), entry.text("digest"), entry.text("machine"), tuple(parts),
+                      float(entry.number("predicted")), float(entry.number("bound")), measured, eager,
+                      {backend: float(alone.number(backend)) for backend in alone.value}, entry.get("trains") is True)

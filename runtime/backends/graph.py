@@ -1,0 +1,230 @@
+"""What parts a captured graph can be made of: its units, which of them wait for which, and modules of some of them.
+
+A *unit* is an operator with what takes its results apart, or several operators that no part may divide: those that
+write in place into a tensor, with all that made or read that memory (:mod:`weft.runtime.captured.purity`), and what
+lies between them. Units are numbered in an order in which they can run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import networkx as nx
+import torch
+from torch import Tensor, nn
+from torch.fx import Graph as FxGraph
+from torch.fx import GraphModule, Node
+from torch.utils._pytree import tree_map
+
+from weft.runtime.backends.registry import BackendError
+from weft.runtime.captured.captured import Captured, is_item, tensors, where
+from weft.runtime.captured.cut import register
+from weft.runtime.captured.purity import Purity, draws, operator_name, written
+
+__all__ = ["Graph", "Part", "copied"]
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some units of a graph as a module of their own.
+
+    ``units``: their numbers; ``operators``: the names of operators' kinds, as ``"linear"``, in their order. ``module``
+    computes ``gives`` of ``takes``, which are the graph's nodes. ``inputs``: tensors like those that it takes, of a
+    run, where one was made. ``key`` is the same for parts that compute alike on tensors that look alike.
+    """
+
+    units: tuple[int, ...]
+    operators: tuple[str, ...]
+    module: GraphModule
+    takes: tuple[Node, ...]
+    gives: tuple[Node, ...]
+    key: str
+    inputs: tuple[Any, ...] = ()
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """Of the first tensor that it gives."""
+        looks = tensors(self.gives[0]) if self.gives else None
+        return None if looks is None else looks.dtype
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """``captured`` in units."""
+
+    captured: Captured
+    purity: Purity = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "purity", Purity(self.captured))
+
+    @cached_property
+    def units(self) -> tuple[tuple[Node, ...], ...]:
+        """The operators of each unit, in the graph's order."""
+        whole = nx.condensation(self._order())
+        members: dict[int, list[Node]] = {number: sorted(data["members"], key=self.purity.place.__getitem__)
+                                          for number, data in whole.nodes(data=True)}
+        first = {number: self.purity.place[nodes[0]] for number, nodes in members.items()}
+        return tuple(tuple(members[number]) for number in nx.lexicographical_topological_sort(
+            whole, key=first.__getitem__))
+
+    @cached_property
+    def unit_of(self) -> dict[Node, int]:
+        """The number of each operator's unit."""
+        return {node: number for number, nodes in enumerate(self.units) for node in nodes}
+
+    @cached_property
+    def order(self) -> tuple[tuple[int, int], ...]:
+        """Pairs of units of which the first must run before the second: it makes what the second reads, or reads what
+        the second writes into."""
+        return tuple(sorted({(self.unit_of[a], self.unit_of[b]) for a, b in self._order().edges
+                             if self.unit_of[a] != self.unit_of[b]}))
+
+    @cached_property
+    def after(self) -> tuple[tuple[int, ...], ...]:
+        """Of each unit those that must run after it."""
+        found: list[list[int]] = [[] for _ in self.units]
+        for a, b in self.order:
+            found[a].append(b)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def values(self) -> tuple[tuple[int, tuple[int, ...], int], ...]:
+        """What units give each other: the unit that makes a value, those that read it, and its bytes."""
+        found = []
+        for node in self.captured.calls:
+            readers = {self.unit_of[user] for user in node.users if user in self.unit_of} - {self.unit_of[node]}
+            looks = tensors(node)
+            if readers and looks is not None:
+                found.append((self.unit_of[node], tuple(sorted(readers)), looks.numel() * looks.element_size()))
+        return tuple(found)
+
+    def kinds(self, unit: int) -> tuple[str, ...]:
+        """The operators' names of a unit, without what takes results apart."""
+        return tuple(operator_name(node) for node in self.units[unit] if not is_item(node))
+
+    def is_plain(self, unit: int) -> bool:
+        """Whether other backends than eager may compute it: it draws no random numbers, writes into no buffer, and
+        calls torch's own operators alone."""
+        return all(node.op == "call_function" and not draws(node) and not any(
+            self.purity.base[target].op != "call_function" for target in written(node)) for node in self.units[unit])
+
+    def require_part(self, units: Collection[int], backend: str) -> None:
+        """Raise :class:`~weft.runtime.backends.registry.BackendError` for units that are no connected, convex set."""
+        own = set(units)
+        if not own or not all(0 <= unit < len(self.units) for unit in own):
+            raise BackendError(f"backend {backend!r} has a part of the units {sorted(own)}: it must have some of the "
+                               f"{len(self.units)} that the graph has")
+        if (between := self.between(own)) is not None:
+            raise BackendError(f"backend {backend!r} has a part that is not convex, {self._shown(own)}: "
+                               f"{self._shown([between])} reads some of it and is read by the rest")
+        if len(self.components(own)) > 1:
+            raise BackendError(f"backend {backend!r} has a part that hangs together by no value, {self._shown(own)}")
+
+    def between(self, units: set[int]) -> int | None:
+        """A unit outside that some of ``units`` wait for and that waits for others of them."""
+        last, reached = max(units), dict[int, int]()
+        for unit in range(min(units), last + 1):
+            if unit in units or unit in reached:
+                for reader in self.after[unit]:
+                    if reader in units and unit not in units:
+                        return reached[unit]
+                    if reader not in units and reader <= last:
+                        reached.setdefault(reader, reached.get(unit, reader))
+        return None
+
+    def components(self, units: Collection[int]) -> list[set[int]]:
+        """``units`` in sets that hang together."""
+        graph: nx.Graph[int] = nx.Graph()
+        graph.add_nodes_from(units)
+        graph.add_edges_from((a, b) for a in units for b in self.after[a] if b in graph)
+        return [set(found) for found in nx.connected_components(graph)]
+
+    def part(self, units: Iterable[int]) -> Part:
+        """These units as a module."""
+        numbers = tuple(sorted(units))
+        own = {node for number in numbers for node in self.units[number]}
+        nodes = [node for node in self.captured.calls if node in own]
+        takes = tuple(dict.fromkeys(arg for node in nodes for arg in node.all_input_nodes
+                                    if arg not in own and arg.op != "get_attr"))
+        results = {leaf for leaf in self.captured.results if isinstance(leaf, Node)}
+        gives = tuple(node for node in nodes if tensors(node) is not None and (
+            node in results or any(user not in own and user.op != "output" for user in node.users)))
+        graph, env = FxGraph(), dict[Node, Node]()
+        root = nn.Module()
+        for node in takes:
+            env[node] = graph.placeholder(node.name)
+        copied(self.captured, nodes, graph, root, env)
+        graph.output(tuple(env[node] for node in gives))
+        module = GraphModule(root, graph, class_name="Part")
+        return Part(numbers, tuple(operator_name(node) for node in nodes if not is_item(node)), module, takes, gives,
+                    self._key(nodes, takes, gives))
+
+    def _order(self) -> nx.DiGraph[Node]:
+        """The operators, and which must run before which; those that no part may divide are in cycles."""
+        graph: nx.DiGraph[Node] = nx.DiGraph()
+        calls = self.captured.calls
+        graph.add_nodes_from(calls)
+        for node in calls:
+            graph.add_edges_from((arg, node) for arg in node.all_input_nodes if arg in self.purity.place)
+            looks = node.meta.get("val")
+            if isinstance(looks, tuple | list):
+                graph.add_edges_from((user, node) for user in node.users if user.op != "output")
+        for writer in calls:
+            for target in written(writer):
+                memory = self.purity.base[target]
+                own = [node for node in calls if self.purity.base[node] is memory or node is writer or (
+                    memory.op == "get_attr" and any(self.purity.base[arg] is memory for arg in node.all_input_nodes))]
+                graph.add_edges_from((node, other) for a, b in pairwise(own)
+                                     for node, other in ((a, b), (b, a)))
+                early = [node for node in calls[:self.purity.place[writer]]
+                         if any(self.purity.base[arg] is memory for arg in node.all_input_nodes)]
+                graph.add_edges_from((node, writer) for node in early)
+        return graph
+
+    def _key(self, nodes: Sequence[Node], takes: Sequence[Node], gives: Sequence[Node]) -> str:
+        numbers = {node: f"%{i}" for i, node in enumerate((*takes, *nodes))}
+
+        def told(leaf: Any) -> str:
+            if not isinstance(leaf, Node):
+                return repr(leaf)
+            return numbers[leaf] if leaf in numbers else f"w{_looks(self.captured.attribute(leaf))}"
+
+        lines = [f"{_looks(node.meta.get('val'))}" for node in takes]
+        lines += [f"{node.target} {tree_map(told, (node.args, dict(node.kwargs)))}" for node in nodes]
+        lines.append(" ".join(numbers[node] for node in gives))
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+    def _shown(self, units: Collection[int]) -> str:
+        names = [node.name + where(node) for unit in sorted(units) for node in self.units[unit][:1]]
+        return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def copied(captured: Captured, nodes: Iterable[Node], graph: FxGraph, root: nn.Module,
+           env: dict[Node, Node]) -> None:
+    """Copy ``nodes`` into ``graph``, with what they read of the model, which ``root`` is given; ``env`` has what they
+    stand for."""
+    def own(node: Node) -> Node:
+        if node not in env:
+            register(root, str(node.target), captured.attribute(node))
+            env[node] = graph.get_attr(str(node.target))
+        return env[node]
+
+    for node in nodes:
+        if node.op == "call_module":
+            register(root, str(node.target), captured.graph_module.get_submodule(str(node.target)))
+            env[node] = graph.call_module(str(node.target), *tree_map(
+                lambda leaf: own(leaf) if isinstance(leaf, Node) else leaf, (node.args, dict(node.kwargs))))
+        else:
+            env[node] = graph.node_copy(node, own)
+        env[node].meta.update(node.meta)
+
+
+def _looks(value: Any) -> str:
+    return str(tree_map(lambda leaf: (tuple(leaf.shape), leaf.stride(), str(leaf.dtype), str(leaf.device.type),
+                                      leaf.requires_grad) if isinstance(leaf, Tensor) else str(leaf), value))

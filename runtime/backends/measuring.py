@@ -1,0 +1,208 @@
+"""Candidates measured, each in a process of its own with a limit, once for all that compute alike; kept in a folder.
+
+A figure is kept by what decides it: the part's operators, shapes and types, the backend with its version and source,
+torch, and the machine. What did not end in time is not kept: it may next time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import secrets
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from multiprocessing.connection import Connection, Listener
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from weft.runtime.backends.build import Choice
+from weft.runtime.backends.registry import Backend, BackendError
+from weft.runtime.backends.server import Job, Opening
+from weft.runtime.backends.trial import Found
+from weft.runtime.ranks.children import Start, children
+from weft.solver.io.writing import write_atomically
+
+__all__ = ["Measuring", "machine_name", "measuring"]
+
+#: Seconds of the clock that loading torch and the model may take, in the process that measures.
+_OPENING = 300.0
+_FORMAT = "weft.backend-figure/1"
+#: The numbers of the two tensors that a boundary is measured with: what it costs is a line through both.
+_NUMBERS = (1024, 1024 * 1024)
+#: What a trial may take on top of its limit, until its process is given up.
+_GRACE = 60.0
+
+
+@dataclass
+class Measuring:
+    """A process that measures one model's parts, and the folder that figures are kept in (``None``: nowhere).
+
+    ``limit``: seconds of the clock for one trial, building included. ``tried``: how many trials were made, not read.
+    """
+
+    connection: Connection
+    folder: Path | None
+    limit: float
+    trains: bool
+    repeats: int
+    tried: int = 0
+    known: dict[str, Found] = field(default_factory=dict)
+
+    def kept(self, backend: Backend, key: str) -> Found | None:
+        """What is known already of a part with this key."""
+        return self._load(self._name("part", (backend,), key))
+
+    def part(self, backend: Backend, key: str, units: Sequence[int]) -> Found:
+        """What it takes ``backend`` to compute ``units``, a part with this ``key``."""
+        return self._found(self._name("part", (backend,), key), Job("part", ((backend.name, tuple(units)),),
+                                                                    self.limit))
+
+    def eager(self, backend: Backend, key: str) -> Found:
+        """What eager torch takes for each unit of the model, whose digest is ``key``."""
+        found = self._found(self._name("eager", (backend,), key), Job("eager", (), 10 * self.limit))
+        if found.refused is not None:
+            raise BackendError(f"the model by itself {found.refused}, without any backend")
+        return found
+
+    def boundary(self, first: Backend, second: Backend) -> tuple[float, float]:
+        """Seconds that a value costs which ``second`` reads and ``first`` makes, and for each of its bytes; those of
+        nothing where one of them cannot compute the operators that it is measured with."""
+        small, large = (self._found(
+            self._name("boundary", (first, second), str(numbers)),
+            Job("boundary", ((first.name, ()), (second.name, ())), self.limit, numbers)) for numbers in _NUMBERS)
+        if small.refused is not None or large.refused is not None:
+            return 0.0, 0.0
+        per_byte = max(0.0, (large.seconds - small.seconds) / (4 * (_NUMBERS[1] - _NUMBERS[0])))
+        return max(0.0, small.seconds - 4 * _NUMBERS[0] * per_byte), per_byte
+
+    def whole(self, choice: Choice) -> Found:
+        """What the whole model takes so, and eager beside it; never kept."""
+        return self._try(Job("whole", tuple((name, tuple(units)) for name, units in choice), 10 * self.limit))
+
+    def _found(self, name: str, job: Job) -> Found:
+        if (found := self._load(name)) is None:
+            found = self.known[name] = self._try(job)
+            late = found.refused is not None and found.refused.startswith("did not end")
+            if self.folder is not None and not late:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                write_atomically(self.folder / f"{name}.json", json.dumps({"format": _FORMAT, **{
+                    key: repr(value) if value == float("inf") else value for key, value in asdict(found).items()}}))
+        return found
+
+    def _try(self, job: Job) -> Found:
+        self.tried += 1
+        self.connection.send(job)
+        if not self.connection.poll(job.limit + _GRACE):
+            raise BackendError("the process that measures backends does not answer")
+        try:
+            found: Found = self.connection.recv()
+        except EOFError:
+            raise BackendError("the process that measures backends has ended by itself: is there enough memory for the "
+                               "model twice?") from None
+        return found
+
+    def _name(self, what: str, backends: Sequence[Backend], key: str) -> str:
+        facts = [_FORMAT, what, key, torch.__version__, machine_name(), str(self.trains), str(self.repeats)]
+        facts += [f"{backend.name} {backend.version()} {_source(backend.source)}" for backend in backends]
+        return hashlib.sha256("\n".join(facts).encode()).hexdigest()
+
+    def _load(self, name: str) -> Found | None:
+        if name in self.known:
+            return self.known[name]
+        if self.folder is None:
+            return None
+        try:
+            value = json.loads((self.folder / f"{name}.json").read_text(encoding="utf-8"))
+            if value.pop("format") != _FORMAT:
+                return None
+            refused = value.pop("refused")
+            units = tuple(map(float, value.pop("units")))
+            numbers: Any = {key: float(number) for key, number in value.items()}
+            found = Found(**numbers, refused=refused, units=units)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return None  # as good as missing
+        self.known[name] = found
+        return found
+
+
+@contextmanager
+def measuring(path: str | os.PathLike[str], backends: Sequence[Backend], *, folder: Path | None, limit: float,
+              trains: bool = False, repeats: int = 15) -> Iterator[Measuring]:
+    """A process that measures parts of the ``.pt2`` file ``path``, ended with the block.
+
+    Raises :class:`~weft.runtime.backends.registry.BackendError` where it does not come up.
+    """
+    shipped = str(Path(__file__).parent / "shipped")
+    sources = tuple(dict.fromkeys(backend.source for backend in backends
+                                  if backend.source and not backend.source.startswith(shipped)))
+    key = secrets.token_bytes(16)
+    with tempfile.TemporaryDirectory(prefix="weft-backends-") as place:
+        address = str(Path(place) / "socket")
+        environment = {**os.environ, "WEFT_BACKENDS_KEY": key.hex(), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        environment["PYTHONPATH"] = os.pathsep.join(
+            [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
+        command = [sys.executable, "-m", "weft.runtime.backends.server", address, str(os.getpid())]
+        with Listener(address, authkey=key) as listener, open(Path(place) / "said", "w+b") as said, children(
+                [Start(command, environment, said, said)], [Path(place)]) as (process,):
+            def still_there() -> bool:
+                return process.poll() is None
+
+            connection = _accepted(listener, still_there, said.name)
+            with connection:
+                connection.send(Opening(os.fspath(path), sources, trains, repeats))
+                if not connection.poll(_OPENING):
+                    raise BackendError(f"{path}: the process that measures backends did not load it within "
+                                       f"{_OPENING:g} s")
+                if (why := connection.recv()) is not None:
+                    raise BackendError(f"{path}: cannot be measured: {why}")
+                yield Measuring(connection, folder, limit, trains, repeats)
+                connection.send(None)
+
+
+def _accepted(listener: Listener, still_there: Callable[[], bool], said: str) -> Connection:
+    """The connection of the process that was started."""
+    import threading
+
+    found: list[Connection] = []
+    waiting = threading.Thread(target=lambda: found.append(listener.accept()), daemon=True)
+    waiting.start()
+    while waiting.is_alive():
+        waiting.join(0.1)
+        if waiting.is_alive() and not still_there():
+            lines = Path(said).read_text(errors="replace").strip().splitlines() or ["it said nothing"]
+            raise BackendError(f"the process that measures backends did not start: {lines[-1]:.200}")
+    return found[0]
+
+
+@cache
+def _source(path: str) -> str:
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+@cache
+def machine_name() -> str:
+    """The GPU, or the CPU and that it has one thread."""
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else platform.processor() or platform.machine()}, one thread"
+
+
+def boundaries_of(measuring: Measuring, backends: Sequence[Backend]) -> Mapping[tuple[str, str], tuple[float, float]]:
+    """By pair of different backends what :meth:`Measuring.boundary` says."""
+    return {(a.name, b.name): measuring.boundary(a, b) for a in backends for b in backends if a is not b}

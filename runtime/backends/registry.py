@@ -1,0 +1,132 @@
+"""Backends by name: what computes parts of a captured graph.
+
+A backend is one file with one function, which makes a callable of a part::
+
+    @weft.backend("mine", patterns=[("linear", "gelu")], supports=lambda part: part.dtype == torch.float32)
+    def build(part):
+        return lambda x: (my_linear_gelu(x, part.module.weight),)
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from weft.runtime.backends.graph import Graph, Part
+
+__all__ = ["EAGER", "Backend", "BackendError", "backend", "backends_named", "registered"]
+
+#: The backend that computes every operator, as torch does without one.
+EAGER = "eager"
+#: The backends that come with weft: modules of :mod:`weft.runtime.backends.shipped`.
+SHIPPED = ("eager", "inductor", "sdpa", "openvino", "cuda_graphs")
+
+#: What makes of a part a function of the part's inputs, that gives its results in their order.
+Build = Callable[["Part"], Callable[..., Sequence[Tensor]]]
+#: What finds parts: sets of a graph's units, by number.
+Patterns = Callable[["Graph"], Iterable[Collection[int]]]
+
+
+class BackendError(ValueError):
+    """A backend, a part of one, or an assignment that cannot be; the message says which and why, in one sentence."""
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One backend, as it was registered with :func:`backend`. ``source``: the file that did."""
+
+    name: str
+    build: Build
+    patterns: Patterns | Sequence[Sequence[str]]
+    supports: Callable[[Part], bool]
+    devices: tuple[str, ...]
+    trains: bool
+    missing: Callable[[], str | None]
+    version: Callable[[], str]
+    source: str
+
+    def unusable(self, device: str, trains: bool) -> str | None:
+        """Why it cannot be used on this kind of device (``"cpu"``), for training or not; ``None`` if it can."""
+        if device not in self.devices:
+            return f"is for {' and '.join(self.devices)}, not for {device}"
+        if trains and not self.trains:
+            return "has no backward"
+        return self.missing()
+
+
+_REGISTERED: dict[str, Backend] = {}
+
+
+def backend(name: str, *, patterns: Patterns | Sequence[Sequence[str]] = (), build: Build | None = None,
+            supports: Callable[[Part], bool] = lambda part: True, devices: Sequence[str] = ("cpu", "cuda"),
+            trains: bool = False, missing: Callable[[], str | None] = lambda: None,
+            version: Callable[[], str] = lambda: "") -> Callable[[Build], Build]:
+    """Register a backend: a decorator of the function that builds, or with ``build=`` a call.
+
+    ``patterns``: which parts it may be given. Either chains of operators' names, such as ``[("linear", "gelu")]``,
+    where each result is read by the next one alone; or a function of the graph that gives sets of its units, which
+    must be connected and convex (:mod:`weft.runtime.backends.patterns` has some, among them ``regions``, for backends
+    that take whole graphs). ``supports(part)`` says whether it can compute one of them.
+
+    ``build(part)`` gives a function of the part's tensors that returns its results, a tensor each, in the part's order.
+    ``devices``: kinds of device. ``trains``: whether gradients go through it. ``missing()`` says why it cannot be used
+    here (what is not installed), ``version()`` what tells measurements of it apart from older ones. Of two backends of
+    one name the later one counts. Raises :class:`BackendError` for a name that is none.
+    """
+    if not isinstance(name, str) or not name or name != name.strip() or not name.isprintable():
+        raise BackendError(f"a backend's name is {name!r:.60}, it must be text without spaces around it")
+    if not callable(patterns):
+        chains = [[chain] if isinstance(chain, str) else list(chain) for chain in patterns]
+        if not all(chain and all(isinstance(one, str) for one in chain) for chain in chains):
+            raise BackendError(f"backend {name!r}: patterns must be chains of operators' names, or a function of the "
+                               "graph")
+        patterns = chains
+
+    def register(build: Build) -> Build:
+        source = getattr(sys.modules.get(build.__module__), "__file__", None) or ""
+        _REGISTERED[name] = Backend(name, build, patterns, supports, tuple(devices), trains, missing, version, source)
+        return build
+
+    if build is not None:
+        register(build)
+    return register
+
+
+def registered() -> Mapping[str, Backend]:
+    """All backends by name: those that come with weft, eager first, and those that were registered."""
+    own = dict(_REGISTERED)
+    for module in SHIPPED:
+        import_module(f"weft.runtime.backends.shipped.{module}")
+    _REGISTERED.update(own)  # a user's own, of the same name, counts
+    return {EAGER: _REGISTERED[EAGER], **_REGISTERED}
+
+
+def backends_named(names: str | Sequence[str], device: str, trains: bool = False) -> tuple[list[Backend], list[str]]:
+    """The backends of these names (``"all"`` or ``"auto"``: every one; a text with commas, or a sequence) that can be
+    used on ``device``, eager always among them, and a sentence on each that cannot.
+
+    Raises :class:`BackendError` for a name that nobody registered.
+    """
+    known = registered()
+    if names in ("all", "auto"):
+        asked = [*known]
+    else:
+        asked = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+    for name in asked:
+        if name not in known:
+            raise BackendError(f"backends names {name!r:.60}, which nobody has registered; there are "
+                               f"{', '.join(known)}, and all")
+    found, notes = list[Backend](), list[str]()
+    for name in dict.fromkeys((EAGER, *asked)):
+        why = known[name].unusable(device, trains)
+        if why is None:
+            found.append(known[name])
+        elif names not in ("all", "auto") or device in known[name].devices:
+            notes.append(f"{name}: skipped, it {why}")
+    return found, notes

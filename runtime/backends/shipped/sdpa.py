@@ -1,0 +1,77 @@
+"""The kernels of scaled dot product attention, a backend each: torch takes the first that fits, not the fastest one."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from weft.runtime.backends.graph import Part
+from weft.runtime.backends.registry import Build, backend
+
+#: The name of each, torch's own, and the kinds of device that have it.
+KERNELS = (("sdpa-math", SDPBackend.MATH, ("cpu", "cuda")), ("sdpa-flash", SDPBackend.FLASH_ATTENTION, ("cpu", "cuda")),
+           ("sdpa-efficient", SDPBackend.EFFICIENT_ATTENTION, ("cuda",)),
+           ("sdpa-cudnn", SDPBackend.CUDNN_ATTENTION, ("cuda",)))
+_aten = torch.ops.aten
+
+
+def _in_context(kernel: SDPBackend) -> Build:
+    """The kernel as torch itself chooses one, by a context around the part."""
+    def build(part: Part) -> Callable[..., Sequence[Tensor]]:
+        def run(*given: Tensor) -> Sequence[Tensor]:
+            with sdpa_kernel(kernel):
+                found: Sequence[Tensor] = part.module.forward(*given)
+            return found
+
+        return run
+
+    return build
+
+
+def _called(kernel: SDPBackend) -> Build:
+    """On a CPU the kernel's own operator: the context takes longer than small attention does."""
+    def build(part: Part) -> Callable[..., Sequence[Tensor]]:
+        if part.inputs and isinstance(part.inputs[0], Tensor) and part.inputs[0].is_cuda:
+            return _in_context(kernel)(part)
+        for node in part.module.graph.find_nodes(op="call_function",
+                                                 target=_aten.scaled_dot_product_attention.default):
+            _replaced(node, kernel)
+        part.module.recompile()
+        found: Callable[..., Sequence[Tensor]] = part.module.forward
+        return found
+
+    return build
+
+
+def _replaced(node: Node, kernel: SDPBackend) -> None:
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    named = {"attn_mask": given.get("attn_mask"), "scale": given.get("scale")}
+    target = (_aten._scaled_dot_product_attention_math.default if kernel == SDPBackend.MATH else
+              _aten._scaled_dot_product_flash_attention_for_cpu.default)
+    plain = (*(given[name] for name in names[:3]),)
+    if kernel == SDPBackend.MATH:
+        args, kwargs = (*plain, named["attn_mask"], 0.0, given.get("is_causal", False)), {"scale": named["scale"]}
+    else:
+        args, kwargs = (*plain, 0.0, given.get("is_causal", False)), named
+    graph = node.graph
+    with graph.inserting_before(node):
+        several = graph.call_function(target, args, kwargs)
+        first = graph.call_function(operator.getitem, (several, 0))
+    node.replace_all_uses_with(first)
+    graph.erase_node(node)
+
+
+def _supports(part: Part) -> bool:
+    """No grouped heads: the kernels' own operators do not take them."""
+    return all(not node.kwargs.get("enable_gqa") for node in part.module.graph.nodes)
+
+
+for _name, _kernel, _devices in KERNELS:
+    backend(_name, patterns=[("scaled_dot_product_attention",)], supports=_supports, devices=_devices, trains=True,
+            build=_called(_kernel) if "cpu" in _devices else _in_context(_kernel))

@@ -1,0 +1,263 @@
+"""One candidate tried: built, its numbers held against eager torch's, and timed; or a whole assignment beside eager.
+
+On a CPU all has one thread, as a rank of the executor has, and seconds are the process's CPU time: what else the
+machine does meanwhile is not in them. What neighbours do to caches and clocks still is, so a part is timed beside eager
+torch on the same part, lap by lap in turn, and their ratio is what counts: all figures are shares of eager operators,
+and those are measured together, and scaled to what the whole model takes in the same process.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Interpreter, Node
+
+from weft.runtime.backends.build import Choice, PartCall, assembled
+from weft.runtime.backends.graph import Graph, Part
+from weft.runtime.backends.registry import EAGER, Backend, BackendError, registered
+from weft.runtime.captured.captured import Captured
+from weft.runtime.captured.untouched import untouched
+from weft.runtime.measure.measure import Sample
+
+__all__ = ["Found", "Recorded", "boundary_seconds", "require_usable", "try_eager", "try_part", "try_whole"]
+
+#: How far a backend's numbers may be from eager's, as a share of the largest of them: rounding in another order.
+TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
+#: Calls before the first that counts: code is compiled, memory taken.
+WARM = 3
+#: A lap has as many calls as take so many seconds, for the clock's own sake.
+LAP = 1e-3
+#: Bytes that are touched between laps of one call, so that weights come from where they do in a whole model.
+FLUSHED = 4 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a trial found: seconds of a call with their spread, eager's seconds beside it, and the largest error as a
+    share of the largest number. ``units``: seconds of each unit by itself, of eager alone. ``refused``: why it does not
+    count."""
+
+    seconds: float = 0.0
+    spread: float = 0.0
+    repeats: int = 0
+    error: float = 0.0
+    eager: float = 0.0
+    units: tuple[float, ...] = ()
+    refused: str | None = None
+
+
+class Recorded(Interpreter):
+    """What every operator gives in one run of ``graph`` on ``leaves``, by node."""
+
+    def __init__(self, graph: Graph, leaves: Sequence[Any]) -> None:
+        super().__init__(graph.captured.graph_module, garbage_collect_values=False)
+        self.values: dict[Node, Any] = {}
+        with untouched(graph.captured.model), torch.no_grad():
+            self.run(*leaves, enable_io_processing=False)
+        del self.env
+
+    def run_node(self, n: Node) -> Any:
+        """The node's value, kept as it is now: what writes into it later makes no difference."""
+        result = super().run_node(n)
+        if n.op != "output":
+            written = isinstance(result, Tensor) and n.op in ("placeholder", "call_function")
+            self.values[n] = result.detach().clone() if written and _is_written(n) else result
+        return result
+
+    def inputs(self, part: Part) -> tuple[Any, ...]:
+        """What ``part`` takes."""
+        return tuple(self.values[node] for node in part.takes)
+
+
+def _is_written(node: Node) -> bool:
+    return any(str(getattr(user.target, "_schema", "")).partition("(")[0].rpartition("::")[2].partition(".")[0]
+               .endswith("_") for user in node.users)
+
+
+def try_part(graph: Graph, recorded: Recorded, backend: Backend, units: Sequence[int], *, trains: bool,
+             repeats: int) -> Found:
+    """What it takes ``backend`` to compute ``units``."""
+    part = graph.part(units)
+    part = replace(part, inputs=_leaves(part, recorded.inputs(part), trains))
+    reference, passes = graph.part(units).module, _passes(trains)
+    expected = passes(reference.forward, _fresh(part.inputs))
+    run: Callable[..., Any] = backend.build(part)
+    if backend.name != EAGER:
+        run = PartCall(run)
+    error, refused = compared(passes(run, _fresh(part.inputs)), expected)
+    if refused is not None:
+        return Found(error=error, refused=refused)
+    own, plain = _samples([lambda: passes(run, part.inputs), lambda: passes(reference.forward, part.inputs)],
+                          _device(part.inputs), repeats)
+    return Found(own.seconds, own.spread, own.repeats, error, plain.seconds)
+
+
+def try_eager(graph: Graph, recorded: Recorded, *, trains: bool, repeats: int) -> Found:
+    """What eager torch takes for the whole model and for each unit; the units add up to the whole."""
+    passes, leaves = _passes(trains), tuple(recorded.values[node] for node in graph.captured.inputs)
+    whole = assembled(graph, [(EAGER, [unit]) for unit in range(len(graph.units))], trains=trains)
+    parts = [graph.part([unit]) for unit in range(len(graph.units))]
+    runs = [(part.module.forward, _leaves(part, _fresh(recorded.inputs(part)), trains)) for part in parts]
+    device, laps, wholes = _device(leaves), list[list[float]](), list[float]()
+    with untouched(graph.captured.model):
+        for i in range(-WARM, repeats):
+            lap = _lap(lambda: passes(whole.forward, leaves), device)
+            own = [_lap(lambda run=run, given=given: passes(run, given), device)  # type: ignore[misc]
+                   for run, given in runs]
+            if i >= 0:
+                wholes.append(lap)
+                laps.append(own)
+    sample = Sample.of(wholes)
+    units = [statistics.median(each) for each in zip(*laps, strict=True)]
+    scale = sample.seconds / max(sum(units), 1e-12)
+    return Found(sample.seconds, sample.spread, repeats, 0.0, sample.seconds, tuple(unit * scale for unit in units))
+
+
+def try_whole(graph: Graph, recorded: Recorded, choice: Choice, *, trains: bool, repeats: int) -> Found:
+    """What ``choice`` takes, run whole, and eager beside it: medians of as many laps of each, in turn."""
+    captured, passes = graph.captured, _passes(trains)
+    leaves = tuple(recorded.values[node] for node in captured.inputs)
+    chosen = assembled(graph, choice, trains=trains, inputs=lambda part: _leaves(part, recorded.inputs(part), trains))
+    plain = assembled(graph, [(EAGER, [unit]) for unit in range(len(graph.units))], trains=trains)
+    with untouched(captured.model):
+        expected, given = (passes(module.forward, leaves) for module in (plain, chosen))
+        error, refused = compared(given, expected)
+        if refused is not None:
+            return Found(error=error, refused=refused)
+        device = _device(leaves)
+        laps: tuple[list[float], list[float]] = ([], [])
+        for i in range(-WARM, repeats):
+            for module, own in zip((chosen, plain), laps, strict=True):
+                lap = _lap(lambda run=module.forward: passes(run, leaves), device)  # type: ignore[misc]
+                if i >= 0:
+                    own.append(lap)
+    sample = Sample.of(laps[0])
+    return Found(sample.seconds, sample.spread, repeats, error, statistics.median(laps[1]))
+
+
+def boundary_seconds(first: Backend, second: Backend, numbers: int, *, repeats: int, trains: bool = False) -> float:
+    """What it costs that ``second`` reads what ``first`` has made, a tensor of so many fp32 numbers: two operators one
+    after the other, beside each by itself."""
+    captured = Captured.of(nn.Sequential(nn.ReLU(), nn.Tanh()).eval(), (torch.randn(numbers),))
+    graph = Graph(captured)
+    runs = []
+    x = torch.randn(numbers)
+    for unit, backend in enumerate((first, second)):
+        part = replace(graph.part([unit]), inputs=(x,))
+        run = backend.build(part)
+        runs.append(run if backend.name == EAGER else PartCall(run))
+    a, b = runs
+    with torch.no_grad():
+        both, one, other = _samples([lambda: b(a(x)[0]), lambda: a(x), lambda: b(x)], torch.device("cpu"), repeats)
+    return max(0.0, both.seconds - one.seconds - other.seconds)
+
+
+def compared(given: Sequence[Any], expected: Sequence[Any]) -> tuple[float, str | None]:
+    """The largest error of ``given``, as a share of the largest number expected, and why it does not do."""
+    if len(given) != len(expected):
+        return float("inf"), f"gives {len(given)} results, eager {len(expected)}"
+    largest = 0.0
+    for i, (found, right) in enumerate(zip(given, expected, strict=True)):
+        if not isinstance(right, Tensor):
+            continue
+        if not isinstance(found, Tensor) or found.shape != right.shape or found.dtype != right.dtype:
+            looks = f"{tuple(found.shape)} {found.dtype}" if isinstance(found, Tensor) else type(found).__name__
+            return float("inf"), f"gives {looks} as result {i}, eager {tuple(right.shape)} {right.dtype}"
+        allowed = TOLERANCE.get(right.dtype, 0.0)
+        a, b = (value.detach().to(torch.complex128 if value.is_complex() else torch.float64)
+                for value in (found, right))
+        both = torch.isfinite(a) & torch.isfinite(b)
+        if not torch.equal(a[~both].nan_to_num(), b[~both].nan_to_num()):
+            return float("inf"), f"has infinities or NaN in result {i} where eager has none, or the other way round"
+        scale = float(b[both].abs().max()) if both.any() else 0.0
+        error = float((a[both] - b[both]).abs().max()) / max(scale, 1e-30) if both.any() else 0.0
+        largest = max(largest, error)
+        if error > allowed:
+            return largest, f"has wrong numbers: the largest error is {error:.2g} of the largest number, {allowed:g} " \
+                            "are allowed"
+    return largest, None
+
+
+def _passes(trains: bool) -> Callable[..., list[Any]]:
+    """A call, and where gradients are wanted the backward of ones: results, then gradients of what is given."""
+    def forward(run: Callable[..., Any], given: Sequence[Any]) -> list[Any]:
+        with torch.no_grad():
+            return list(run(*given))
+
+    def both(run: Callable[..., Any], given: Sequence[Any]) -> list[Any]:
+        results = list(run(*given))
+        ends = [result for result in results if isinstance(result, Tensor) and result.requires_grad]
+        wanted = [leaf for leaf in given if isinstance(leaf, Tensor) and leaf.requires_grad]
+        if not ends:
+            return results
+        if not wanted:
+            torch.autograd.backward(ends, [torch.ones_like(end) for end in ends])
+            return results
+        gradients = torch.autograd.grad(ends, wanted, [torch.ones_like(end) for end in ends], allow_unused=True)
+        return [*results, *gradients]
+
+    return both if trains else forward
+
+
+def _leaves(part: Part, given: Sequence[Any], trains: bool) -> tuple[Any, ...]:
+    """``given`` for a part, with gradients where the graph has some."""
+    return tuple(leaf.detach().requires_grad_(trains and _learns(node)) if isinstance(leaf, Tensor) and
+                 leaf.is_floating_point() else leaf for node, leaf in zip(part.takes, given, strict=True))
+
+
+def _learns(node: Node) -> bool:
+    looks = node.meta.get("val")
+    return node.op != "placeholder" and isinstance(looks, Tensor) and looks.is_floating_point()
+
+
+def _fresh(given: Sequence[Any]) -> tuple[Any, ...]:
+    """The same numbers in memory that nobody else reads."""
+    return tuple(leaf.detach().clone().requires_grad_(leaf.requires_grad) if isinstance(leaf, Tensor) else leaf
+                 for leaf in given)
+
+
+def _device(given: Sequence[Any]) -> torch.device:
+    return next((leaf.device for leaf in given if isinstance(leaf, Tensor)), torch.device("cpu"))
+
+
+def _lap(run: Callable[[], Any], device: torch.device) -> float:
+    """Seconds of a call: of this process's CPU, or on a GPU of the clock."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    clock = time.perf_counter if device.type == "cuda" else time.process_time
+    begun = clock()
+    run()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return clock() - begun
+
+
+def _samples(runs: Sequence[Callable[[], Any]], device: torch.device, repeats: int) -> list[Sample]:
+    """Of each run as many laps, in turn."""
+    several = []
+    for run in runs:
+        for _ in range(WARM - 1):
+            run()
+        several.append(max(1, round(LAP / max(_lap(run, device), 1e-9))))
+    flushed, laps = torch.zeros(FLUSHED // 4, device=device), [list[float]() for _ in runs]
+    for _ in range(repeats):
+        for run, each, own in zip(runs, several, laps, strict=True):
+            if each == 1:
+                flushed.add_(1)
+            own.append(_lap(lambda run=run, each=each: [run() for _ in range(each)], device) / each)  # type: ignore[misc]
+    return [Sample.of(own) for own in laps]
+
+
+def require_usable(name: str) -> Backend:
+    """The backend of this name. Raises :class:`~weft.runtime.backends.registry.BackendError`."""
+    known = registered()
+    if name not in known:
+        raise BackendError(f"backend {name!r} is not registered in the process that measures: register it in a file "
+                           "of its own, not in the script")
+    return known[name]

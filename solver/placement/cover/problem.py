@@ -1,0 +1,165 @@
+"""The problem of covering a graph with parts of several backends, and what a cover costs.
+
+A cover takes each operator once. It costs what its parts take, and for every value that one backend makes and another
+one reads, what the boundary between the two costs: once for each backend that reads it, however many of its parts do.
+Parts are run one after another, so no two may wait for each other, directly or through others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from weft.solver.placement.cover.cycles import a_cycle, order_of
+from weft.solver.placement.problem import PlacementError
+
+__all__ = ["Candidate", "Cover", "CoverProblem", "Value"]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A part that may be chosen: its operators, by number, the backend that would compute it, and the seconds that a
+    call of it takes, launch and all."""
+
+    operators: frozenset[int]
+    backend: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What operator ``maker`` makes for ``readers``. ``boundary``: the seconds that it costs if the first of two
+    backends makes it and the second reads it; pairs that are not there cost nothing."""
+
+    maker: int
+    readers: tuple[int, ...]
+    boundary: Mapping[tuple[str, str], float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CoverProblem:
+    """``operators``: how many there are, numbered in an order in which they can run.
+
+    Raises :class:`~weft.solver.placement.problem.PlacementError` for an operator that no candidate has, for a value
+    that is read before it is made, and for a candidate that cannot be one part: two of its operators have another one
+    between them, which would have to run in its midst.
+    """
+
+    operators: int
+    values: tuple[Value, ...]
+    candidates: tuple[Candidate, ...]
+
+    def __post_init__(self) -> None:
+        for value in self.values:
+            if not all(0 <= value.maker < reader < self.operators for reader in value.readers):
+                raise PlacementError(f"operator {value.maker} makes a value for {value.readers}: readers must come "
+                                     f"later, and operators are numbered below {self.operators}")
+        for candidate in self.candidates:
+            if not candidate.operators or not all(0 <= i < self.operators for i in candidate.operators):
+                raise PlacementError(f"a part of {candidate.backend} has the operators {sorted(candidate.operators)}: "
+                                     f"it needs at least one, numbered below {self.operators}")
+            if not 0 <= candidate.seconds < float("inf"):
+                raise PlacementError(f"a part of {candidate.backend} takes {candidate.seconds} s: it must be a number "
+                                     "of 0 or more")
+            if (between := self.between(candidate.operators)) is not None:
+                raise PlacementError(f"a part of {candidate.backend} with operators {sorted(candidate.operators)} is "
+                                     f"not convex: operator {between} reads some of them and is read by others")
+        missing = set(range(self.operators)).difference(*(candidate.operators for candidate in self.candidates))
+        if missing:
+            raise PlacementError(f"no backend computes operator {min(missing)}")
+
+    @cached_property
+    def after(self) -> tuple[tuple[int, ...], ...]:
+        """Of each operator those that read what it makes."""
+        found: list[set[int]] = [set() for _ in range(self.operators)]
+        for value in self.values:
+            found[value.maker].update(value.readers)
+        return tuple(tuple(sorted(readers)) for readers in found)
+
+    @cached_property
+    def backends(self) -> tuple[str, ...]:
+        """The backends of all candidates."""
+        return tuple(sorted({candidate.backend for candidate in self.candidates}))
+
+    def between(self, operators: Iterable[int]) -> int | None:
+        """An operator outside that waits for some of ``operators`` and that others of them wait for, if there is one:
+        they are no convex set."""
+        own, reached = set(operators), dict[int, int]()  # outside, and the first operator outside on the way
+        last = max(own)
+        for i in range(min(own), last + 1):
+            if i not in own and i not in reached:
+                continue
+            for reader in self.after[i]:
+                if reader <= last and (reader not in own or i not in own):
+                    if reader in own:
+                        return reached[i]
+                    reached.setdefault(reader, reached.get(i, reader))
+        return None
+
+    def cover(self, chosen: Iterable[int], bound: float = 0.0) -> Cover:
+        """The cover of these candidates. Raises :class:`~weft.solver.placement.problem.PlacementError` where it is
+        none."""
+        found = Cover(self, tuple(sorted(chosen)), bound)
+        if fault := found.fault():
+            raise PlacementError(fault)
+        return found
+
+
+@dataclass(frozen=True)
+class Cover:
+    """``chosen``: the numbers of the problem's candidates. ``bound``: seconds that no cover takes less than."""
+
+    problem: CoverProblem
+    chosen: tuple[int, ...]
+    bound: float = 0.0
+
+    @property
+    def parts(self) -> list[Candidate]:
+        """The candidates that were chosen."""
+        return [self.problem.candidates[i] for i in self.chosen]
+
+    @cached_property
+    def part_of(self) -> tuple[int, ...]:
+        """Of each operator which of :attr:`parts` it is in; the last one where several have it, -1 where none has."""
+        found = [-1] * self.problem.operators
+        for number, part in enumerate(self.parts):
+            for i in part.operators:
+                found[i] = number
+        return tuple(found)
+
+    @cached_property
+    def seconds(self) -> float:
+        """What it takes, boundaries and all."""
+        return sum(part.seconds for part in self.parts) + self.boundaries
+
+    @cached_property
+    def boundaries(self) -> float:
+        """Seconds of all boundaries between backends."""
+        backend = [self.parts[part].backend for part in self.part_of]
+        return sum(value.boundary.get((backend[value.maker], other), 0.0) for value in self.problem.values
+                   for other in {backend[reader] for reader in value.readers} if other != backend[value.maker])
+
+    @property
+    def gap(self) -> float:
+        """How far it may be from the least, as a share of that."""
+        return max(0.0, self.seconds / self.bound - 1) if self.bound else 0.0 if not self.seconds else float("inf")
+
+    @property
+    def order(self) -> list[int]:
+        """Its :attr:`parts`, by number, in an order in which they can run."""
+        return order_of(self.problem.after, self.part_of, len(self.parts))
+
+    def fault(self) -> str | None:
+        """Why it is no cover; ``None`` if it is one."""
+        count = [0] * self.problem.operators
+        for part in self.parts:
+            for i in part.operators:
+                count[i] += 1
+        for i, times in enumerate(count):
+            if times != 1:
+                return f"operator {i} is in {times} parts, it must be in one"
+        if cycle := a_cycle(self.problem.after, self.part_of, len(self.parts)):
+            return (f"the parts with operators {', '.join(str(sorted(self.parts[c].operators)) for c in cycle)} wait "
+                    "for each other")
+        return None
