@@ -10,7 +10,7 @@ from weft.models.grid.degrees import Degrees
 from weft.models.grid.links import GridLinks
 from weft.models.grid.rank import Ranks
 from weft.models.hardware.devices import DEVICES
-from weft.models.layers.cluster import AffineLink, Network
+from weft.models.layers.cluster import AffineLink, two_tiers
 from weft.models.layers.layering import layers_of
 from weft.models.spec.families import GptModel, MoeModel
 from weft.models.tensor_parallel.part_times import PartTimes
@@ -25,7 +25,7 @@ MOE = MoeModel(family="moe", layers=6, hidden=1024, heads=16, vocabulary=32000, 
 
 
 def links(*, near: float = 450e9, far: float = 50e9, size: int = 8) -> GridLinks:
-    return GridLinks(H100, Network(AffineLink(1e-5, near), AffineLink(2e-5, far), size))
+    return GridLinks(H100, replace(two_tiers(AffineLink(1e-5, near), AffineLink(2e-5, far), size), stated=True))
 
 
 @pytest.mark.parametrize("model", [GPT, MOE], ids=["gpt", "moe"])
