@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 from weft.runtime.export.refusal import ExportError
 from weft.runtime.export.tools.layers import letters_of
@@ -73,9 +74,19 @@ def arguments_of(run: Run) -> MegatronArguments:
     schedule = run.schedule
     pipeline = Pipeline.of(schedule.problem)
     layout = tuple(letters_of(schedule, pipeline, _TITLE))
-    told = schedule.solver.get("tool_settings", {})
-    return MegatronArguments(**{**told, "tensor": told.get("tensor", run.gpus)},  # of a group its GPUs compute together
+    found = _grid_settings(schedule)
+    return MegatronArguments(**{**found, "tensor": found.get("tensor", run.gpus)},  # a group's GPUs compute together
                              pipeline=len(pipeline.chunks), layout=layout, group=run.settings.get(GROUP))
+
+
+def _grid_settings(schedule: Schedule) -> dict[str, Any]:
+    """What the grid that the schedule is of says beside its pipeline (``solver["grid"]``); nothing of other ones."""
+    grid = schedule.solver.get("grid")
+    if grid is None:
+        return {}
+    same = ("tensor", "context", "expert", "micro_batch", "recompute", "zero")
+    return {**{key: grid[key] for key in same}, "sequence_parallel": grid["sequence_parallel"] and grid["tensor"] > 1,
+            "batch": grid["micro_batches"] * grid["micro_batch"] * grid["data"]}
 
 
 def save_megatron(schedule: Schedule, path: str | os.PathLike[str]) -> None:

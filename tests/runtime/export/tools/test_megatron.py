@@ -7,6 +7,7 @@ import pytest
 from tests.support.builders import chain, loop, pipeline, v
 from weft.runtime.export.refusal import ExportError
 from weft.runtime.export.tools.megatron import GROUP, MEGATRON, arguments_of, megatron_orders
+from weft.runtime.export.tools.megatron_arguments import read_megatron
 from weft.solver.baselines import baseline
 from weft.solver.io.megatron_layout import layout_text
 from weft.solver.pipeline import Pipeline
@@ -103,3 +104,13 @@ def test_what_it_cannot_run_is_said_by_name() -> None:
         MEGATRON.run(with_layers(baseline("greedy", pipeline(chain(2), backward=None), 2), "Et", "L"))
     with pytest.raises(ExportError, match="stages round and round only"):
         MEGATRON.run(with_layers(baseline("gpipe", pipeline(v(2)), 2), "Et", "t", "t", "L"))
+
+
+def test_a_grid_says_the_other_degrees() -> None:
+    schedule = with_layers(baseline("1f1b", pipeline(chain(2)), 8), "Ett", "ttL")
+    grid = {"tensor": 4, "pipeline": 2, "virtual": 1, "data": 16, "expert": 1, "context": 2, "zero": 2,
+            "recompute": "selective", "micro_batch": 3, "sequence_parallel": True, "micro_batches": 8}
+    told = arguments_of(MEGATRON.run(schedule.with_solver(grid=grid)))
+    assert (told.tensor, told.pipeline, told.context, told.zero, told.recompute) == (4, 2, 2, 2, "selective")
+    assert (told.micro_batch, told.batch, told.sequence_parallel) == (3, 8 * 3 * 16, True)
+    assert read_megatron(told.text()) == told
