@@ -88,6 +88,8 @@ COMMANDS: dict[str, _Command] = {
                       (*_SEARCH, "--no-cache", "--workers", "1"),
                       ("-n", "--memory", "--micro-batch-size", "--recompute", "--shapes", "--chunks", "--no-refine",
                        *_SEARCH_FLAGS)),
+    "family": _Command((("phases.yaml",), ("tiny.yaml",)), (*_SEARCH, "--no-cache", "--workers", "1"),
+                       _SEARCH_FLAGS),
     "latency": _Command((("problem.json", "-n", "3"), ("tiny.yaml", "--throughput", "9/s"),
                          ("problem.json", "--period", "20")), (*_SEARCH, "--points", "2"),
                         ("-n", "--throughput", "--period", "--points", *_SEARCH_FLAGS)),
@@ -122,6 +124,8 @@ COMMANDS: dict[str, _Command] = {
                         ("--repeats", "1", "--device", "cpu"),
                         ("--stages", "-o", "--repeats", "--device", "--ranks", "--problem", "--backward", "--memory",
                          "--optimizer-copies")),
+    # It never comes to measuring, which takes its time: one of the two is always wrong.
+    "calibrate": _Command((("--ranks", "-1", "--device", "x"),), (), ("--ranks", "--device", "-o")),
     "demo": _Command((("-o", "schedule.json"), ("-o", "/dev/null"), ("-o", "/nowhere/at/all/\0")), _SEARCH,
                      _SEARCH_FLAGS[:-1]),
     # It never comes to starting ranks: one of the two is always wrong.
@@ -166,6 +170,8 @@ def good_files(folder: Path) -> None:
     save_problem(problem, folder / "problem.json")
     (folder / "tiny.yaml").write_text(TINY_SPEC)
     (folder / "gpt.yaml").write_text(together_spec("chain, v"))
+    phases = "phases: {steps: 20, micro_batches: [[0, 2], [10, 3]]}\n"
+    (folder / "phases.yaml").write_text(together_spec("chain") + phases)
     planned = pipeline(chain(2), memory=2)
     schedule = baseline("1f1b", planned, 4)
     save_schedule(schedule, folder / "schedule.json")

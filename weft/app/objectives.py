@@ -27,18 +27,17 @@ def solve_for(
     throughput: Number | str | None = None,
     period: Number | str | None = None,
     overlap: str = "none",
-    tool: str | None = None,
 ) -> Schedule:
     """See :func:`weft.solve`."""
     if overlap not in OVERLAP:
         raise ValueError(f"overlap is {overlap!r}, it must be one of {', '.join(OVERLAP)}")
-    if tool is not None:
+    if options.tool is not None:
         if overlap != "none" or throughput is not None or period is not None:
             raise ValueError("what a tool can run is searched for the makespan, without overlap: leave overlap and "
                              "floors out")
         from weft.app.tools.solve_for import solve_for_tool
 
-        return solve_for_tool(source, micro_batches, options, on_progress, tool)
+        return solve_for_tool(source, micro_batches, options, on_progress, options.tool)
     if overlap == "auto":
         from weft.app.overlap import solve_overlapped
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, cast
 
-from weft.app.lib.arguments import KINDS, LIMITS, Option, natural, positive, workers
+from weft.app.lib.arguments import KINDS, LIMITS, ForTool, Option, natural, positive, workers
 from weft.app.lib.counted import ratio_of
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ class SearchKeywords(LimitKeywords, total=False):
     """The fields of :class:`SearchOptions` as the keywords that public functions take in their place."""
 
     objective: str
+    tool: str | None
     reorder: bool
     any_class: bool
     ratio: Mapping[str, int] | None
@@ -81,7 +82,8 @@ class SearchOptions:
     """``time_limit``: seconds on the clock. ``effort``: CP-SAT's deterministic time (about seconds) for all its runs
     together, so that a ``seed`` with one worker repeats a run exactly; ``None``: only the clock counts. ``workers``:
     CP-SAT's threads. ``objective``: what a schedule is searched for, one of ``makespan``, ``span``, ``rate`` and
-    ``latency`` (:data:`weft.solver.objectives.OBJECTIVES`). Of block problems whose micro-batches differ: ``reorder``,
+    ``latency`` (:data:`weft.solver.objectives.OBJECTIVES`). ``tool``: the one whose schedules alone are searched, timed
+    in the order that it runs. Of block problems whose micro-batches differ: ``reorder``,
     whether those of a job may run in another order than the one given; ``any_class``, whether the search decides of
     which class each is; ``ratio``, how many of each job make a round
     that repeats (default: as few as can be). ``pace``: what an effort counts for a solve by CP-SAT (default: CP-SAT's
@@ -96,6 +98,7 @@ class SearchOptions:
     seed: Annotated[int, Option("random seed (default: 0)", "N", natural, group=LIMITS)] = 0
     workers: Annotated[int, Option("CP-SAT workers", "N", workers, group=LIMITS)] = 1
     objective: Annotated[str, Option("what to search for: ")] = "makespan"
+    tool: ForTool = None
     reorder: Annotated[bool, Option("micro-batches that differ may run in any order", group=KINDS)] = False
     any_class: Annotated[bool, Option("the search chooses the class of each micro-batch; -n gives their number",
                                       group=KINDS)] = False
@@ -176,18 +179,19 @@ def parted(keywords: Mapping[str, Any], names: Collection[str]) -> tuple[dict[st
 @dataclass(frozen=True, slots=True)
 class Search:
     """What of a search's options a public function takes, beside the type of its ``options``: its own ``time_limit``;
-    the ``objectives`` that it can search for; and whether the options of micro-batches that differ are read by it, and
-    ``offered`` in a shell: what it always refuses is not."""
+    the ``objectives`` that it can search for; whether it searches for one of the ``tools``; and whether the options of
+    micro-batches that differ are read by it, and ``offered`` in a shell: what it always refuses is not."""
 
     time_limit: float = 60.0
     objectives: tuple[str, ...] = ("makespan",)
+    tools: bool = False
     differing: bool = False
     offered: bool = True
 
     @property
     def fields(self) -> tuple[str, ...]:
         """Those of the fields of :class:`SearchOptions` that a shell can give."""
-        return (*(["objective"] if len(self.objectives) > 1 else []),
+        return (*(["objective"] if len(self.objectives) > 1 else []), *(["tool"] if self.tools else []),
                 *(["reorder", "any_class", "ratio"] if self.differing and self.offered else []),
                 "time_limit", "effort", "seed", "workers")
 
@@ -209,6 +213,8 @@ class Search:
         if found.objective not in self.objectives:
             raise ValueError(f"objective is {found.objective!r}, it must be " + (
                 self.objectives[0] if len(self.objectives) == 1 else f"one of {', '.join(self.objectives)}") + " here")
+        if found.tool is not None and not self.tools:
+            raise ValueError("tool is for solve: leave it out here")
         for name in () if self.differing else ("reorder", "any_class", "ratio"):
             if getattr(found, name):
                 raise ValueError(f"{name} is for solve, compare, explain and latency: leave it out here")

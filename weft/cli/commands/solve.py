@@ -37,7 +37,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Unpack
 
-from weft.app.lib.arguments import Counted, ForTool, LongestPeriod, Option, Solved, Throughput
+from weft.app.lib.arguments import Counted, LongestPeriod, Option, Solved, Throughput
 from weft.app.lib.options import OVERLAP, Search, SearchKeywords, SearchOptions
 from weft.cli.lib.command import GOOD, Call, Json, Quiet, command
 from weft.cli.lib.output import JSON, require_output, save, search, written
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = ["run", "solve"]
 
-_SEARCH = Search(objectives=OBJECTIVES, differing=True)
+_SEARCH = Search(objectives=OBJECTIVES, tools=True, differing=True)
 
 
 def solve(
@@ -62,7 +62,6 @@ def solve(
     overlap: Annotated[str, Option(
         "whether a spec's collectives may run beside computation: none, or auto, searched with the schedule",
         choices=OVERLAP)] = OVERLAP[0],
-    tool: ForTool = None,
     options: Annotated[SearchOptions | None, _SEARCH] = None,
     on_progress: Callable[[Progress], None] = lambda _: None,
     **keywords: Unpack[SearchKeywords],
@@ -91,7 +90,7 @@ def solve(
     Without one ``solver["tools"]`` says what the nearest schedule costs in each.
 
     ``options`` limit the search (:class:`SearchOptions`: ``time_limit``, 60 s by default, ``effort``, ``seed``,
-    ``workers``, ``objective``); each can also be given as a keyword, which goes before:
+    ``workers``, ``objective``, ``tool``); each can also be given as a keyword, which goes before:
     ``solve("gpt.yaml", time_limit=30)``. ``effort`` limits CP-SAT's deterministic time, so that a ``seed`` repeats a
     run exactly. ``on_progress`` is called with every better schedule and bound. Ctrl-C returns the best so far.
 
@@ -101,7 +100,7 @@ def solve(
     from weft.app.objectives import solve_for
 
     return solve_for(source, micro_batches, _SEARCH.given(options, keywords), on_progress, throughput=throughput,
-                     period=period, overlap=overlap, tool=tool)
+                     period=period, overlap=overlap)
 
 
 @command(solve)

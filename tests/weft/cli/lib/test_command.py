@@ -123,5 +123,5 @@ def test_the_words_of_a_call_are_the_call(values: dict[str, Any]) -> None:
 
 
 def test_the_keywords_of_a_search_are_the_fields_that_a_shell_can_give() -> None:
-    fields = Search(objectives=("makespan", "span"), differing=True).fields
+    fields = Search(objectives=("makespan", "span"), tools=True, differing=True).fields
     assert set(fields) == set(SearchKeywords.__annotations__)
