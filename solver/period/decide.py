@@ -61,7 +61,7 @@ def _race(model: ModuloModel, allowed: Slice) -> Outcome:
     if allowed.budget.workers > 1:  # the two have had the same time to object to each other
         outcomes = race(attempts, allowed.budget, lambda outcome: outcome.found or outcome.infeasible)
         return min(outcomes, key=lambda outcome: (not outcome.found, not outcome.infeasible))
-    # Schedules of many blocks are found in neighbourhoods rather.
+    # Schedules of many blocks are found by local search rather.
     for attempt in attempts[:1] if len(model.blocks) >= PARAMETERS.many_blocks else attempts:
         outcome = confirmed(attempt, race([attempt], allowed.budget)[0], allowed.budget)
         if outcome.found or outcome.infeasible:

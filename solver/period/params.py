@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
 
 __all__ = ["PARAMETERS", "Parameters"]
 
@@ -55,14 +54,11 @@ class Parameters:
     refuters_opening: float = 1 / 2
     #: Share of a try for the least period that is open, tried once more with all devices. By scale.
     least_opening: float = 1 / 4
-    #: Share of the time left that one run over rings, or of neighbourhoods, may take. By argument: bounds need the
-    #: rest.
+    #: Share of the time left that one run over rings may take. By argument: bounds need the rest.
     improvers: float = 1 / 2
     #: Seconds a block for one run of local search over rings, and rounds without success that end it. By scale.
     ring_block: float = 0.002
     ring_idle: int = 6
-    #: Seconds a block for one run of neighbourhoods. By scale.
-    neighbourhoods_block: float = 0.002
 
     # -- climbing: which periods a refuter tries -----------------------------------------------------------------
 
@@ -131,19 +127,6 @@ class Parameters:
     list_growth: float = 1.01
     #: How often blocks are moved to and fro at one period. By scale.
     list_rounds: int = 3
-
-    # -- improvers: neighbourhoods ----------------------------------------------------------------------------------
-
-    #: Share of the period by which the next one is shorter: at first, at most, and at least. By scale.
-    neighbourhoods_first_step: float = 0.01
-    neighbourhoods_most_step: float = 0.04
-    neighbourhoods_last_step: float = 0.001
-    #: Seconds for one neighbourhood. By scale.
-    neighbourhoods_each: float = 0.2
-    #: Neighbourhoods in a row that are neither improved nor refuted and end a run. By scale.
-    neighbourhoods_patience: int = 8
-    #: Best over bound: closer than that, whole periods are decided instead. By scale.
-    neighbourhoods_close: Fraction = Fraction(101, 100)
 
 
 #: What the search uses.

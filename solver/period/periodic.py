@@ -8,16 +8,13 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import TypeAlias, TypeVar
 
-import numpy as np
-
 from weft.solver.pools import PooledOrders
 from weft.solver.relations.difference_constraints import Constraint, longest_paths_or_cycle, ratio
 from weft.solver.relations.fixed_order import Op
-from weft.solver.relations.min_dist import UNRELATED, Distances
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders
 
-__all__ = ["Periodic", "Rings", "coarser", "critical_blocks", "fits_pools", "in_order", "lags_between", "memory_waits",
+__all__ = ["Periodic", "Rings", "coarser", "fits_pools", "in_order", "memory_waits",
            "repeat", "retime", "ring_of", "rows_by_period"]
 
 _T = TypeVar("_T")
@@ -186,43 +183,6 @@ def rows_by_period(found: Periodic, micro_batches: int) -> list[list[tuple[Op, i
                if period >= shifts[i]]
         rows.append([(op, period) for op, period in row if op[1] < micro_batches])
     return rows
-
-
-def critical_blocks(found: Periodic) -> list[int]:
-    """The blocks of a cycle of waits that keeps the period from being a millionth shorter, in the order in which they
-    wait."""
-    nodes, edges = _structure(found.instance, found.rings)
-    _, cycle = longest_paths_or_cycle(nodes, edges, found.period * Fraction(999_999, 1_000_000))
-    return [edge.source for edge in cycle or () if edge.source < len(found.instance.durations)]
-
-
-def lags_between(instance: TickProblem, rings: Rings, period: int, blocks: Sequence[int]) -> Distances | None:
-    """The least ticks from the start of one of ``blocks`` to that of another, by the dependencies and ``rings``.
-
-    A matrix over all blocks, :data:`UNRELATED` where one of the two is not among ``blocks``. Devices whose ring is
-    empty are free to run their blocks in any order, and so are their links with what they carry. ``None`` if the period
-    is too short for the rest.
-    """
-    nodes, edges = _structure(instance, rings)
-    start, cycle = longest_paths_or_cycle(nodes, edges, Fraction(period))
-    if cycle is not None:
-        return None
-    reached = np.full((nodes, len(blocks)), UNRELATED, dtype=np.int64)
-    reached[list(blocks), range(len(blocks))] = 0
-    # In the order of a schedule nearly every path is found in the first sweep.
-    steps = [(edge.source, edge.target, edge.weight - edge.height * period)
-             for edge in sorted(edges, key=lambda edge: start[edge.source])]
-    changed = True
-    while changed:
-        changed = False
-        for source, target, step in steps:
-            by_here = reached[source] + step
-            if np.any(by_here > reached[target]):
-                np.maximum(reached[target], by_here, out=reached[target])
-                changed = True
-    lags = np.full((len(instance.durations),) * 2, UNRELATED, dtype=np.int64)
-    lags[np.ix_(blocks, blocks)] = np.where(reached[list(blocks)] > UNRELATED // 2, reached[list(blocks)], UNRELATED).T
-    return lags
 
 
 def _structure(instance: TickProblem, rings: Rings) -> tuple[int, list[Constraint]]:

@@ -4,7 +4,6 @@ open by what a published schedule repeats."""
 from __future__ import annotations
 
 from weft.solver.period.improvers.list_schedule import ListSchedule
-from weft.solver.period.improvers.neighbourhoods import Neighbourhoods
 from weft.solver.period.improvers.published_start import PublishedStart
 from weft.solver.period.improvers.ring_search import RingSearch
 from weft.solver.period.improvers.whole_model_solve import WholeModelSolve
@@ -20,7 +19,7 @@ __all__ = ["IMPROVERS", "OPTIONAL", "REFUTERS"]
 
 REFUTERS: tuple[type[Refuter], ...] = (LeastDistances, VShape, LaneWaits, DeviceSubsets, WholeModel)
 
-IMPROVERS: tuple[type[Improver], ...] = (PublishedStart, ListSchedule, RingSearch, WholeModelSolve, Neighbourhoods)
+IMPROVERS: tuple[type[Improver], ...] = (PublishedStart, ListSchedule, RingSearch, WholeModelSolve)
 
 #: What ``without`` of :func:`~weft.solver.period.search.find_period` may name: every technique, and the removal of
 #: barriers.

@@ -2,8 +2,7 @@
 
 After every slot it looks at the bracket and at what the technique said of itself. Two constants draw the line
 (:class:`~weft.solver.period.params.Parameters`): below ``many_blocks`` whole models decide one period after the other;
-from there on local search of rings comes first, as a short best period leaves less to refute, then structure; and
-rings and neighbourhoods find the schedules.
+from there on local search of rings comes first, as a short best period leaves less to refute, then structure.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from weft.solver.cpsat.budget import Budget, Slice
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.decide import size
 from weft.solver.period.improvers.list_schedule import ListSchedule
-from weft.solver.period.improvers.neighbourhoods import Neighbourhoods
 from weft.solver.period.improvers.ring_search import RingSearch
 from weft.solver.period.improvers.whole_model_solve import WholeModelSolve
 from weft.solver.period.params import PARAMETERS
@@ -82,14 +80,11 @@ class Strategy:
 
     def _passes(self) -> Iterator[Slot]:
         """Improvers, then refuters, until the gap is closed to a tick; every pass longer than the one before."""
-        nearby = self._made(Neighbourhoods) if self.many else None
         solve = self._made(WholeModelSolve)
         while not self.time.spent and self.bracket.refuted < ceil(self.bracket.best.period) - 1:
             now = self.time.at_most(self.each)
             if self.ring is not None:
                 yield self.ring, self.time
-            if nearby is not None:
-                yield nearby, self.time
             if self.v_shape is not None:
                 yield self.v_shape, now
             if solve is not None:

@@ -20,7 +20,7 @@ at the cycle boundary), so a refuted T refutes every shorter one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isqrt
 
@@ -31,7 +31,7 @@ from weft.solver.control.clock import checked, checkpoint
 from weft.solver.late import nx
 from weft.solver.ticks import TickProblem
 
-__all__ = ["UNRELATED", "Distances", "Lifetimes", "close_paths", "dependencies_only", "lag_range", "least_distances",
+__all__ = ["UNRELATED", "Distances", "Lifetimes", "dependencies_only", "lag_range", "least_distances",
            "least_lifetimes", "least_open_period", "lifetimes_in", "longest_paths", "pools_take_first",
            "takes_before_giving"]
 
@@ -161,16 +161,6 @@ def longest_paths(instance: TickProblem, period: int, unrelated: int = UNRELATED
     if unrelated > UNRELATED:  # no path needs two of these jumps: each costs more than all lags together
         np.maximum(lags, lags.max(axis=1)[:, None] + lags.max(axis=0)[None, :] + unrelated, out=lags)
     return None if np.any(np.diagonal(lags) > 0) else lags
-
-
-def close_paths(lags: Distances, blocks: Sequence[int]) -> bool:
-    """Raise the lags between ``blocks`` to the longest paths over ``blocks``; False if some path leads around."""
-    among = np.ix_(blocks, blocks)
-    closed = lags[among]
-    for k in range(len(blocks)):
-        np.maximum(closed, closed[:, k, None] + closed[None, k, :], out=closed)
-    lags[among] = closed
-    return not np.any(np.diagonal(closed) > 0)
 
 
 def _raise(lags: Distances, i: int, j: int, lag: int) -> bool:

@@ -28,7 +28,6 @@ from weft.solver.orders.local_search import LocalSearch
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.decide import REFUTED, decide
 from weft.solver.period.improvers.list_schedule import list_periodic
-from weft.solver.period.improvers.neighbourhoods import improve_nearby
 from weft.solver.period.improvers.ring_search import RingSearch
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.modulo_model import ModuloModel
@@ -135,7 +134,6 @@ def test_schedules_of_the_small_v() -> None:
     trivial = one_at_a_time(instance)
     listed = list_periodic(instance, 9, 15)
     assert trivial.period == 15 and listed is not None and listed.period == 11
-    assert improve_nearby(trivial, 9, Budget(), deterministic=ENOUGH).period == 10
     bracket = Bracket(instance, Fraction(9), trivial)
     RingSearch(instance).improve(bracket, Slice(Budget(), ENOUGH))
     assert bracket.best.period == 10
