@@ -92,6 +92,8 @@ EXPERIMENTS = {entry.name: entry for entry in (
                arguments="--devices 8,16,32,64,128", check="--devices 8 --shapes V --caps 1.5,2.0", quiet=True),
     Experiment("ablation", "step.ablation", "--only 'stream of 3' --effort 0.05 --parts Moves 'fixed starts'",
                check="--only 'stream of 3' --parts Moves 'fixed starts'"),
+    Experiment("ablation_period", "step.ablation", "--period --only 'suite' --every 200 --effort 0.05 --parts v-shape",
+               arguments="--period --effort 1", slow=True),
     Experiment("annealer", "step.annealer", "--every 270 --weft 0.3 --seconds 0.2"),
     Experiment("roofline", "models.roofline", "--fit", check="--fit"),
     Experiment("configs", "models.configs", "--only gpt2", check=""),
