@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -23,13 +24,26 @@ NEAR, FAR = (1e-5, 1e10), (3e-5, 1e9)
 
 def price_of(near: tuple[float, float], far: tuple[float, float],
              machine: int) -> Callable[[str, float, Sequence[int]], float]:
+    def ring(kind: str, held: float, k: int, link: tuple[float, float]) -> float:
+        sent = {"all_gather": (k - 1) * held, "all_reduce": 2 * (k - 1) * held / k}.get(kind, (k - 1) * held / k)
+        return link[0] + sent / link[1]
+
     def price(kind: str, held: float, group: Sequence[int]) -> float:
         if kind in ("slice", "term"):
             return 0.0
-        k = len(group)
-        latency, bandwidth = near if len({device // machine for device in group}) == 1 else far
-        sent = {"all_gather": (k - 1) * held, "all_reduce": 2 * (k - 1) * held / k}.get(kind, (k - 1) * held / k)
-        return latency + sent / bandwidth
+        counts = Counter(device // machine for device in group)
+        inside, outside = min(counts.values()), len(counts)
+        if outside == 1:
+            return ring(kind, held, len(group), near)
+        if inside == 1 or len(set(counts.values())) > 1:
+            return ring(kind, held, len(group), far)
+        if kind == "all_reduce":
+            return (ring("reduce_scatter", held, inside, near) + ring("all_gather", held / inside, inside, near)
+                    + ring(kind, held / inside, outside, far))
+        if kind == "all_gather":
+            return ring(kind, held, outside, far) + ring(kind, held * outside, inside, near)
+        left = held if kind == "all_to_all" else held / inside
+        return ring(kind, held, inside, near) + ring(kind, left, outside, far)
 
     return price
 

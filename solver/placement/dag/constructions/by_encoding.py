@@ -69,9 +69,9 @@ def _with_depth(bracket: GraphBracket, least: float) -> None:
 
 def _shallower(bracket: GraphBracket) -> None:
     """The shallowest graph within the limit."""
-    bracket.say("depth")
     if bracket.budget.spent:
         return
+    bracket.say("depth")
     assert bracket.limit is not None
     found = least_depth(bracket.groups, bracket.budget, bracket.limit, bracket.depth)
     bracket.depth_bound = int(found.bound)
