@@ -18,6 +18,7 @@ from weft.solver.placement.dag.depth_encoding import least_bottleneck_by_depth
 from weft.solver.placement.dag.levels.ideals import TooWide
 from weft.solver.placement.dag.levels.level_search import level_front
 from weft.solver.placement.dag.place_graph import place_graph_within
+from weft.solver.placement.dag.stage_dag import stages_by_depth
 from weft.solver.placement.division import nodes_of, parts_of
 from weft.solver.placement.groups import Groups, groups_of
 from weft.solver.placement.params import PARAMS, PlacementParams
@@ -103,7 +104,10 @@ def _shallower(groups: Groups, point: FrontPoint, budget: Budget, most: float,
         if found.stages is None or found.stages.value >= most:
             return points, whole and (found.infeasible or found.bound >= most)
         whole &= meets(found.stages.value, found.bound)
-        point = FrontPoint(found.stages.value, point.depth - 1, tuple(nodes_of(groups, found.stages)),
-                           (1,) * len(found.stages.stages))
+        if points and meets(found.stages.value, points[-1].load):  # as good, and less deep
+            points.pop()
+        parts, devices = tuple(nodes_of(groups, found.stages)), (1,) * len(found.stages.stages)
+        depth = max(stages_by_depth(groups.problem, parts)[2])
+        point = FrontPoint(found.stages.value, min(depth, point.depth - 1), parts, devices)
         points.append(point)
     return points, whole
