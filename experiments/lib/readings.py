@@ -332,7 +332,8 @@ def gpu_plan(d: Any) -> Fields:
 
 
 READINGS: dict[str, Callable[[Any], Fields]] = {
-    "never_worse_wide": known_schedules, "ablation_period": ablation, "rivals": known_schedules, "equality_gpu": equality, "annotations": annotated,
+    "ablation_period": ablation,
+    "never_worse_wide": known_schedules, "rivals": known_schedules, "equality_gpu": equality, "annotations": annotated,
     **{function.__name__: function for function in (
         never_worse, published_costs, readme, streams, annealer, cut_search, cut_ablation, tessel_search, scale,
         ablation, roofline, configs, collectives, published, grids, tessel_evaluation, placement, offload,
