@@ -8,7 +8,7 @@ and parameters add behind it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, replace
 
@@ -29,7 +29,7 @@ from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.infeasible import Infeasible
 from weft.solver.judge.validate import violations
 from weft.solver.portfolio import Candidate, Portfolio
-from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
+from weft.solver.schedule import Schedule
 from weft.solver.step.search import Progress
 from weft.solver.timing import time_orders
 
@@ -185,25 +185,22 @@ def solve_grid(spec: Spec, options: SearchOptions, on_progress: Callable[[Progre
 
 def _known(placement: Placement, micro_batches: int) -> Schedule | None:
     """The schedule that frameworks run; ``None`` where it does not fit."""
-    problem, name = placement.problem, "1f1b"
-    best: Schedule | None = None
-    for name in _published(placement):
-        with suppress(NotApplicable, Infeasible):
-            orders = (orders_within_memory(problem, micro_batches) if name == "1f1b" else
-                      BASELINES[name].orders(problem, micro_batches))
-            operations = time_orders(problem, micro_batches, orders)
-            makespan = max(operation.end for operation in operations)
-            made = Schedule(problem, micro_batches, operations, min(load_bound(problem, micro_batches), makespan),
-                            solver={"name": name})
-            if not violations(made, limit=1) and (best is None or makespan < best.makespan * (1 - RELATIVE_TOLERANCE)):
-                best = placement.label(made)
-    return best
+    problem, name = placement.problem, _published(placement)
+    with suppress(NotApplicable, Infeasible):
+        orders = (orders_within_memory(problem, micro_batches) if name == "1f1b" else
+                  BASELINES[name].orders(problem, micro_batches))
+        operations = time_orders(problem, micro_batches, orders)
+        makespan = max(operation.end for operation in operations)
+        made = Schedule(problem, micro_batches, operations, min(load_bound(problem, micro_batches), makespan),
+                        solver={"name": name})
+        if not violations(made, limit=1):
+            return placement.label(made)
+    return None
 
 
-def _published(placement: Placement) -> Iterator[str]:
+def _published(placement: Placement) -> str:
     stages, devices = len(placement.details["layers_of_stage"]), len(placement.problem.devices)
-    is_split = any(block.name.startswith("W") for block in placement.problem.blocks)
     if stages == devices:
-        yield "1f1b"
-    else:
-        yield "interleaved-zb" if is_split else "interleaved"
+        return "1f1b"
+    is_split = any(block.name.startswith("W") for block in placement.problem.blocks)
+    return "interleaved-zb" if is_split else "interleaved"
