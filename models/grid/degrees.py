@@ -15,10 +15,10 @@ from weft.models.spec.families import GptModel, MoeModel
 from weft.models.spec.parallel import Precision, Recompute
 from weft.models.spec.spec import SpecError
 
-__all__ = ["FP8_DEVICES", "Degrees", "divisors", "require_degrees", "require_experts", "require_precision"]
+__all__ = ["Degrees", "divisors", "require_degrees", "require_experts", "require_precision"]
 
-#: What multiplies in 8 bits, by the vendor's data sheets at twice the rate of 16 bits.
-FP8_DEVICES = ("h100", "h200", "b200")
+#: The type of 8 bits in which products are computed, of which a device's table says whether it has units for it.
+_FP8 = "float8_e4m3fn"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +83,8 @@ def divisors(number: int) -> list[int]:
 
 def require_precision(precision: Precision, device: DeviceType, where: str) -> None:
     """Refuse 8 bits where ``device`` has none (:class:`~weft.models.spec.spec.SpecError`)."""
-    if precision == "fp8" and device.name not in FP8_DEVICES:
-        able = ", ".join(name for name in DEVICES if name in FP8_DEVICES)
+    if precision == "fp8" and _FP8 not in device.flops:
+        able = ", ".join(name for name, known in DEVICES.items() if _FP8 in known.flops)
         raise SpecError(f"{where}: parallel.precision is fp8, but {device.name} multiplies in no 8 bits; name one of "
                         f"{able}, or give bf16")
 
