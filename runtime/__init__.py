@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from weft.runtime.plan.timeline import Timeline, load_timeline
     from weft.runtime.ranks.session import Session, SessionError
     from weft.runtime.replay.options import ReplayError, ReplayOptions
-    from weft.runtime.replay.result import Replay
+    from weft.runtime.replay.run import Replay
     from weft.runtime.train.deferred import Formula
     from weft.runtime.train.deferring import register_deferred
     from weft.runtime.train.parallel import (

@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-__all__ = ["ModelFacts", "StageFacts", "TieFacts", "ties_between"]
-
 
 @dataclass(frozen=True, slots=True)
 class StageFacts:

@@ -1,6 +1,6 @@
 """What the operations of a schedule are called: by the blocks and the micro-batches that its user wrote.
 
-A schedule of rounds (:mod:`weft.solver.wide.rounds`) runs copies of blocks; people are told of the wide problem's
+A schedule of rounds (:mod:`weft.solver.wide.run`) runs copies of blocks; people are told of the wide problem's
 blocks, of their jobs' micro-batches, and of the classes that these have.
 """
 
@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from weft.solver.schedule import Operation, Schedule
-
-__all__ = ["Names"]
 
 
 class Names:

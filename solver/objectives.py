@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["BOUND_OF", "OBJECTIVES"]
-
 #: By name, the first by default: the least time of one step; the least time after which the next step can begin, as no
 #: device (and no link) is longer busy with one; the least time per micro-batch of the steady state; the least time from
 #: a micro-batch's first start to its last end, at a throughput.

@@ -24,8 +24,6 @@ from dataclasses import dataclass, replace
 
 from weft.solver.problem import Block, BlockKind, Dependency, Link, Number, Problem, ProblemError
 
-__all__ = ["Offload", "host_links", "with_offloads"]
-
 
 @dataclass(frozen=True, slots=True)
 class Offload:

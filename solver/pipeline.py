@@ -15,8 +15,6 @@ from typing import Literal, TypeAlias
 
 from weft.solver.problem import BlockKind, Problem
 
-__all__ = ["NotAPipeline", "Pipeline", "Shape", "Stage", "shape_of"]
-
 Shape: TypeAlias = Literal["chain", "loop", "v", "wave", "other"]
 
 

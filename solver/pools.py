@@ -22,13 +22,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from operator import add
 from typing import TypeAlias, TypeVar
 
 from weft.solver.problem import Number, Problem
-
-__all__ = ["MixedPool", "Op", "PooledOrders", "Wait", "amounts_by_device", "busy_as_one", "holder", "memory_waits",
-           "mixed_pools", "one_after_another"]
 
 #: (block, micro-batch)
 Op: TypeAlias = tuple[int, int]
@@ -144,6 +142,14 @@ def mixed_pools(problem: Problem, scaled: Callable[[Number], int],
         if any(take.values()):
             found.append(MixedPool(owner, (owner, *problem.lanes_of[owner]), room(memory), take, change))
     return tuple(found)
+
+
+def peak_of(row: Iterable[Op], take: Mapping[int, int], change: Mapping[int, int]) -> int:
+    """The most that a device holds where it runs ``row``, from nothing on: what each block takes at its start, on top
+    of what the ``change`` of those before it left."""
+    blocks = [block for block, _ in row]
+    levels = accumulate(map(change.__getitem__, blocks), initial=0)
+    return max(0, max(map(add, levels, map(take.__getitem__, blocks)), default=0))
 
 
 def one_after_another(problem: Problem, pools: Sequence[MixedPool], order: Sequence[Op]) -> PooledOrders:

@@ -17,14 +17,12 @@ from functools import partial
 from itertools import count
 from typing import Generic, TypeVar
 
-from weft.solver.control.history import History
+from weft.solver.control.counts import History
 from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.problem import Problem
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Progress, Search
-
-__all__ = ["Candidate", "Parts", "Portfolio"]
 
 T = TypeVar("T")
 

@@ -19,9 +19,6 @@ from weft.solver.model_facts import ModelFacts
 
 Number: TypeAlias = int | float
 
-__all__ = ["LARGEST", "LARGEST_AMOUNT", "MOST_NAME", "SMALLEST_AMOUNT", "Block", "BlockKind", "Dependency", "Device",
-           "Link", "Number", "Problem", "ProblemError", "is_finite_number", "require_name", "unprintable"]
-
 #: No duration, transfer or amount is larger, and none that is not 0 is smaller: sums over millions of operations, and
 #: products and quotients of such sums, stay finite and above 0 in floats.
 LARGEST_AMOUNT, SMALLEST_AMOUNT = 1e60, 1e-60

@@ -6,26 +6,26 @@ A :class:`Schedule` states; it does not judge. Whether it is feasible is the wor
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import compress
+from itertools import chain, compress
 from operator import itemgetter, sub
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from weft.solver.objectives import BOUND_OF
 from weft.solver.pools import PooledOrders, memory_waits, mixed_pools
 from weft.solver.problem import Number, Problem
 
 if TYPE_CHECKING:
-    from weft.solver.wide.rounds import Rounds
-
-__all__ = ["Bubble", "Operation", "Repetend", "Schedule", "operations_at"]
+    from weft.solver.wide.run import Rounds
 
 #: Two times closer than this share of the makespan are equal: what adding floats in another order may change.
 RELATIVE_TOLERANCE = 1e-9
+_Columns: TypeAlias = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.float64], npt.NDArray[np.float64]]
 #: From so many operations on sorting them in columns is faster.
 _MANY = 4096
 
@@ -43,12 +43,37 @@ class Operation(NamedTuple):
 _OPERATION = partial(tuple.__new__, Operation)
 
 
-class _InOrder(tuple[Operation, ...]):
-    """Operations by start, end and block: schedules that differ in what they say of them need not sort them again."""
+class _InOrder(Sequence[Operation]):
+    """Operations by start, end and block, sorted once. Of many that are timed there are ``columns`` first (blocks,
+    micro-batches, starts, ends), and operations once they are looked at."""
+
+    def __init__(self, made: Iterable[Operation] = (), columns: _Columns | None = None) -> None:
+        self.columns = columns
+        if columns is None:
+            self._made = tuple(made)
+
+    @cached_property
+    def _made(self) -> tuple[Operation, ...]:
+        assert self.columns is not None
+        block, batch, *times = self.columns
+        numbers = np.arange(max(block.max(), batch.max()) + 1).astype(object)  # one object each, however often
+        return tuple(map(_OPERATION, zip(numbers[block], numbers[batch], *(at.tolist() for at in times), strict=True)))
 
     @cached_property
     def latest_end(self) -> float:
-        return max(map(itemgetter(3), self), default=0.0)
+        return latest_end(self._made) if self.columns is None else float(self.columns[3].max())
+
+    def __len__(self) -> int:
+        return len(self._made if self.columns is None else self.columns[0])
+
+    def __iter__(self) -> Iterator[Operation]:
+        return iter(self._made)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._made[index]
+
+    def __eq__(self, other: object) -> bool:
+        return self._made == (other._made if isinstance(other, _InOrder) else other)
 
 
 def _sign(amount: Number) -> int:
@@ -56,18 +81,21 @@ def _sign(amount: Number) -> int:
     return (amount > 0) - (amount < 0)
 
 
-def operations_at(starts: Sequence[float], durations: Sequence[Number]) -> tuple[Operation, ...]:
-    """The operations of blocks with these ``durations`` that begin at ``starts``: all of one block's micro-batches,
-    then the next block's."""
+def operations_at(starts: npt.NDArray[np.float64], durations: Sequence[Number]) -> Sequence[Operation]:
+    """The operations of blocks with these ``durations`` that begin at ``starts``, block by block."""
     n = len(starts) // len(durations)
     if len(starts) < _MANY:
-        return tuple(Operation(i // n, i % n, at, at + durations[i // n]) for i, at in enumerate(starts))
-    start = np.array(starts, dtype=float)
-    end = start + np.repeat(np.array(durations, dtype=float), n)
-    order = np.lexsort((end, start))  # the last is what counts first; of equals, the order of blocks
-    numbers = np.array(range(max(len(durations), n)), dtype=object)  # one object for each, however often it is there
-    columns = (numbers[order // n], numbers[order % n], start[order].tolist(), end[order].tolist())
-    return _InOrder(map(_OPERATION, zip(*columns, strict=True)))
+        return tuple(_OPERATION((i // n, i % n, at, at + durations[i // n])) for i, at in enumerate(starts.tolist()))
+    ends = starts + np.repeat(np.array(durations, dtype=float), n)
+    order = np.lexsort((ends, starts)).astype(np.int32)  # the last is what counts first; of equals, the order of blocks
+    return _InOrder(columns=(order // n, order % n, starts[order], ends[order]))
+
+
+def latest_end(operations: Sequence[Operation]) -> float:
+    """When the last of ``operations`` ends; 0 without any."""
+    if isinstance(operations, _InOrder):
+        return operations.latest_end
+    return max(map(itemgetter(3), operations), default=0.0)
 
 
 def _in_order(operations: Sequence[Operation]) -> _InOrder:
@@ -76,7 +104,7 @@ def _in_order(operations: Sequence[Operation]) -> _InOrder:
     if len(operations) >= _MANY:
         blocks, _, starts, ends = zip(*operations, strict=True)
         if {*map(type, starts), *map(type, ends)} == {float} and {*map(type, blocks)} == {int}:
-            order = np.lexsort((np.array(blocks), np.array(ends), np.array(starts)))  # the last is what counts first
+            order = np.lexsort(tuple(map(np.array, (blocks, ends, starts))))  # the last is what counts first
             return _InOrder(map(operations.__getitem__, order.tolist()))
     return _InOrder(sorted(operations, key=itemgetter(2, 3, 0)))
 
@@ -122,7 +150,7 @@ class Schedule:
 
     problem: Problem
     micro_batches: int
-    operations: tuple[Operation, ...]
+    operations: Sequence[Operation]
     makespan_bound: float
     period: float | None = None
     period_bound: float | None = None
@@ -152,8 +180,7 @@ class Schedule:
     @property
     def makespan(self) -> float:
         """Latest end, in the problem's time unit."""
-        assert isinstance(self.operations, _InOrder)
-        return self.operations.latest_end
+        return latest_end(self.operations)
 
     @property
     def gap(self) -> float:
@@ -229,20 +256,20 @@ class Schedule:
         before the next one on the device takes. What the device's lanes take and give counts on it, in order of time;
         a lane itself holds nothing.
         """
-        profile: list[tuple[float, Number]] = [(0.0, 0)]
+        return [(0.0, 0), *self._levels(device)]
+
+    def _levels(self, device: int) -> Iterator[tuple[float, Number]]:
         level: Number = 0
-        if self.problem.has_lanes:
-            for time, step in self._pool_changes(device):
-                level += step
-                profile.append((time, level))
-            return profile
+        for time, step in self._pool_changes(device) if self.problem.has_lanes else self._changes(device):
+            level += step
+            yield time, level
+
+    def _changes(self, device: int) -> Iterator[tuple[float, Number]]:
         steps = self._memory_steps(device)
         for operation in self.device_orders[device]:  # a device runs one block at a time: order is all it takes
-            for time, step in zip(operation[2:], steps[operation.block], strict=True):
+            for time, step in zip(operation[2:], steps[operation[0]], strict=True):
                 if step:
-                    level += step
-                    profile.append((time, level))
-        return profile
+                    yield time, step
 
     def _memory_steps(self, device: int) -> dict[int, tuple[Number, Number]]:
         """By how much the level changes at the start and at the end of each block of the device and its lanes."""
@@ -277,24 +304,8 @@ class Schedule:
     @cached_property
     def peak_memory(self) -> tuple[Number, ...]:
         """Per device, the highest level of its memory profile, in the problem's memory unit; 0 for a lane."""
-        return tuple(map(self._peak, range(len(self.problem.devices))))
-
-    def _peak(self, device: int) -> Number:
-        level: Number = 0
-        peak: Number = 0
-        if self.problem.has_lanes:
-            for _, step in self._pool_changes(device):
-                level += step
-                peak = max(peak, level)
-            return peak
-        steps = self._memory_steps(device)
-        for operation in self.device_orders[device]:
-            for step in steps[operation[0]]:
-                if step:
-                    level += step
-                    if level > peak:
-                        peak = level
-        return peak
+        return tuple(max(chain((0,), (level for _, level in self._levels(device))))
+                     for device in range(len(self.problem.devices)))
 
     @cached_property
     def bubble(self) -> Bubble:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["near"]
-
-#: Longer names are not compared: that would take long, and nobody typed them.
-_LONGEST = 1000
+#: Longer names are not compared: that would take long, and nobody typed them. Shorter ones are part of too many.
+_LONGEST, _SHORTEST = 1000, 4
 
 
 def near(name: str, known: Iterable[str]) -> str:
     """The end of a sentence about ``name`` that proposes what of ``known`` may have been meant."""
     if len(name) > _LONGEST:
         return ""
-    matches = difflib.get_close_matches(name, map(str, known), n=1)
-    return f"; did you mean {matches[0]!r}?" if matches else ""
+    names = [str(one) for one in known]
+    longer = [one for one in names if name in one][:3] if len(name) >= _SHORTEST else []
+    matches = longer or difflib.get_close_matches(name, names, n=1)
+    return f"; did you mean {' or '.join(map(repr, matches))}?" if matches else ""

@@ -33,8 +33,6 @@ from functools import cache, cached_property
 from weft.solver.pools import MixedPool, amounts_by_device, mixed_pools
 from weft.solver.problem import Number, Problem, ProblemError
 
-__all__ = ["Arc", "TickProblem", "in_whole_numbers"]
-
 _MOST_TICKS = 2**36
 _MOST_MEMORY = 2**52
 
@@ -154,10 +152,6 @@ class TickProblem:
     def load(self, device: int) -> int:
         """Ticks one micro-batch keeps ``device`` busy."""
         return sum(self.durations[i] for i in self.blocks_on[device])
-
-    def link_load(self, link: int) -> int:
-        """Ticks one micro-batch keeps ``link`` busy."""
-        return sum(arc.lag for arc in self.arcs if arc.link == link)
 
     @property
     def heaviest_load(self) -> int:

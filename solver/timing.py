@@ -11,18 +11,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import TypeAlias
+from itertools import chain, pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from weft.solver.control.clock import checked, checkpoint
+from weft.solver.control.compiled import compiled_kernel
 from weft.solver.pools import PooledOrders
 from weft.solver.problem import Problem
 from weft.solver.schedule import Operation, operations_at
 
-__all__ = ["Begins", "DeadlockError", "Orders", "time_orders"]
+Array: TypeAlias = npt.NDArray[Any]
 
 #: Per device, the ``(block, micro_batch)`` it runs, in order. A block on several devices stands in each of their rows.
 Orders: TypeAlias = Sequence[Sequence[tuple[int, int]]]
+#: From so many operations on the compiled kernel times them, where there is one.
+_MANY = 512
 
 
 @dataclass(frozen=True)
@@ -39,16 +45,82 @@ class DeadlockError(ValueError):
 
 
 def time_orders(problem: Problem, micro_batches: int, orders: Orders,
-                begins: Begins | None = None) -> tuple[Operation, ...]:
+                begins: Begins | None = None) -> Sequence[Operation]:
     """Earliest start and end of every operation under ``orders``, from ``begins`` on, in the problem's time unit.
 
     Raises :class:`DeadlockError`, naming an operation that can never start, if the orders contradict the
     dependencies (or each other) or do not hold every block of every micro-batch once.
     """
-    blocks, n = problem.blocks, micro_batches
-    total = len(blocks) * n  # operation (b, m) has the number b * n + m
-    _require_complete(problem, n, orders)
+    n = micro_batches
+    durations = [block.duration for block in problem.blocks]
+    total = len(durations) * n  # operation (b, m) has the number b * n + m
+    free = dict.fromkeys(problem.links_by_name, 0.0) | (dict(begins.links) if begins else {})
+    library = compiled_kernel() if _MANY <= total < 2**31 else None
+    edges = None if library is None else _edges(problem, n, orders)
+    if edges is None:
+        _require_complete(problem, n, orders)
+    start = np.zeros(total)
+    if begins is not None:
+        for row, at in zip(orders, begins.devices, strict=True):
+            if row:
+                first = row[0][0] * n + row[0][1]
+                start[first] = max(at, start[first])
+    if library is None or edges is None:
+        stuck, start = _by_loop(problem, n, orders, free, start.tolist())
+    else:
+        checkpoint()
+        links = np.array([free[link.name] for link in problem.links])
+        arrays = [np.array(durations, dtype=float), *arcs_by_source(problem).values()]
+        stuck = library.weft_times(len(durations), n, *(array.ctypes.data for array in arrays), len(edges[0]),
+                                   *(array.ctypes.data for array in (*edges, links, start)))
+    if stuck >= 0:
+        raise DeadlockError(f"block {problem.blocks[stuck // n].name!r} of micro-batch {stuck % n} can never start: "
+                            "the device orders wait for each other in a circle")
+    return operations_at(start, durations)
 
+
+def begins_of(sizes: Sequence[int]) -> Array:
+    """Where each of several runs of these ``sizes`` begins, one behind the other, and where the last ends."""
+    return np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
+
+
+def arcs_by_source(problem: Problem) -> dict[str, Array]:
+    """What waits for each block, in file order: target, distance, link (-1 without) and lag."""
+    arcs = sorted(problem.dependencies(), key=lambda arc: arc[0])  # stable: of one block, in their own order
+    links = {name: k for k, name in enumerate(problem.links_by_name)}
+    sizes = np.bincount([arc[0] for arc in arcs], minlength=len(problem.blocks))
+    return {"arc_begin": begins_of(sizes.tolist()),
+            "arc_target": np.array([arc[1] for arc in arcs], dtype=np.int32),
+            "arc_distance": np.array([arc[2].distance for arc in arcs], dtype=np.int32),
+            "arc_link": np.array([-1 if arc[2].link is None else links[arc[2].link] for arc in arcs], dtype=np.int32),
+            "arc_lag": np.array([arc[2].lag for arc in arcs], dtype=np.float64)}
+
+
+def _edges(problem: Problem, n: int, orders: Orders) -> tuple[Array, Array] | None:
+    """Each operation and what follows it on a device or waits for its memory; None where orders are not complete."""
+    if len(orders) != len(problem.devices):
+        return None
+    rows = {(id(row), problem.blocks_on[device]): row for device, row in enumerate(orders)}
+    numbers: dict[int, Array] = {}
+    for (key, here), row in checked(rows.items()):
+        block, m = np.fromiter(chain.from_iterable(row), np.int64, 2 * len(row)).reshape(-1, 2).T
+        expected = (np.array(here, dtype=np.int64)[:, None] * n + np.arange(n)).ravel()
+        numbers[key] = block * n + m
+        if (m < 0).any() or (m >= n).any() or not np.array_equal(np.sort(numbers[key]), expected):
+            return None
+    waits = [(giver * n + k, taker * n + m) for (giver, k), (taker, m) in orders.waits
+             ] if isinstance(orders, PooledOrders) else []
+    pairs = [np.array(waits, dtype=np.int64).reshape(-1, 2).T, *(np.stack((row[:-1], row[1:])) for row in
+                                                                 numbers.values())]
+    source, target = np.concatenate(pairs, axis=1).astype(np.int32, order="C")
+    return source, target
+
+
+def _by_loop(problem: Problem, n: int, orders: Orders, free: dict[str, float], start: list[float]
+             ) -> tuple[int, npt.NDArray[np.float64]]:
+    """The first operation that can never start, or -1, and the longest paths; nothing is before its ``start``, nor on
+    a link before it is ``free``."""
+    blocks, total = problem.blocks, len(start)
     waits = [0] * total
     follower = [-1] * total  # on the same device; where a block is on several, the others' are apart
     others: dict[int, list[int]] = {}
@@ -71,21 +143,12 @@ def time_orders(problem: Problem, micro_batches: int, orders: Orders,
             waits[j] += 1
     # Producers on one link share its source device, so they finish here in the order of that device's row, which
     # is the order of their transfers; this is why a link needs no more than the time at which it is free again.
-    free: dict[str, float] = dict.fromkeys(problem.links_by_name, 0.0)
-
-    durations = [block.duration for block in blocks]
-    start = [0.0] * total
-    if begins is not None:
-        free.update(begins.links)
-        for row, at in zip(orders, begins.devices, strict=True):
-            if row:
-                start[row[0][0] * n + row[0][1]] = max(at, start[row[0][0] * n + row[0][1]])
     ready = [i for i in range(total) if waits[i] == 0]
     for number, i in enumerate(ready):  # grows as it is read
         if not number & 4095:
             checkpoint()
         block = i // n
-        end = start[i] + durations[block]
+        end = start[i] + blocks[block].duration
         j = follower[i]
         if j >= 0:
             if end > start[j]:
@@ -111,11 +174,7 @@ def time_orders(problem: Problem, micro_batches: int, orders: Orders,
             waits[j] -= 1
             if not waits[j]:
                 ready.append(j)
-    if len(ready) < total:
-        stuck = next(i for i in range(total) if waits[i])
-        raise DeadlockError(f"block {blocks[stuck // n].name!r} of micro-batch {stuck % n} can never start: "
-                            "the device orders wait for each other in a circle")
-    return operations_at(start, durations)
+    return next((i for i in range(total) if waits[i]), -1), np.array(start)
 
 
 def _require_complete(problem: Problem, micro_batches: int, orders: Orders) -> None:

@@ -36,8 +36,6 @@ from tests.support.golden import placements, plain, plans, programs, specs, trai
 from tests.support.golden.said import Run
 from tests.support.paths import DATA
 
-__all__ = ["GOLDEN", "RUNS", "TRAINED", "differences"]
-
 GOLDEN = DATA / "golden.json"
 
 #: Without torch, by name; and those with it.

@@ -1,17 +1,18 @@
 """Imports point down only: no circle between files or rooms, and every room imports what it is said to.
 
-All imports count, also those inside functions; those for type checkers alone do not.
+All imports count, also those inside functions; those for type checkers alone count only at the front door.
 """
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
-from pathlib import Path
 
 import networkx as nx
 import pytest
 
-from tests.support.imports import Sources, imported
+from tests.support.imports import WEFT as SOURCES
+from tests.support.imports import imported
 
 TOP = ("solver", "models", "runtime", "weft")
 
@@ -60,12 +61,11 @@ PARTS: Mapping[str, set[str]] = {
     "runtime": {"solver"},
     "weft": {"runtime", "models", "solver"},
 }
+#: The rooms of the front door, and those of them that each may import.
+FRONT: Mapping[str, set[str]] = {
+    "cli": {"app", "figures", "text"}, "app": {"figures", "text"}, "figures": {"text"}, "text": set()}
 #: Imported when they are used, never when a file of the solver, or the command line, is imported.
 HEAVY = {"torch", "altair", "vl_convert", "ortools", "networkx"}
-
-
-#: Every file by the name that it is imported by, and which file imports which.
-SOURCES = Sources(Path(__file__).parents[1])
 
 
 def part_of(name: str) -> str:
@@ -133,3 +133,31 @@ def test_heavy_packages_are_imported_on_use(room: str) -> None:
     found = {f"{name} -> {other}" for name, tree in SOURCES.trees.items() if f"{name}.".startswith(f"{room}.")
              for other in imported(tree, at_module_level=True) if other.partition(".")[0] in HEAVY}
     assert not found
+
+
+def front_room(name: str) -> str:
+    """The room of the front door that ``name`` is of, or nothing."""
+    top, _, inside = name.partition(".")
+    room = inside.partition(".")[0]
+    return room if top == "weft" and room in FRONT else ""
+
+
+@pytest.mark.parametrize("part", TOP[:3])
+def test_nothing_below_uses_the_front_door(part: str) -> None:
+    assert not {f"{name} -> {other}" for name, tree in SOURCES.trees.items() if part_of(name) == part
+                for other in imported(tree, types_too=True) if front_room(other)}
+
+
+def test_the_rooms_of_the_front_door_import_only_those_below_them() -> None:
+    found = {f"{name} -> {other}" for name, tree in SOURCES.trees.items() if front_room(name)
+             for other in imported(tree, types_too=True)
+             if other.rpartition(".")[0] == "weft" or other == "weft"
+             or front_room(other) not in {"", front_room(name), *FRONT[front_room(name)]}}
+    assert not found
+
+
+def test_only_the_command_line_prints() -> None:
+    """And ``ranks.py``, a program of its own, whose errors its parent reads."""
+    assert not {name for name, tree in SOURCES.trees.items() if front_room(name) in FRONT["cli"]
+                and not name.endswith(".ranks") for node in ast.walk(tree)
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"}

@@ -10,21 +10,22 @@ ROOMS = ("solver", "models", "runtime", "weft")
 #: Tests of a room as a whole, or of one question about several of its files.
 OF_ROOMS = {
     "models/test_public_names.py", "runtime/test_public_names.py", "solver/test_public_names.py",
-    "weft/test_mistakes.py", "weft/test_arrows.py",
+    "weft/test_mistakes.py",
     "solver/baselines/test_baselines.py", "solver/baselines/test_known.py",
     "solver/bounds/test_bounds.py", "solver/bounds/test_rounded.py",
-    "solver/orders/test_cyclic_objectives.py", "solver/period/test_contracts.py",
+    "solver/io/test_wide_problems.py", "solver/orders/test_cyclic_objectives.py", "solver/period/test_contracts.py",
     "solver/step/test_faults_of_phases.py",
     "models/candidates/test_build_adama.py", "models/communication/test_random_programs.py",
     "models/transform/captured/test_operators.py",
     "models/zoo/test_parameters.py",
+    "runtime/captured/test_random_numbers.py",
     "runtime/execute/test_results.py", "runtime/measure/test_measure_graphs.py", "runtime/plan/test_reductions.py",
     "runtime/plan/test_waiting.py",
     "runtime/share/test_killed.py", "runtime/share/test_mixes.py",
     "runtime/train/test_agreement_split.py", "runtime/train/test_split_backward.py",
     "runtime/transports/test_processes.py", "runtime/transports/test_transports.py",
     "runtime/transports/test_unknown_shapes.py",
-    "weft/app/test_all_cuts.py", "weft/app/pipeline/run/test_loop.py",
+    "weft/app/test_all_cuts.py",
     "weft/app/place/test_files.py",
 }
 

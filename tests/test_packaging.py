@@ -21,8 +21,8 @@ import pytest
 import weft
 from tests.support.builders import pipeline, uneven, v
 from tests.support.paths import ROOT
+from weft.solver.control.compiled import why_not
 from weft.solver.io.problem_files import save_problem
-from weft.solver.orders.native import why_not
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +35,7 @@ def tracked() -> list[str]:
     if shutil.which("git") is None or not (ROOT / ".git").exists():
         pytest.skip("the files to publish are those that git knows, and this is no checkout")
     ended = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT,
-                           capture_output=True, text=True, check=True, timeout=60)
+                           capture_output=True, text=True, check=True, timeout=600)
     return [name for name in ended.stdout.split("\0") if name and os.path.lexists(ROOT / name)]
 
 
@@ -43,7 +43,7 @@ def built(what: str, source: Path, target: Path, compiler: Path | None = None) -
     """The ``wheel`` or ``sdist`` of ``source``, with another ``compiler`` than there is."""
     target.mkdir()
     code = f"from setuptools import build_meta; build_meta.build_{what}({str(target)!r})"
-    ended = subprocess.run([sys.executable, "-c", code], cwd=source, capture_output=True, text=True, timeout=240,
+    ended = subprocess.run([sys.executable, "-c", code], cwd=source, capture_output=True, text=True, timeout=600,
                            env=os.environ | ({} if compiler is None else {"CC": str(compiler), "CXX": str(compiler)}))
     assert ended.returncode == 0, ended.stderr[-2000:]
     found, = target.iterdir()
@@ -116,7 +116,7 @@ def test_tests_run_in_the_sdist(published: Published) -> None:
     some = ["tests/weft/text", "tests/weft/cli/test_main.py", "tests/docs/test_formats_page.py",
             "tests/models/layers/test_cluster.py", "tests/solver/judge/test_validate.py"]
     ended = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *some],
-                           cwd=published.unpacked, capture_output=True, text=True, timeout=280,
+                           cwd=published.unpacked, capture_output=True, text=True, timeout=600,
                            env={**os.environ, "PYTHONPATH": str(published.unpacked)})
     assert ended.returncode == 0, ended.stdout[-3000:]
 
@@ -127,7 +127,7 @@ def test_the_unpacked_wheel_runs_by_itself(published: Published, tmp_path: Path)
     code = "import weft; print(weft.__file__)"
     for arguments, told in ((["-c", code], str(tmp_path)), (["-m", "weft", "demo", "--help"], "weft demo"),
                             (["-m", "weft", "--version"], f"weft {weft.__version__}")):
-        ended = subprocess.run([sys.executable, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        ended = subprocess.run([sys.executable, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=600,
                                env={**os.environ, "PYTHONPATH": str(tmp_path / "site")})
         assert ended.returncode == 0 and told in ended.stdout, ended.stderr
 
@@ -148,11 +148,11 @@ def test_without_a_compiler_local_search_runs_in_python(published: Published, tm
     compiler.chmod(0o755)
     source = shutil.copytree(published.unpacked, tmp_path / "source", ignore=shutil.ignore_patterns("build"))
     wheel = built("wheel", source, tmp_path / "wheel", compiler)
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target",
-                    str(tmp_path / "site"), str(wheel)], check=True, timeout=120)
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
     save_problem(uneven(pipeline(v(3), memory=4), random.Random(0)), tmp_path / "problem.json")
     ended = subprocess.run([sys.executable, "-m", "weft", "solve", "problem.json", "-n", "6", "--effort", "0.005"],
-                           cwd=tmp_path, capture_output=True, text=True, timeout=120,
+                           cwd=tmp_path, capture_output=True, text=True, timeout=600,
                            env={**os.environ, "PYTHONPATH": str(tmp_path / "site")})
     assert ended.returncode == 0 and "makespan  189" in ended.stdout, ended.stderr
     [said] = [line for line in ended.stderr.splitlines() if "kernel" in line]

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from weft.cli.commands.latency import latency
     from weft.cli.commands.place import place, place_backends, place_memory, place_step
     from weft.cli.commands.plan import plan
-    from weft.cli.commands.profile import profile, profile_stages
+    from weft.cli.commands.profile import profile, profile_graph_network, profile_stages
     from weft.cli.commands.replay import replay, replay_alone, replay_shared
     from weft.cli.commands.schema import SCHEMAS, schema
     from weft.cli.commands.share import share
@@ -62,7 +62,7 @@ __all__ = ["SCHEMAS", "PathLike", "SearchOptions", "Source", "__version__", "bac
            "check", "communication", "compare", "compare_plan", "demo", "draw", "estimate", "explain",
            "export_schedule", "family", "fit", "import_schedule", "latency", "pipeline", "place", "place_backends",
            "place_memory", "place_step", "plan",
-           "plans", "profile", "profile_stages", "replay", "replay_alone", "replay_shared", "schema", "share", "solve",
-           "sweep", "train", "transports", "unroll"]
+           "plans", "profile", "profile_graph_network", "profile_stages", "replay", "replay_alone", "replay_shared",
+           "schema", "share", "solve", "sweep", "train", "transports", "unroll"]
 
 __getattr__, __dir__ = lazily(__name__)

@@ -42,22 +42,22 @@ from weft.solver.public_names import lazily
 if TYPE_CHECKING:
     from weft.app.communication.lowering import Emulated
     from weft.app.communication.run import ProgramOnRank
-    from weft.models.communication.builder import Builder
+    from weft.models.communication.builder import Builder, add_adam, add_lamb, add_sgd, data_parallel
     from weft.models.communication.functions import function
     from weft.models.communication.interpreter import random_values, results, run
-    from weft.models.communication.on_device import prices_on
-    from weft.models.communication.optimizers import add_adam, add_lamb, add_sgd, data_parallel
-    from weft.models.communication.passes.as_slice import as_slice
     from weft.models.communication.passes.fuse import fuse
     from weft.models.communication.passes.overlap import overlap
     from weft.models.communication.passes.reorder import reorder
-    from weft.models.communication.passes.split import split
-    from weft.models.communication.prices import Prices
-    from weft.models.communication.program import CommunicationError, Overlap, Program, Stage, Tensor
-    from weft.models.communication.search.problem import Choices, choices_of
-    from weft.models.communication.search.schedules import Reached, Schedule, schedules
-    from weft.models.communication.search.tuning import Tuned, tune
-    from weft.runtime.communication.channel import RankError
+    from weft.models.communication.passes.split import as_slice, split
+    from weft.models.communication.prices import Prices, prices_on
+    from weft.models.communication.program import CommunicationError, Overlap
+    from weft.models.communication.program import CommunicationProgram as Program
+    from weft.models.communication.program import CommunicationTensor as Tensor
+    from weft.models.communication.program import ProgramStage as Stage
+    from weft.models.communication.search.problem import Choices, Tuned, choices_of, tune
+    from weft.models.communication.search.schedules import ProgramSchedule as Schedule
+    from weft.models.communication.search.schedules import Reached, schedules
+    from weft.runtime.communication.others import RankError
     from weft.runtime.communication.sharded_optimizer import ShardedOptimizer
 
 __all__ = ["Builder", "Choices", "CommunicationError", "Emulated", "Overlap", "Prices", "Program", "ProgramOnRank",

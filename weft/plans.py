@@ -33,22 +33,23 @@ from weft.solver.public_names import lazily
 
 if TYPE_CHECKING:
     from weft.app.plans.checking import error
-    from weft.app.plans.operators import operator
-    from weft.app.plans.programs import program
+    from weft.app.plans.programs import operator, program
     from weft.app.plans.run import PlanOnRank
-    from weft.app.plans.solving import Machine, SolvedPlan
+    from weft.app.plans.solving import PlanMachine as Machine
+    from weft.app.plans.solving import SolvedPlan
     from weft.app.plans.solving import as_written as seconds
     from weft.app.plans.solving import solve_plan as solve
-    from weft.models.layouts.conversion import Conversion, convert
+    from weft.models.layouts.conversion import Conversion, RingPrices, convert, device_prices, uniform
     from weft.models.layouts.layout import Layout, LayoutError, Placed
-    from weft.models.layouts.prices import RingPrices, device_prices, uniform
-    from weft.models.transform.annotation import Annotation, PlanError, annotation
     from weft.models.transform.as_blocks.costs import GivenCosts, ModelledCosts
     from weft.models.transform.backward import with_backward, with_update
     from weft.models.transform.choices import one_of
-    from weft.models.transform.plan import Plan, Preserved, tensor_parallel
+    from weft.models.transform.plan import Preserved, tensor_parallel
+    from weft.models.transform.plan import TransformPlan as Plan
     from weft.models.transform.planned import Cut, Part, Planned
-    from weft.models.transform.program import Operation, Program, ProgramBuilder
+    from weft.models.transform.program import Annotation, PlanError, ProgramBuilder, annotation
+    from weft.models.transform.program import PlanOperation as Operation
+    from weft.models.transform.program import PlanProgram as Program
 
 __all__ = ["Annotation", "Conversion", "Cut", "device_prices", "GivenCosts", "Layout", "LayoutError", "Machine",
            "ModelledCosts", "Operation", "Part", "Placed", "Plan", "PlanError", "PlanOnRank", "Planned", "Preserved",

@@ -11,8 +11,6 @@ from typing import Any
 
 from experiments.lib.provenance import RESULTS, ROOT
 
-__all__ = ["EXPERIMENTS", "HOME", "Experiment"]
-
 HOME = ROOT / "experiments"
 
 
@@ -77,6 +75,8 @@ EXPERIMENTS = {entry.name: entry for entry in (
     Experiment("readme/comparison", "weft.readme", "--effort 0.02", check="", slow=True),
     Experiment("never_worse/suite", "step.never_worse", "--count 2 --effort 0.02 --processes 1",
                check="--count 3", slow=True),
+    Experiment("never_worse_sample", "step.never_worse", "--count 1 --effort 0.02 --processes 1",
+               arguments="--every 45 --effort 0.2 --processes 1 --output experiments/results/never_worse_sample.json"),
     Experiment("never_worse_wide", "step.never_worse", "--family wide --count 2 --effort 0.02 --processes 1",
                arguments="--family wide", check="--family wide --count 3", slow=True),
     Experiment("published_costs", "step.never_worse", "--family costs --count 1 --effort 0.02 --processes 1",
@@ -91,15 +91,14 @@ EXPERIMENTS = {entry.name: entry for entry in (
     Experiment("scale", "period.scale", "--devices 4 --shapes V --caps 1.5 --seconds 2",
                arguments="--devices 8,16,32,64,128", check="--devices 8 --shapes V --caps 1.5,2.0", quiet=True),
     Experiment("ablation", "step.ablation", "--only 'stream of 3' --effort 0.05 --parts Moves 'fixed starts'",
-               check="--only 'stream of 3' --parts Moves 'fixed starts'"),
+               arguments="--effort 0.1", check="--only 'stream of 3' --parts Moves 'fixed starts'", slow=True),
     Experiment("ablation_period", "step.ablation", "--period --only 'suite' --every 200 --effort 0.05 --parts v-shape",
                arguments="--period --effort 1", slow=True),
-    Experiment("annealer", "step.annealer", "--every 270 --weft 0.3 --seconds 0.2"),
+    Experiment("annealer", "step.annealer", "--every 270 --weft 0.3 --seconds 0.2", slow=True),
     Experiment("roofline", "models.roofline", "--fit", check="--fit"),
     Experiment("configs", "models.configs", "--only gpt2", check=""),
     Experiment("collectives", "models.collectives", "", check=""),
-    Experiment("published", "models.published", "--only 22B", check="--only 22B"),
-    Experiment("grids", "models.grids", "--only 22B --seconds 0", arguments="--seconds 12", quiet=True),
+    Experiment("grids", "models.grids", "--only 22B --seconds 0", arguments="--seconds 5", quiet=True),
     Experiment("tessel_evaluation", "weft.tessel_evaluation",
                "--only '24.24x1024|197, batch 1$' --sizes 8 --effort 0.02", check="--only ', batch 1$'", slow=True),
     Experiment("placement", "placement.placement", "--only 'inception, 6'", check="--only 'inception, 6'", slow=True),
@@ -112,14 +111,23 @@ EXPERIMENTS = {entry.name: entry for entry in (
                check="--only 'U-Net (torch)' 'Transformer (torch)'"),
     Experiment("plans_found", "models.plans_found", "--only co-shard sharded-optimizer --effort 0.05",
                check="--only co-shard sharded-optimizer", slow=True),
-    Experiment("family", "models.family", "--only '80 GiB' --seconds 2", quiet=True, slow=True),
-    Experiment("experts", "runtime.experts", "--steps 25 --seeds 1"),
+    Experiment("family", "models.family", "--only '80 GiB' --seconds 0.5", quiet=True, slow=True),
+    Experiment("switching", "runtime.switching", "--solve 1 --seconds 0.5", quiet=True, rare=True),
+    Experiment("graph_network", "models.graph_network",
+               "--scale 0.02 --data . --chunks 4 --loads 1 --repeats 1 --seconds 1", quiet=True, slow=True),
+    Experiment("experts", "runtime.experts", "--steps 25 --seeds 1", slow=True),
+    Experiment("backends", "runtime.backends", "--only DCGAN --backends eager --measure 1", quiet=True, rare=True),
     Experiment("equality", "runtime.equality", "--shapes V --ranks 2 --dtypes fp64",
                check="--shapes V --ranks 2 --dtypes fp64", slow=True),
-    Experiment("any_model_ranks", "runtime.any_model_ranks", "--only 'U-Net (torch)' --ranks 2 --dtypes fp64",
+    Experiment("any_model_ranks", "runtime.any_model_ranks", "--only 'U-Net (torch)' --layouts 2 --dtypes fp64",
                arguments="--dtypes fp64", quiet=True, rare=True),
+    Experiment("model_types_ranks", "runtime.any_model_ranks",
+               "--types --only 'bert (MaskedLM)' --layouts 2 --dtypes fp64 --schedules 1f1b --recompute 0",
+               arguments="--types --dtypes fp64 --schedules 1f1b --recompute 0 --layouts 2x2 2 3", rare=True),
     Experiment("captured_costs", "runtime.captured_costs", "--only perceptron", quiet=True, rare=True),
     Experiment("overhead", "runtime.overhead", "--rounds 1", quiet=True, rare=True),
+    Experiment("beside_torch", "runtime.beside_torch", "--only 'five equal blocks' --rounds 1", quiet=True, rare=True),
+    Experiment("overlap_sums", "runtime.overlap_sums", "--steps 1", quiet=True, rare=True),
     Experiment("gpu_plan", "runtime.gpu_plan", "--preset tiny --micro-batches 2 --repeats 1 --time-limit 1 --no-shared",
                arguments="--preset 1.3b 2.7b --optimizer adam adama", quiet=True, slow=True, gpu=True),
     Experiment("equality_gpu", "runtime.equality", "--shapes V --ranks 2 --dtypes fp32", rare=True, gpu=True,

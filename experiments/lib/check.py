@@ -20,8 +20,6 @@ from typing import Any
 from experiments.lib.catalogue import Experiment
 from experiments.lib.provenance import ROOT
 
-__all__ = ["checked", "differences"]
-
 #: Keys of times, and of sums over all rows.
 _LEFT_OUT = re.compile(r"provenance|seconds|wall|cpu|summary|^best$")
 

@@ -11,8 +11,6 @@ from experiments.lib.writing import table
 from weft.cli.commands import commands
 from weft.cli.lib.command import Command
 
-__all__ = ["PAGE", "options_of", "page"]
-
 PAGE = ROOT / "docs" / "COMMANDS.md"
 _HEAD = """# Commands
 

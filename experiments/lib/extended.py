@@ -19,8 +19,6 @@ from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Run
 
-__all__ = ["EXTENSIONS", "Extended", "extended", "widened"]
-
 EXTENSIONS = ("choices", "lanes", "classes", "jobs", *map("+".join, itertools.combinations(
     ("choices", "lanes", "classes", "jobs"), 2)))
 #: Of a stage's activations what stays when it recomputes, and how much longer long micro-batches take.

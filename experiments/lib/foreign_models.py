@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-__all__ = ["MODELS", "Model", "made", "precision"]
-
 _WIDTHS = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4}
 _PICTURE = {"image_size": 16, "patch_size": 4}
 _IMAGE = 3  # the word that an image's parts stand for
@@ -231,7 +229,7 @@ class _Classifier(nn.Module):
         return self.head(self.encoder(x)).square().mean()  # type: ignore[no-any-return]
 
 
-class _Maker(NamedTuple):
+class Maker(NamedTuple):
     """What makes a model for a type of numbers, and batches of some rows; ``settings``: what else
     :func:`weft.pipeline` must be told."""
 
@@ -241,21 +239,21 @@ class _Maker(NamedTuple):
 
 
 #: By name; the last is no kind of its own beside the others, but the shortest way to a transformer in torch.
-MODELS: dict[str, _Maker] = {
-    "GPT-2": _Maker(_causal("GPT2", n_positions=32, n_embd=32, n_layer=3, n_head=4, attn_pdrop=0.0, embd_pdrop=0.0,
+MODELS: dict[str, Maker] = {
+    "GPT-2": Maker(_causal("GPT2", n_positions=32, n_embd=32, n_layer=3, n_head=4, attn_pdrop=0.0, embd_pdrop=0.0,
                             resid_pdrop=0.0), _words),
-    "Llama": _Maker(_causal("Llama", num_key_value_heads=2, max_position_embeddings=32, **_WIDTHS), _words),
-    "BERT": _Maker(_bert, _masked_words),
-    "T5": _Maker(_t5, lambda rows: {**_words(rows), "use_cache": False}),
-    "ViT": _Maker(_vit, _labelled("pixel_values", 3, 16, 16, labels=5)),
-    "ResNet-50": _Maker(_resnet, _labelled("pixel_values", 3, 64, 64, labels=5)),
-    "Mixtral": _Maker(_causal("Mixtral", num_key_value_heads=2, num_local_experts=4, **_WIDTHS), _words),
-    "Qwen2-MoE": _Maker(_causal("Qwen2Moe", num_key_value_heads=2, num_experts=4, moe_intermediate_size=24,
+    "Llama": Maker(_causal("Llama", num_key_value_heads=2, max_position_embeddings=32, **_WIDTHS), _words),
+    "BERT": Maker(_bert, _masked_words),
+    "T5": Maker(_t5, lambda rows: {**_words(rows), "use_cache": False}),
+    "ViT": Maker(_vit, _labelled("pixel_values", 3, 16, 16, labels=5)),
+    "ResNet-50": Maker(_resnet, _labelled("pixel_values", 3, 64, 64, labels=5)),
+    "Mixtral": Maker(_causal("Mixtral", num_key_value_heads=2, num_local_experts=4, **_WIDTHS), _words),
+    "Qwen2-MoE": Maker(_causal("Qwen2Moe", num_key_value_heads=2, num_experts=4, moe_intermediate_size=24,
                                 shared_expert_intermediate_size=24, **_WIDTHS), _words),
-    "CLIP": _Maker(_clip, lambda rows: {"input_ids": _ids(rows), "pixel_values": torch.randn(rows, 3, 16, 16),
+    "CLIP": Maker(_clip, lambda rows: {"input_ids": _ids(rows), "pixel_values": torch.randn(rows, 3, 16, 16),
                                         "return_loss": True}),
-    "LLaVA": _Maker(_llava, _illustrated, {"allow_unread": True}),  # it reads the last vision layer but one
-    "Mamba": _Maker(_mamba, _few_words),
-    "Wav2Vec2": _Maker(_wav2vec, _labelled("input_values", 800, labels=3)),
-    "U-Net (torch)": _Maker(lambda dtype: _UNet(), _noisy),
-    "Transformer (torch)": _Maker(lambda dtype: _Classifier(), lambda rows: (torch.randn(rows, 8, 16),))}
+    "LLaVA": Maker(_llava, _illustrated, {"allow_unread": True}),  # it reads the last vision layer but one
+    "Mamba": Maker(_mamba, _few_words),
+    "Wav2Vec2": Maker(_wav2vec, _labelled("input_values", 800, labels=3)),
+    "U-Net (torch)": Maker(lambda dtype: _UNet(), _noisy),
+    "Transformer (torch)": Maker(lambda dtype: _Classifier(), lambda rows: (torch.randn(rows, 8, 16),))}

@@ -15,8 +15,6 @@ from typing import TypeAlias
 
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
 
-__all__ = ["CAPS", "SHAPES", "Instance", "problem", "suite"]
-
 SHAPES = ("V", "M", "NN", "K", "V2", "loop2")
 STAGES = ("uniform", "embedding", "head", "mixed")
 TRANSFERS = ("none", "lags", "links")

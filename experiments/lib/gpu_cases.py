@@ -17,8 +17,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-__all__ = ["CASES", "Found"]
-
 STEPS, RATE = 3, 0.01
 
 

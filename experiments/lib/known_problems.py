@@ -19,10 +19,8 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from weft.models.candidates.sequence_chunks import Attention, even_work, in_sequence_chunks
+from weft.models.candidates.sequence_candidates import Attention, even_work, in_sequence_chunks
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
-
-__all__ = ["costs", "shapes"]
 
 #: Devices; microseconds of forward, input gradient, weight gradient and transfer of a stage, one a device.
 _MODELS = {"1.5B": (8, (18522, 18086, 9337, 601)), "6.2B": (8, (29718, 29444, 19927, 527)),

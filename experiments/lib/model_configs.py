@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["CONFIGS"]
-
 
 def _c(model_type: str, hidden: int | None = None, layers: int | None = None, heads: int | None = None,
        kv_heads: int | None = None, inner: int | None = None, vocabulary: int | None = None, **more: Any,

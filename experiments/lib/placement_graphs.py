@@ -10,9 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, Tensor
-
-__all__ = ["GRAPHS", "bert_like", "inception_like", "nasnet_like"]
+from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, PlacementTensor
 
 
 class _Sketch:
@@ -48,13 +46,13 @@ class _Sketch:
         multiple of an equal share."""
         nodes = [Node(n, (t, 10 * t), m, 0.0, n if training else None)
                  for n, t, m in zip(self.names, self.times, self.memory, strict=True)]
-        tensors = [Tensor(i, tuple(to), cost) for i, (to, cost) in
+        tensors = [PlacementTensor(i, tuple(to), cost) for i, (to, cost) in
                    enumerate(zip(self.consumers, self.transfer, strict=True)) if to]
         if training:
             count = len(nodes)
             nodes += [Node(f"{n}.grad", (1.9 * t, 19 * t), 0.4 * m, 0.0, n, True)
                       for n, t, m in zip(self.names, self.times, self.memory, strict=True)]
-            tensors += [Tensor(count + target, (count + source,), self.transfer[source])
+            tensors += [PlacementTensor(count + target, (count + source,), self.transfer[source])
                         for source, targets in enumerate(self.consumers) for target in targets]
         limit = None if memory is None else memory * sum(node.resident for node in nodes) / accelerators
         kinds = (DeviceKind("accelerator", accelerators, limit), DeviceKind("cpu", 1, None, 0.0))

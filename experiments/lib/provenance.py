@@ -22,6 +22,7 @@ import shlex
 import subprocess
 import sys
 import time
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -29,8 +30,6 @@ from pathlib import Path
 from typing import Any
 
 from weft.solver.io.writing import write_atomically
-
-__all__ = ["NOT_RECORDED", "RESULTS", "ROOT", "Record", "SPECS", "git", "machine"]
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What experiments have written, and the specs that they and the tests read.
@@ -62,6 +61,13 @@ class Record:
     def write(self, found: Mapping[str, Any]) -> None:
         """Write ``found`` with its provenance, as far as the run has come."""
         write_atomically(self.path, json.dumps({"provenance": self.provenance, **found}, indent=1) + "\n")
+
+
+def begun(parser: ArgumentParser, arguments: Sequence[str] | None, file: str) -> tuple[Namespace, Record]:
+    """The options of a run that begins, and its record: in ``--output``, which is ``file`` among what is kept."""
+    parser.add_argument("--output", type=Path, default=RESULTS / file)
+    options = parser.parse_args(arguments)
+    return options, Record(options.output)
 
 
 def machine() -> dict[str, Any]:

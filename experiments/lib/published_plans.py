@@ -14,17 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.models.transform.backward import with_backward, with_update
-from weft.models.transform.plan import Plan
-from weft.models.transform.program import Program, ProgramBuilder
-
-__all__ = ["PLANS", "Published", "Schedule", "decoder", "interlaced", "numbers", "piped", "recycled"]
+from weft.models.transform.plan import TransformPlan
+from weft.models.transform.program import PlanProgram, ProgramBuilder
 
 #: How a pipeline's micro-batches are ordered by hand; or not, for a search.
 Schedule: TypeAlias = Literal["1f1b", "gpipe", "open"]
 
 
 def decoder(batch: int = 4, sequence: int = 8, width: int = 16, heads: int = 4, *, layers: int = 1,
-            vocabulary: int = 24, update: bool = False, itemsize: int = 8) -> Program:
+            vocabulary: int = 24, update: bool = False, itemsize: int = 8) -> PlanProgram:
     """Decoder layers with fused attention, and a loss of tokens; ``update``: with steps of Adam; ``itemsize``: bytes of
     a number."""
     b = ProgramBuilder("decoder", itemsize)
@@ -51,7 +49,7 @@ def decoder(batch: int = 4, sequence: int = 8, width: int = 16, heads: int = 4, 
 
 
 def recycled(batch: int = 4, rows: int = 4, residues: int = 4, width: int = 8, *, blocks: int = 2,
-             recycles: int = 2) -> Program:
+             recycles: int = 2) -> PlanProgram:
     """Blocks of an alignment beside pairs of residues, as an Evoformer's, that run ``recycles`` times without gradients
     and then once with them, on the same weights: rows attend over residues, their outer products add to the pairs."""
     b = ProgramBuilder("recycled")
@@ -90,7 +88,7 @@ def _block(b: ProgramBuilder, at: str, msa: str, pair: str, weight: dict[str, st
     return msa, b.add(f"{at}pair", "add", "b i j m, b i j m -> b i j m", [pair, added])
 
 
-def numbers(program: Program, seed: int = 0) -> dict[str, NDArray[Any]]:
+def numbers(program: PlanProgram, seed: int = 0) -> dict[str, NDArray[Any]]:
     """Random values of all that a program is given; tokens are indices."""
     drawn = np.random.default_rng(seed)
     found: dict[str, NDArray[Any]] = {}
@@ -107,22 +105,22 @@ def numbers(program: Program, seed: int = 0) -> dict[str, NDArray[Any]]:
 # -- plans -----------------------------------------------------------------------------------------------------------
 
 
-def megatron(schedule: Schedule = "open") -> Plan:
+def megatron(schedule: Schedule = "open") -> TransformPlan:
     """Heads and inner widths on four devices, norms and additions by tokens."""
-    plan = Plan(decoder(layers=2))
+    plan = TransformPlan(decoder(layers=2))
     plan.split("*.q *.k *.v *.attend *.out", "h", 4).split("*.up *.act *.down", "f", 4).split("*.ln? *.add?", "s", 4)
     return plan.assign("*", range(4))
 
 
-def co_shard(schedule: Schedule = "open") -> Plan:
+def co_shard(schedule: Schedule = "open") -> TransformPlan:
     """Inner widths in four parts on one device, one after the other, recomputed; beside it another layer whole."""
-    return Plan(decoder(layers=2)).co_shard("l0.up l0.act l0.down", "f", 4).assign("*", 0)
+    return TransformPlan(decoder(layers=2)).co_shard("l0.up l0.act l0.down", "f", 4).assign("*", 0)
 
 
-def interlaced(schedule: Schedule = "open", devices: int = 4, program: Program | None = None,
-               micro_batches: int = 4) -> Plan:
+def interlaced(schedule: Schedule = "open", devices: int = 4, program: PlanProgram | None = None,
+               micro_batches: int = 4) -> TransformPlan:
     """Stages on devices of their own in a pipeline; the vocabulary's table and logits on all of them in between."""
-    plan = Plan(program or decoder(batch=8, layers=devices, vocabulary=64))
+    plan = TransformPlan(program or decoder(batch=8, layers=devices, vocabulary=64))
     every = range(devices)
     plan.split("embed head", "v", devices).assign("embed head", every)
     plan.split("embed head", "b", micro_batches, in_turn=True)
@@ -130,25 +128,26 @@ def interlaced(schedule: Schedule = "open", devices: int = 4, program: Program |
     return plan.pipeline(stages, list(every), "b", micro_batches, schedule=schedule)
 
 
-def piped(schedule: Schedule, devices: int, program: Program, micro_batches: int) -> Plan:
+def piped(schedule: Schedule, devices: int, program: PlanProgram, micro_batches: int) -> TransformPlan:
     """The same model in a plain pipeline: the table on the first device, the logits on the last."""
     stages = [f"l{i}.*" for i in range(devices)]
     stages[0], stages[-1] = f"embed {stages[0]}", f"{stages[-1]} head entropy loss"
-    return Plan(program).pipeline(stages, list(range(devices)), "b", micro_batches, schedule=schedule)
+    return TransformPlan(program).pipeline(stages, list(range(devices)), "b", micro_batches, schedule=schedule)
 
 
-def three_forwards(schedule: Schedule = "open", devices: int = 2) -> Plan:
+def three_forwards(schedule: Schedule = "open", devices: int = 2) -> TransformPlan:
     """All passes of a block on a device of its own: two forwards without gradients, one with, one backward."""
     stages = [f"r?.b{i}.* b{i}.*" + (" loss.*" if i == devices - 1 else "") for i in range(devices)]
-    return Plan(recycled(batch=2 * devices, blocks=devices)).pipeline(stages, list(range(devices)), "b", 2 * devices,
+    return TransformPlan(recycled(batch=2 * devices, blocks=devices)).pipeline(stages, list(range(devices)), "b",
+                                                                               2 * devices,
                                                                      schedule=schedule)
 
 
-def sharded_optimizer(schedule: Schedule = "open") -> Plan:
+def sharded_optimizer(schedule: Schedule = "open") -> TransformPlan:
     """Four devices with a part of the batch each; every update on a quarter of its parameter and states."""
     program = decoder(layers=1, update=True)
     forwards = " ".join(one.name for one in program.operations if one.phase == "forward")
-    plan = Plan(program).split(forwards, "b", 4)
+    plan = TransformPlan(program).split(forwards, "b", 4)
     for one in program.operations:
         if one.phase == "update":
             along = next(name for name in one.annotation.names if one.sizes[name] % 4 == 0)
@@ -163,7 +162,7 @@ class Published:
 
     title: str
     source: str
-    plan: Callable[..., Plan]
+    plan: Callable[..., TransformPlan]
     kinds: frozenset[str]
     pipeline: bool
 

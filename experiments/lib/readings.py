@@ -10,10 +10,8 @@ from statistics import mean, median
 from typing import Any
 
 from experiments.lib.writing import listed, most, ms, small, span, table
-from weft.app.lib.known import SEARCHES
+from weft.app.lib.placements import SEARCHES
 from weft.solver.schedule import RELATIVE_TOLERANCE
-
-__all__ = ["READINGS"]
 
 #: By name; numbers are formatted in the template.
 Fields = dict[str, Any]
@@ -159,19 +157,25 @@ def collectives(d: Any) -> Fields:
     return {"errors": span((100 * found["median_absolute_error"] for found in d.values()), 0)}
 
 
-def published(d: Any) -> Fields:
-    ratios = {key: [100 * row["ratios"][key] - 100 for row in d["rows"] if key in row["ratios"]]
-              for key in ("seconds", "static", "activations")}
-    return {"steps": len(ratios["seconds"]), **{key: span(found, 0) for key, found in ratios.items()}}
-
-
 def grids(d: Any) -> Fields:
-    longer = {device: [100 * row["ratios"]["seconds"] - 100 for row in d["rows"] if row["device"] == device]
-              for device in ("a100", "h100")}
+    def off(key: str, rows: Sequence[Any] = d["rows"]) -> list[float]:
+        return [100 * row["ratios"][key] - 100 for row in rows if key in row["ratios"] and not row["reason"]]
+
+    on = {device: off("seconds", [row for row in d["rows"] if row["device"] == device])
+          for device in ("a100", "h100", "h800")}
     found = [row for row in d["rows"] if row["best"] is not None]
-    return {"steps": len(longer["a100"]), "a100": span(longer["a100"], 0), "h100": span(longer["h100"], 0),
-            "states": span((100 * row["ratios"]["states"] - 100 for row in d["rows"] if "states" in row["ratios"]), 0),
-            "searched": len(found),
+    far = [f"{row['name']} on {row['gpus']} {row['device'].upper()}s {row['ratios']['seconds']:.2f}"
+           for row in d["rows"] if row["reason"]]
+    layouts = [f"{row['name']}'s on {row['gpus']} {row['device'].upper()}s {row['asked']['seconds']:.2f} s under "
+               f"Megatron-LM's order and {row['same']['seconds']:.2f} under weft's best ({row['same']['bound']:.2f})"
+               for row in d["rows"] if row["layout"] and row["same"]]
+    return {"steps": len(on["a100"]), "a100": span(on["a100"], 0), "h100": span(on["h100"], 0),
+            "on_h100": len(on["h100"]), "h800": "".join(f"{value:.1f}" for value in on["h800"]),
+            "states": span(off("states"), 0), "activations": span(off("activations"), 0),
+            "far": listed(far),
+            "same": sum(row["same"] is not None and row["same"]["seconds"] <= row["asked"]["seconds"]
+                        for row in found),
+            "layouts": listed(layouts), "searched": len(found),
             "better": sum(row["best"]["seconds"] < row["asked"]["seconds"] for row in found),
             "less": most((100 * (1 - row["best"]["seconds"] / row["asked"]["seconds"]) for row in found), 0)}
 
@@ -290,6 +294,30 @@ def any_model_ranks(d: Any) -> Fields:
             "error": small(max(row["error"] for row in trained))}
 
 
+def model_types_ranks(d: Any) -> Fields:
+    found: dict[str, Any] = {}
+    for name, ranks in (("two", 2), ("copies", 4)):
+        rows = [row for row in d["rows"] if row["ranks"] == ranks]
+        found[name] = f"{sum('failed' not in row for row in rows)} of {len(rows)}"
+    refused = {row["model"].partition(" (")[0]: row["failed"].partition(": ")[2] for row in d["rows"]
+               if "failed" in row}
+    return {**found, "types": len({row["model"] for row in d["rows"]}),
+            "error": small(max(row["error"] for row in d["rows"] if "failed" not in row)),
+            "refused": "; ".join(f"{name} ({why})" for name, why in refused.items()) or "none"}
+
+
+def beside_torch(d: Any) -> Fields:
+    kinds = ("Schedule1F1B", "ScheduleInterleaved1F1B", "ScheduleZBVZeroBubble", "DDP")
+    return {"rounds": d["rounds"], "load": d["load"], "table": table(
+            ("model", "busiest rank of the layers' best cut over half", *kinds), (
+                (row["model"], f"{row['balance']:.2f}", *(f"{row['ratios'][kind]:.3f}" for kind in kinds))
+                for row in d["rows"]))}
+
+
+def overlap_sums(d: Any) -> Fields:
+    return {"ratio": span([row["ratio"] for row in d["rows"]], 3)}
+
+
 def captured_costs(d: Any) -> Fields:
     return {"models": len(d["rows"]), "times": d["within_10_percent"], "peaks": d["peaks_within_5_percent"]}
 
@@ -309,6 +337,34 @@ def family(d: Any) -> Fields:
           "-" if row["alone_total"] is None else f"{row['alone_total'] / 3600:.3f}", saved(row)) for row in d["rows"]))}
 
 
+def switching(d: Any) -> Fields:
+    parts: dict[int, list[Any]] = {}
+    for row in d["rows"]:
+        parts.setdefault(row["first"], []).append(row)
+    best = [min(rows, key=lambda row: row["predicted"]) for rows in parts.values()]
+    return {"apart": most((100 * abs(row["apart"]) for row in d["rows"]), 1), "seconds": d["seconds"],
+            "parts": len(parts), "table": table(
+                ("from step", "sequence", "micro-batches", "plans", "best, ms", "emulated over predicted, of all"),
+                ((row["first"], row["sequence"], row["micro_batches"], len(rows), f"{1e3 * row['predicted']:.2f}",
+                  span([1 + each["apart"] for each in rows], 4))
+                 for row, rows in zip(best, parts.values(), strict=True))),
+            "same": "the same steps" if d["predicted_switches"] == d["emulated_switches"] else "other steps"}
+
+
+def backends(d: Any) -> Fields:
+    rows = d["rows"]
+    return {
+        "eager": d["mean_over_eager"], "single": d["mean_over_single"], "predicted": d["mean_predicted_over_measured"],
+        "models": len({row["model"] for row in rows}), "worst": most((row["over_single"] for row in rows), 3),
+        "apart": most((100 * abs(row["predicted_over_measured"] - 1) for row in rows), 1), "measure": d["measure"],
+        "kinds": span([row["kinds"] for row in rows], 0), "rows": len(rows),
+        "mixed": sum(len(row["backends"]) > 1 for row in rows), "table": table(
+            ("model", "batch", "eager, ms", "best single backend", "over eager", "over the best single",
+             "predicted over measured"),
+            ((row["model"], row["batch"], f"{row['eager_ms']:.2f}", row["single"], f"{row['over_eager']:.3f}",
+              f"{row['over_single']:.3f}", f"{row['predicted_over_measured']:.3f}") for row in rows))}
+
+
 def experts(d: Any) -> Fields:
     names = {"dts": "dense to sparse", "switch": "Switch", "top2": "best two"}
     return {"seeds": d["seeds"], "loss": d["loss"], "steps": d["steps"], "table": table(
@@ -318,6 +374,34 @@ def experts(d: Any) -> Fields:
         "quiet": most((row["with"] for row in d["monitor"] if row["noise"] == 0.1), 0),
         "noisy": most((row["with"] for row in d["monitor"] if row["noise"] == 0.2), 0),
         "without": span([row["without"] for row in d["monitor"] if row["noise"] == 0.1], 0)}
+
+
+def graph_network(d: Any) -> Fields:
+    limited, stages = d["limited"], d["stages"]
+    fused = [row for row in stages if row["fused"] is not None]
+    return {
+        "budgets": table(("share of the whole", "chunks", "the fewest, proven", "peak of the budget"), (
+            (f"{row['share']:.0%}", f"{row['chunks']} x {row['chunks']}", "yes" if row["least_proven"] else "no",
+             f"{row['of_budget']:.0%}") for row in d["budgets"])),
+        "edges": limited["streamed"]["edges"] / 1e6, "limit": limited["streamed"]["limit"] / 2**20,
+        "whole": limited["streamed"]["whole"] / 2**20, "chunks": limited["streamed"]["chunks"],
+        "room": d["overlap"][0]["room"],
+        "overlap": table(("chunks", "sources that stay", "loads over computations", "serial over overlapped",
+                          "over the longer of both", "bound over the longer", "plan over run"), (
+            (f"{row['chunks']} x {row['chunks']}", row["resident"], f"{row['loads']:g}", f"{row['gain']:.2f}",
+             f"{row['over_largest'] - 1:.1%}", f"{row['bound'] / max(row['lanes'].values()) - 1:.1%}",
+             f"{row['planned_over_measured']:.3f}") for row in d["overlap"])),
+        "accuracy": listed([f"{100 * row['accuracy']:.1f} % on {row['graph']}" for row in d["accuracy"]]),
+        "epochs": d["accuracy"][0]["epochs"], "dropout": d["accuracy"][0]["dropout"],
+        "apart": small(max(row["largest_apart"] for row in d["accuracy"])),
+        "pyg": listed([f"{row['ratio']:.1f} times on {row['graph']}" for row in d["pyg"]]),
+        "edges_alone": span([row["edges_alone"] for row in fused], 1),
+        "fused": span([row["fused"] for row in fused], 1),
+        "stages": table(("graph", *dict.fromkeys(row["kind"] for row in stages)), (
+            (graph, *(f"{row['most'].replace('_', ' ')} "
+                      f"{row['seconds'][row['most']] / sum(row['seconds'].values()):.0%}"
+                      for row in stages if row["graph"] == graph))
+            for graph in dict.fromkeys(row["graph"] for row in stages)))}
 
 
 def gpu_plan(d: Any) -> Fields:
@@ -336,6 +420,7 @@ READINGS: dict[str, Callable[[Any], Fields]] = {
     "never_worse_wide": known_schedules, "rivals": known_schedules, "equality_gpu": equality, "annotations": annotated,
     **{function.__name__: function for function in (
         never_worse, published_costs, readme, streams, annealer, cut_search, cut_ablation, tessel_search, scale,
-        ablation, roofline, configs, collectives, published, grids, tessel_evaluation, placement, offload,
-        overlap_modelled, share, plans_found, equality, any_model_ranks, captured_costs, overhead, family, experts,
-        gpu_plan)}}
+        ablation, roofline, configs, collectives, grids, tessel_evaluation, placement, offload,
+        overlap_modelled, share, plans_found, equality, any_model_ranks, model_types_ranks, captured_costs, overhead,
+        beside_torch, overlap_sums,
+        family, graph_network, backends, experts, switching, gpu_plan)}}

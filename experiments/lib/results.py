@@ -11,8 +11,6 @@ from experiments.lib.provenance import ROOT
 from experiments.lib.readings import READINGS
 from experiments.lib.writing import table
 
-__all__ = ["PAGE", "TEMPLATE", "page"]
-
 PAGE, TEMPLATE = ROOT / "docs" / "RESULTS.md", HOME / "results.md"
 #: By the name that the template uses: ``suite`` of ``never_worse/suite`` is left out.
 _BY_NAME = {name.partition("/")[0]: experiment for name, experiment in EXPERIMENTS.items()}

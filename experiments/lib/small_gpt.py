@@ -17,8 +17,6 @@ from torch import Tensor, nn
 
 from weft.runtime import Boundary, Plan, Training
 
-__all__ = ["Config", "batch", "cut", "layer", "layers", "loss", "text", "training"]
-
 #: Long modules that every Python has; their text differs a little from version to version.
 SOURCES = ("argparse.py", "ast.py", "datetime.py", "decimal.py", "difflib.py", "doctest.py", "inspect.py", "pickle.py",
            "subprocess.py", "tarfile.py", "typing.py", "zipfile.py", "zipfile/__init__.py")

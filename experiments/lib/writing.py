@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-__all__ = ["listed", "most", "ms", "small", "span", "table"]
-
 
 def most(values: Iterable[float], digits: int) -> str:
     """The largest, rounded up: nothing is above it."""

@@ -17,7 +17,6 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ import torch
 from torch import Tensor
 
 from experiments.lib.foreign_models import MODELS, Model, made, precision
-from experiments.lib.provenance import RESULTS, Record
+from experiments.lib.provenance import begun
 from weft import plans
 from weft.app.plans.checking import error, run_dense
 
@@ -92,9 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", nargs="*", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--values", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--output", type=Path, default=RESULTS / "annotations.json")
-    options = parser.parse_args(arguments)
-    record = Record(options.output)
+    options, record = begun(parser, arguments, "annotations.json")
     report: list[dict[str, Any]] = []
     for name in options.only:
         try:

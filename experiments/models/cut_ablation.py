@@ -24,28 +24,25 @@ import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from experiments.lib.provenance import RESULTS, Record
+from experiments.lib.provenance import begun
 from experiments.models.cut_search import searched, spec_of
 from weft.app.cuts import tries
-from weft.app.cuts.search import Cut, CutSearch
+from weft.app.cuts.search import CutDecision, CutSearch
 from weft.app.lib.case import Case, case_of
 from weft.models.cuts.space import Carried
 from weft.models.spec.spec import Spec, demo_spec
 from weft.solver.orders.climb import Climb, Decided
 from weft.solver.timing import Orders
 
-__all__ = ["PARTS"]
-
 #: Seeds of :mod:`experiments.models.cut_search`.
 SEEDS = (0, 3, 16)
 _LISTED, _CHUNK = "cuts not listed", "third chunk"
 
 
-def stays(self: CutSearch, cut: Cut, orders: Orders, count: int = 1) -> list[Decided[Cut]]:
+def stays(self: CutSearch, cut: CutDecision, orders: Orders, count: int = 1) -> list[Decided[CutDecision]]:
     """In place of ``CutSearch.carried``: the order on its own cut, where it fits."""
     found = self._judged(cut.space, Carried(cut.borders, orders, 0))
     return [] if found is None else [found]
@@ -102,9 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="specs whose name contains this")
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS), help="what is left out in turn")
     parser.add_argument("--effort", default=8.0, type=float)
-    parser.add_argument("--output", default=RESULTS / "cut_ablation.json", type=Path)
-    options = parser.parse_args(arguments)
-    record, rows = Record(options.output), []
+    options, record = begun(parser, arguments, "cut_ablation.json")
+    rows = []
     for spec in specs():
         if options.only not in spec.name:
             continue

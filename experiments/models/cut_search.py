@@ -19,13 +19,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 from math import comb
-from pathlib import Path
 from typing import Any
 
-from experiments.lib.provenance import RESULTS, Record
+from experiments.lib.provenance import begun
 from weft.app.lib.case import Case, case_of
 from weft.app.lib.options import SearchOptions
-from weft.app.solve import solve_case
+from weft.app.solving.solve import solve_case
 from weft.models.spec.spec import Spec, parse_spec
 from weft.solver import Infeasible, solve
 
@@ -124,9 +123,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--count", type=int, default=60, help="the seeds are below this")
     parser.add_argument("--effort", type=float, default=4.0)
-    parser.add_argument("--output", type=Path, default=RESULTS / "cut_search.json")
-    options = parser.parse_args(arguments)
-    record, rows = Record(options.output), []
+    options, record = begun(parser, arguments, "cut_search.json")
+    rows = []
     for seed in range(options.count):
         rows.append(row_of(seed, options.effort))
         print(json.dumps({key: value for key, value in rows[-1].items() if not isinstance(value, dict)}), flush=True)

@@ -13,11 +13,10 @@ import argparse
 import json
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import weft
-from experiments.lib.provenance import RESULTS, Record
+from experiments.lib.provenance import begun
 from weft.models.spec.spec import parse_spec
 
 _GATE = ("experts.density: {kind: dts, temperature: {start: 2.0, end: 0.1, decay: 10000}, threshold: 0.001, "
@@ -43,6 +42,13 @@ phases:
     "MoE, 8 experts become 1, 4 A100 of 80 GiB": _MOE.format(sequence=1024, size=1, memory="80 GiB", phases=_GATE),
     "MoE, 8 experts become 1, 4 A100 of 24 GiB": _MOE.format(sequence=2048, size=4, memory="24 GiB", phases=_GATE),
     "MoE, 8 experts become 1, 4 A100 of 16 GiB": _MOE.format(sequence=2048, size=4, memory="16 GiB", phases=_GATE),
+    "MoE, 8 experts become 1, 8 A100 of 24 GiB": f"""
+model: {{family: moe, layers: 14, hidden: 1024, heads: 16, vocabulary: 32000, sequence: 2048, experts: 8, active: 8,
+         feed_forward: 4096, attention: fused, dropout: false}}
+cluster: {{gpus: 8, device: a100, memory: 24 GiB}}
+training: {{micro_batches: 8, micro_batch_size: 4}}
+phases: {{steps: 30000, samples: 3, {_GATE}}}
+""",
     "MoE, experts and sequences, 4 A100 of 24 GiB": _MOE.format(
         sequence=512, size=4, memory="24 GiB", phases=f"{_GATE}, sequence: [[0, 512], [20000, 2048]]"),
 }
@@ -53,9 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--only", default="", help="cases whose names have this")
     parser.add_argument("--seconds", type=float, default=8.0, help="time limit of each solve")
-    parser.add_argument("--output", type=Path, default=RESULTS / "family.json")
-    options = parser.parse_args(arguments)
-    record = Record(options.output)
+    options, record = begun(parser, arguments, "family.json")
     rows: list[dict[str, Any]] = []
     for name, text in CASES.items():
         if options.only in name:

@@ -24,10 +24,9 @@ import argparse
 import json
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from experiments.lib.provenance import RESULTS, Record
+from experiments.lib.provenance import begun
 from weft import solve
 from weft.models.overlap.data_parallel import ALL_REDUCE, GRADIENTS, SCATTERED
 from weft.models.spec.spec import Spec, parse_spec
@@ -71,9 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", default=["data", "tensor", "groups"], choices=["data", "tensor", "groups"])
     parser.add_argument("--models", nargs="+", default=["GPT", "Llama"], help="the start of a model's name")
     parser.add_argument("--effort", type=float, default=4.0, help="deterministic seconds of each search")
-    parser.add_argument("--output", type=Path, default=RESULTS / "overlap_modelled.json")
-    options = parser.parse_args(arguments)
-    record = Record(options.output)
+    options, record = begun(parser, arguments, "overlap_modelled.json")
     rows, published = ([_row(*case, options.effort) for case in cases
                         if case[1] in options.only and case[0].startswith(tuple(options.models))]
                        for cases in (CASES, PUBLISHED))

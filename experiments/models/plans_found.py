@@ -16,17 +16,16 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from experiments.lib.provenance import RESULTS, Record
+from experiments.lib.provenance import begun
 from experiments.lib.published_plans import PLANS, Published, Schedule, decoder, interlaced, numbers, piped
 from weft.app.lib.case import case_of
 from weft.app.lib.options import SearchOptions
 from weft.app.plans.checking import error
-from weft.app.plans.solving import Machine, as_written, solve_plan
-from weft.app.solve import solve_case
-from weft.models.layouts.prices import uniform
+from weft.app.plans.solving import PlanMachine, as_written, solve_plan
+from weft.app.solving.solve import solve_case
+from weft.models.layouts.conversion import uniform
 from weft.models.spec.spec import parse_spec
 from weft.solver.baselines import NotApplicable, baseline
 from weft.solver.baselines.recycled import gpipe_orders
@@ -35,7 +34,7 @@ from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule as Timed
 from weft.solver.timing import time_orders
 
-MACHINE = Machine("a100", uniform(2e-5, 1e10))
+MACHINE = PlanMachine("a100", uniform(2e-5, 1e10))
 BY_HAND: tuple[Schedule, ...] = ("1f1b", "gpipe")
 DEVICES = {"3f1b": 4}
 #: Operators of a block at most, where communications may run beside a part of a device's work.
@@ -73,9 +72,9 @@ def at_size(effort: float) -> list[dict[str, Any]]:
     program = decoder(batch=8, sequence=1024, width=2048, heads=16, layers=4, vocabulary=51200, itemsize=2)
     rows = []
     for name, make in (("plain", piped), ("interlaced", interlaced)):
-        found = solve_plan(make("open", 4, program, 8), Machine("a100"), SearchOptions(600.0, effort))
+        found = solve_plan(make("open", 4, program, 8), PlanMachine("a100"), SearchOptions(600.0, effort))
         period = found.period
-        hand = {schedule: as_written(make(schedule, 4, program, 8), Machine("a100")) for schedule in BY_HAND}
+        hand = {schedule: as_written(make(schedule, 4, program, 8), PlanMachine("a100")) for schedule in BY_HAND}
         rows.append({"plan": name, "by_hand": hand,
                      "seconds": found.makespan, "bound": found.bound, "proven": found.proven,
                      "blocks": len(found.blocks.blocks), "peaks": max(found.done.peaks.values()),
@@ -120,9 +119,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", nargs="*", default=[*PLANS, "at size", "evoformer"])
     parser.add_argument("--effort", type=float, default=10.0, help="deterministic seconds of each search")
-    parser.add_argument("--output", type=Path, default=RESULTS / "plans_found.json")
-    options = parser.parse_args(arguments)
-    record, rows = Record(options.output), []
+    options, record = begun(parser, arguments, "plans_found.json")
+    rows = []
     for name, published in PLANS.items():
         if name in options.only:
             rows.append(row(name, published, options.effort))

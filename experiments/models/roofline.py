@@ -19,9 +19,8 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from experiments.lib.provenance import RESULTS, Record
+from experiments.lib.provenance import begun
 from weft.models.candidates.build import layer_costs
 from weft.models.candidates.stage_split import split_layers
 from weft.models.candidates.stages import Stages, peak_bytes
@@ -239,9 +238,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Fit on each model, judge on both, print and write the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--fit", nargs="*", choices=MODELS, default=list(MODELS), help="the models to fit on")
-    parser.add_argument("--output", type=Path, default=RESULTS / "roofline.json")
-    options = parser.parse_args(arguments)
-    record = Record(options.output)
+    options, record = begun(parser, arguments, "roofline.json")
     data = {name: samples(name) for name in MODELS}
     report: dict[str, object] = {}
     for name in options.fit:

@@ -17,10 +17,9 @@ import json
 import random
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-from experiments.lib.provenance import RESULTS, Record
+from experiments.lib.provenance import begun
 from weft.solver.cpsat.budget import Budget
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.search import find_period
@@ -149,9 +148,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", default=1, type=int)
     parser.add_argument("--seconds", default=60.0, type=float, help="wall time an instance")
     parser.add_argument("--workers", default=2, type=int)
-    parser.add_argument("--output", default=RESULTS / "scale.json", type=Path)
-    options = parser.parse_args(arguments)
-    record, rows = Record(options.output), []
+    options, record = begun(parser, arguments, "scale.json")
+    rows = []
     for devices in map(int, options.devices.split(",")):
         for shape in options.shapes.split(","):
             for split in (False, True):

@@ -13,9 +13,8 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
-from experiments.lib.provenance import RESULTS, Record
+from experiments.lib.provenance import begun
 from weft.models.zoo.tessel_shapes import TESSEL_PROBLEMS, shape
 from weft.solver.cpsat.budget import Budget
 from weft.solver.period.bracket import Bracket
@@ -29,11 +28,10 @@ from weft.solver.ticks import TickProblem
 def main(arguments: Sequence[str] | None = None) -> int:
     """Solve, print and write."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--output", default=RESULTS / "tessel_search.json", type=Path)
     parser.add_argument("--effort", default=1.0, type=float, help="deterministic seconds for each makespan")
     parser.add_argument("--first", type=int, metavar="N", help="only the first problems")
-    options = parser.parse_args(arguments)
-    record, problems = Record(options.output), [shape(*entry) for entry in TESSEL_PROBLEMS[:options.first]]
+    options, record = begun(parser, arguments, "tessel_search.json")
+    problems = [shape(*entry) for entry in TESSEL_PROBLEMS[:options.first]]
     for problem in problems:
         _period(problem)  # loads what is loaded on first use
     rows = [_measure(problem, options.effort) for problem in problems]

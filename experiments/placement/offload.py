@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import weft
-from experiments.lib.provenance import RESULTS, Record
+from experiments.lib.provenance import begun
 from weft.app.lib.case import case_of
 from weft.models.spec.spec import Spec, parse_spec
 from weft.solver.baselines import baseline
@@ -54,9 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="samples of a micro-batch")
     parser.add_argument("--samples", type=int, default=64, help="samples of a step")
     parser.add_argument("--effort", type=float, default=2.0, help="deterministic seconds of each search, plans apart")
-    parser.add_argument("--output", type=Path, default=RESULTS / "offload.json")
-    options = parser.parse_args(arguments)
-    record, rows = Record(options.output), {}
+    options, record = begun(parser, arguments, "offload.json")
+    rows = {}
     for size in options.sizes:
         rows[str(size)] = {PUBLISHED: _published(_spec(size, "kept", options.samples), options.samples), **{
             way: _searched(_spec(size, way, options.samples), options.samples, options.effort) for way in WAYS}}

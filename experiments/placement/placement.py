@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.lib.placement_graphs import GRAPHS
-from experiments.lib.provenance import RESULTS, ROOT, Record
+from experiments.lib.provenance import ROOT, begun
 from weft.models.graph.formats import load_profiled_graph
 from weft.solver.placement.chain.place import place
 from weft.solver.placement.problem import PlacementProblem
@@ -33,9 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     parser.add_argument("--only", default="", help="rows whose name contains this")
     parser.add_argument("--time-limit", type=float, default=120.0, help="seconds a row")
-    parser.add_argument("--output", type=Path, default=RESULTS / "placement.json")
-    options = parser.parse_args(arguments)
-    record, rows = Record(options.output), {}
+    options, record = begun(parser, arguments, "placement.json")
+    rows = {}
     for name, make in _cases(options.data).items():
         if options.only in name:
             rows[name] = _measure(name, make(), options.time_limit)

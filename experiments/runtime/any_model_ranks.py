@@ -1,15 +1,19 @@
-"""Foreign models trained by ``weft.pipeline`` on two and three ranks: are their gradients those of one process?
+"""Foreign models trained by ``weft.pipeline`` on several ranks: are their gradients those of one process?
 
-    python -m experiments.runtime.any_model_ranks [--only NAME ...] [--ranks 2 3] [--schedules ...] [--dtypes ...]
+    python -m experiments.runtime.any_model_ranks [--only NAME ...] [--layouts 2 3] [--schedules ...] [--dtypes ...]
+    python -m experiments.runtime.any_model_ranks --types --schedules 1f1b --recompute 0 --layouts 2x2 2 3
 
 Each model is tiny, with random weights, and is trained for five steps of SGD by the call's own five lines
 (:func:`trained`): under the schedule that weft finds, 1F1B and ZB-V, in fp64 and fp32, plain and with stages
 recomputed. One process trains the plain model beside it, on the same micro-batches. An error is the norm of the
 difference of a parameter's gradient, in any of the steps, over that of the gradient or a millionth of the whole
 gradient's, whichever is larger: what is zero but for rounding has no digits to compare. ``ratio`` is the measured over
-the planned step. Models of transformers are left out where it is not installed, with that reason; a run that fails is
-kept with its sentence. Writes ``any_model_ranks.json``; exits with 1 where a run failed or a gradient is not the
-model's.
+the planned step. ``--types``: models of the Hugging Face model types that weft reads
+(:mod:`experiments.lib.model_types` has others too) in place of those. ``2x2`` are two copies of two stages, each given
+its half of the batch. Models of transformers are left out where it is not installed, with that reason. Ranks train
+model after model, so that Python starts once; a run that fails is kept with its sentence, and they are started again
+behind it. Writes ``any_model_ranks.json``, or with ``--types`` ``model_types_ranks.json``; exits with 1 where a run
+failed (of a type: without a sentence), or a gradient is not the model's.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import sys
 import tempfile
 import time
@@ -29,26 +34,31 @@ from torch import Tensor
 
 import weft
 from experiments.lib.foreign_models import MODELS, Model, made, precision
+from experiments.lib.model_types import TYPES
 from experiments.lib.provenance import RESULTS, ROOT, Record
+from weft.models.spec.huggingface import known_types
 from weft.runtime.captured.loss import loss_of
 from weft.runtime.ranks.launch import Ended, launch_local
 
-__all__ = ["Run", "main"]
-
 STEPS, MICRO_BATCHES, ROWS = 5, 6, 2  # rows of a micro-batch
 SEARCH = 1.0  # seconds for weft's own schedule
-TIMEOUT = 100.0  # seconds for each run
+TIMEOUT = 150.0  # seconds for each run
+TOGETHER = 22  # runs between two starts of Python
 SCHEDULES = ("weft", "1f1b", "zb-v")
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32}
+#: How ranks lie: stages, and copies.
+LAYOUTS = {"2": (2, 1), "3": (3, 1), "2x2": (2, 2)}
 #: Largest relative errors of a gradient that count as none.
 EXACT = {"fp64": 1e-12, "fp32": 1e-4}
 #: The ten models of the table, and a state-space model, a diffusion's U-Net and a speech encoder.
-NAMES = tuple(name for name in MODELS if name != "Transformer (torch)")
+NAMES = tuple(name for name in MODELS if name != "Transformer (torch)" and name not in TYPES)
+READ = tuple(name for name in TYPES if name.partition(" (")[0] in known_types())
 
 
 class Run(NamedTuple):
-    """What one model is trained as."""
+    """What is trained, and as what."""
 
+    model: str
     dtype: str
     schedule: str
     recompute: bool
@@ -82,16 +92,17 @@ class Plain(NamedTuple):
     gradients: list[dict[str, Tensor]]
 
 
-def plain(name: str, dtype: torch.dtype) -> Plain:
-    """The plain model trained on the same micro-batches, one after the other."""
+def plain(name: str, dtype: torch.dtype, copies: int = 1) -> Plain:
+    """The plain model trained on the same micro-batches, those of all copies, one after the other."""
     with precision(name, dtype):
         module = made(name, ROWS, dtype).module
         optimizer = optimizer_of(module.parameters())
         found = Plain([], [])
         for step in range(STEPS):
             total = 0.0
-            for args, kwargs in micro_batches(made(name, MICRO_BATCHES * ROWS, dtype, step)):
-                loss = loss_of(module(*args, **kwargs)) / MICRO_BATCHES
+            for args, kwargs in micro_batches(made(name, copies * MICRO_BATCHES * ROWS, dtype, step),
+                                              copies * MICRO_BATCHES):
+                loss = loss_of(module(*args, **kwargs)) / (copies * MICRO_BATCHES)
                 loss.backward()  # type: ignore[no-untyped-call]
                 total += loss.item()
             found.losses.append(total)
@@ -101,11 +112,11 @@ def plain(name: str, dtype: torch.dtype) -> Plain:
     return found
 
 
-def micro_batches(batch: Model) -> Iterator[tuple[list[Any], dict[str, Any]]]:
+def micro_batches(batch: Model, count: int = MICRO_BATCHES) -> Iterator[tuple[list[Any], dict[str, Any]]]:
     """Arguments of each part of a batch."""
-    for i in range(MICRO_BATCHES):
+    for i in range(count):
         def part(value: Any, i: int = i) -> Any:
-            return value.chunk(MICRO_BATCHES)[i] if isinstance(value, Tensor) else value
+            return value.chunk(count)[i] if isinstance(value, Tensor) else value
 
         yield list(map(part, batch.args)), {name: part(value) for name, value in batch.kwargs.items()}
 
@@ -127,11 +138,12 @@ def errors(found: Sequence[dict[str, Tensor]], wanted: Plain) -> tuple[float, st
 # -- ranks -------------------------------------------------------------------------------------------------------------
 
 
-def rank(folder: Path, name: str, runs: Sequence[Run]) -> None:
+def rank(folder: Path, copies: int, runs: Sequence[Run]) -> None:
     """What each rank does: all ``runs`` one after the other, each written when it has ended."""
+    copy = int(os.environ["RANK"]) * copies // int(os.environ["WORLD_SIZE"])
     for run in runs:
         dtype = DTYPES[run.dtype]
-        wanted: Plain = torch.load(folder / f"{run.dtype}.pt", weights_only=False)
+        wanted: Plain = torch.load(folder / f"{run.model} {run.dtype}.pt", weights_only=False)
         settings: dict[str, Any] = {"schedule": None if run.schedule == "weft" else run.schedule}
         if run.recompute:
             settings["memory_plan"] = "recompute"
@@ -144,33 +156,51 @@ def rank(folder: Path, name: str, runs: Sequence[Run]) -> None:
             gradients.append({n: g.clone() for n, g in pipe.gradients().items()})
 
         begun = time.perf_counter()
-        with precision(name, dtype):
-            model = made(name, MICRO_BATCHES * ROWS, dtype)
-            batches = [made(name, MICRO_BATCHES * ROWS, dtype, step) for step in range(STEPS)]
-            with trained(model, batches, heard, **model.settings, time_limit=SEARCH, timeout=60.0, **settings) as pipe:
-                report = pipe.report()
+        with precision(run.model, dtype):
+            batches = [part(made(run.model, copies * MICRO_BATCHES * ROWS, dtype, step), copy, copies)
+                       for step in range(STEPS)]
+            with trained(batches[0], batches, heard, **batches[0].settings, time_limit=SEARCH, timeout=100.0,
+                         data=copies, **settings) as pipe:
+                report, process = pipe.report(), pipe.session.process(pipe.rank)
         error, worst = errors(gradients, wanted)
         told = {"error": error, "worst": worst, "places": pipe.cut.places,
             "parameters": sorted(gradients[0]), "loss_error": max(
                 abs(mine - loss) / abs(loss) for mine, loss in zip(losses, wanted.losses, strict=True)),
             "planned": report.planned, "measured": report.measured, "stages": len(report.ranks),
             "seconds": time.perf_counter() - begun}
-        path = folder / f"{'-'.join(map(str, run))}.{pipe.rank}.json"
+        path = written(folder, run, process)
         path.with_suffix(".part").write_text(json.dumps(told))
         path.with_suffix(".part").rename(path)
 
 
-def launched(folder: Path, name: str, ranks: int, runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
+def part(batch: Model, copy: int, copies: int) -> Model:
+    """What of a batch is given to one of the copies."""
+    def cut(value: Any) -> Any:
+        return value.chunk(copies)[copy] if isinstance(value, Tensor) else value
+
+    return Model(batch.module, tuple(map(cut, batch.args)), {n: cut(v) for n, v in batch.kwargs.items()},
+                 batch.settings)
+
+
+def written(folder: Path, run: Run, process: int) -> Path:
+    """Where a process tells what it found."""
+    return folder / f"{'-'.join(map(str, run))}.{process}.json"
+
+
+def launched(folder: Path, layout: str, runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
     """A row of each run, of which those that fail hold why; the ranks are started again after each failure."""
-    left = list(runs)
+    left, (stages, copies) = list(runs), LAYOUTS[layout]
+    ranks = stages * copies
     while left:
-        ended = launch_local(ranks, [sys.executable, "-m", "experiments.runtime.any_model_ranks", "--rank",
-                                     str(folder), name, json.dumps(left)], timeout=TIMEOUT * len(left),
-                             environment={"PYTHONPATH": f"{ROOT}:{':'.join(sys.path)}"})
+        ended = launch_local(ranks, [sys.executable, *map("-W{}".format, sys.warnoptions), "-m", __spec__.name,
+                                     "--rank", str(folder), str(copies), json.dumps(left)],
+                             timeout=TIMEOUT * len(left),  # some models go through a set of names
+                             environment={"PYTHONHASHSEED": "0", "PYTHONPATH": f"{ROOT}:{':'.join(sys.path)}"})
         while left:
             run = left.pop(0)
-            paths = [folder / f"{'-'.join(map(str, run))}.{i}.json" for i in range(ranks)]
-            row: dict[str, Any] = {"model": name, "ranks": ranks, **run._asdict()}
+            paths = [written(folder, run, process) for process in range(ranks)]
+            row: dict[str, Any] = {"model": run.model, "ranks": ranks, **({"copies": copies} if copies > 1 else {}),
+                                   **run._asdict()}
             if not all(path.exists() for path in paths):
                 yield {**row, "failed": sentence(ended)}
                 break
@@ -179,7 +209,7 @@ def launched(folder: Path, name: str, ranks: int, runs: Sequence[Run]) -> Iterat
 
 def together(folder: Path, run: Run, told: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What the ranks found."""
-    wanted: Plain = torch.load(folder / f"{run.dtype}.pt", weights_only=False)
+    wanted: Plain = torch.load(folder / f"{run.model} {run.dtype}.pt", weights_only=False)
     missing = wanted.gradients[0].keys() - {name for each in told for name in each["parameters"]}
     error, worst = max((each["error"], each["worst"]) for each in told)
     if missing:
@@ -192,11 +222,11 @@ def together(folder: Path, run: Run, told: Sequence[dict[str, Any]]) -> dict[str
 
 
 def sentence(ended: Sequence[Ended]) -> str:
-    """Why ranks ended."""
-    for end in ended:
-        for line in reversed(end.errors.splitlines()):
-            if line.startswith("weft: "):
-                return line.removeprefix("weft: ")
+    """Why ranks ended: what the first to give up says, if one does."""
+    said = [line.removeprefix("weft: ") for end in ended for line in reversed(end.errors.splitlines())
+            if line.startswith("weft: ")]
+    if said:
+        return min(said, key=lambda line: ", because rank " in line)
     lines = [line for end in ended for line in end.errors.splitlines()[-1:]]
     return lines[0] if lines else "a rank took too long" if any(end.late for end in ended) else "no rank said why"
 
@@ -207,43 +237,46 @@ def sentence(ended: Sequence[Ended]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a line for each run, and write them; 1 if one failed or a gradient is not the model's."""
     if (words := list(sys.argv[1:] if arguments is None else arguments))[:1] == ["--rank"]:
-        rank(Path(words[1]), words[2], [Run(*run) for run in json.loads(words[3])])
+        rank(Path(words[1]), int(words[2]), [Run(*run) for run in json.loads(words[3])])
         return 0
     options = parser().parse_args(words)
-    record = Record(options.output)
-    rows: list[dict[str, Any]] = []
-    left_out: list[dict[str, str]] = []
-    for name in options.only:
-        runs = [Run(*each) for each in itertools.product(options.dtypes, options.schedules, options.recompute)]
+    record = Record(options.output or RESULTS / f"{'model_types' if options.types else 'any_model'}_ranks.json")
+    torch.set_num_threads(1)
+    rows: list[dict[str, Any]] = json.loads(record.path.read_text())["rows"] if options.go_on else []
+    done = {(row["ranks"], *(row[field] for field in Run._fields)) for row in rows}
+    left_out: dict[str, str] = {}
+    runs = [Run(*each) for each in itertools.product(options.only or (READ if options.types else NAMES),
+                                                     options.dtypes, options.schedules, options.recompute)]
+    for layout, first in itertools.product(options.layouts, range(0, len(runs), TOGETHER)):
         with tempfile.TemporaryDirectory() as folder:
-            try:
-                for dtype in options.dtypes:
-                    torch.save(plain(name, DTYPES[dtype]), Path(folder) / f"{dtype}.pt")
-            except ImportError as error:
-                left_out.append({"model": name, "why": str(error).splitlines()[0]})
-                print(f"{name:14} left out: {left_out[-1]['why']}", flush=True)
-                continue
-            for ranks in options.ranks:
-                (here := Path(folder) / str(ranks)).mkdir()
-                for path in Path(folder).glob("*.pt"):
-                    (here / path.name).symlink_to(path)
-                for row in launched(here, name, ranks, runs):
-                    rows.append(row)
-                    print(json.dumps(row), flush=True)
-        record.write({"steps": STEPS, "micro_batches": MICRO_BATCHES, "rows": rows, "left_out": left_out})
-    return int(any("failed" in row or row["error"] > EXACT[row["dtype"]] for row in rows))
+            ranks = LAYOUTS[layout][0] * LAYOUTS[layout][1]
+            mine = [run for run in runs[first:first + TOGETHER] if (ranks, *run) not in done]
+            for model, dtype in dict.fromkeys((run.model, run.dtype) for run in mine):
+                try:
+                    torch.save(plain(model, DTYPES[dtype], LAYOUTS[layout][1]), Path(folder) / f"{model} {dtype}.pt")
+                except ImportError as error:
+                    left_out[model] = str(error).splitlines()[0]
+            for row in launched(Path(folder), layout, [run for run in mine if run.model not in left_out]):
+                rows.append(row)
+                print(json.dumps(row), flush=True)
+        record.write({"steps": STEPS, "micro_batches": MICRO_BATCHES, "rows": rows, "left_out": [
+            {"model": model, "why": why} for model, why in left_out.items()]})
+    return int(any(("failed" in row and not options.types) or row.get("error", 0.0) > EXACT[row["dtype"]]
+                   for row in rows))
 
 
 def parser() -> argparse.ArgumentParser:
     """Its arguments."""
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--only", nargs="*", choices=NAMES, default=list(NAMES), help="these models")
-    made.add_argument("--ranks", nargs="*", type=int, default=[2, 3], help="how many there are (default: 2 3)")
+    made.add_argument("--only", nargs="*", choices=[*NAMES, *TYPES], help="these models")
+    made.add_argument("--types", action="store_true", help="the model types that weft reads")
+    made.add_argument("--layouts", nargs="*", choices=LAYOUTS, default=["2", "3"], help="how ranks lie (default: 2 3)")
     made.add_argument("--schedules", nargs="*", choices=SCHEDULES, default=list(SCHEDULES), help="these schedules")
-    made.add_argument("--dtypes", nargs="*", choices=DTYPES, default=list(DTYPES), help="these types")
+    made.add_argument("--dtypes", nargs="*", choices=DTYPES, default=list(DTYPES), help="these types of numbers")
     made.add_argument("--recompute", nargs="*", type=int, choices=(0, 1), default=[0, 1],
                       help="0: plain, 1: with stages recomputed")
-    made.add_argument("--output", type=Path, default=RESULTS / "any_model_ranks.json")
+    made.add_argument("--go-on", action="store_true", help="keep the rows that the output has")
+    made.add_argument("--output", type=Path)
     return made
 
 

@@ -34,8 +34,6 @@ from weft.runtime.captured.captured import CaptureError
 from weft.runtime.captured.loss import loss_of
 from weft.runtime.ranks.launch import launch_local
 
-__all__ = ["MODELS", "main"]
-
 MICRO_BATCHES, STEPS = 6, 8
 #: Seconds of a forward and backward of one micro-batch in one process, about.
 PASS = 0.06
@@ -141,7 +139,7 @@ _PLAIN: dict[str, Callable[[int], Model]] = {
     "perceptron": _perceptron, "encoder": _encoder, "decoder, tied": _decoder, "convolutions": _convolutions,
     "mixer": _mixer, "hourglass": _hourglass}
 MODELS = (*_PLAIN, "U-Net (torch)", "Transformer (torch)", "GPT-2", "Llama", "BERT", "T5", "ViT", "ResNet-50",
-          "Mixtral", "Qwen2-MoE", "CLIP", "LLaVA")
+          "Mixtral", "Qwen2-MoE", "CLIP", "LLaVA", "Mamba", "Wav2Vec2")
 
 
 def made(name: str, rows: int) -> Model:

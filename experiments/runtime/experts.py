@@ -16,17 +16,15 @@ import random
 import statistics
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from experiments.lib.provenance import RESULTS, ROOT, Record
-from weft.runtime.experts.gate import Gate, GateKind, Temperature
+from experiments.lib.provenance import ROOT, begun
+from weft.runtime.experts.gate import DensityMonitor, Gate, GateKind, GateTemperature
 from weft.runtime.experts.layer import ExpertLayer, ExpertPlacement, experts_in
-from weft.runtime.experts.monitor import DensityMonitor
 
 GATES: tuple[GateKind, ...] = ("dts", "switch", "top2")
 EXPERTS, HIDDEN, INNER, HEADS, LAYERS, LENGTH, BATCH = 8, 64, 128, 4, 2, 64, 16
@@ -44,7 +42,7 @@ class Characters(nn.Module):
         self.tokens, self.places = nn.Embedding(vocabulary, HIDDEN), nn.Embedding(LENGTH, HIDDEN)
         self.attention = nn.ModuleList(nn.MultiheadAttention(HIDDEN, HEADS, batch_first=True) for _ in range(LAYERS))
         self.norms = nn.ModuleList(nn.LayerNorm(HIDDEN) for _ in range(2 * LAYERS + 1))
-        temperature = Temperature(2.0, 0.1, max(1, steps // 2))
+        temperature = GateTemperature(2.0, 0.1, max(1, steps // 2))
         self.experts = nn.ModuleList(ExpertLayer(
             Gate(HIDDEN, EXPERTS, kind, temperature=temperature, hard_at=steps * 2 // 3), HIDDEN, INNER,
             ExpertPlacement.even(EXPERTS, 1)) for _ in range(LAYERS))
@@ -142,9 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--steps", type=int, default=900)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--output", type=Path, default=RESULTS / "experts.json")
-    options = parser.parse_args(arguments)
-    record = Record(options.output)
+    options, record = begun(parser, arguments, "experts.json")
     torch.set_num_threads(1)
     data = text()
     rows = [run(kind, seed, options.steps, data) for seed in range(options.seeds) for kind in GATES]

@@ -36,8 +36,7 @@ from weft.runtime.measure.measure_stages import measure_stages
 from weft.runtime.measure.stage_costs import StageCosts, measured_problem, static_bytes
 from weft.runtime.plan.plan import Plan, plan_of, save_plan
 from weft.runtime.ranks.launch import launch_local
-from weft.runtime.replay.prediction import Prediction
-from weft.runtime.replay.replay import replay_single_rank
+from weft.runtime.replay.replay import Prediction, replay_single_rank
 from weft.solver.baselines import baseline
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Infeasible, solve

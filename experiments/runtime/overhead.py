@@ -38,7 +38,7 @@ from weft.runtime.plan.program import Recv, Send
 from weft.runtime.ranks.launch import launch_local
 from weft.runtime.ranks.session import Session, join
 from weft.runtime.train.stage import StageRunner
-from weft.runtime.train.worker import Stages
+from weft.runtime.train.worker import StageWorker
 from weft.solver.baselines import baseline
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.schedule import Schedule
@@ -71,7 +71,7 @@ def by_executor(plan: Plan, session: Session, x: Tensor, y: Tensor) -> Callable[
     xs, ys = x.chunk(MICRO_BATCHES), y.chunk(MICRO_BATCHES)
     part = Training({session.rank: module(session.rank)}, [Boundary((ROWS, WIDTH))], lambda step, m: xs[m],
                     targets=lambda step, m: ys[m], loss=nn.functional.mse_loss)
-    worker = Stages(plan, session, part)
+    worker = StageWorker(plan, session, part)
     executor = Executor(plan, session, worker)
     executor.run()
 
@@ -119,15 +119,15 @@ def without_messages(rank: int, x: Tensor, y: Tensor) -> Callable[[], None]:
     return step
 
 
-def burst(session: Session, step: Callable[[], None]) -> tuple[float, float]:
-    """Seconds and CPU seconds a step."""
+def burst(session: Session, step: Callable[[], None], steps: int = STEPS) -> tuple[float, float]:
+    """Seconds and CPU seconds a step, of ``steps``."""
     session.barrier("before a burst")
     begun, worked = time.perf_counter(), time.process_time()
-    for _ in range(STEPS):
+    for _ in range(steps):
         step()
     worked = time.process_time() - worked
     session.barrier("to end a turn")
-    return (time.perf_counter() - begun) / STEPS, worked / STEPS
+    return (time.perf_counter() - begun) / steps, worked / steps
 
 
 def rank_main(folder: Path, rounds: int) -> None:

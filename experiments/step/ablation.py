@@ -7,9 +7,9 @@ Problems: every so many-th of the suites of :mod:`experiments.lib.generated` (2 
 equal and unequal stages, five shapes) and :mod:`experiments.lib.extended` (choices, lanes, jobs, classes), the large
 ones of :mod:`experiments.period.scale` (8 to 128 devices), and streams over lanes (:mod:`experiments.step.streams`).
 Each is solved with everything, and then without one technique after the other of
-:data:`weft.solver.step.optional.OPTIONAL`. Published schedules that no search makes are left out together (``fixed
-starts``). An effort makes runs repeat, so a technique without
-influence changes nothing; CPU seconds are recorded beside it.
+:data:`weft.solver.step.search.OPTIONAL`. Published schedules that no search makes are left out together (``fixed
+starts``). An effort makes runs repeat, so a technique without influence changes nothing; one that the whole search
+never asked about is not run again. CPU seconds are recorded beside it.
 
 For each technique the summary says on how many problems the answer is longer or shorter without it, how bounds compare,
 how many more are proven, and how much later the search ends. Writes ablation.json, row by row. With ``--period`` the
@@ -23,7 +23,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ from experiments.lib.generated import problem, suite
 from experiments.lib.provenance import RESULTS, Record
 from experiments.period import scale
 from tests.oracles.streams import drawn_stream
-from weft.app.lib.known import SEARCHES
+from weft.app.lib.placements import SEARCHES
 from weft.solver.baselines import NotApplicable
 from weft.solver.choices.report import result_of
 from weft.solver.choices.solve import tree_of
@@ -45,13 +45,10 @@ from weft.solver.period.registry import OPTIONAL as OF_PERIODS
 from weft.solver.period.search import find_period
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
-from weft.solver.step.optional import OF_CHOICES, OPTIONAL
-from weft.solver.step.search import Infeasible, Search
+from weft.solver.step.search import OF_CHOICES, OPTIONAL, Infeasible, Search
 from weft.solver.ticks import TickProblem
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Run
-
-__all__ = ["main"]
 
 _FIXED = "fixed starts"
 #: A search without its first schedules has none to begin with; phases that come again, or side by side, are left out
@@ -79,11 +76,29 @@ class Drawn:
     run: Run | int
 
 
+class Asked(frozenset[str]):
+    """Names to leave out that keep in ``names`` which ones a search asked about: without another it is the same."""
+
+    names: set[str]
+
+    def __new__(cls, left_out: Iterable[str] = (), names: set[str] | None = None) -> Asked:
+        made = super().__new__(cls, left_out)
+        made.names = set() if names is None else names
+        return made
+
+    def __contains__(self, name: object) -> bool:
+        self.names.add(str(name))
+        return super().__contains__(name)
+
+    def isdisjoint(self, names: Iterable[object]) -> bool:
+        return not any([name in self for name in names])
+
+    def union(self, *others: Iterable[object]) -> Asked:
+        return Asked(super().union(*others), self.names)  # type: ignore[arg-type]
+
+
 def drawn(every: int, seed: int) -> Iterator[Drawn]:
     """All of them."""
-    for shape, devices, split, cap in LARGE:
-        large = scale.problem(shape, devices, split, cap, seed)
-        yield Drawn(large.name, "large", large, 2 * devices if devices <= 32 else devices)
     for chunks, slots in ((3, 2), (5, 3), (6, 2), (8, 4)):
         yield Drawn(f"stream of {chunks} x {chunks} chunks, {slots} slots", "stream",
                     drawn_stream(chunks, slots, seed), 1)
@@ -93,6 +108,9 @@ def drawn(every: int, seed: int) -> Iterator[Drawn]:
     for wide in extended(460, seed)[::every]:
         with_more, run = widened(wide)
         yield Drawn(with_more.name, "wide", with_more, run)
+    for shape, devices, split, cap in LARGE:
+        large = scale.problem(shape, devices, split, cap, seed)
+        yield Drawn(large.name, "large", large, 2 * devices if devices <= 32 else devices)
 
 
 def _searched(case: Drawn, budget: Budget) -> Schedule:
@@ -138,10 +156,12 @@ def measured_period(case: Drawn, effort: float, without: frozenset[str]) -> dict
 def compared(case: Drawn, effort: float, parts: Sequence[str], period: bool) -> dict[str, Any]:
     """One problem: the whole search, and without each of ``parts``."""
     measure = measured_period if period else measured
-    runs = {"whole": measure(case, effort, frozenset())}
+    asked = Asked()
+    runs = {"whole": measure(case, effort, asked)}
     for name in parts:
         if name not in OF_CHOICES or isinstance(case.problem, WideProblem):
-            runs[name] = measure(case, effort, PARTS[name])
+            came = not asked.names.isdisjoint(PARTS[name])
+            runs[name] = measure(case, effort, PARTS[name]) if came else runs["whole"]
     return {"name": case.name, "family": case.family, "runs": runs}
 
 

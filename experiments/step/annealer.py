@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from experiments.lib.generated import problem, suite
-from experiments.lib.provenance import RESULTS, Record
+from experiments.lib.provenance import begun
 from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.validate import validate
 from weft.solver.problem import Problem
@@ -100,9 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--weft", default=16.0, type=float, help="CPU seconds of weft's search")
     parser.add_argument("--seconds", default=4.0, type=float, help="of the annealer")
     parser.add_argument("--seed", default=0, type=int)
-    parser.add_argument("--output", default=RESULTS / "annealer.json", type=Path)
-    options = parser.parse_args(arguments)
-    record, rows = Record(options.output), []
+    options, record = begun(parser, arguments, "annealer.json")
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
         library = built(Path(folder))
         for drawn in suite(540, options.seed)[::options.every]:

@@ -1,6 +1,6 @@
 """Weft against every known schedule: is it ever worse, how often better, and how near to its bound?
 
-    python -m experiments.step.never_worse [--family suite] [--count N] [--effort SECONDS] [--processes 2]
+    python -m experiments.step.never_worse [--family suite] [--every K] [--count N] [--effort SECONDS]
 
 Families of problems: ``suite``, 540 plain ones (:mod:`experiments.lib.generated`); ``wide``, 460 with choices, lanes,
 jobs and classes (:mod:`experiments.lib.extended`); ``costs`` and ``shapes``, those that published schedules are made
@@ -28,7 +28,7 @@ from experiments.lib.known_problems import costs, shapes
 from experiments.lib.provenance import RESULTS, Record
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
 from weft.solver.baselines.on_rounds import known_on_rounds
-from weft.solver.choices.looks import first_looks
+from weft.solver.choices.partial import first_looks
 from weft.solver.choices.solve import solve_wide
 from weft.solver.control.parallel import mapped
 from weft.solver.judge.validate import validate, violations
@@ -36,8 +36,7 @@ from weft.solver.problem import Problem, ProblemError
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Infeasible, solve
 from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.rounds import Rounds
-from weft.solver.wide.run import Run
+from weft.solver.wide.run import Rounds, Run
 
 #: Of the clock, for each search: all end by their effort before.
 _LIMIT = 3600.0
@@ -122,7 +121,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Solve a family, print what is bad, and write."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--family", default="suite", choices=FAMILIES)
-    parser.add_argument("--count", type=int, help="only the first problems")
+    parser.add_argument("--every", type=int, default=1, help="every so many-th problem")
+    parser.add_argument("--count", type=int, help="only the first of these")
     parser.add_argument("--effort", type=float, help="deterministic seconds for each problem")
     parser.add_argument("--processes", default=2, type=int)
     parser.add_argument("--output", type=Path)
@@ -132,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     record = Record(options.output or RESULTS / file)
     rows: list[dict[str, Any]] = []
     one: Callable[[Drawn], dict[str, Any]] = partial(compared, effort=effort)
-    for row in mapped(one, [*islice(problems(), options.count)], options.processes):
+    for row in mapped(one, [*islice(islice(problems(), 0, None, options.every), options.count)], options.processes):
         rows.append(row)
         if is_bad(row):
             print(f"{row['name']}: weft {row.get('error', row['weft'])}, rivals {row['rivals']}", flush=True)

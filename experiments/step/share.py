@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.lib.provenance import RESULTS, Record
+from experiments.lib.provenance import begun
 from weft.app.lib.options import SearchOptions
 from weft.app.share.search import Question, share_sources
 from weft.models.spec.spec import parse_spec
@@ -82,9 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--effort", type=float, default=10.0, help="deterministic seconds of each pair")
     parser.add_argument("--only", default="", help="pairs whose name contains this")
-    parser.add_argument("--output", type=Path, default=RESULTS / "share.json")
-    options = parser.parse_args(arguments)
-    record = Record(options.output)
+    options, record = begun(parser, arguments, "share.json")
     record.write({"rows": [row(name, options.effort) for name in PAIRS if options.only in name]})
     return 0
 

@@ -14,11 +14,10 @@ import json
 import time
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from experiments.lib.provenance import RESULTS, Record
+from experiments.lib.provenance import begun
 from tests.oracles.streams import drawn_stream, plain_streamer
 from weft.solver.baselines import baseline
 from weft.solver.cpsat.budget import Budget
@@ -56,9 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--slots", nargs="+", default=range(2, 9), type=int)
     parser.add_argument("--draws", default=1, type=int, help="of durations, for each grid")
     parser.add_argument("--seconds", default=4.0, type=float, help="CPU seconds for each")
-    parser.add_argument("--output", default=RESULTS / "streams.json", type=Path)
-    options = parser.parse_args(arguments)
-    record = Record(options.output)
+    options, record = begun(parser, arguments, "streams.json")
     rows = []
     for grid in options.grids:
         for seed in range(options.draws):

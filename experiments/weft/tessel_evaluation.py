@@ -26,17 +26,16 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from experiments.lib.provenance import RESULTS, Record
-from weft.app.lib.case import Case, Placement, case_of, shape_placement
+from experiments.lib.provenance import begun
+from weft.app.lib.case import Case, CasePlacement, case_of, shape_placement
 from weft.app.lib.options import SearchOptions
-from weft.app.solve import solve_case
-from weft.models.candidates.family_costs import family_costs
+from weft.app.solving.solve import solve_case
+from weft.models.candidates.gpu_costs import family_costs
 from weft.models.spec.sections import Spec
 from weft.models.spec.spec import parse_spec
-from weft.models.tensor_parallel.chunks import CHUNKS
+from weft.models.tensor_parallel.group_rows import CHUNKS
 from weft.models.tensor_parallel.shapes import shape_candidates
 from weft.models.tensor_parallel.space import Space, space_of
 from weft.solver.baselines import NotApplicable, baseline
@@ -107,7 +106,7 @@ class Sized:
 
     space: Space
     case: Case
-    everything: Sequence[Placement]
+    everything: Sequence[CasePlacement]
     refused: Mapping[str, str]
 
 
@@ -168,7 +167,7 @@ def plan(model: Model, effort: float, sizes: Sequence[int]) -> dict[str, Any]:
         "cpu_seconds": round(time.process_time() - began, 1)}
 
 
-def _best(name: str, shapes: tuple[str, ...], placements: Sequence[Placement], case: Case,
+def _best(name: str, shapes: tuple[str, ...], placements: Sequence[CasePlacement], case: Case,
           why: Mapping[str, str]) -> dict[str, Any]:
     """The fastest that fits of known schedule ``name`` on all placements of ``shapes``; else why there is none."""
     found: list[tuple[bool, float, str]] = []
@@ -186,12 +185,12 @@ def _best(name: str, shapes: tuple[str, ...], placements: Sequence[Placement], c
     return {"none": f"out of memory on {title}"} if out else {"seconds": seconds, "placement": title}
 
 
-def _shape(placement: Placement) -> str:
+def _shape(placement: CasePlacement) -> str:
     """The shape of a placement, from the name of its problem."""
     return placement.problem.name.rpartition("(")[2].partition(",")[0].rstrip(")")
 
 
-def _in_known_order(placement: Placement, case: Case) -> float | None:
+def _in_known_order(placement: CasePlacement, case: Case) -> float | None:
     """Seconds of the order of 1F1B (with blocks on all GPUs: 1F1B+) on weft's placement, if that fits."""
     for name in ("1f1b", "1f1b+"):
         try:
@@ -240,11 +239,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--only", default="", help="cases whose name this expression finds")
     parser.add_argument("--effort", default=10.0, type=float, help="deterministic seconds of a training case")
-    parser.add_argument("--output", default=RESULTS / "tessel_evaluation.json", type=Path)
     parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="sequences of a micro-batch, in training")
     parser.add_argument("--batches", type=int, nargs="*", default=FLAVA_BATCHES, help="of Flava")
-    options = parser.parse_args(arguments)
-    record = Record(options.output)
+    options, record = begun(parser, arguments, "tessel_evaluation.json")
     report: dict[str, Any] = {"training": {}, "inference": {}}
     for model in training_cases():
         if re.search(options.only, model.name):

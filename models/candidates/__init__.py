@@ -2,12 +2,11 @@
 
 :mod:`weft.models.candidates.build` makes chains, Vs and loops of whole layers, cut by
 :mod:`weft.models.candidates.stage_split`; :mod:`weft.models.candidates.memory_candidates` chains whose cuts and memory
-are decided operator by operator. :mod:`weft.models.candidates.family_costs` finds the costs of a spec's model,
-:mod:`weft.models.candidates.gpu_costs` those of its layers on each GPU; :mod:`weft.models.candidates.given_cut` reads
-the one cut that a spec may give. :mod:`weft.models.candidates.estimate` says what stages hold before any schedule is
-searched, and :mod:`weft.models.candidates.placement_sources` makes placement problems of operator graphs.
-:mod:`weft.models.candidates.sequence_chunks` cuts the micro-batches of any pipeline into chunks of their sequence, and
-:mod:`weft.models.candidates.sequence_candidates` does so for a spec's placements.
-:mod:`weft.models.candidates.alternatives` leaves to each stage what it keeps and whether its backward is split, as
-choices, and :mod:`weft.models.candidates.collective_chunks` makes the number of a collective's chunks one.
+are decided operator by operator. :mod:`weft.models.candidates.gpu_costs` finds the costs of a spec's model, and those
+of its layers on each GPU; :mod:`weft.models.candidates.given_cut` reads the one cut that a spec may give.
+:mod:`weft.models.candidates.estimate` says what stages hold before any schedule is searched, and
+:mod:`weft.models.candidates.placement_sources` makes placement problems of operator graphs.
+:mod:`weft.models.candidates.sequence_candidates` cuts the micro-batches of any pipeline, and of a spec's placements,
+into chunks of their sequence. :mod:`weft.models.candidates.alternatives` leaves to each stage what it keeps and whether
+its backward is split, as choices.
 """

@@ -27,22 +27,25 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import TypeVar
 
-from weft.models.candidates.build import Candidate, CutDoesNotFit, bytes_per_parameter, candidate_of, candidates
+from weft.models.candidates.build import CutDoesNotFit, ModelCandidate, bytes_per_parameter, candidate_of, candidates
 from weft.models.candidates.gpu_costs import gpu_costs
-from weft.models.candidates.stage_blocks import forward_block, gradient_blocks, seconds_of, transfer_seconds
+from weft.models.candidates.stage_blocks import (
+    forward_block,
+    gradient_blocks,
+    seconds_of,
+    transfer_seconds,
+    wide_block,
+)
 from weft.models.candidates.stage_split import NoSplit, StageSplit, split_at
 from weft.models.candidates.stages import Backward, MemoryRule, Shape, StageCost
 from weft.models.layers.cluster import ClusterModel, Network, model_cluster
 from weft.models.layers.costs import LayerCost
 from weft.models.spec.sections import ACTIVATIONS, Activations, Spec
-from weft.solver.problem import Block, BlockKind, Device, ProblemError
+from weft.solver.problem import Block, BlockKind, Device
 from weft.solver.wide.block import Options, WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
 
-__all__ = ["ActivationsKept", "OpenCandidate", "activations_choice", "backward_choice", "by_micro_batch", "copy_lanes",
-           "kept_ways", "open_candidates", "open_problem", "recomputing_spec"]
 
 @dataclass(frozen=True, slots=True)
 class ActivationsKept:
@@ -64,18 +67,16 @@ class OpenCandidate:
     """``plain``: a placement, as it is where every stage keeps its activations and none is split (or all are).
     ``problem``: the same stages on the same GPUs with their choices. ``backward``: the modes that stages may have."""
 
-    plain: Candidate
+    plain: ModelCandidate
     problem: WideProblem
     backward: tuple[Backward, ...]
 
 
-Value = TypeVar("Value")
-_ACTIVATIONS = "activations: stage "
 
 
 def activations_choice(stage: int) -> str:
     """The name of the choice of what ``stage`` does with its activations."""
-    return f"{_ACTIVATIONS}{stage}"
+    return f"activations: stage {stage}"
 
 
 def backward_choice(stage: int) -> str:
@@ -121,11 +122,11 @@ def recomputing_spec(spec: Spec) -> Spec:
     return spec.model_copy(update={"training": run.model_copy(update={"recompute": True})})
 
 
-def _cuts(spec: Spec, again: Spec) -> list[Candidate]:
+def _cuts(spec: Spec, again: Spec) -> list[ModelCandidate]:
     """The placements of either; the least refusal where there is none."""
     if "activations" not in spec.placement.choices:
         return candidates(spec)
-    found: list[Candidate] = []
+    found: list[ModelCandidate] = []
     refusal: Exception | None = None
     for one in (spec, again):
         try:
@@ -137,12 +138,12 @@ def _cuts(spec: Spec, again: Spec) -> list[Candidate]:
     return found
 
 
-def _open(spec: Spec, plain: Candidate, modes: tuple[Backward, ...], layers: Sequence[list[LayerCost]],
+def _open(spec: Spec, plain: ModelCandidate, modes: tuple[Backward, ...], layers: Sequence[list[LayerCost]],
           layers_again: Sequence[list[LayerCost]], cluster: ClusterModel) -> OpenCandidate:
     cuts = list(accumulate(map(len, plain.layers_of_stage), initial=0))
     rule = MemoryRule(plain.backward, bytes_per_parameter(spec), cluster.reserve)
     split, again = (split_at(plain.shape, own, cuts, cluster.memory, rule=rule) for own in (layers, layers_again))
-    kept = replace(candidate_of(spec, split, plain.backward, plain.in_flight, layers[0], cluster), notes=plain.notes)
+    kept = candidate_of(spec, split, plain.backward, plain.in_flight, layers[0], cluster, plain.notes)
     halves = _halves(plain.shape, layers, layers_again, cuts, cluster, rule)
     received = [layers[0][first].input_bytes if s else 0 for s, (first, _) in enumerate(pairwise(cuts))]
     allowed = spec.placement.activations if "activations" in spec.placement.choices else ("keep",)
@@ -184,7 +185,7 @@ def kept_ways(stage: StageCost, recomputing: StageCost, half: StageCost, receive
     return ways or (found["keep"],)
 
 
-def open_problem(name: str, plain: Candidate, split: StageSplit, ways: Sequence[Sequence[ActivationsKept]],
+def open_problem(name: str, plain: ModelCandidate, split: StageSplit, ways: Sequence[Sequence[ActivationsKept]],
                  modes: Sequence[Backward], network: Network, host_bandwidth: float | None = None) -> WideProblem:
     """The problem of the stages of ``split`` with the ``ways`` and backward ``modes`` that each may have.
 
@@ -212,43 +213,6 @@ def open_problem(name: str, plain: Candidate, split: StageSplit, ways: Sequence[
                        model=plain.problem.model)
 
 
-def by_micro_batch(problem: WideProblem, ways: Sequence[Activations] = ("keep", "recompute")) -> WideProblem:
-    """``problem``, a placement with choices of activations, where each micro-batch instead of each stage goes one of
-    ``ways`` on all stages that can, the first one on those that cannot: the ways are the classes of micro-batches.
-
-    Raises :class:`~weft.solver.problem.ProblemError` for ways under which other blocks run.
-    """
-    taken = {way: {choice: way if way in options else ways[0] if ways[0] in options else options[0]
-                   for choice, options in problem.choices.items() if choice.startswith(_ACTIVATIONS)} for way in ways}
-    under = {way: {(block.name, *sorted(block.when.items())): block for block in problem.under(options).blocks}
-             for way, options in taken.items()}
-    first = under[ways[0]]
-    blocks = []
-    for key, block in first.items():
-        own = {way: found[key] for way, found in under.items() if key in found}
-        if len(own) < len(ways) or any(_placed(other) != _placed(block) for other in own.values()):
-            raise ProblemError(f"{problem.name}: block {block.name!r} is not the same under {' and '.join(ways)}: "
-                               "micro-batches of different classes run the same blocks")
-        blocks.append(replace(block, duration=_each({way: other.duration for way, other in own.items()}),
-                              memory=_each({way: other.memory for way, other in own.items()}),
-                              workspace=_each({way: other.workspace for way, other in own.items()})))
-    left = {choice: options for choice, options in problem.choices.items() if choice not in taken[ways[0]]}
-    return WideProblem(problem.name, problem.devices, tuple(blocks), problem.links, left, problem.time_unit,
-                       problem.memory_unit, problem.model)
-
-
-def _placed(block: WideBlock) -> object:
-    return block.kind, block.devices, block.after
-
-
-def _each(values: Mapping[str, Value | Mapping[str, Value]]) -> Value | Mapping[str, Value]:
-    """One value where all ways have the same, else that of each."""
-    found = {way: value for way, value in values.items() if not isinstance(value, Mapping)}
-    assert len(found) == len(values)  # no placement has classes of its own
-    first = next(iter(found.values()))
-    return first if all(value == first for value in found.values()) else found
-
-
 def _has_parts(stage: StageCost) -> bool:
     """Whether its backward may be whole or in two parts."""
     return bool(stage.input_grad and stage.weight_grad)
@@ -273,8 +237,9 @@ class _StageWithWays:
 
     def forwards(self, after: tuple[WideDependency, ...]) -> Iterator[WideBlock]:
         """Its forward under every way."""
-        yield from self._under_ways([(kept, _wide(forward_block(self.number, kept.forward, self.device, "full", ()),
-                                                  after)) for kept in self.ways], {})
+        yield from self._under_ways([
+            (kept, wide_block(forward_block(self.number, kept.forward, (self.device,), "full", ()), after))
+            for kept in self.ways], {})
 
     def copies(self, lane: Mapping[int, tuple[int, int]], bandwidth: float | None) -> Iterator[WideBlock]:
         """Its copies to the host and back, where it offloads."""
@@ -305,7 +270,7 @@ class _StageWithWays:
             when = {backward_choice(self.number): str(mode)} if len(self.modes) > 1 else {}
             found: dict[str, list[tuple[ActivationsKept, WideBlock]]] = {}
             for kept in self.ways:
-                for block in gradient_blocks(self.number, kept.backward, self.device, mode, ()):
+                for block in gradient_blocks(self.number, kept.backward, (self.device,), mode, ()):
                     found.setdefault(block.name, []).append((kept, self._gradient(block, kept, after)))
             for alternatives in found.values():
                 yield from self._under_ways(alternatives, when)
@@ -316,7 +281,7 @@ class _StageWithWays:
         else:
             waits = (after, *((WideDependency(f"R{self.number}"),) if kept.again else ()),
                      *((WideDependency(f"F{self.number} in"),) if kept.away else ()))
-        return replace(_wide(block, waits), name=self._name(block.name))
+        return replace(wide_block(block, waits), name=self._name(block.name))
 
     def _name(self, name: str) -> str:
         return f"B{self.number}" if self._is_renamed and name == f"I{self.number}" else name
@@ -325,7 +290,7 @@ class _StageWithWays:
     def _is_renamed(self) -> bool:
         """Whether earlier stages may wait for its input gradient or for a whole backward: both bear one name then."""
         names = {block.name for mode in self.modes for kept in self.ways
-                 for block in gradient_blocks(self.number, kept.backward, self.device, mode, ())
+                 for block in gradient_blocks(self.number, kept.backward, (self.device,), mode, ())
                  if block.kind != BlockKind.WEIGHT_GRAD}
         return len(names) > 1
 
@@ -340,10 +305,6 @@ class _StageWithWays:
 
     def _when(self, kept: ActivationsKept) -> dict[str, str]:
         return {activations_choice(self.number): kept.way} if len(self.ways) > 1 else {}
-
-
-def _wide(block: Block, after: tuple[WideDependency, ...]) -> WideBlock:
-    return WideBlock(block.name, block.kind, block.devices, block.duration, block.memory, block.workspace, after)
 
 
 def _with_lanes(devices: tuple[Device, ...], stages: Sequence[_StageWithWays]

@@ -11,12 +11,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Literal
 
 from weft.models.candidates.given_cut import cut_of, cut_shapes, most_chunks
-from weft.models.candidates.gpu_costs import gpu_costs, layer_costs, under_optimizer
+from weft.models.candidates.gpu_costs import GpuCosts, gpu_costs, layer_costs, under_optimizer
 from weft.models.candidates.stage_blocks import forward_block, gradient_blocks, seconds_of, transfer_seconds
 from weft.models.candidates.stage_split import NoSplit, StageSplit, split_at, split_layers
 from weft.models.candidates.stages import SHAPES, Backward, MemoryRule, Shape, stage_device, static_bytes
@@ -24,15 +24,16 @@ from weft.models.layers.cluster import ClusterModel, Network, model_cluster
 from weft.models.layers.costs import LayerCost
 from weft.models.spec.model_sections import ExplicitModel, GraphModel
 from weft.models.spec.quantities import format_bytes
-from weft.models.spec.sections import Spec, Training
+from weft.models.spec.sections import Spec, TrainingRun
 from weft.models.spec.spec import SpecError
 from weft.solver.control.clock import OutOfTime, unwatched
 from weft.solver.model_facts import ModelFacts, StageFacts, ties_between
 from weft.solver.placement.memory.plan import MemoryPlan
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
-__all__ = ["Candidate", "CutDoesNotFit", "InFlight", "StageRow", "TooLate", "backward_modes", "bytes_per_parameter",
-           "candidate_of", "candidates", "first_candidates", "layer_costs", "under_optimizer"]
+__all__ = ["ModelCandidate", "CutDoesNotFit", "InFlight", "StageRow", "TooLate", "backward_modes",
+           "bytes_per_parameter",
+           "candidate_at", "candidate_of", "candidates", "first_candidates", "layer_costs", "under_optimizer"]
 
 #: The share by which a stage of a model may differ from one of its family: biases or none, another norm. One layer of
 #: fifty more or less is twice that.
@@ -63,7 +64,7 @@ class StageRow:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ModelCandidate:
     """A placement of the spec's model as a block problem.
 
     ``static_memory``: per device, bytes of parameters, gradients and optimizer state, which the devices of ``problem``
@@ -88,13 +89,13 @@ class Candidate:
 def bytes_per_parameter(spec: Spec) -> int:
     """What a GPU holds of each of its parameters: the parameter and, in training, gradient and optimizer state."""
     run = spec.run
-    if isinstance(run, Training):
+    if isinstance(run, TrainingRun):
         gradient = run.gradient_bytes if run.optimizer == "adam" else 0
         return run.parameter_bytes + gradient + run.optimizer_bytes_per_parameter
     return run.parameter_bytes
 
 
-def candidates(spec: Spec) -> list[Candidate]:
+def candidates(spec: Spec) -> list[ModelCandidate]:
     """The problems a schedule can be searched for: shapes, backward modes and splits that exist and fit.
 
     Of each shape and mode there is the split with the least bottleneck for which one micro-batch in flight fits, and,
@@ -115,7 +116,7 @@ def candidates(spec: Spec) -> list[Candidate]:
     most_chunks(spec, len(layers))  # more than there are layers for are refused, where they are stated
     shapes = _shapes(spec, len(layers)) if given is None else cut_shapes(spec)
     modes = backward_modes(spec, layers)
-    found: list[Candidate] = []
+    found: list[ModelCandidate] = []
     refusals: list[NoSplit | CutDoesNotFit] = []
     is_late = False
     for shape in shapes:
@@ -128,12 +129,12 @@ def candidates(spec: Spec) -> list[Candidate]:
             except OutOfTime:  # what was found is offered
                 is_late = True
                 continue
-            found += [replace(candidate_of(spec, split, backward, in_flight, layers, cluster), notes=costs.notes)
+            found += [candidate_of(spec, split, backward, in_flight, layers, cluster, costs.notes)
                       for in_flight, split in splits]
     if not found and is_late:
         with unwatched():
-            found = [replace(candidate_of(spec, split, backward, "least", layers, cluster),
-                             notes=(*costs.notes, "there was no time to search cuts: the layers are cut evenly"))
+            found = [candidate_of(spec, split, backward, "least", layers, cluster,
+                                  (*costs.notes, "there was no time to search cuts: the layers are cut evenly"))
                      for backward, split in _simple_cuts(spec, shapes, modes, costs.layers, cluster)]
         if not found:
             raise TooLate(f"{spec.name}: the time limit is too short to search the cuts of the model into stages, and "
@@ -143,7 +144,7 @@ def candidates(spec: Spec) -> list[Candidate]:
     return found
 
 
-def first_candidates(spec: Spec) -> Iterator[Candidate]:
+def first_candidates(spec: Spec) -> Iterator[ModelCandidate]:
     """Those of :func:`candidates` that are soonest there, each made when it is asked for: of the first shape, with a
     split backward where that is known. Raises what :func:`candidates` raises."""
     costs = gpu_costs(spec)
@@ -152,7 +153,7 @@ def first_candidates(spec: Spec) -> Iterator[Candidate]:
     shape = (_shapes(spec, len(layers)) if given is None else cut_shapes(spec))[0]
     backward = backward_modes(spec, layers)[-1]
     for in_flight, split in _splits(spec, shape, backward, costs.layers, cluster, given):
-        yield replace(candidate_of(spec, split, backward, in_flight, layers, cluster), notes=costs.notes)
+        yield candidate_of(spec, split, backward, in_flight, layers, cluster, costs.notes)
 
 
 def _simple_cuts(spec: Spec, shapes: Sequence[Shape], modes: Sequence[Backward], layers: Sequence[list[LayerCost]],
@@ -167,6 +168,15 @@ def _simple_cuts(spec: Spec, shapes: Sequence[Shape], modes: Sequence[Backward],
                 with suppress(CutDoesNotFit):
                     yield backward, _given(spec, shape, backward, layers, cluster, _even(weights, count))
                     break
+
+
+def candidate_at(spec: Spec, shape: Shape, cut: Sequence[int], backward: Backward,
+                 costs: GpuCosts | None = None) -> ModelCandidate:
+    """The block problem of one cut, whether it fits or not; ``costs``: of the spec's layers, where they are known."""
+    costs, cluster = costs or gpu_costs(spec), model_cluster(spec.cluster)
+    rule = MemoryRule(backward, bytes_per_parameter(spec), cluster.reserve)
+    split = split_at(shape, costs.layers, cut, cluster.memory, rule=rule)
+    return candidate_of(spec, split, backward, "least", costs.layers[0], cluster, costs.notes)
 
 
 def _given(spec: Spec, shape: Shape, backward: Backward, layers: Sequence[list[LayerCost]], cluster: ClusterModel,
@@ -269,7 +279,7 @@ def _even(weights: Sequence[float], count: int) -> tuple[int, ...]:
 
 
 def candidate_of(spec: Spec, split: StageSplit, backward: Backward, in_flight: InFlight, layers: list[LayerCost],
-                 cluster: ClusterModel) -> Candidate:
+                 cluster: ClusterModel, notes: tuple[str, ...] = ()) -> ModelCandidate:
     """The block problem of ``split``."""
     per_parameter = bytes_per_parameter(spec)
     static = tuple(static_bytes([stage for stage, device in zip(split.stages, split.devices, strict=True)
@@ -284,8 +294,8 @@ def candidate_of(spec: Spec, split: StageSplit, backward: Backward, in_flight: I
     problem = Problem(f"{spec.name} ({_title(split.shape, backward)})", devices,
                       tuple(_blocks(split, backward, cluster.network)), time_unit="s", memory_unit="B",
                       model=_model(spec, split, layers))
-    return Candidate(split.shape, backward, in_flight, problem, static, names, split.devices, rows,
-                     freed=_freed(spec, split))
+    return ModelCandidate(split.shape, backward, in_flight, problem, static, names, split.devices, rows,
+                          notes, _freed(spec, split))
 
 
 def _model(spec: Spec, split: StageSplit, layers: list[LayerCost]) -> ModelFacts:
@@ -307,7 +317,7 @@ def _model(spec: Spec, split: StageSplit, layers: list[LayerCost]) -> ModelFacts
 def _freed(spec: Spec, split: StageSplit) -> tuple[int, ...]:
     """Per GPU, the bytes of gradients that Adam holds through the step and the spec's optimizer does not."""
     run = spec.run
-    if not isinstance(run, Training) or run.optimizer == "adam":
+    if not isinstance(run, TrainingRun) or run.optimizer == "adam":
         return ()
     return tuple(sum(stage.parameters * run.gradient_bytes - stage.held_gradients
                      for stage, device in zip(split.stages, split.devices, strict=True) if device == gpu)
@@ -326,12 +336,12 @@ def _blocks(split: StageSplit, backward: Backward, network: Network) -> Iterator
     stages, devices = split.stages, split.devices
     lags = transfer_seconds(stages, devices, network)  # from stage s to s + 1
     for s, stage in enumerate(stages):
-        yield forward_block(s, stage, devices[s], backward, (Dependency(f"F{s - 1}", lags[s - 1]),) if s else ())
+        yield forward_block(s, stage, (devices[s],), backward, (Dependency(f"F{s - 1}", lags[s - 1]),) if s else ())
     if backward == "none":
         return
     before, lag = f"F{len(stages) - 1}", 0.0
     for s in reversed(range(len(stages))):
-        for block in gradient_blocks(s, stages[s], devices[s], backward, (Dependency(before, lag),)):
+        for block in gradient_blocks(s, stages[s], (devices[s],), backward, (Dependency(before, lag),)):
             if block.kind != BlockKind.WEIGHT_GRAD:
                 before = block.name
             yield block

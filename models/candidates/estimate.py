@@ -13,24 +13,23 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from weft.models.candidates.build import bytes_per_parameter
-from weft.models.candidates.family_costs import FamilyCosts, uses_measured_gpt
 from weft.models.candidates.given_cut import cut_of, cut_shapes
-from weft.models.candidates.gpu_costs import gpu_costs
+from weft.models.candidates.gpu_costs import FamilyCosts, gpu_costs, uses_measured_gpt
 from weft.models.candidates.stage_split import NoSplit, StageSplit, split_at, split_layers
 from weft.models.candidates.stages import SHAPES, Backward, MemoryRule, Shape, StageCost, peak_bytes, stage_device
 from weft.models.layers.cluster import ClusterModel, model_cluster
 from weft.models.layers.costs import LayerCost
 from weft.models.spec.model_sections import ExplicitModel
 from weft.models.spec.quantities import format_bytes
-from weft.models.spec.sections import Spec, Training
+from weft.models.spec.sections import Spec, TrainingRun
 from weft.models.spec.spec import SpecError
 from weft.models.times.operator_times import Origin
-
-__all__ = ["DeviceEstimate", "Estimate", "StageEstimate", "estimate_spec"]
 
 #: More than any model needs, for a split that ignores memory.
 _NO_END = 2**62
 
+#: The note on costs that a spec states layer by layer.
+GIVEN = "times and sizes are what the spec says"
 _MEMORY_MODELLED = (
     "memory is modelled, counted tensor by tensor; against the profiles of GPT-1.3B on V100s kept activations are "
     "within 2 % a layer, and the peak of a GPU is 3 to 11 % lower, with recomputation 8 to 25 % (the profiles count "
@@ -124,7 +123,7 @@ def estimate_spec(spec: Spec, shape: Shape | None = None) -> Estimate:
     if len(layers) < stage_count:
         raise SpecError(f"{spec.where}: model has {len(layers)} layers, too few for {stage_count} stages ({shape} on "
                         f"{spec.cluster.gpus} GPUs)")
-    training = isinstance(spec.run, Training)
+    training = isinstance(spec.run, TrainingRun)
     backward: Backward = "none" if not training else (
         "full" if "full" in spec.placement.backward or not all(layer.is_split for layer in layers) else "split")
     wanted = [min(stage_count - s, spec.micro_batches) if training else 1 for s in range(stage_count)]
@@ -137,7 +136,7 @@ def estimate_spec(spec: Spec, shape: Shape | None = None) -> Estimate:
     if training and in_flight != wanted:
         shown = f"{wanted[0]} to {wanted[-1]}" if len(wanted) > 8 else " ".join(map(str, wanted))
         notes.insert(0, f"{shown} micro-batches in flight (1F1B) do not fit; this is for one")
-    if isinstance(spec.run, Training) and spec.run.optimizer == "adama":
+    if isinstance(spec.run, TrainingRun) and spec.run.optimizer == "adama":
         notes.insert(0, _adama_note(spec.run, split))
     return Estimate(
         spec.name, shape, backward, spec.micro_batches,
@@ -193,7 +192,7 @@ def _split(shape: Shape, layers: Sequence[list[LayerCost]], cluster: ClusterMode
 
 def _per_parameter(spec: Spec) -> tuple[int, int, int]:
     run = spec.run
-    if isinstance(run, Training):
+    if isinstance(run, TrainingRun):
         gradients = run.gradient_bytes if run.optimizer == "adam" else 0  # held ones are counted by the stages
         return run.parameter_bytes, gradients, run.optimizer_bytes_per_parameter
     return run.parameter_bytes, 0, 0
@@ -202,7 +201,7 @@ def _per_parameter(spec: Spec) -> tuple[int, int, int]:
 def _stages(spec: Spec, split: StageSplit, in_flight: Sequence[int], layers: Sequence[LayerCost],
             families: Sequence[FamilyCosts] | None, cluster: ClusterModel) -> list[StageEstimate]:
     weights, gradients, optimizer = _per_parameter(spec)
-    training = isinstance(spec.run, Training)
+    training = isinstance(spec.run, TrainingRun)
     rows = []
     for s, (stage, (first, last)) in enumerate(zip(split.stages, pairwise(split.cuts), strict=True)):
         device = split.devices[s]
@@ -250,7 +249,7 @@ def _devices(spec: Spec, split: StageSplit, in_flight: Sequence[int], backward: 
     return rows
 
 
-def _adama_note(run: Training, split: StageSplit) -> str:
+def _adama_note(run: TrainingRun, split: StageSplit) -> str:
     whole = sum(stage.parameters * run.gradient_bytes for stage in split.stages)
     held = sum(stage.held_gradients for stage in split.stages)
     return (f"AdamA folds gradients into the moments layer by layer: {format_bytes(whole - held)} less in all than "
@@ -261,7 +260,7 @@ def _adama_note(run: Training, split: StageSplit) -> str:
 def _notes(spec: Spec, said: Sequence[str]) -> list[str]:
     """What a reader should know; ``said``: of the costs of layers."""
     if isinstance(spec.model, ExplicitModel):
-        return ["times and sizes are what the spec says", *said]
+        return [GIVEN, *said]
     if uses_measured_gpt(spec):
         return ["times of forwards and whole backwards are measured (the profile "
                 f"{spec.costs or 'gpt-1.3b-v100'}), a backward's division into two gradients is modelled",

@@ -14,8 +14,6 @@ from weft.models.candidates.stages import Shape
 from weft.models.spec.sections import MAX_CHUNKS, Spec
 from weft.models.spec.spec import SpecError
 
-__all__ = ["cut_of", "cut_shapes", "most_chunks"]
-
 
 def cut_of(spec: Spec, layer_names: Sequence[str]) -> tuple[int, ...] | None:
     """The borders 0 = c0 < c1 < ... < cS = L of the cut that ``spec`` gives of its L layers: stage s is the layers

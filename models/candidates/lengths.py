@@ -17,12 +17,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeVar
 
-from weft.models.candidates.build import Candidate, bytes_per_parameter, candidate_of, candidates
-from weft.models.candidates.family_costs import decoder_model, uses_measured_gpt
-from weft.models.candidates.gpu_costs import gpu_costs
-from weft.models.candidates.stage_split import split_at
-from weft.models.candidates.stages import MemoryRule
-from weft.models.layers.cluster import model_cluster
+from weft.models.candidates.build import ModelCandidate, candidate_at, candidates
+from weft.models.candidates.gpu_costs import decoder_model, uses_measured_gpt
 from weft.models.spec.families import GptModel
 from weft.models.spec.sections import Spec
 from weft.models.spec.spec import SpecError, with_lengths
@@ -30,8 +26,6 @@ from weft.solver.problem import Problem
 from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Run
-
-__all__ = ["LengthProblem", "class_of_length", "length_problems", "with_classes"]
 
 _Value = TypeVar("_Value")
 #: Shapes of one GPU a stage.
@@ -42,7 +36,7 @@ _SHAPES = {"chain", "v", "loop", "wave"}
 class LengthProblem:
     """``candidate``, a placement at the longest length, for micro-batches of all lengths."""
 
-    candidate: Candidate
+    candidate: ModelCandidate
     problem: WideProblem
     run: Run
 
@@ -68,7 +62,9 @@ def length_problems(spec: Spec) -> list[LengthProblem]:
     specs = {length: _at_length(spec, model, length) for length in dict.fromkeys(lengths)}
     found = []
     for candidate in candidates(specs[max(lengths)]):
-        plain = {class_of_length(length): _at(candidate, own) for length, own in specs.items()}
+        cut = tuple(accumulate(map(len, candidate.layers_of_stage), initial=0))
+        plain = {class_of_length(length): candidate_at(own, candidate.shape, cut, candidate.backward).problem
+                 for length, own in specs.items()}
         wide = with_classes(f"{candidate.problem.name}, {len(plain)} lengths", plain)
         found.append(LengthProblem(candidate, wide, Run.of(wide, [class_of_length(length) for length in lengths])
                                    if wide.classes else Run.of(wide, len(lengths))))
@@ -106,15 +102,6 @@ def _at_length(spec: Spec, model: GptModel, length: int) -> Spec:
     assert spec.training is not None
     short = model.model_copy(update={"sequence": length, "max_positions": model.max_positions or model.sequence})
     return spec.model_copy(update={"model": short, "training": spec.training.model_copy(update={"lengths": None})})
-
-
-def _at(candidate: Candidate, spec: Spec) -> Problem:
-    """The block problem of the stages of ``candidate`` at the length of ``spec``."""
-    costs, cluster = gpu_costs(spec), model_cluster(spec.cluster)
-    cut = tuple(accumulate(map(len, candidate.layers_of_stage), initial=0))
-    rule = MemoryRule(candidate.backward, bytes_per_parameter(spec), cluster.reserve)
-    split = split_at(candidate.shape, costs.layers, cut, cluster.memory, rule=rule)
-    return candidate_of(spec, split, candidate.backward, candidate.in_flight, costs.layers[0], cluster).problem
 
 
 def with_classes(name: str, plain: dict[str, Problem]) -> WideProblem:

@@ -9,32 +9,33 @@ A plan is made for a bottleneck, not for a schedule: how much room copies and me
 waits, only schedules show. So there are several plans, with more or less room, with and without offloading.
 
 What a stage receives is never offloaded: it lies in its receive buffer until the stage is done with it.
+
+Chains of operators whose memory can be decided, from an operator graph with times.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from weft.models.candidates.build import Candidate, StageRow, bytes_per_parameter, candidates
-from weft.models.candidates.family_costs import family_costs, uses_measured_gpt
-from weft.models.candidates.gpu_costs import require_alike
-from weft.models.candidates.memory_chains import graph_chain
+from weft.models.candidates.build import ModelCandidate, StageRow, bytes_per_parameter, candidates
+from weft.models.candidates.gpu_costs import family_costs, require_alike, uses_measured_gpt
+from weft.models.candidates.stage_blocks import seconds_of
 from weft.models.candidates.stage_split import NoSplit
+from weft.models.graph.operators import OperatorGraph
 from weft.models.layers.cluster import ClusterModel, Network, model_cluster
 from weft.models.layers.costs import LayerCost, explicit_layers, require_possible
 from weft.models.layers.measured_gpt import DEFAULT_PROFILE
 from weft.models.spec.model_sections import ExplicitModel
-from weft.models.spec.sections import Spec, Training
+from weft.models.spec.sections import Spec, TrainingRun
 from weft.models.spec.spec import SpecError
+from weft.models.times.operator_times import OperatorTime
 from weft.solver.cpsat.budget import Budget
 from weft.solver.offload import Offload, with_offloads
 from weft.solver.placement.memory.plan import ChainOperator, MemoryPlan, MemoryProblem, Mode
 from weft.solver.placement.memory.plan_memory import MemoryPlanNotFound, NoMemoryPlan, least_bottleneck, plan_memory
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
-
-__all__ = ["decided_candidates", "decided_least_period", "spec_candidates"]
 
 #: Seconds for the first plan, where none is given, and the gap at which a plan is good enough to be scheduled.
 _TIME, _GAP = 20.0, 2e-3
@@ -44,7 +45,7 @@ _OFFLOADING, _RECOMPUTING = ((0, 2), (0, 3), (1, 3)), ((0, 2), (1, 2))
 _MOMENT = 1e-9
 
 
-def spec_candidates(spec: Spec) -> list[Candidate]:
+def spec_candidates(spec: Spec) -> list[ModelCandidate]:
     """What :func:`~weft.models.candidates.build.candidates` finds and, where the spec lets memory be decided, those
     placements too.
 
@@ -67,7 +68,7 @@ def spec_candidates(spec: Spec) -> list[Candidate]:
         return decided
 
 
-def decided_candidates(spec: Spec, *, every: bool = True, time_limit: float = 2 * _TIME) -> list[Candidate]:
+def decided_candidates(spec: Spec, *, every: bool = True, time_limit: float = 2 * _TIME) -> list[ModelCandidate]:
     """The chains of stages whose cuts and memory are decided together, those with offloading first, and of each kind
     those with least room; without ``every`` only these. ``time_limit``: seconds for all plans; the first has half of
     them, or all where no other follows. Ctrl-C ends with those that were found.
@@ -124,7 +125,7 @@ class _OperatorChain:
 
     def __init__(self, spec: Spec) -> None:
         run = spec.run
-        if not isinstance(run, Training):
+        if not isinstance(run, TrainingRun):
             raise SpecError(f"{spec.where}: placement.memory is decide, but inference keeps nothing; leave it out")
         if run.recompute:
             raise SpecError(f"{spec.where}: training.recompute is true, but with placement.memory: decide it is "
@@ -155,13 +156,13 @@ class _OperatorChain:
             link_bandwidth=largest / max(1e-12, fastest), modes=modes,
             micro_batches=self.spec.micro_batches, inputs_stay=True, copy_buffers=copy_buffers, ahead=ahead)
 
-    def candidate(self, plan: MemoryPlan) -> Candidate:
+    def candidate(self, plan: MemoryPlan) -> ModelCandidate:
         """The placement that ``plan`` is."""
         ops, stages = plan.problem.operators, plan.stages
         static = tuple(stage.resident for stage in stages)
         names = tuple(tuple(dict.fromkeys(op.layer or op.name for op in ops[a:b])) for a, b in pairwise(plan.cuts))
         forward = [sum(op.forward for op in ops[stage.first:stage.last]) for stage in stages]
-        rows = tuple(StageRow(s, s, names[s], _seconds(forward[s]), _seconds(stage.device - forward[s]),
+        rows = tuple(StageRow(s, s, names[s], seconds_of(forward[s]), seconds_of(stage.device - forward[s]),
                               stage.resident, _taken(plan, s)) for s, stage in enumerate(stages))
         devices = tuple(Device(f"gpu{s}", capacity - held)
                         for s, (capacity, held) in enumerate(zip(self.cluster.available, static, strict=True)))
@@ -171,8 +172,8 @@ class _OperatorChain:
         problem = with_offloads(problem, (
             Offload(f"F{s}", f"B{s}", stage.offloaded, _one_way(stage.offloaded, plan.problem.copy_bandwidth))
             for s, stage in enumerate(stages) if stage.offloaded), _MOMENT)
-        return Candidate("chain", "full", "1f1b", problem, static, names, tuple(range(len(stages))), rows,
-                         (*self.notes, _told(plan)), decided=plan)
+        return ModelCandidate("chain", "full", "1f1b", problem, static, names, tuple(range(len(stages))), rows,
+                              (*self.notes, _told(plan)), decided=plan)
 
 
 def _told(plan: MemoryPlan) -> str:
@@ -232,11 +233,11 @@ def _blocks(plan: MemoryPlan, passing: int, network: Network) -> Iterator[Block]
     held = [_taken(plan, s) for s in range(len(stages))]
     for s in range(len(stages)):
         after = (Dependency(f"F{s - 1}", lags[s]),) if s else ()
-        yield Block(f"F{s}", BlockKind.FORWARD, (s,), _seconds(forward[s]), (held[s],), (passing,), after)
+        yield Block(f"F{s}", BlockKind.FORWARD, (s,), seconds_of(forward[s]), (held[s],), (passing,), after)
     for s in reversed(range(len(stages))):
         last = s + 1 == len(stages)
         after = (Dependency(f"F{s}", 0.0) if last else Dependency(f"B{s + 1}", lags[s + 1]),)
-        yield Block(f"B{s}", BlockKind.BACKWARD, (s,), _seconds(max(1, stages[s].device - forward[s])), (-held[s],),
+        yield Block(f"B{s}", BlockKind.BACKWARD, (s,), seconds_of(max(1, stages[s].device - forward[s])), (-held[s],),
                     (stages[s].recompute_buffer + passing,), after)
 
 
@@ -251,5 +252,40 @@ def _one_way(size: int, bandwidth: float) -> float:
     return round(math.ceil(size / bandwidth * 1e9) * 1e-9, 9)
 
 
-def _seconds(nanoseconds: int) -> float:
-    return round(nanoseconds * 1e-9, 9)
+#: Bytes of weight, gradient and Adam's state (a master copy and two moments in fp32) for each byte of an fp16 weight.
+STATE = 8
+
+
+def graph_chain(graph: OperatorGraph, times: Mapping[str, OperatorTime], *,
+                state: float = STATE) -> list[ChainOperator]:
+    """The operators of ``graph`` in a row, in its order; ``state``: bytes held for each byte of parameters.
+
+    A tensor that any operator keeps is kept by its producer (a tensor from outside: by its first reader). What an
+    operator passes on is every tensor that a later one reads. A parameter that several hold is counted with each.
+    """
+    order = [graph.by_name[name] for name in graph.order]
+    position = {op.name: k for k, op in enumerate(order)}
+    kept_by: dict[str, int] = {}
+    for k, op in enumerate(order):
+        for name in op.keeps:
+            storage = graph.storage(name)
+            kept_by.setdefault(storage, position.get(graph.producer.get(storage, ""), k))
+    kept, held = [0] * len(order), [set[str]() for _ in order]
+    for storage, k in kept_by.items():
+        kept[k] += graph.tensors[storage].bytes
+        held[k].add(storage)
+    crossing: list[set[str]] = [set() for _ in order]
+    for name, producer in graph.producer.items():
+        last = max((position[reader] for reader in graph.readers[name]), default=-1)
+        for k in range(position[producer], last):
+            crossing[k].add(graph.storage(name))
+    chain = []
+    for k, op in enumerate(order):
+        size = sum(graph.tensors[name].bytes for name in crossing[k])
+        own = sum(graph.tensors[name].bytes for name in crossing[k] & held[k])
+        time, weights = times[op.name], sum(parameter.bytes for parameter in op.parameters)
+        part = op.name.removeprefix(op.layer)
+        chain.append(ChainOperator(
+            op.name, round(time.forward * 1e9), round((time.input_grad + time.weight_grad) * 1e9), kept[k], size,
+            size - own, weights, math.ceil(state * weights), kind=f"{op.kind}{part}", layer=op.layer))
+    return chain

@@ -27,8 +27,6 @@ from weft.models.candidates.stages import Backward, MemoryRule, Shape, Stages, p
 from weft.models.layers.costs import LayerCost
 from weft.solver.control.clock import checkpoint
 
-__all__ = ["Intervals", "SplitSearch"]
-
 _State: TypeAlias = tuple[int, int]
 #: The stages of one GPU: first layer and end of each.
 Intervals: TypeAlias = tuple[tuple[int, int], ...]

@@ -1,4 +1,4 @@
-"""The blocks of a stage on one GPU: its forward and its backward, whole or in two parts.
+"""The blocks of a stage: its forward and its backward, whole or in two parts.
 
 A forward takes what the stage keeps for its backward (A), the full backward gives it back; a split backward's input
 gradient keeps what the weight gradient needs (K: it gives back A - K, or takes K - A), the weight gradient gives that
@@ -7,26 +7,26 @@ back. In inference a forward holds its working set while it runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from weft.models.candidates.stages import Backward, StageCost
 from weft.models.layers.cluster import Network
 from weft.solver.problem import Block, BlockKind, Dependency
+from weft.solver.wide.block import Options, WideBlock, WideDependency
 
-__all__ = ["forward_block", "gradient_blocks", "seconds_of", "transfer_seconds"]
 
-
-def forward_block(s: int, stage: StageCost, device: int, backward: Backward, after: tuple[Dependency, ...]) -> Block:
-    """The forward of stage ``s``."""
+def forward_block(s: int | str, stage: StageCost, where: tuple[int, ...], backward: Backward,
+                  after: tuple[Dependency, ...]) -> Block:
+    """The forward of stage ``s`` on the devices ``where``."""
     kept, workspace = (0, stage.working_set) if backward == "none" else (stage.activation, stage.workspace_forward)
-    return Block(f"F{s}", BlockKind.FORWARD, (device,), seconds_of(stage.forward), (kept,), (workspace,), after)
+    return Block(f"F{s}", BlockKind.FORWARD, where, seconds_of(stage.forward), (kept,), (workspace,), after)
 
 
-def gradient_blocks(s: int, stage: StageCost, device: int, backward: Backward, after: tuple[Dependency, ...]
-                    ) -> Iterator[Block]:
+def gradient_blocks(s: int | str, stage: StageCost, where: tuple[int, ...], backward: Backward,
+                    after: tuple[Dependency, ...]) -> Iterator[Block]:
     """The backward of stage ``s``: whole where it is not split or has only one of the two parts."""
-    where, kept = (device,), stage.activation
+    kept = stage.activation
     if not stage.backward:  # runs without gradients (recycling): it keeps nothing, and nothing flows back
         return
     if backward == "full" or not stage.weight_grad:
@@ -52,3 +52,9 @@ def transfer_seconds(stages: Sequence[StageCost], devices: Sequence[int], networ
 def seconds_of(nanoseconds: int) -> float:
     """Whole nanoseconds in seconds."""
     return round(nanoseconds * 1e-9, 9)
+
+
+def wide_block(block: Block, after: Iterable[WideDependency], when: Options | None = None) -> WideBlock:
+    """``block``, there under the options ``when`` only, behind ``after`` instead of what it waits for."""
+    return WideBlock(block.name, block.kind, block.devices, block.duration, block.memory, block.workspace,
+                     tuple(after), when or {})

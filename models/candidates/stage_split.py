@@ -30,9 +30,6 @@ from weft.models.layers.costs import LayerCost
 from weft.models.spec.quantities import format_bytes
 from weft.solver.control.clock import OutOfTime
 
-__all__ = ["NoSplit", "StageSplit", "split_at", "split_layers"]
-
-
 _DEFAULT_RULE = MemoryRule()
 
 

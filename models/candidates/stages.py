@@ -12,9 +12,6 @@ from typing import Literal, TypeAlias
 
 from weft.models.layers.costs import LayerCost
 
-__all__ = ["SHAPES", "Backward", "MemoryRule", "Shape", "StageCost", "Stages", "peak_bytes", "stage_device",
-           "static_bytes"]
-
 #: In which every stage runs on one GPU.
 Shape: TypeAlias = Literal["chain", "v", "loop", "wave"]
 #: Those of at most two stages a GPU: what :mod:`weft.models.candidates.split_search` cuts layers into.
@@ -105,10 +102,10 @@ def _extended(stage: StageCost | None, layer: LayerCost, at: int) -> StageCost:
     before = stage or StageCost(at, at, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
     return StageCost(
         before.first, at + 1,
-        before.forward + _ns(layer.forward),
-        before.backward + _ns(layer.backward),
-        before.input_grad + _ns(layer.input_grad or 0.0),
-        before.weight_grad + _ns(layer.weight_grad or 0.0),
+        before.forward + nanoseconds(layer.forward),
+        before.backward + nanoseconds(layer.backward),
+        before.input_grad + nanoseconds(layer.input_grad or 0.0),
+        before.weight_grad + nanoseconds(layer.weight_grad or 0.0),
         before.parameters + layer.parameters - _again(before, layer.shared_parameters),
         before.activation + layer.activation_bytes - _again(before, layer.shared_activations),
         before.held + layer.weight_grad_bytes,
@@ -128,7 +125,8 @@ def _again(stage: StageCost, shared: tuple[tuple[str, int], ...]) -> int:
     return sum(amount for name, amount in shared if name in stage.counted)
 
 
-def _ns(seconds: float) -> int:
+def nanoseconds(seconds: float) -> int:
+    """Whole ones."""
     return round(seconds * 1e9)
 
 

@@ -20,17 +20,15 @@ from torch.utils._pytree import tree_leaves
 from weft.models.capture.exported import Exported, Meta, Named, Ref, Step
 from weft.models.capture.operator_costs import mutated, storage
 
-__all__ = ["TracedCall", "Run", "follow"]
-
 _TARGET = re.compile(r"torch\.ops\.(?P<space>[A-Za-z]\w*)\.(?P<name>[A-Za-z_]\w*)\.(?P<overload>[A-Za-z]\w*)")
 
 #: Operators of torch that do something outside its tensors.
 _TOUCHES_FILES = {"from_file"}
 
 
-def follow(exported: Exported, *, trusted: bool = False) -> Run:
+def follow(exported: Exported, *, trusted: bool = False) -> ProgramRun:
     """Run ``exported`` on fake tensors. With ``trusted``, operators of other libraries loaded here run too."""
-    run = Run(exported, trusted)
+    run = ProgramRun(exported, trusted)
     with run.mode:
         run.go()
     return run
@@ -66,7 +64,7 @@ class TracedCall:
         return found["name"] if found["space"] == "aten" else f"{found['space']}.{found['name']}"
 
 
-class Run:
+class ProgramRun:
     """The program's run: ``calls`` in order, ``values`` by name, and in ``owner`` what each storage was made for.
 
     ``trained`` and ``held`` give, by their names in the program, the parameters and what else the module holds.

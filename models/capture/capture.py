@@ -21,13 +21,11 @@ from typing import Any
 
 import torch
 
-from weft.models.capture.calls import Run, TracedCall, follow
-from weft.models.capture.exported import Exported, ExportError
+from weft.models.capture.calls import ProgramRun, TracedCall, follow
+from weft.models.capture.exported import Exported, ExportFault
 from weft.models.capture.exported_file import read_exported
 from weft.models.capture.operator_costs import CallCost, call_cost, mutated, storage
 from weft.models.graph.operators import Operator, OperatorGraph, Parameter, Tensor, Work
-
-__all__ = ["capture_file", "capture_module", "operator_graph", "save_exported", "signature"]
 
 #: Operators that multiply inside, in kernels that torch.utils.flop_counter has no formula for.
 _UNCOUNTED = ("lstm", "gru", "rnn_", "cdist", "fft_", "linalg_")
@@ -36,7 +34,7 @@ _UNCOUNTED = ("lstm", "gru", "rnn_", "cdist", "fft_", "linalg_")
 def capture_file(path: str | os.PathLike[str]) -> OperatorGraph:
     """The operators of what ``torch.export.save`` wrote to ``path``.
 
-    Raises :class:`~weft.models.capture.exported.ExportError`.
+    Raises :class:`~weft.models.capture.exported.ExportFault`.
     """
     return operator_graph(read_exported(path))
 
@@ -45,7 +43,7 @@ def capture_module(module: torch.nn.Module, inputs: tuple[Any, ...], keywords: M
                    name: str | None = None) -> OperatorGraph:
     """The operators of ``module(*inputs, **keywords)`` as ``torch.export.export`` sees it.
 
-    Raises :class:`~weft.models.capture.exported.ExportError` where export refuses the module.
+    Raises :class:`~weft.models.capture.exported.ExportFault` where export refuses the module.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{name or type(module).__name__}.pt2"
@@ -57,7 +55,7 @@ def save_exported(module: torch.nn.Module, inputs: tuple[Any, ...], path: str | 
                   keywords: Mapping[str, Any] | None = None, *, functional: bool = False) -> None:
     """Export ``module`` and save it; ``functional``: what is written in place becomes a tensor of its own.
 
-    Raises :class:`~weft.models.capture.exported.ExportError` where export refuses.
+    Raises :class:`~weft.models.capture.exported.ExportFault` where export refuses.
     """
     try:
         program = torch.export.export(module, inputs, dict(keywords or {}))
@@ -65,7 +63,7 @@ def save_exported(module: torch.nn.Module, inputs: tuple[Any, ...], path: str | 
             program = program.run_decompositions({})
     except Exception as error:  # whatever the module's own code or the tracer raises
         first = (str(error) or "no message").strip().splitlines()[0]
-        raise ExportError(f"{type(module).__name__}: torch.export.export refuses it: {type(error).__name__}: "
+        raise ExportFault(f"{type(module).__name__}: torch.export.export refuses it: {type(error).__name__}: "
                           f"{first}") from error
     torch.export.save(program, os.fspath(path))
 
@@ -73,14 +71,14 @@ def save_exported(module: torch.nn.Module, inputs: tuple[Any, ...], path: str | 
 def operator_graph(exported: Exported, *, trusted: bool = False) -> OperatorGraph:
     """The operators of ``exported``; ``trusted`` as in :func:`weft.models.capture.calls.follow`.
 
-    Raises :class:`~weft.models.capture.exported.ExportError` for a program without operators.
+    Raises :class:`~weft.models.capture.exported.ExportFault` for a program without operators.
     """
     run = follow(exported, trusted=trusted)
     builder = _Builder(run)
     with run.mode:
         operators = tuple(builder.operators())
     if not operators:
-        raise ExportError(f"{exported.name}: has no operators")
+        raise ExportFault(f"{exported.name}: has no operators")
     inputs = tuple(builder.tensor(source.name, run.values[source.name], None)
                    for source in exported.sources if source.role == "input")
     outputs = tuple(dict.fromkeys(name for name in exported.results if run.tensor_owner(name) is not None))
@@ -106,7 +104,7 @@ def signature(call: TracedCall) -> tuple[Any, ...]:
 class _Builder:
     """Makes operators of calls, and remembers what had to be assumed."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: ProgramRun) -> None:
         self.run = run
         self.costs: dict[tuple[Any, ...], CallCost | str] = {}
         self.guessed: dict[tuple[str, str], int] = Counter()

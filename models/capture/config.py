@@ -10,10 +10,8 @@ from typing import Any
 import torch
 
 from weft.models.capture.capture import capture_module
-from weft.models.capture.exported import ExportError
+from weft.models.capture.exported import ExportFault
 from weft.models.graph.operators import OperatorGraph
-
-__all__ = ["capture_config"]
 
 #: Tokens of a sequence where nothing is said, if the model was made for more.
 _SEQUENCE = 4096
@@ -25,7 +23,7 @@ def capture_config(path: Path, batch: int, sequence: int | None, dtype: str, tra
     and comes from the installed library alone: no code that the config names is run.
 
     ``sequence``: tokens, by default those that the model was made for, 4096 at most. Raises
-    :class:`~weft.models.capture.exported.ExportError` where transformers has no such model, or it is no model of texts.
+    :class:`~weft.models.capture.exported.ExportFault` where transformers has no such model, or it is no model of texts.
     """
     import transformers
 
@@ -39,7 +37,7 @@ def capture_config(path: Path, batch: int, sequence: int | None, dtype: str, tra
             model = made._from_config(config) if made else transformers.AutoModelForCausalLM.from_config(config)
     except Exception as error:  # whatever a config makes of the library's own code
         first = (str(error) or type(error).__name__).strip().splitlines()[0]
-        raise ExportError(f"{path}: transformers {transformers.__version__} makes no model of it: {first:.200}; export "
+        raise ExportFault(f"{path}: transformers {transformers.__version__} makes no model of it: {first:.200}; export "
                           "the model with torch.export and capture it (weft capture model.pt2)") from None
     tokens = sequence or min(getattr(config, "max_position_embeddings", None) or _SEQUENCE, _SEQUENCE)
     ids = torch.zeros(batch, tokens, dtype=torch.long, device="meta")

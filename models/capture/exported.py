@@ -9,10 +9,8 @@ from typing import Any, Literal, NamedTuple
 from weft.models.files.limits import MAX_OPERATORS
 from weft.models.files.reading import bad_name
 
-__all__ = ["ExportError", "Exported", "Meta", "Named", "Ref", "Source", "Step", "require_order"]
 
-
-class ExportError(ValueError):
+class ExportFault(ValueError):
     """A file that is no exported program, or one of another version; the message names the file and what to do."""
 
 
@@ -66,16 +64,16 @@ class Step:
 
 def require_order(sources: Iterable[Source], steps: Sequence[Step], results: Iterable[str],
                   metas: Mapping[str, Meta]) -> None:
-    """Refuse (:class:`ExportError`) a program in which a call reads what no call before it made, in which a name is
+    """Refuse (:class:`ExportFault`) a program in which a call reads what no call before it made, in which a name is
     made twice, or whose names cannot be shown."""
     if len(steps) > MAX_OPERATORS:
-        raise ExportError(f"has {len(steps)} calls, at most {MAX_OPERATORS} are supported")
+        raise ExportFault(f"has {len(steps)} calls, at most {MAX_OPERATORS} are supported")
     known: set[str] = set()
     for source in sources:
         _require_name(source.name, "an input")
         _require_name(source.target, f"the target of {source.name!r}")
         if source.name in known or source.name not in metas:
-            raise ExportError(f"the input {source.name!r} is listed twice, or nothing says what tensor it is")
+            raise ExportFault(f"the input {source.name!r} is listed twice, or nothing says what tensor it is")
         known.add(source.name)
     for step in steps:
         for what, text in (("a call", step.name), ("a call's target", step.target), ("a call's module", step.module),
@@ -83,22 +81,22 @@ def require_order(sources: Iterable[Source], steps: Sequence[Step], results: Ite
             _require_name(text, what)
         for name in _read(step):
             if name not in known:
-                raise ExportError(f"the call {step.name!r} reads {name!r}, which no call before it makes")
+                raise ExportFault(f"the call {step.name!r} reads {name!r}, which no call before it makes")
         for made in (name for name in step.outputs if name is not None):
             _require_name(made, f"a result of {step.name!r}")
             if made in known or made not in metas:
-                raise ExportError(f"{made!r}, a result of {step.name!r}, is made twice, or nothing says what tensor it "
+                raise ExportFault(f"{made!r}, a result of {step.name!r}, is made twice, or nothing says what tensor it "
                                   "is")
             known.add(made)
     for name in results:
         if name not in known:
-            raise ExportError(f"the result {name!r} is made by no call")
+            raise ExportFault(f"the result {name!r} is made by no call")
 
 
 def _require_name(text: object, what: str) -> None:
     wrong = bad_name(text) if isinstance(text, str) else f"is {text!r:.60}, it must be text"
     if wrong is not None:
-        raise ExportError(f"the name of {what} {wrong}")
+        raise ExportFault(f"the name of {what} {wrong}")
 
 
 def _read(step: Step) -> Iterator[str]:

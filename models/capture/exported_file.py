@@ -4,23 +4,27 @@ A ``.pt2`` file is a zip archive. The program is one JSON text in it, ``models/m
 inputs and custom objects are entries of their own, some of them pickled, and are never opened. Symbolic sizes are
 expressions in the text; ``torch.export.load`` hands them to an evaluator, here only the example's value counts.
 (The layout is PyTorch's ``torch/_export/serde/schema.py``, schema version 8.)
+
+The archive of a ``.pt2`` file: the one JSON text in it, unpacked no further than a program can be large.
 """
 
 from __future__ import annotations
 
+import json
+import lzma
 import math
 import os
+import struct
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from weft.models.capture.exported import Exported, ExportError, Meta, Named, Ref, Source, Step, require_order
-from weft.models.capture.exported_archive import read_program
-from weft.models.files.limits import MAX_ELEMENTS
-from weft.models.files.reading import bad_name
-
-__all__ = ["read_exported"]
+from weft.models.capture.exported import Exported, ExportFault, Meta, Named, Ref, Source, Step, require_order
+from weft.models.files.limits import MAX_ARCHIVE_ENTRIES, MAX_ELEMENTS, MAX_PROGRAM_BYTES
+from weft.models.files.reading import bad_name, checked_path
 
 SCHEMA_MAJOR = 8
 #: Dimensions of a tensor, at most: what PyTorch's kernels allow.
@@ -36,20 +40,20 @@ _INLINED = {"torch.ops.higher_order.wrap_with_set_grad_enabled", "torch.ops.high
 
 
 def read_exported(path: str | os.PathLike[str]) -> Exported:
-    """The program in a ``.pt2`` file. Raises :class:`ExportError`."""
+    """The program in a ``.pt2`` file. Raises :class:`ExportFault`."""
     where = os.fspath(path)
     program = read_program(where)
     found = program.get("schema_version") if isinstance(program, dict) else None
     major = found.get("major") if isinstance(found, dict) else None
     if major != SCHEMA_MAJOR:
-        raise ExportError(f"{where}: was written by torch {_version(program)} in export schema {major!r:.40}, this "
+        raise ExportFault(f"{where}: was written by torch {_version(program)} in export schema {major!r:.40}, this "
                           f"weft reads schema {SCHEMA_MAJOR}; export the model again with torch 2.8 or newer")
     try:
         return _Reader(Path(where).stem, program).read()
-    except ExportError as error:
-        raise ExportError(f"{where}: {error}") from None
+    except ExportFault as error:
+        raise ExportFault(f"{where}: {error}") from None
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, RuntimeError) as error:
-        raise ExportError(f"{where}: models/model.json is not what torch.export.save writes "
+        raise ExportFault(f"{where}: models/model.json is not what torch.export.save writes "
                           f"({type(error).__name__}: {str(error).partition(chr(10))[0]:.200})") from None
 
 
@@ -93,7 +97,7 @@ class _Reader:
                 name = value["arg"]["as_tensor"]["name"]
                 yield Source(name, "input", name)
             elif kind == "custom_obj":
-                raise ExportError(f"input {value['arg']['name']!r} is a custom object, only tensors can be captured")
+                raise ExportFault(f"input {value['arg']['name']!r} is a custom object, only tensors can be captured")
 
     def _result(self, spec: Any) -> Iterator[str]:
         (kind, value), = spec.items()
@@ -215,25 +219,25 @@ def _rename(value: Any, names: Mapping[str, str]) -> Any:
 
 def _meta(value: Any) -> Meta:
     if value["layout"] != 7:
-        raise ExportError(f"a tensor of layout {_LAYOUTS.get(value['layout'], value['layout'])} cannot be captured, "
+        raise ExportFault(f"a tensor of layout {_LAYOUTS.get(value['layout'], value['layout'])} cannot be captured, "
                           "only strided ones")
     if value["dtype"] not in _DTYPES:
-        raise ExportError(f"a tensor's type number is {value['dtype']}, which this weft does not know")
+        raise ExportFault(f"a tensor's type number is {value['dtype']}, which this weft does not know")
     sizes, strides = ([_size(_number(size)) for size in value[field]] for field in ("sizes", "strides"))
     if len(sizes) != len(strides) or len(sizes) > _DIMENSIONS:
-        raise ExportError(f"a tensor has {len(sizes)} sizes and {len(strides)} strides, it must have as many of both, "
+        raise ExportFault(f"a tensor has {len(sizes)} sizes and {len(strides)} strides, it must have as many of both, "
                           f"and at most {_DIMENSIONS}")
     reach = 0 if 0 in sizes else 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
     if max(math.prod(sizes), reach) > MAX_ELEMENTS // 16:  # of 16 bytes each at most
-        raise ExportError(f"a tensor has the sizes {sizes} and strides {strides}, which is more memory than exists")
+        raise ExportFault(f"a tensor has the sizes {sizes} and strides {strides}, which is more memory than exists")
     if not isinstance(value["requires_grad"], bool) or not isinstance(value["device"]["type"], str):
-        raise ExportError("a tensor's requires_grad is neither true nor false, or the type of its device is no text")
+        raise ExportFault("a tensor's requires_grad is neither true nor false, or the type of its device is no text")
     return Meta(tuple(sizes), tuple(strides), _DTYPES[value["dtype"]], value["device"]["type"], value["requires_grad"])
 
 
 def _size(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_ELEMENTS:
-        raise ExportError(f"a tensor has the size or stride {value!r:.60}, it must be a whole number from 0 to "
+        raise ExportFault(f"a tensor has the size or stride {value!r:.60}, it must be a whole number from 0 to "
                           f"{MAX_ELEMENTS}")
     return value
 
@@ -245,11 +249,11 @@ def _number(value: Any) -> Any:
     if form == "as_expr":
         hint = inner.get("hint")
         if not hint:
-            raise ExportError(f"the size {inner['expr_str']!r:.100} depends on the data, so nothing can be counted; "
+            raise ExportFault(f"the size {inner['expr_str']!r:.100} depends on the data, so nothing can be counted; "
                               "export the model with sizes that are known")
         found = next(iter(hint.values()))
     if not isinstance(found, int | float):
-        raise ExportError(f"{found!r:.60} stands where a number must stand")
+        raise ExportFault(f"{found!r:.60} stands where a number must stand")
     return found
 
 
@@ -260,7 +264,7 @@ def _floats(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     if value not in ("Infinity", "-Infinity", "NaN"):
-        raise ExportError(f"{value!r:.60} stands where a number must stand")
+        raise ExportFault(f"{value!r:.60} stands where a number must stand")
     return float(value)
 
 
@@ -268,3 +272,55 @@ def _module(stack: str) -> tuple[str, str]:
     """Path and class of the innermost module in ``key,path,class;key,path,class``."""
     last = stack.rsplit(";", 1)[-1].split(",", 2)
     return (last[1], last[2]) if len(last) == 3 else ("", "")
+
+
+#: What zipfile and what it unpacks with raise for broken and for encrypted archives.
+_NOT_AN_ARCHIVE = (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError,
+                   LookupError, NotImplementedError, RuntimeError)
+
+
+def read_program(where: str) -> Any:
+    """The program in the archive, as JSON has it. Raises :class:`~weft.models.capture.exported.ExportFault`."""
+    checked_path(where, 2**63, "a .pt2 archive", ExportFault)
+    try:
+        with zipfile.ZipFile(where) as archive:
+            if len(archive.filelist) > MAX_ARCHIVE_ENTRIES:
+                raise ExportFault(f"{where}: has {len(archive.filelist)} entries, at most {MAX_ARCHIVE_ENTRIES} are "
+                                  "supported")
+            entries = {PurePosixPath(name).parts[1:]: name for name in archive.namelist()}
+            top = set(archive.namelist())
+            if "serialized_exported_program.json" in top:
+                raise ExportFault(f"{where}: was written by torch 2.7 or older; export the model again with torch 2.8 "
+                                  "or newer")
+            models = [entry for entry in entries if len(entry) == 2 and entry[0] == "models"
+                      and entry[1].endswith(".json")]
+            if not models:
+                raise ExportFault(f"{where}: holds no exported program; write it with "
+                                  "torch.export.save(torch.export.export(module, example_inputs), path)")
+            if len(models) > 1:
+                raise ExportFault(f"{where}: holds {len(models)} programs, save one per file")
+            return json.loads(_unpacked(archive, entries[models[0]], where))
+    except OSError as error:
+        raise ExportFault(f"{where}: cannot be read: {error.strerror or error}") from None
+    except RecursionError:
+        raise ExportFault(f"{where}: models/model.json in it is nested too deeply") from None
+    except _NOT_AN_ARCHIVE as error:
+        raise ExportFault(f"{where}: is no .pt2 archive ({str(error)[:200]}); write it with "
+                          "torch.export.save") from None
+    except ExportFault:
+        raise
+    except ValueError:  # no JSON, no UTF-8, a whole number with thousands of digits
+        raise ExportFault(f"{where}: models/model.json in it is not JSON") from None
+
+
+def _unpacked(archive: zipfile.ZipFile, name: str, where: str) -> bytes:
+    """The entry ``name``. It is not unpacked where it says that it is too large, and never beyond that: what it says
+    can be wrong."""
+    data, declared = b"", archive.getinfo(name).file_size
+    if declared <= MAX_PROGRAM_BYTES:
+        with archive.open(name) as stream:
+            data = stream.read(MAX_PROGRAM_BYTES + 1)
+    if max(declared, len(data)) > MAX_PROGRAM_BYTES:
+        raise ExportFault(f"{where}: {name} unpacks to more than {MAX_PROGRAM_BYTES // 1024**2} MiB, the program of no "
+                          "model is so large")
+    return data

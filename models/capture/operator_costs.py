@@ -2,9 +2,10 @@
 
 The call and its backward run on fake tensors (shapes, types and storages, no numbers), and a dispatch mode sees every
 kernel that would have run: its floating-point operations by the formulas of ``torch.utils.flop_counter``, the bytes of
-the tensors it reads and writes, and the storages that come and go. A kernel without a formula counts 0 operations:
-it is memory that it takes time for. A view costs nothing. Embeddings and other gathers read the rows they pick, not
-the whole table. Adding up the gradients of a tensor with several readers is no operator's and not counted.
+the tensors it reads and writes, and the storages that come and go. A kernel without a formula counts 0 operations: it
+is memory that it takes time for. One of causal attention skips the keys that no query sees. A view costs nothing.
+Embeddings and other gathers read the rows they pick, not the whole table. Adding up the gradients of a tensor with
+several readers is no operator's and not counted.
 """
 
 from __future__ import annotations
@@ -19,9 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop, sdpa_flop
 
-from weft.models.graph.operators import Work
-
-__all__ = ["FLOP_FORMULAS", "CallCost", "call_cost", "mutated", "storage"]
+from weft.models.graph.operators import Work, causal_share
 
 _aten = torch.ops.aten
 #: torch.utils.flop_counter's formulas, and the same for the CPU's fused attention, which it leaves out.
@@ -137,7 +136,7 @@ class _Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         made = [leaf for leaf in tree_leaves(results) if isinstance(leaf, torch.Tensor)]
         if packet in FLOP_FORMULAS:
-            self.flops += int(FLOP_FORMULAS[packet](*args, **kwargs, out_val=results))
+            self.flops += int(FLOP_FORMULAS[packet](*args, **kwargs, out_val=results) * _seen(func, args, kwargs))
         before = {storage(tensor) for tensor in given}
         for tensor in made:
             self._follow(tensor, before)
@@ -170,3 +169,11 @@ class _Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _bytes(tensor: torch.Tensor) -> int:
     """What a kernel that goes through ``tensor`` moves: an expanded one is no larger than what it looks at."""
     return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
+
+
+def _seen(function: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> float:
+    """The share of its products that an attention kernel computes; of any other kernel all."""
+    given = {**dict(zip((entry.name for entry in function._schema.arguments), arguments, strict=False)), **keywords}
+    if not given.get("is_causal") or "query" not in given or given["query"].dim() != 4:
+        return 1.0
+    return causal_share(given["query"].size(-2), given["key"].size(-2))

@@ -9,17 +9,15 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from weft.models.capture.calls import Run, TracedCall
+from weft.models.capture.calls import ProgramRun, TracedCall
 from weft.models.capture.capture import signature
 from weft.models.capture.operator_costs import mutated
-
-__all__ = ["Trial", "distinct_calls", "shapes_text"]
 
 #: Operators that look things up: where among the arguments the table is, and which axis of it is looked up.
 _LOOK_UPS = {"embedding": (0, 0), "cross_entropy_loss": (0, 1), "nll_loss_nd": (0, 1), "nll_loss": (0, 1)}
 
 
-def distinct_calls(run: Run, names: set[str]) -> list[tuple[TracedCall, tuple[str, ...]]]:
+def distinct_calls(run: ProgramRun, names: set[str]) -> list[tuple[TracedCall, tuple[str, ...]]]:
     """One call of each kind, shapes, types and settings among those named, with the names of all that cost the same."""
     found: dict[Any, tuple[TracedCall, list[str]]] = {}
     for call in run.calls:

@@ -1,4 +1,7 @@
-"""Writes a program stage by stage: layouts follow from what is read, and what does not fit is refused at once."""
+"""Writes a program stage by stage: layouts follow from what is read, and what does not fit is refused at once.
+
+Steps of optimizers as pointwise stages and norms: what follows the all-reduce of a gradient.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,15 @@ from dataclasses import replace
 from typing import Any, get_args
 
 from weft.models.communication.inference import in_a_row, made_by, require_slices
-from weft.models.communication.program import CommunicationError, Kind, Layout, Program, Source, Stage, Tensor
-
-__all__ = ["Builder"]
+from weft.models.communication.program import (
+    CommunicationError,
+    CommunicationProgram,
+    CommunicationTensor,
+    Kind,
+    Layout,
+    ProgramStage,
+    Source,
+)
 
 
 class Builder:
@@ -25,8 +34,8 @@ class Builder:
         if itemsize not in (1, 2, 4, 8):
             raise CommunicationError(f"itemsize is {itemsize!r}: elements have 1, 2, 4 or 8 bytes")
         self.name, self.ranks, self.itemsize = name, ranks, itemsize
-        self.stages: list[Stage] = []
-        self.tensors: dict[str, Tensor] = {}
+        self.stages: list[ProgramStage] = []
+        self.tensors: dict[str, CommunicationTensor] = {}
         self.carried: dict[str, str] = {}
 
     # -- tensors that are there --------------------------------------------------------------------------------------
@@ -56,11 +65,11 @@ class Builder:
             raise CommunicationError(f"{name!r} is {layout} and has an axis: only slices are cut along one")
         if any(not isinstance(size, int) or size < 1 for size in shape):
             raise CommunicationError(f"{name!r} has the shape {tuple(shape)}, whose sizes must be at least 1")
-        tensor = in_a_row(Tensor(name, tuple(shape), layout, axis, self.itemsize, source, group))
+        tensor = in_a_row(CommunicationTensor(name, tuple(shape), layout, axis, self.itemsize, source, group))
         require_slices(tensor, self.ranks, source)
         return self._known(tensor)
 
-    def _known(self, tensor: Tensor) -> str:
+    def _known(self, tensor: CommunicationTensor) -> str:
         if tensor.name in self.tensors:
             raise CommunicationError(f"the name {tensor.name!r} is used twice")
         self.tensors[tensor.name] = tensor
@@ -73,7 +82,7 @@ class Builder:
         for tensor in inputs:
             if tensor not in self.tensors:
                 raise CommunicationError(f"stage {name!r} reads {tensor!r}, which nothing before it makes")
-        stage = Stage(name, kind, tuple(inputs), (name,), attributes)
+        stage = ProgramStage(name, kind, tuple(inputs), (name,), attributes)
         (made,) = made_by(stage, self.tensors, self.ranks)
         self._known(made)
         self.stages.append(stage)
@@ -139,11 +148,11 @@ class Builder:
         """The same on the ranks of the next pipeline group."""
         return self.add(name, "send", (tensor,))
 
-    def build(self, *outputs: str, carried: Mapping[str, str] | None = None) -> Program:
+    def build(self, *outputs: str, carried: Mapping[str, str] | None = None) -> CommunicationProgram:
         """The program that gives ``outputs`` and what is updated; ``carried``: further tensors that are a parameter or
         state in the next step."""
-        program = Program(self.name, self.ranks, tuple(self.stages), dict(self.tensors), outputs,
-                          {**self.carried, **(carried or {})})
+        program = CommunicationProgram(self.name, self.ranks, tuple(self.stages), dict(self.tensors), outputs,
+                                       {**self.carried, **(carried or {})})
         for made, old in (carried or {}).items():
             self._require_carried(made, old, list(program.carried.values()))
         return program
@@ -157,3 +166,67 @@ class Builder:
             one, other = (f"{tensor.lies}, of shape {tensor.shape} and {tensor.itemsize} bytes an element in group "
                           f"{tensor.group}" for tensor in (new, there))
             raise CommunicationError(f"{made!r} is to be carried to {old!r}, but is {one}, not {other}")
+
+
+#: Decay of the means of gradients and of their squares, and what keeps the root from 0.
+BETAS, EPS = (0.9, 0.999), 1e-8
+
+
+def add_sgd(builder: Builder, weight: str, gradient: str, *, rate: float = 0.1, momentum: float = 0.0) -> str:
+    """A step against the mean gradient; with ``momentum`` a state ``WEIGHT.momentum``. The new weight's name."""
+    direction = gradient
+    if momentum:
+        state = builder.state(f"{weight}.momentum", builder.tensors[weight].shape)
+        kept = builder.pointwise(f"{weight}.kept", "scale", state, factor=momentum)
+        direction = builder.update(f"{state}.next", state, builder.pointwise(f"{weight}.sum", "add", kept, gradient))
+    stepped = builder.pointwise(f"{weight}.step", "descend", weight, direction, rate=rate)
+    return builder.update(f"{weight}.next", weight, stepped)
+
+
+def add_adam(builder: Builder, weight: str, gradient: str, step: str, *, rate: float = 1e-3,
+             betas: tuple[float, float] = BETAS, eps: float = EPS) -> str:
+    """Adam (Kingma and Ba, ICLR 2015) with states ``WEIGHT.mean`` and ``WEIGHT.square``; ``step`` is a number, from 1
+    on. The new weight's name."""
+    direction = _direction(builder, weight, gradient, step, betas, eps)
+    stepped = builder.pointwise(f"{weight}.step", "descend", weight, direction, rate=rate)
+    return builder.update(f"{weight}.next", weight, stepped)
+
+
+def add_lamb(builder: Builder, weight: str, gradient: str, step: str, *, rate: float = 1e-3, decay: float = 0.01,
+             betas: tuple[float, float] = BETAS, eps: float = EPS) -> str:
+    """LAMB (You et al., ICLR 2020): Adam's direction with weight decay, scaled by norms. The new weight's name."""
+    adam = _direction(builder, weight, gradient, step, betas, eps)
+    direction = builder.pointwise(f"{weight}.decayed", "decayed", adam, weight, decay=decay)
+    norms = builder.norm(f"{weight}.norm", weight), builder.norm(f"{weight}.direction.norm", direction)
+    trusted = builder.pointwise(f"{weight}.trusted", "trust", direction, *norms)
+    stepped = builder.pointwise(f"{weight}.step", "descend", weight, trusted, rate=rate)
+    return builder.update(f"{weight}.next", weight, stepped)
+
+
+def _direction(builder: Builder, weight: str, gradient: str, step: str, betas: tuple[float, float], eps: float) -> str:
+    shape = builder.tensors[weight].shape
+    mean, square = builder.state(f"{weight}.mean", shape), builder.state(f"{weight}.square", shape)
+    made = builder.pointwise(f"{mean}.new", "mean_of", mean, gradient, beta=betas[0])
+    new_mean = builder.update(f"{mean}.next", mean, made)
+    made = builder.pointwise(f"{square}.new", "square_of", square, gradient, beta=betas[1])
+    new_square = builder.update(f"{square}.next", square, made)
+    return builder.pointwise(f"{weight}.direction", "adam_direction", new_mean, new_square, step, betas=betas, eps=eps)
+
+
+def data_parallel(optimizer: str, ranks: int, shape: tuple[int, ...], *, itemsize: int = 4) -> CommunicationProgram:
+    """One weight's update behind the all-reduce of its gradient, which every rank has made of its own batch.
+
+    ``optimizer``: ``sgd``, ``momentum``, ``adam`` or ``lamb``; the gradient is the mean over the ranks.
+    """
+    builder = Builder(f"data parallel {optimizer}", ranks, itemsize=itemsize)
+    summed = builder.all_reduce("gradient", builder.input("own gradient", shape, "local"))
+    weight = builder.parameter("weight", shape)
+    mean = builder.pointwise("mean gradient", "scale", summed, factor=1.0 / ranks)
+    if optimizer in ("sgd", "momentum"):
+        made = add_sgd(builder, weight, mean, momentum=0.9 if optimizer == "momentum" else 0.0)
+    elif optimizer in ("adam", "lamb"):
+        step = builder.input("step")
+        made = (add_adam if optimizer == "adam" else add_lamb)(builder, weight, mean, step)
+    else:
+        raise ValueError(f"there is no optimizer {optimizer!r}: take sgd, momentum, adam or lamb")
+    return builder.build(made)

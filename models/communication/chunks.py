@@ -6,12 +6,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from weft.models.communication.inference import extends
-from weft.models.communication.program import CommunicationError, Overlap, Program, Stage, Tensor
+from weft.models.communication.program import (
+    CommunicationError,
+    CommunicationProgram,
+    CommunicationTensor,
+    Overlap,
+    ProgramStage,
+)
 
-__all__ = ["Cutting", "chunk_ranges"]
 
-
-def chunk_ranges(tensor: Tensor, overlap: Overlap, chunk: int, ranks: int) -> list[tuple[int, int]]:
+def chunk_ranges(tensor: CommunicationTensor, overlap: Overlap, chunk: int, ranks: int) -> list[tuple[int, int]]:
     """The parts, as (first, behind the last), of what a rank holds of ``tensor`` that are chunk ``chunk``.
 
     They are along ``overlap.axes[tensor.name]`` of what is held, of all its elements in a row where that is ``None``.
@@ -36,7 +40,7 @@ class Cutting:
     by_slices: bool = False
 
     @classmethod
-    def of(cls, program: Program, chain: Iterable[Stage], axis: int | None) -> Cutting:
+    def of(cls, program: CommunicationProgram, chain: Iterable[ProgramStage], axis: int | None) -> Cutting:
         """``chain`` cut so that what its first stage makes is cut along ``axis`` (``None``: flattened).
 
         Raises :class:`~weft.models.communication.program.CommunicationError` where a stage cannot be cut so.
@@ -69,18 +73,18 @@ class Cutting:
         cutting._by_slices(program)
         return cutting
 
-    def _assign(self, program: Program, name: str, axis: int | None) -> None:
+    def _assign(self, program: CommunicationProgram, name: str, axis: int | None) -> None:
         if self.axes.setdefault(name, axis) != axis:
             raise CommunicationError(f"overlap: {name!r} would be cut in two ways in one chain")
         tensor = program.tensors[name]
         if tensor.layout == "sliced" and (tensor.axis is None) != (axis is None):
             raise CommunicationError(f"overlap: {name!r} is {tensor.lies}, and chunks of the chain are not cut like it")
 
-    def _by_slices(self, program: Program) -> None:
+    def _by_slices(self, program: CommunicationProgram) -> None:
         self.by_slices = any(program.tensors[name].layout == "sliced" and program.tensors[name].axis == axis
                              for name, axis in self.axes.items())
 
-    def require_divided(self, program: Program, chunks: int) -> None:
+    def require_divided(self, program: CommunicationProgram, chunks: int) -> None:
         """Raise :class:`~weft.models.communication.program.CommunicationError` unless all is in equal chunks."""
         parts = chunks * program.ranks if self.by_slices else chunks
         for name, axis in self.axes.items():
@@ -92,7 +96,7 @@ class Cutting:
                 raise CommunicationError(f"overlap: {where} has {size} elements, which {per} do not divide")
 
 
-def _forward(program: Program, leaf: Stage, name: str, axis: int | None) -> int | None:
+def _forward(program: CommunicationProgram, leaf: ProgramStage, name: str, axis: int | None) -> int | None:
     """Where the output of a stage is cut whose input ``name`` is cut along ``axis``."""
     given, made = program.tensors[name], program.tensors[leaf.outputs[0]]
     if leaf.kind == "norm":
@@ -112,7 +116,7 @@ def _forward(program: Program, leaf: Stage, name: str, axis: int | None) -> int 
     return axis + len(made.shape) - len(given.shape)
 
 
-def _backward(program: Program, leaf: Stage, axis: int | None) -> dict[str, int | None]:
+def _backward(program: CommunicationProgram, leaf: ProgramStage, axis: int | None) -> dict[str, int | None]:
     """Where the inputs of a stage are cut whose output is cut along ``axis``; those not named are read whole."""
     made = program.tensors[leaf.outputs[0]]
     if leaf.kind == "norm":
@@ -136,5 +140,5 @@ def _backward(program: Program, leaf: Stage, axis: int | None) -> dict[str, int 
     return found
 
 
-def _matmul(leaf: Stage) -> CommunicationError:
+def _matmul(leaf: ProgramStage) -> CommunicationError:
     return CommunicationError(f"overlap: the stage {leaf.name!r} is a matmul, of which no flattened chunk can be made")

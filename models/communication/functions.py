@@ -15,8 +15,6 @@ from typing import Any
 
 from weft.models.communication.program import CommunicationError
 
-__all__ = ["FUNCTIONS", "Function", "function", "function_named"]
-
 
 @dataclass(frozen=True, slots=True)
 class Function:

@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from weft.models.communication.functions import function_named
-from weft.models.communication.program import CommunicationError, Stage, Tensor
-
-__all__ = ["broadcast_shape", "extends", "in_a_row", "made_by", "require_slices"]
+from weft.models.communication.program import CommunicationError, CommunicationTensor, ProgramStage
 
 
-def made_by(stage: Stage, tensors: Mapping[str, Tensor], ranks: int) -> tuple[Tensor, ...]:
+def made_by(stage: ProgramStage, tensors: Mapping[str, CommunicationTensor], ranks: int) -> tuple[CommunicationTensor,
+                                                                                                  ...]:
     """The tensors that ``stage`` makes, those inside a fused one among them, of ``tensors`` that are known.
 
     Raises :class:`~weft.models.communication.program.CommunicationError` where inputs do not fit the stage.
@@ -34,13 +33,13 @@ def made_by(stage: Stage, tensors: Mapping[str, Tensor], ranks: int) -> tuple[Te
     return (made_one,)
 
 
-def in_a_row(tensor: Tensor) -> Tensor:
+def in_a_row(tensor: CommunicationTensor) -> CommunicationTensor:
     """``tensor``, where flattening it changes nothing, sliced along its only axis."""
     flat = tensor.layout == "sliced" and tensor.axis is None and len(tensor.shape) == 1
     return replace(tensor, axis=0) if flat else tensor
 
 
-def require_slices(tensor: Tensor, ranks: int, where: str) -> None:
+def require_slices(tensor: CommunicationTensor, ranks: int, where: str) -> None:
     """Raise :class:`~weft.models.communication.program.CommunicationError` unless N ranks can hold equal slices."""
     if tensor.layout != "sliced":
         return
@@ -65,7 +64,7 @@ def broadcast_shape(shapes: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
                         ) else None
 
 
-def _require_inputs(stage: Stage, inputs: Sequence[Tensor]) -> None:
+def _require_inputs(stage: ProgramStage, inputs: Sequence[CommunicationTensor]) -> None:
     _require_attributes(stage)
     wanted = {"matmul": 2, "update": 2}.get(stage.kind, 1)
     if stage.kind == "pointwise":
@@ -80,7 +79,7 @@ def _require_inputs(stage: Stage, inputs: Sequence[Tensor]) -> None:
                                  "what comes from the earlier one")
 
 
-def _require_attributes(stage: Stage) -> None:
+def _require_attributes(stage: ProgramStage) -> None:
     wanted = {"pointwise": {"function"}, "dropout": {"rate", "seed"}, "cast": {"itemsize"}, "reduce": {"root"},
               "reduce_scatter": {"axis"}, "slice": {"axis"}, "broadcast": {"root"}}.get(stage.kind, set())
     given = set(stage.attributes)
@@ -94,24 +93,25 @@ def _require_attributes(stage: Stage) -> None:
                        + (f", not {' and '.join(sorted(given))}" if given else ""))
 
 
-def _what(stage: Stage) -> str:
+def _what(stage: ProgramStage) -> str:
     return str(stage.attributes["function"]) if stage.kind == "pointwise" else stage.kind
 
 
-def _refused(stage: Stage, why: str) -> CommunicationError:
+def _refused(stage: ProgramStage, why: str) -> CommunicationError:
     return CommunicationError(f"stage {stage.name!r}: {why}")
 
 
 # -- a rule for each kind: the tensor made, whatever its name -----------------------------------------------------
 
 
-def _matmul(stage: Stage, inputs: Sequence[Tensor], ranks: int) -> Tensor:
+def _matmul(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks: int) -> CommunicationTensor:
     left, right = inputs
     if len(left.shape) < 2 or len(right.shape) != 2 or left.shape[-1] != right.shape[0]:
         raise _refused(stage, f"matmul multiplies (..., m, k) by (k, n), not {left.shape} by {right.shape}")
     last = len(left.shape) - 1
-    made = Tensor(stage.name, (*left.shape[:-1], right.shape[1]), itemsize=max(left.itemsize, right.itemsize),
-                  group=left.group)
+    made = CommunicationTensor(stage.name, (*left.shape[:-1], right.shape[1]),
+                               itemsize=max(left.itemsize, right.itemsize),
+                               group=left.group)
     match left.layout, right.layout:
         case "replicated", "replicated":
             return made
@@ -127,12 +127,13 @@ def _matmul(stage: Stage, inputs: Sequence[Tensor], ranks: int) -> Tensor:
                           "where they are summed, or one of them elsewhere")
 
 
-def _pointwise(stage: Stage, inputs: Sequence[Tensor], ranks: int) -> Tensor:
+def _pointwise(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks: int) -> CommunicationTensor:
     shape = broadcast_shape([tensor.shape for tensor in inputs])
     if shape is None:
         raise _refused(stage, "the shapes " + ", ".join(str(tensor.shape) for tensor in inputs)
                        + " do not broadcast to one")
-    made = Tensor(stage.name, shape, itemsize=max(tensor.itemsize for tensor in inputs), group=inputs[0].group)
+    made = CommunicationTensor(stage.name, shape, itemsize=max(tensor.itemsize for tensor in inputs),
+                               group=inputs[0].group)
     local = [tensor for tensor in inputs if tensor.layout == "local"]
     sliced = [tensor for tensor in inputs if tensor.layout == "sliced"]
     replicated = [tensor for tensor in inputs if tensor.layout == "replicated"]
@@ -149,7 +150,8 @@ def _pointwise(stage: Stage, inputs: Sequence[Tensor], ranks: int) -> Tensor:
     return replace(made, layout="sliced", axis=_common_axis(stage, sliced, replicated, shape))
 
 
-def _common_axis(stage: Stage, sliced: Sequence[Tensor], replicated: Sequence[Tensor], shape: tuple[int, ...]
+def _common_axis(stage: ProgramStage, sliced: Sequence[CommunicationTensor], replicated: Sequence[CommunicationTensor],
+                 shape: tuple[int, ...]
                  ) -> int | None:
     """Where a pointwise result is cut whose operands are cut alike; those not cut must not extend there."""
     axes = {None if tensor.axis is None else tensor.axis + len(shape) - len(tensor.shape) for tensor in sliced}
@@ -166,7 +168,7 @@ def _common_axis(stage: Stage, sliced: Sequence[Tensor], replicated: Sequence[Te
     return axis
 
 
-def extends(tensor: Tensor, axis: int | None, dimensions: int) -> bool:
+def extends(tensor: CommunicationTensor, axis: int | None, dimensions: int) -> bool:
     """Whether a tensor has more than one element along an axis of a shape that it is broadcast to."""
     if axis is None:
         return tensor.elements > 1
@@ -174,23 +176,23 @@ def extends(tensor: Tensor, axis: int | None, dimensions: int) -> bool:
     return own >= 0 and tensor.shape[own] > 1
 
 
-def _norm(stage: Stage, inputs: Sequence[Tensor], ranks: int) -> Tensor:
+def _norm(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks: int) -> CommunicationTensor:
     return replace(inputs[0], shape=(), axis=None, layout="local" if inputs[0].layout == "local" else "replicated")
 
 
-def _dropout(stage: Stage, inputs: Sequence[Tensor], ranks: int) -> Tensor:
+def _dropout(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks: int) -> CommunicationTensor:
     if not 0 <= stage.attributes["rate"] < 1:
         raise _refused(stage, f"the rate {stage.attributes['rate']} is not from 0 to below 1")
     return inputs[0]
 
 
-def _cast(stage: Stage, inputs: Sequence[Tensor], ranks: int) -> Tensor:
+def _cast(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks: int) -> CommunicationTensor:
     if stage.attributes["itemsize"] not in (1, 2, 4, 8):
         raise _refused(stage, f"an element of {stage.attributes['itemsize']} bytes is none of 1, 2, 4 and 8")
     return replace(inputs[0], itemsize=stage.attributes["itemsize"])
 
 
-def _update(stage: Stage, inputs: Sequence[Tensor], ranks: int) -> Tensor:
+def _update(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks: int) -> CommunicationTensor:
     old, new = inputs
     if (old.shape, old.itemsize) != (new.shape, new.itemsize):
         raise _refused(stage, f"{old.name!r} has the shape {old.shape} in elements of {old.itemsize} bytes, its new "
@@ -204,13 +206,13 @@ def _update(stage: Stage, inputs: Sequence[Tensor], ranks: int) -> Tensor:
     return new
 
 
-def _scattered(stage: Stage, inputs: Sequence[Tensor], ranks: int) -> Tensor:
+def _scattered(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks: int) -> CommunicationTensor:
     if inputs[0].layout != "local":
         raise _refused(stage, f"reduce_scatter sums local tensors, {inputs[0].name!r} is {inputs[0].lies}")
     return replace(inputs[0], layout="sliced", axis=stage.attributes["axis"])
 
 
-def _sliced(stage: Stage, inputs: Sequence[Tensor], ranks: int) -> Tensor:
+def _sliced(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks: int) -> CommunicationTensor:
     if inputs[0].layout == "local":
         raise _refused(stage, f"{inputs[0].name!r} is local, and parts of different tensors are no slices of one: "
                               "reduce-scatter it instead")
@@ -219,13 +221,13 @@ def _sliced(stage: Stage, inputs: Sequence[Tensor], ranks: int) -> Tensor:
     return replace(inputs[0], layout="sliced", axis=stage.attributes["axis"])
 
 
-def _gathered(stage: Stage, inputs: Sequence[Tensor], ranks: int) -> Tensor:
+def _gathered(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks: int) -> CommunicationTensor:
     if inputs[0].layout != "sliced":
         raise _refused(stage, f"all_gather puts slices together, {inputs[0].name!r} is {inputs[0].lies}")
     return replace(inputs[0], layout="replicated", axis=None)
 
 
-def _summed(stage: Stage, inputs: Sequence[Tensor], ranks: int) -> Tensor:
+def _summed(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks: int) -> CommunicationTensor:
     """Of all_reduce, reduce and broadcast: the sum is everywhere, or at the root with zeros elsewhere, or as it is at
     the root."""
     if inputs[0].layout != "local":
@@ -235,11 +237,11 @@ def _summed(stage: Stage, inputs: Sequence[Tensor], ranks: int) -> Tensor:
     return inputs[0] if stage.kind == "reduce" else replace(inputs[0], layout="replicated")
 
 
-def _sent(stage: Stage, inputs: Sequence[Tensor], ranks: int) -> Tensor:
+def _sent(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks: int) -> CommunicationTensor:
     return replace(inputs[0], group=inputs[0].group + 1)
 
 
-Rule = Callable[[Stage, Sequence[Tensor], int], Tensor]
+Rule = Callable[[ProgramStage, Sequence[CommunicationTensor], int], CommunicationTensor]
 _RULES: Mapping[Any, Rule] = {
     "matmul": _matmul, "pointwise": _pointwise, "norm": _norm, "dropout": _dropout, "cast": _cast, "update": _update,
     "all_reduce": _summed, "reduce_scatter": _scattered, "all_gather": _gathered, "broadcast": _summed,

@@ -13,17 +13,21 @@ from numpy.typing import NDArray
 
 from weft.models.communication.chunks import chunk_ranges
 from weft.models.communication.functions import function_named
-from weft.models.communication.paths import in_order
-from weft.models.communication.program import CommunicationError, Overlap, Program, Stage, Tensor
-
-__all__ = ["Array", "Values", "dropped", "lay_out", "put_together", "random_values", "results", "run", "steps"]
+from weft.models.communication.program import (
+    CommunicationError,
+    CommunicationProgram,
+    CommunicationTensor,
+    Overlap,
+    ProgramStage,
+)
+from weft.models.communication.rebuilding import in_order
 
 Array: TypeAlias = NDArray[Any]
 #: What each rank of a tensor's group holds, by tensor.
 Values: TypeAlias = dict[str, list[Array]]
 
 
-def random_values(program: Program, seed: int = 0) -> dict[str, Any]:
+def random_values(program: CommunicationProgram, seed: int = 0) -> dict[str, Any]:
     """Numbers for all that a program is given: whole tensors; for local ones a list, of each rank.
 
     States are positive, as means of squares are; a tensor of one number is 3, as a count of steps is.
@@ -43,7 +47,7 @@ def random_values(program: Program, seed: int = 0) -> dict[str, Any]:
     return found
 
 
-def run(program: Program, given: Mapping[str, Any]) -> Values:
+def run(program: CommunicationProgram, given: Mapping[str, Any]) -> Values:
     """What every rank holds of each tensor, from what is ``given`` by the names of inputs, parameters and states.
 
     A local one is given as a list, of each rank, all others whole. Raises
@@ -62,24 +66,14 @@ def run(program: Program, given: Mapping[str, Any]) -> Values:
     return values
 
 
-def results(program: Program, values: Values) -> dict[str, Any]:
+def results(program: CommunicationProgram, values: Values) -> dict[str, Any]:
     """Outputs by name, and parameters and states after the step, whole (local ones: of each rank)."""
     found = {name: put_together(program.tensors[name], values[name]) for name in program.outputs}
     found |= {f"next {old}": put_together(program.tensors[made], values[made]) for made, old in program.carried.items()}
     return found
 
 
-def steps(program: Program, given: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The :func:`results` of several steps: what is carried in each goes into the next, which ``given`` adds to."""
-    held: dict[str, Any] = {}
-    found: dict[str, Any] = {}
-    for inputs in given:
-        found = results(program, run(program, {**inputs, **held}))
-        held = {old: found[f"next {old}"] for old in program.carried.values()}
-    return found
-
-
-def lay_out(tensor: Tensor, given: Mapping[str, Any], ranks: int) -> list[Array]:
+def lay_out(tensor: CommunicationTensor, given: Mapping[str, Any], ranks: int) -> list[Array]:
     """What each rank holds of a tensor that is given."""
     if tensor.name not in given:
         raise CommunicationError(f"no value is given for {tensor.name!r}")
@@ -92,7 +86,7 @@ def lay_out(tensor: Tensor, given: Mapping[str, Any], ranks: int) -> list[Array]
     return _sliced(each, tensor.axis) if tensor.layout == "sliced" else each
 
 
-def put_together(tensor: Tensor, held: Sequence[Array]) -> Any:
+def put_together(tensor: CommunicationTensor, held: Sequence[Array]) -> Any:
     """The whole tensor of what each rank holds; of a local one, the list."""
     if tensor.layout == "local":
         return list(held)
@@ -118,8 +112,8 @@ def dropped(places: Array, rate: float, seed: int) -> Array:
 # -- one stage ----------------------------------------------------------------------------------------------------
 
 
-def _leaf(leaf: Stage, program: Program, values: Mapping[str, list[Array]], places: list[Array] | None, *,
-          in_chunks: bool = False) -> list[Array]:
+def _leaf(leaf: ProgramStage, program: CommunicationProgram, values: Mapping[str, list[Array]],
+          places: list[Array] | None, *, in_chunks: bool = False) -> list[Array]:
     """What each rank has of the output of a stage that is not fused; ``places`` of its elements, where it asks."""
     inputs = [values[name] for name in leaf.inputs]
     given, made = [program.tensors[name] for name in leaf.inputs], program.tensors[leaf.outputs[0]]
@@ -168,7 +162,7 @@ def _sliced(whole: Sequence[Array], axis: int | None) -> list[Array]:
     return [np.split(array, len(rows), axis or 0)[i] for i, array in enumerate(rows)]
 
 
-def _places(program: Program, leaf: Stage) -> list[Array] | None:
+def _places(program: CommunicationProgram, leaf: ProgramStage) -> list[Array] | None:
     """Of each element that a rank has of a dropout's output, its place in the whole tensor."""
     if leaf.kind != "dropout":
         return None
@@ -180,7 +174,7 @@ def _places(program: Program, leaf: Stage) -> list[Array] | None:
 # -- chains in chunks ---------------------------------------------------------------------------------------------
 
 
-def _run_chunks(program: Program, overlap: Overlap, values: Values) -> None:
+def _run_chunks(program: CommunicationProgram, overlap: Overlap, values: Values) -> None:
     """All chunks of a chain, each stage's after that of the one before; what they make is put together."""
     leaves = [leaf for name in overlap.stages for leaf in program.stage(name).leaves()]
     made = [leaf.outputs[0] for leaf in leaves]
@@ -205,7 +199,7 @@ def _run_chunks(program: Program, overlap: Overlap, values: Values) -> None:
                 values[output] = parts[output]
 
 
-def _chunk(program: Program, overlap: Overlap, name: str, chunk: int, held: list[Array]) -> list[Array]:
+def _chunk(program: CommunicationProgram, overlap: Overlap, name: str, chunk: int, held: list[Array]) -> list[Array]:
     """One chunk of what each rank holds of a tensor; all of it where it is read whole."""
     if name not in overlap.axes:
         return held
@@ -215,7 +209,8 @@ def _chunk(program: Program, overlap: Overlap, name: str, chunk: int, held: list
             for array in held]
 
 
-def _put(program: Program, overlap: Overlap, name: str, chunk: int, made: list[Array], into: list[Array]) -> None:
+def _put(program: CommunicationProgram, overlap: Overlap, name: str, chunk: int, made: list[Array],
+         into: list[Array]) -> None:
     """Write a chunk to where it belongs."""
     ranges = chunk_ranges(program.tensors[name], overlap, chunk, program.ranks)
     axis = overlap.axes[name]

@@ -7,6 +7,8 @@ chain. A pointwise stage reads its operands and writes its result, of a slice 1/
 memory unless a norm stands between, for which a pass over the tensors must be over; and it is launched once. One with a
 collective in it runs beside other computation, as CoCoNet's fused collectives run beside a matmul. A norm of a slice
 sums one number over the ranks, which takes a launch.
+
+Prices of stages on a type of device: rates that kernels and rings reach on it.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from weft.models.communication.program import COLLECTIVES, CommunicationError, Program, Stage
-
-__all__ = ["Engine", "Prices", "Work", "require_named", "work_of"]
+from weft.models.communication.program import COLLECTIVES, CommunicationError, CommunicationProgram, ProgramStage
+from weft.models.hardware.devices import DEVICES, DeviceType
+from weft.models.layers.collectives import collective_time
 
 #: What of a pipeline group a stage holds: what computes, what collectives go over, what sends to the next group.
 Engine: TypeAlias = tuple[Literal["compute", "network", "link"], int]
@@ -55,7 +57,7 @@ class Prices:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class EngineWork:
     """What a stage holds, all at once, and how long: ``seconds`` in all its chunks together, ``launch`` in each."""
 
     engines: tuple[Engine, ...]
@@ -63,7 +65,8 @@ class Work:
     launch: float
 
 
-def work_of(program: Program, stage: Stage, prices: Prices, written: Program | None = None) -> tuple[Work, ...]:
+def work_of(program: CommunicationProgram, stage: ProgramStage, prices: Prices,
+            written: CommunicationProgram | None = None) -> tuple[EngineWork, ...]:
     """The pieces of work of ``stage``, one after the other; none where it takes no time.
 
     ``written``: the program that ``prices.compute`` says times of, ``program`` itself unless given. Raises
@@ -79,16 +82,17 @@ def work_of(program: Program, stage: Stage, prices: Prices, written: Program | N
     if moving:
         engines = dict.fromkeys(("link" if leaf.kind == "send" else "network", program.group_of(leaf))
                                 for leaf in moving)
-        return _lasting(Work(tuple(engines), seconds, prices.launch + sums))  # type: ignore[arg-type]
+        return _lasting(EngineWork(tuple(engines), seconds, prices.launch + sums))  # type: ignore[arg-type]
     if not computing:
         return ()
     compute: Engine = ("compute", group)
     if stage.parts and sums:
-        return (Work((compute, ("network", group)), seconds, prices.kernel + sums),)
-    return (*_lasting(Work((compute,), seconds, prices.kernel)), *_lasting(Work((("network", group),), 0.0, sums)))
+        return (EngineWork((compute, ("network", group)), seconds, prices.kernel + sums),)
+    return (*_lasting(EngineWork((compute,), seconds, prices.kernel)),
+            *_lasting(EngineWork((("network", group),), 0.0, sums)))
 
 
-def require_named(written: Program, prices: Prices) -> None:
+def require_named(written: CommunicationProgram, prices: Prices) -> None:
     """Raise :class:`~weft.models.communication.program.CommunicationError` unless ``prices.compute`` has seconds of
     computing stages of ``written`` alone, fused ones' parts among them: others would be passed over."""
     leaves = {leaf.name: leaf for stage in written.stages for leaf in stage.leaves()}
@@ -100,21 +104,21 @@ def require_named(written: Program, prices: Prices) -> None:
                                      f"of {', '.join(computing) or 'which there are none'}")
 
 
-def _leaf(written: Program, name: str) -> Stage:
+def _leaf(written: CommunicationProgram, name: str) -> ProgramStage:
     """A stage by name, or a fused one's part."""
     return next((leaf for stage in written.stages for leaf in stage.leaves() if leaf.name == name), None
                 ) or written.stage(name)
 
 
-def _lasting(work: Work) -> tuple[Work, ...]:
+def _lasting(work: EngineWork) -> tuple[EngineWork, ...]:
     return (work,) if work.seconds + work.launch > 0 else ()
 
 
-def _is_sliced(program: Program, leaf: Stage) -> bool:
+def _is_sliced(program: CommunicationProgram, leaf: ProgramStage) -> bool:
     return program.ranks > 1 and program.tensors[leaf.inputs[0]].layout == "sliced"
 
 
-def _sent(program: Program, leaf: Stage, prices: Prices) -> float:
+def _sent(program: CommunicationProgram, leaf: ProgramStage, prices: Prices) -> float:
     """Seconds that a rank sends in a collective, latency aside."""
     whole, ranks = program.tensors[leaf.outputs[0]].bytes, program.ranks
     if leaf.kind == "send":
@@ -123,7 +127,8 @@ def _sent(program: Program, leaf: Stage, prices: Prices) -> float:
     return whole * shares.get(leaf.kind, (ranks - 1) / ranks) / prices.bandwidth
 
 
-def _computed(program: Program, stage: Stage, leaves: Iterable[Stage], prices: Prices, written: Program) -> float:
+def _computed(program: CommunicationProgram, stage: ProgramStage, leaves: Iterable[ProgramStage], prices: Prices,
+              written: CommunicationProgram) -> float:
     """Seconds of all computation of a stage."""
     seconds = 0.0
     passes = _passes(stage)
@@ -149,7 +154,7 @@ def _computed(program: Program, stage: Stage, leaves: Iterable[Stage], prices: P
     return seconds + sum(program.tensors[name].held_bytes(program.ranks) for name in moved) / prices.memory
 
 
-def _passes(stage: Stage) -> dict[str, int]:
+def _passes(stage: ProgramStage) -> dict[str, int]:
     """In which pass over its tensors a fused stage comes to each part: what reads a norm waits for one to be over."""
     made: dict[str, int] = {}
     found = {}
@@ -166,10 +171,41 @@ def _origin(name: str, same: Mapping[str, str]) -> str:
     return name
 
 
-def _amount(program: Program, leaf: Stage) -> float:
+def _amount(program: CommunicationProgram, leaf: ProgramStage) -> float:
     """What a rank computes: operations of a matmul, bytes of what else there is."""
     ranks = program.ranks
     if leaf.kind != "matmul":
         return sum(program.tensors[name].held_bytes(ranks) for name in (*leaf.inputs, *leaf.outputs))
     left, made = program.tensors[leaf.inputs[0]], program.tensors[leaf.outputs[0]]
     return 2.0 * math.prod(made.held_shape(ranks)) * left.held_shape(ranks)[-1]
+
+
+#: Bytes of an all-reduce whose rate is that of its links.
+_LARGE = 1 << 40
+
+
+def prices_on(device: DeviceType | str, ranks: int, *, machines: int = 1, dtype: str = "float16",
+              compute: Mapping[str, float] | None = None) -> Prices:
+    """Prices of a program on ``ranks`` devices of a type, by name or as it is, which stand in so many ``machines``.
+
+    Collectives go at the rate of a large all-reduce among so many
+    (:func:`~weft.models.layers.collectives.collective_time`), sends at the network's, pointwise stages at the memory's
+    share, matmuls of ``dtype`` at the share of the peak that forwards reach. ``compute``: seconds of stages by name,
+    instead.
+    Raises :class:`~weft.models.communication.program.CommunicationError` for machines that do not divide the ranks, and
+    for a device and a dtype that are not known.
+    """
+    if isinstance(device, str) and device not in DEVICES:
+        raise CommunicationError(f"prices: there is no device {device!r}; there are {', '.join(DEVICES)}")
+    found = DEVICES[device] if isinstance(device, str) else device
+    if ranks < 1 or machines < 1 or ranks % machines:
+        raise CommunicationError(f"prices: {machines} machines do not divide {ranks} ranks")
+    if dtype not in found.flops:
+        raise CommunicationError(f"prices: {found.name} has no peak of {dtype}, only of {', '.join(found.flops)}")
+    latency = collective_time("all_reduce", 1, ranks, found, machines=machines).seconds
+    seconds = collective_time("all_reduce", _LARGE, ranks, found, machines=machines).seconds - latency
+    rate = 2 * (ranks - 1) / ranks * _LARGE / seconds if ranks > 1 else found.link
+    return Prices(bandwidth=rate, link=found.network,
+                  memory=found.bandwidth * found.reach["pointwise", "forward"].memory, launch=latency,
+                  kernel=found.launch["forward"], flops=found.flops[dtype] * found.reach["gemm", "forward"].compute,
+                  compute=compute or {})

@@ -14,16 +14,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
-__all__ = ["COLLECTIVES", "KINDS", "CommunicationError", "Kind", "Layout", "Overlap", "Program", "Source", "Stage",
-           "Tensor"]
-
 Layout: TypeAlias = Literal["local", "replicated", "sliced"]
 #: Where a tensor comes from: from outside, as a weight, as an optimizer's state, or from a stage.
 Source: TypeAlias = Literal["input", "parameter", "state", "stage"]
 Kind: TypeAlias = Literal["matmul", "pointwise", "norm", "dropout", "cast", "update", "all_reduce", "reduce_scatter",
                           "all_gather", "broadcast", "reduce", "slice", "send", "fused"]
-KINDS: tuple[Kind, ...] = ("matmul", "pointwise", "norm", "dropout", "cast", "update", "all_reduce", "reduce_scatter",
-                           "all_gather", "broadcast", "reduce", "slice", "send", "fused")
 #: The kinds that move data between ranks; a ``norm`` of a slice sums one number over the ranks besides.
 COLLECTIVES: frozenset[Kind] = frozenset({"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "send"})
 
@@ -33,7 +28,7 @@ class CommunicationError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class CommunicationTensor:
     """``shape`` is that of the whole tensor, in elements of ``itemsize`` bytes; of a local one, of each rank's.
 
     ``axis`` says where a sliced tensor is cut, ``None``: it is flattened, and rank i has part i of the row of all its
@@ -79,7 +74,7 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Stage:
+class ProgramStage:
     """One stage. ``attributes`` are its arguments beside tensors, by ``kind``:
 
     ``pointwise``: ``function`` (a name in :mod:`weft.models.communication.functions`) and that function's own;
@@ -94,14 +89,14 @@ class Stage:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    parts: tuple[Stage, ...] = ()
+    parts: tuple[ProgramStage, ...] = ()
 
     @property
     def is_collective(self) -> bool:
         """Whether moving data between ranks is all it does."""
         return self.kind in COLLECTIVES
 
-    def leaves(self) -> Iterator[Stage]:
+    def leaves(self) -> Iterator[ProgramStage]:
         """What it consists of: itself, or its parts."""
         if not self.parts:
             yield self
@@ -126,7 +121,7 @@ class Overlap:
 
 
 @dataclass(frozen=True)
-class Program:
+class CommunicationProgram:
     """``stages`` in an order in which they can run, on ``ranks`` ranks (of each pipeline group).
 
     ``tensors`` by name; ``outputs``: what leaves it; ``carried``: by the tensor that an ``update`` makes, the parameter
@@ -138,8 +133,8 @@ class Program:
 
     name: str
     ranks: int
-    stages: tuple[Stage, ...]
-    tensors: Mapping[str, Tensor]
+    stages: tuple[ProgramStage, ...]
+    tensors: Mapping[str, CommunicationTensor]
     outputs: tuple[str, ...]
     carried: Mapping[str, str] = field(default_factory=dict)
     overlaps: tuple[Overlap, ...] = ()
@@ -170,7 +165,7 @@ class Program:
                 raise CommunicationError(f"the stage {name!r} that runs in chunks is in two overlaps, or is not there")
 
     @cached_property
-    def by_name(self) -> Mapping[str, Stage]:
+    def by_name(self) -> Mapping[str, ProgramStage]:
         """Stages by name."""
         return {stage.name: stage for stage in self.stages}
 
@@ -193,13 +188,13 @@ class Program:
         """The tensors that are needed when it is done: outputs, and what is carried to the next step."""
         return frozenset((*self.outputs, *self.carried))
 
-    def stage(self, name: str) -> Stage:
+    def stage(self, name: str) -> ProgramStage:
         """The stage of that name. Raises :class:`CommunicationError` where there is none."""
         if name not in self.by_name:
             raise CommunicationError(f"there is no stage {name!r}; there are {', '.join(self.by_name)}")
         return self.by_name[name]
 
-    def group_of(self, stage: Stage | str) -> int:
+    def group_of(self, stage: ProgramStage | str) -> int:
         """The pipeline group that runs it; of a ``send``, the one that sends."""
         found = self.stage(stage) if isinstance(stage, str) else stage
         return min(self.tensors[name].group for name in (found.inputs or found.outputs))

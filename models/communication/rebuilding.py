@@ -1,19 +1,25 @@
-"""A program with other stages: put into an order in which they can run, all layouts derived again."""
+"""A program with other stages: put into an order in which they can run, all layouts derived again.
+
+Which stages wait for which: what is behind a stage, sets that no path leaves and comes back to, orders to run in.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import replace
 
 from weft.models.communication.inference import made_by
-from weft.models.communication.paths import in_order
-from weft.models.communication.program import CommunicationError, Program, Stage, Tensor
+from weft.models.communication.program import (
+    CommunicationError,
+    CommunicationProgram,
+    CommunicationTensor,
+    ProgramStage,
+)
 
-__all__ = ["gathering", "part_made", "part_of", "rebuilt", "renamed", "require_free", "slicing"]
 
-
-def rebuilt(program: Program, stages: Iterable[Stage], *, sources: Mapping[str, Tensor] | None = None,
-            carried: Mapping[str, str] | None = None) -> Program:
+def rebuilt(program: CommunicationProgram, stages: Iterable[ProgramStage], *,
+            sources: Mapping[str, CommunicationTensor] | None = None,
+            carried: Mapping[str, str] | None = None) -> CommunicationProgram:
     """``program`` with ``stages`` instead of its own, in any order; ``sources`` and ``carried`` where they change.
 
     Overlaps stay. Raises :class:`~weft.models.communication.program.CommunicationError` for stages that wait for each
@@ -41,7 +47,8 @@ def part_of(name: str) -> str:
     return f"{name}.slice"
 
 
-def part_made(program: Program, part: Tensor, whole: str, known: Container[str]) -> tuple[str, Stage | None]:
+def part_made(program: CommunicationProgram, part: CommunicationTensor, whole: str,
+              known: Container[str]) -> tuple[str, ProgramStage | None]:
     """A name for ``part``, the slice that is now made of the tensor ``whole``, and a stage that it stands for.
 
     That is a slice of ``whole`` that is cut alike: it goes, and its name is taken; otherwise one that is not ``known``.
@@ -58,17 +65,17 @@ def part_made(program: Program, part: Tensor, whole: str, known: Container[str])
     return found, None
 
 
-def gathering(tensor: str, part: str) -> Stage:
+def gathering(tensor: str, part: str) -> ProgramStage:
     """The stage that makes the tensor of all ranks' slices."""
-    return Stage(f"gather({tensor})", "all_gather", (part,), (tensor,))
+    return ProgramStage(f"gather({tensor})", "all_gather", (part,), (tensor,))
 
 
-def slicing(tensor: str, axis: int | None) -> Stage:
+def slicing(tensor: str, axis: int | None) -> ProgramStage:
     """The stage that takes a rank's slice of a tensor."""
-    return Stage(f"slice({tensor})", "slice", (tensor,), (part_of(tensor),), {"axis": axis})
+    return ProgramStage(f"slice({tensor})", "slice", (tensor,), (part_of(tensor),), {"axis": axis})
 
 
-def renamed(stage: Stage, inputs: Mapping[str, str], outputs: Mapping[str, str] | None = None) -> Stage:
+def renamed(stage: ProgramStage, inputs: Mapping[str, str], outputs: Mapping[str, str] | None = None) -> ProgramStage:
     """``stage``, its parts included, reading and making tensors under other names."""
     made = outputs or {}
     return replace(stage, inputs=tuple(inputs.get(name, name) for name in stage.inputs),
@@ -76,7 +83,7 @@ def renamed(stage: Stage, inputs: Mapping[str, str], outputs: Mapping[str, str] 
                    parts=tuple(renamed(part, {**inputs, **made}, made) for part in stage.parts))
 
 
-def require_free(program: Program, names: Iterable[str] | str, what: str) -> list[Stage]:
+def require_free(program: CommunicationProgram, names: Iterable[str] | str, what: str) -> list[ProgramStage]:
     """The stages of these names (or of one) in the program's order; ``what`` is done to them, so none may run in
     chunks yet.
 
@@ -89,3 +96,69 @@ def require_free(program: Program, names: Iterable[str] | str, what: str) -> lis
                 raise CommunicationError(f"{what}: the stage {name!r} runs in chunks already: {what} before it is "
                                          "overlapped")
     return [stage for stage in program.stages if stage.name in wanted]
+
+
+def followers(program: CommunicationProgram, stage: str) -> tuple[str, ...]:
+    """The stages that read what ``stage`` makes."""
+    return tuple(dict.fromkeys(reader for name in program.by_name[stage].outputs for reader in program.readers[name]))
+
+
+def is_needed(program: CommunicationProgram, stage: str) -> bool:
+    """Whether some output, or something carried to the next step, depends on ``stage``."""
+    return any(program.kept.intersection(program.by_name[name].outputs) for name in _behind(program, [stage], ()))
+
+
+def detour(program: CommunicationProgram, stages: Collection[str]) -> tuple[str, str, str] | None:
+    """A path that leaves ``stages`` and comes back: where it leaves, a stage outside on it, where it comes back.
+
+    ``None`` where there is none: the set is convex, and can be one stage.
+    """
+    for stage in (stage.name for stage in program.stages if stage.name in stages):
+        for outside in followers(program, stage):
+            if outside in stages:
+                continue
+            for name in _behind(program, [outside], stages):
+                back = [reader for reader in followers(program, name) if reader in stages]
+                if back:
+                    return stage, name, back[0]
+    return None
+
+
+def _behind(program: CommunicationProgram, stages: Iterable[str], around: Collection[str]) -> list[str]:
+    """``stages`` and all that wait for them over stages that are not in ``around``."""
+    found = dict.fromkeys(stages)
+    rest = list(found)
+    while rest:
+        for name in followers(program, rest.pop()):
+            if name not in found and name not in around:
+                found[name] = None
+                rest.append(name)
+    return list(found)
+
+
+def in_order(program: CommunicationProgram) -> list[ProgramStage]:
+    """The stages so that a chain in chunks stands together, behind all that it reads from outside.
+
+    Raises :class:`~weft.models.communication.program.CommunicationError` for two chains that wait for each other.
+    """
+    units = {name: overlap.stages for overlap in program.overlaps for name in overlap.stages}
+    known = {name for name, tensor in program.tensors.items() if tensor.source != "stage"}
+    rest, done = list(program.stages), list[ProgramStage]()
+
+    def ready(stage: ProgramStage) -> bool:
+        unit = [program.by_name[name] for name in units.get(stage.name, (stage.name,))]
+        made = {name for one in unit for name in one.outputs}
+        return all(name in known or name in made for one in unit for name in one.inputs)
+
+    while rest:
+        stage = next((stage for stage in rest if ready(stage)), None)
+        if stage is None:
+            names = [entry.name for entry in rest if entry.name in units]
+            raise CommunicationError(f"the chains in chunks wait for each other: {', '.join(map(repr, names))}: run "
+                                     "one of them whole")
+        for name in units.get(stage.name, (stage.name,)):
+            found = program.by_name[name]
+            rest.remove(found)
+            known.update(found.outputs)
+            done.append(found)
+    return done

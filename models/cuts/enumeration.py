@@ -14,10 +14,17 @@ What a beginning of a cut costs at least, whatever follows (N micro-batches):
   layer's work is the least that it takes on any of them, and a GPU's pace the largest share that work is of what a
   layer takes there: in a time t it does no more work than its pace times t;
 * a device holds its stages' weights and, at the last of its forwards, what all of them keep of one micro-batch.
+
+What every stage that layers can be cut into costs, in arrays: entry ``[first, last]`` is of layers ``first`` to
+``last - 1``. Times in nanoseconds, sizes in bytes, for one micro-batch.
+
+The rules are those by which :mod:`weft.models.candidates.build` makes blocks; a block that a stage does not have takes
+no time and no memory here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -25,12 +32,10 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from weft.models.cuts.layout import Layout
-from weft.models.cuts.tables import Tables
+from weft.models.candidates.stages import MemoryRule, Shape, StageCost, Stages, stage_device, static_bytes
+from weft.models.layers.costs import LayerCost
 from weft.solver.control.clock import checkpoint
-from weft.solver.variants.variants import Numbers
-
-__all__ = ["MOST", "ListedCuts", "Ground", "enumerated"]
+from weft.solver.variants.bounds import Numbers
 
 #: No more beginnings of cuts are kept at a time, none that have more numbers together (some 500 MB), and none with
 #: which more numbers are looked at in all (some seconds).
@@ -46,8 +51,8 @@ class Ground:
     sends. ``ends_whole``: stages have gradients, each one block. ``needed``: entry ``[first, last]`` says whether a
     cut with this stage is looked for; cuts without any such stage are not. None: all are."""
 
-    layout: Layout
-    tables: tuple[Tables, ...]
+    layout: ShapeLayout
+    tables: tuple[CutTables, ...]
     kind: tuple[int, ...]
     capacity: tuple[int, ...]
     lags: Numbers
@@ -217,3 +222,85 @@ class _Frontier:
             # Rounded up by more than a float is inexact: room that is not there rules nothing out.
             room += time if pace == 1 else np.ceil(time * float(pace) * (1 + 1e-12)).astype(np.int64) + 1
         return np.asarray(ground.rest[end] <= room)
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeLayout:
+    """``shape`` with ``chunks`` stages on each of ``gpus`` GPUs."""
+
+    shape: Shape
+    chunks: int
+    gpus: int
+
+    @property
+    def stages(self) -> int:
+        """How many there are."""
+        return self.chunks * self.gpus
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """The GPU of each stage."""
+        return stage_device(self.shape, self.gpus, self.chunks)
+
+
+def layouts(shapes: Collection[str], gpus: int, most_chunks: int, layers: int) -> list[ShapeLayout]:
+    """The layouts of ``shapes`` with up to ``most_chunks`` stages a GPU that ``layers`` layers can fill, fewest stages
+    first; on one GPU only the chain."""
+    found = [ShapeLayout("chain", 1, gpus)] if "chain" in shapes and layers >= gpus else []
+    for chunks in range(2, most_chunks + 1 if gpus > 1 else 0):
+        turning: Shape = "v" if chunks == 2 else "wave"
+        found += [ShapeLayout(shape, chunks, gpus) for shape in (turning, "loop") if shape in shapes]
+    return [layout for layout in found if layout.stages <= layers]
+
+
+@dataclass(frozen=True)
+class CutTables:
+    """Three blocks a stage: forward, gradient (a full backward, or of the input) and weight gradient; each has a
+    duration, what it ``take``s when it starts and by how much it has changed the level when it has ended. ``static``:
+    what a GPU holds of the stage all the time. ``whole``: whether the stage's gradient is one block, and its third
+    block is none."""
+
+    durations: tuple[Numbers, Numbers, Numbers]
+    take: tuple[Numbers, Numbers, Numbers]
+    change: tuple[Numbers, Numbers, Numbers]
+    static: Numbers
+
+    @classmethod
+    def of(cls, layers: Sequence[LayerCost], rule: MemoryRule) -> CutTables:
+        """The tables of ``layers``."""
+        count = len(layers) + 1
+        stages = Stages(layers)
+        rows = np.zeros((10, count, count), dtype=np.int64)
+        for first in range(count - 1):
+            for last in range(first + 1, count):
+                rows[:, first, last] = _stage(stages.stage(first, last), rule)
+        return cls((rows[0], rows[1], rows[2]), (rows[3], rows[4], rows[5]), (rows[6], rows[7], rows[8]), rows[9])
+
+    @property
+    def work(self) -> Numbers:
+        """All that a stage runs."""
+        return sum(self.durations[1:], self.durations[0])
+
+    @property
+    def kept(self) -> Numbers:
+        """What a stage keeps of a micro-batch between its forward and its gradient."""
+        return self.change[0]
+
+
+def _stage(stage: StageCost, rule: MemoryRule) -> tuple[int, ...]:
+    static = static_bytes([stage], rule.bytes_per_parameter)
+    if rule.backward == "none":
+        return stage.forward, 0, 0, stage.working_set, 0, 0, 0, 0, 0, static
+    kept, forward = stage.activation, (stage.forward, stage.activation + stage.workspace_forward, stage.activation)
+    if rule.backward == "full" or not stage.weight_grad:
+        gradient = (stage.backward, stage.workspace_backward, -kept)
+        weight = (0, 0, 0)
+    elif not stage.input_grad:
+        alone = (stage.weight_grad, stage.workspace_after_forward, -kept)
+        gradient, weight = ((0, 0, 0), alone) if stage.first == 0 else (alone, (0, 0, 0))
+    else:
+        more = stage.held - kept
+        gradient = (stage.input_grad, max(more, 0) + stage.workspace_backward, more)
+        weight = (stage.weight_grad, stage.workspace_weight_grad, -stage.held)
+    columns = zip(forward, gradient, weight, strict=True)
+    return *(number for column in columns for number in column), static

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from weft.models.candidates.build import Candidate, backward_modes, bytes_per_parameter, candidate_of
-from weft.models.candidates.gpu_costs import GpuCosts, gpu_costs
-from weft.models.candidates.stage_split import split_at
-from weft.models.candidates.stages import Backward, MemoryRule, Shape
-from weft.models.cuts.enumeration import Ground
-from weft.models.cuts.layout import Layout, layouts
+from weft.models.candidates.build import backward_modes, bytes_per_parameter, candidate_at
+from weft.models.candidates.gpu_costs import gpu_costs
+from weft.models.candidates.stages import Backward, MemoryRule
+from weft.models.cuts.enumeration import CutTables, Ground, ShapeLayout, layouts
 from weft.models.cuts.space import CutSpace
-from weft.models.cuts.tables import Tables
-from weft.models.layers.cluster import ClusterModel, Network, model_cluster
+from weft.models.layers.cluster import Network, model_cluster
 from weft.models.layers.costs import LayerCost
 from weft.models.spec.sections import Spec
-from weft.solver.variants.variants import Numbers
-
-__all__ = ["cut_spaces"]
+from weft.solver.variants.bounds import Numbers
 
 #: Models of more layers (operators, say) are not cut everywhere: the tables would have a row a layer and one a column.
 _MOST_LAYERS = 256
@@ -43,8 +38,8 @@ def cut_spaces(spec: Spec, micro_batches: int) -> list[CutSpace]:
         return []
     cluster = model_cluster(spec.cluster)
     kinds = {id(own): own for own in costs.layers}  # one object for GPUs of one kind
-    tables: dict[Backward, tuple[Tables, ...]] = {
-        mode: tuple(Tables.of(own, MemoryRule(mode, bytes_per_parameter(spec), cluster.reserve))
+    tables: dict[Backward, tuple[CutTables, ...]] = {
+        mode: tuple(CutTables.of(own, MemoryRule(mode, bytes_per_parameter(spec), cluster.reserve))
                     for own in kinds.values())
         for mode in backward_modes(spec, layers)}
     needed = None
@@ -59,28 +54,13 @@ def cut_spaces(spec: Spec, micro_batches: int) -> list[CutSpace]:
         for mode, own in tables.items():
             ends_whole = mode != "none" and not any(table.durations[2].any() for table in own)
             ground = Ground(layout, own, kind, cluster.available, lags, ends_whole, needed if mode == "full" else None)
-            found.append(CutSpace(ground, mode, micro_batches, _CandidateAt(spec, costs, cluster, layout.shape, mode)))
+            # No function in a function: a case goes to other processes.
+            candidate = partial(candidate_at, spec, layout.shape, backward=mode, costs=costs)
+            found.append(CutSpace(ground, mode, micro_batches, candidate))
     return found
 
 
-@dataclass(frozen=True)
-class _CandidateAt:
-    """The block problem of a cut. An object, and no function in a function: a case goes to other processes."""
-
-    spec: Spec
-    costs: GpuCosts
-    cluster: ClusterModel
-    shape: Shape
-    mode: Backward
-
-    def __call__(self, borders: Sequence[int]) -> Candidate:
-        rule = MemoryRule(self.mode, bytes_per_parameter(self.spec), self.cluster.reserve)
-        split = split_at(self.shape, self.costs.layers, borders, self.cluster.memory, rule=rule)
-        return replace(candidate_of(self.spec, split, self.mode, "least", self.costs.layers[0], self.cluster),
-                       notes=self.costs.notes)
-
-
-def _lags(layout: Layout, layers: Sequence[LayerCost], network: Network) -> Numbers:
+def _lags(layout: ShapeLayout, layers: Sequence[LayerCost], network: Network) -> Numbers:
     """Per stage but the last and border behind it: until the next stage has its input."""
     lags = np.zeros((layout.stages - 1, len(layers) + 1), dtype=np.int64)
     known: dict[tuple[int, int], list[int]] = {}
@@ -91,7 +71,7 @@ def _lags(layout: Layout, layers: Sequence[LayerCost], network: Network) -> Numb
     return lags
 
 
-def _in_need(split: Tables, full: Tables) -> npt.NDArray[np.bool_]:
+def _in_need(split: CutTables, full: CutTables) -> npt.NDArray[np.bool_]:
     """The stages of which both parts of a split backward, back to back, are not the whole one: they take longer, or
     more memory."""
     first = split.change[1]

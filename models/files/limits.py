@@ -4,12 +4,6 @@ machine down. Each is far above anything that is in use; beyond it a file is ref
 
 from __future__ import annotations
 
-__all__ = ["MAX_ARCHIVE_ENTRIES", "MAX_BATCH", "MAX_CONFIG_BYTES", "MAX_DEPTH", "MAX_DEVICES", "MAX_ELEMENTS",
-           "MAX_ENTRIES", "MAX_FLOPS", "MAX_GPUS", "MAX_GRAPH_NAME", "MAX_GRID_GPUS", "MAX_LAYERS", "MAX_MICRO_BATCHES",
-           "MAX_MODEL_BYTES", "MAX_NAME", "MAX_OPERATORS", "MAX_PIXELS", "MAX_PROFILE_BYTES",
-           "MAX_PROGRAM_BYTES", "MAX_ROWS", "MAX_SEQUENCE", "MAX_SPEC_BYTES", "MAX_VOCABULARY", "MAX_WIDTH",
-           "PRINTABLE"]
-
 # -- files ---------------------------------------------------------------------------------------------------------
 
 #: A spec is a page of YAML, with a thousand layers some 200 KB; a larger file is something else, given by mistake.

@@ -10,8 +10,6 @@ from collections.abc import Callable
 
 from weft.models.files.limits import MAX_GRAPH_NAME, PRINTABLE
 
-__all__ = ["bad_name", "checked_path", "read_bytes", "read_text"]
-
 _PRINTABLE = re.compile(PRINTABLE)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 

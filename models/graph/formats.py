@@ -16,9 +16,7 @@ from typing import Any
 from weft.models.files.limits import MAX_DEVICES, MAX_MICRO_BATCHES
 from weft.models.files.reading import bad_name
 from weft.solver.io.entries import Entry, FormatError, read_json, show
-from weft.solver.placement.problem import DeviceKind, Node, PlacementError, PlacementProblem, Tensor
-
-__all__ = ["dnn_partitioning_problem", "load_profiled_graph", "piper_problem"]
+from weft.solver.placement.problem import DeviceKind, Node, PlacementError, PlacementProblem, PlacementTensor
 
 #: Times and sizes, in any unit that is in use (bytes, ms): above it sums are no longer numbers that mean anything.
 _LARGEST = 1e18
@@ -71,7 +69,7 @@ def dnn_partitioning_problem(entry: Entry) -> PlacementProblem:
                               f"{known}; what a node sends costs the same on all its edges")
         targets[target] = None
     return PlacementProblem(os.path.basename(entry.where), kinds, nodes, tuple(
-        Tensor(source, tuple(targets), cost) for source, (cost, targets) in sent.items()))
+        PlacementTensor(source, tuple(targets), cost) for source, (cost, targets) in sent.items()))
 
 
 def piper_problem(entry: Entry, *, recompute: bool = False) -> PlacementProblem:
@@ -98,7 +96,7 @@ def piper_problem(entry: Entry, *, recompute: bool = False) -> PlacementProblem:
         time, held, fixed = min(choices, key=lambda choice: (choice[1], choice[0]) if recompute else choice)
         found.append((_whole(item, "id"), _name(item), Node("", (time,), fixed, held)))
     index, nodes = _numbered(entry, found)
-    tensors: list[Tensor] = []
+    tensors: list[PlacementTensor] = []
     seen: set[tuple[int, int]] = set()
     for item in entry.list("edges"):
         source, target = _end(item, "sourceId", index), _end(item, "destId", index)
@@ -106,7 +104,7 @@ def piper_problem(entry: Entry, *, recompute: bool = False) -> PlacementProblem:
             raise FormatError(f"{item.where}: the edge from {item.get('sourceId')} to {item.get('destId')} is listed "
                               "twice; leave one out")
         seen.add((source, target))
-        tensors.append(Tensor(source, (target,), 2 * _amount(item, "communicationCost") / bandwidth))
+        tensors.append(PlacementTensor(source, (target,), 2 * _amount(item, "communicationCost") / bandwidth))
     return PlacementProblem(os.path.basename(entry.where), kinds, nodes, tuple(tensors), micro_batches, time_unit="s")
 
 

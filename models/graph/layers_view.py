@@ -16,8 +16,6 @@ from dataclasses import replace
 from weft.models.graph.operators import Operator, OperatorGraph, Parameter, Tensor, Work
 from weft.solver.late import nx
 
-__all__ = ["by_layer", "list_entry"]
-
 
 def list_entry(layer: str) -> str:
     """The outermost list entry on a module's path, or the path's first name where there is none."""
@@ -100,9 +98,9 @@ def _merged(graph: OperatorGraph, name: str, members: list[str]) -> Operator:
     kinds = {part.devices for part in parts if part.devices is not None}
     words = {part.colocate for part in parts if part.colocate is not None}
     return Operator(
-        name, "layer", _sum(part.forward for part in parts) or Work(),
+        name, "layer", Work.total(part.forward for part in parts) or Work(),
         tuple(dict.fromkeys(key for part in parts for key in part.inputs if key not in made)),
-        tuple(made[key] for key in given), _sum(input_grads), _sum(weight_grads),
+        tuple(made[key] for key in given), Work.total(input_grads), Work.total(weight_grads),
         _once(parameter for part in parts for parameter in part.parameters),
         (*(made[key] for key in made if key in internal), *gradients), tuple(kept), deferred,
         max(_passing(graph, part, set(kept)) for part in parts), layer=parts[0].layer,
@@ -137,14 +135,6 @@ def _passing(graph: OperatorGraph, part: Operator, kept: set[str]) -> int:
     """What is there only while ``part`` runs: its workspace, and what it reads and gives unless that is kept."""
     here = {key: graph.tensors[key] for key in (*part.inputs, *(tensor.name for tensor in part.outputs))}
     return part.workspace + sum(tensor.bytes for key, tensor in here.items() if tensor.base is None and key not in kept)
-
-
-def _sum(works: Iterable[Work | None]) -> Work | None:
-    some = [work for work in works if work is not None]
-    if not some:
-        return None
-    return Work(sum(work.flops for work in some), sum(work.bytes_read for work in some),
-                sum(work.bytes_written for work in some))
 
 
 def _once(parameters: Iterable[Parameter]) -> tuple[Parameter, ...]:

@@ -40,8 +40,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, fields
+from functools import partial
+from typing import Any, TypeVar
 
 from weft.models.files.limits import MAX_FLOPS, MAX_OPERATORS
 from weft.models.files.reading import bad_name
@@ -50,9 +52,8 @@ from weft.models.spec.quantities import LARGEST
 from weft.solver.io.entries import Entry, FormatError, read_json, require_format, show
 from weft.solver.io.writing import write_atomically
 
-__all__ = ["OPERATORS_FORMAT", "graph_from_json", "graph_to_json", "load_graph", "save_graph"]
-
 OPERATORS_FORMAT = "weft.operators/1"
+_T = TypeVar("_T")
 
 
 def load_graph(path: str | os.PathLike[str]) -> OperatorGraph:
@@ -70,63 +71,30 @@ def save_graph(graph: OperatorGraph, path: str | os.PathLike[str]) -> None:
 
 def graph_to_json(graph: OperatorGraph) -> dict[str, Any]:
     """The ``weft.operators/1`` object of ``graph``."""
-    return {
-        "format": OPERATORS_FORMAT,
-        "name": graph.name,
-        "inputs": [_tensor_to_json(tensor) for tensor in graph.inputs],
-        "outputs": list(graph.outputs),
-        "parameters": [_parameter_to_json(parameter) for parameter in graph.parameters.values()],
-        **_present(constants=[_parameter_to_json(constant) for constant in graph.constants.values()],
-                   notes=list(graph.notes)),
-        "operators": [_operator_to_json(operator) for operator in graph.operators],
-    }
+    operators = [_written(operator) for operator in graph.operators]
+    for held in ("parameters", "constants"):
+        for operator in operators:
+            operator.update({held: [entry["name"] for entry in operator[held]]} if held in operator else {})
+    told = {"constants": _written(tuple(graph.constants.values())), "notes": list(graph.notes)}
+    return {"format": OPERATORS_FORMAT, "name": graph.name, "inputs": _written(graph.inputs),
+            "outputs": list(graph.outputs), "parameters": _written(tuple(graph.parameters.values())),
+            **{name: value for name, value in told.items() if value}, "operators": operators}
 
 
-def _operator_to_json(operator: Operator) -> dict[str, Any]:
-    return {
-        "name": operator.name,
-        "kind": operator.kind,
-        "forward": _work_to_json(operator.forward),
-        **{part: _work_to_json(work) for part, work in (("input_grad", operator.input_grad),
-                                                        ("weight_grad", operator.weight_grad)) if work is not None},
-        **_present(
-            inputs=list(operator.inputs),
-            outputs=[_tensor_to_json(tensor) for tensor in operator.outputs],
-            internal=[_tensor_to_json(tensor) for tensor in operator.internal],
-            parameters=[parameter.name for parameter in operator.parameters],
-            constants=[constant.name for constant in operator.constants],
-            keeps=list(operator.keeps)),
-        **({} if operator.deferred is None else {"deferred": list(operator.deferred)}),
-        **_present(workspace=operator.workspace, layer=operator.layer),
-        **({} if operator.colocate is None else {"colocate": operator.colocate}),
-        **({} if operator.devices is None else {"devices": sorted(operator.devices)}),
-        **_present(splits=[_split_to_json(split) for split in operator.splits]),
-    }
-
-
-def _tensor_to_json(tensor: Tensor) -> dict[str, Any]:
-    return {"name": tensor.name, "bytes": tensor.bytes,
-            **_present(shape=list(tensor.shape), dtype=tensor.dtype),
-            **({} if tensor.base is None else {"base": tensor.base})}
-
-
-def _parameter_to_json(parameter: Parameter) -> dict[str, Any]:
-    return {"name": parameter.name, "count": parameter.count, "bytes": parameter.bytes,
-            **_present(shape=list(parameter.shape))}
-
-
-def _work_to_json(work: Work) -> list[float]:
-    return [work.flops, work.bytes_read, work.bytes_written]
-
-
-def _split_to_json(split: Split) -> dict[str, Any]:
-    return {"dimension": split.dimension, "size": split.size,
-            **_present(inputs=dict(split.inputs), outputs=dict(split.outputs), parameters=sorted(split.parameters))}
-
-
-def _present(**fields: Any) -> dict[str, Any]:
-    """Those fields that say something."""
-    return {name: value for name, value in fields.items() if value}
+def _written(value: Any) -> Any:
+    """``value`` as plain data; of an object those fields that do not have their default."""
+    if isinstance(value, Work):
+        return [value.flops, value.bytes_read, value.bytes_written]
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, tuple | frozenset):
+        return [_written(entry) for entry in (value if isinstance(value, tuple) else sorted(value))]
+    if type(value) not in _FIELDS:
+        return value
+    default = {field.name: field.default_factory() if field.default_factory is not MISSING else field.default
+               for field in fields(value)}
+    found = {name: getattr(value, name) for name in _FIELDS[type(value)]}
+    return {name: _written(entry) for name, entry in found.items() if entry != default[name]}
 
 
 # -- reading -----------------------------------------------------------------------------------------------------
@@ -145,51 +113,31 @@ def graph_from_json(value: Any, where: str = "operators") -> OperatorGraph:
             raise FormatError(f"{where}: {field} has {len(listed)} entries, at most {MAX_OPERATORS} are supported")
     entry.allow("format", "name", "inputs", "outputs", "parameters", "constants", "notes", "operators")
     try:
-        parameters, constants = _parameters(entry, "parameters"), _parameters(entry, "constants")
+        held = {field: partial(_named, known=_parameters(entry, field)) for field in ("parameters", "constants")}
         return OperatorGraph(
-            _text(entry, "name"),
-            tuple(_operator(item, parameters, constants) for item in entry.list("operators")),
-            tuple(_tensor(item) for item in entry.list("inputs", required=False)),
-            _texts(entry, "outputs"),
-            _texts(entry, "notes"),
-        )
+            _text(entry, "name"), tuple(_read(Operator, item, held) for item in entry.list("operators")),
+            _tensors(entry, "inputs"), _texts(entry, "outputs"), _texts(entry, "notes"))
     except OperatorError as error:
         raise FormatError(f"{where}: {error}") from None
+
+
+def _read(kind: type[_T], entry: Entry, readers: Mapping[str, Callable[[Entry, str], Any]] | None = None) -> _T:
+    """An object of ``kind``; what has a default may be left out."""
+    known = {**_FIELDS[kind], **(readers or {})}
+    needed = {field.name for field in fields(kind)  # type: ignore[arg-type]
+              if field.default is field.default_factory is MISSING}
+    entry.allow(*known)
+    return kind(**{name: read(entry, name) for name, read in known.items() if name in needed or entry.has(name)})
 
 
 def _parameters(entry: Entry, field: str) -> Mapping[str, Parameter]:
     found: dict[str, Parameter] = {}
     for item in entry.list(field, required=False):
-        item.allow("name", "count", "bytes", "shape")
-        name = _text(item, "name")
-        if name in found:
-            raise FormatError(f"{item.where}: the name {name!r} is used twice")
-        found[name] = Parameter(name, _amount(item, "count"), _amount(item, "bytes"), _counts(item, "shape"))
+        parameter = _read(Parameter, item)
+        if parameter.name in found:
+            raise FormatError(f"{item.where}: the name {parameter.name!r} is used twice")
+        found[parameter.name] = parameter
     return found
-
-
-def _operator(entry: Entry, parameters: Mapping[str, Parameter], constants: Mapping[str, Parameter]) -> Operator:
-    entry.allow("name", "kind", "forward", "input_grad", "weight_grad", "inputs", "outputs", "internal", "parameters",
-                "constants", "keeps", "deferred", "workspace", "layer", "colocate", "devices", "splits")
-    return Operator(
-        name=_text(entry, "name"),
-        kind=_text(entry, "kind"),
-        forward=_work(entry, "forward"),
-        inputs=_texts(entry, "inputs"),
-        outputs=tuple(_tensor(item) for item in entry.list("outputs", required=False)),
-        input_grad=_work(entry, "input_grad") if entry.has("input_grad") else None,
-        weight_grad=_work(entry, "weight_grad") if entry.has("weight_grad") else None,
-        parameters=_named(entry, "parameters", parameters),
-        internal=tuple(_tensor(item) for item in entry.list("internal", required=False)),
-        keeps=_texts(entry, "keeps"),
-        deferred=_texts(entry, "deferred") if entry.has("deferred") else None,
-        workspace=_amount(entry, "workspace") if entry.has("workspace") else 0,
-        splits=tuple(_split(item) for item in entry.list("splits", required=False)),
-        layer=_text(entry, "layer") if entry.has("layer") else "",
-        colocate=_text(entry, "colocate") if entry.has("colocate") else None,
-        devices=frozenset(_texts(entry, "devices")) if entry.has("devices") else None,
-        constants=_named(entry, "constants", constants),
-    )
 
 
 def _named(entry: Entry, field: str, known: Mapping[str, Parameter]) -> tuple[Parameter, ...]:
@@ -200,11 +148,8 @@ def _named(entry: Entry, field: str, known: Mapping[str, Parameter]) -> tuple[Pa
     return tuple(known[name] for name in names)
 
 
-def _tensor(entry: Entry) -> Tensor:
-    entry.allow("name", "bytes", "shape", "dtype", "base")
-    return Tensor(_text(entry, "name"), _amount(entry, "bytes"), _counts(entry, "shape"),
-                  _text(entry, "dtype") if entry.has("dtype") else "",
-                  _text(entry, "base") if entry.has("base") else None)
+def _tensors(entry: Entry, field: str) -> tuple[Tensor, ...]:
+    return tuple(_read(Tensor, item) for item in entry.list(field, required=False))
 
 
 def _work(entry: Entry, field: str) -> Work:
@@ -218,15 +163,7 @@ def _work(entry: Entry, field: str) -> Work:
     return Work(flops, _amount(parts, "bytes_read"), _amount(parts, "bytes_written"))
 
 
-def _split(entry: Entry) -> Split:
-    entry.allow("dimension", "size", "inputs", "outputs", "parameters")
-    return Split(_text(entry, "dimension"), _amount(entry, "size"), _layouts(entry, "inputs"),
-                 _layouts(entry, "outputs"), frozenset(_texts(entry, "parameters")))
-
-
 def _layouts(entry: Entry, field: str) -> Mapping[str, Layout]:
-    if not entry.has(field):
-        return {}
     layouts = entry.child(field)
     for name, layout in layouts.value.items():
         if layout not in ("whole", "partial") and (not isinstance(layout, int) or isinstance(layout, bool)):
@@ -270,3 +207,18 @@ def _all(entry: Entry, field: str, kind: type, what: str) -> Iterable[Any]:
     if not isinstance(value, list) or not all(isinstance(item, kind) and not isinstance(item, bool) for item in value):
         raise FormatError(f"{entry.where}: {field} must be a list of {what}")
     return value
+
+
+#: The fields of each object, in the order in which they are written, and what reads them.
+_FIELDS: Mapping[type, Mapping[str, Callable[[Entry, str], Any]]] = {
+    Tensor: {"name": _text, "bytes": _amount, "shape": _counts, "dtype": _text, "base": _text},
+    Parameter: {"name": _text, "count": _amount, "bytes": _amount, "shape": _counts},
+    Split: {"dimension": _text, "size": _amount, "inputs": _layouts, "outputs": _layouts,
+            "parameters": lambda entry, field: frozenset(_texts(entry, field))},
+    Operator: {
+        "name": _text, "kind": _text, "forward": _work, "input_grad": _work, "weight_grad": _work, "inputs": _texts,
+        "outputs": _tensors, "internal": _tensors, "parameters": _texts, "constants": _texts, "keeps": _texts,
+        "deferred": _texts, "workspace": _amount, "layer": _text, "colocate": _text,
+        "devices": lambda entry, field: frozenset(_texts(entry, field)),
+        "splits": lambda entry, field: tuple(_read(Split, item) for item in entry.list(field, required=False))},
+}

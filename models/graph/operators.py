@@ -1,10 +1,9 @@
 """The operators of a model: what each computes, reads, keeps and holds, before anything is placed on a device.
 
 An :class:`OperatorGraph` describes one micro-batch. Its nodes are operators, its edges the tensors between them. Costs
-are counted, not timed (floating-point operations and bytes); how long an operator takes on a device is another room's
-business. Tensors carry names because three things depend on which tensor it is, and not only on how large it is: a
-tensor two operators keep for their backward is held once, a tensor several operators of another stage read is sent
-there once, and a view holds the storage of the tensor it looks at.
+are counted (floating-point operations and bytes), not timed. Tensors carry names because three things depend on which
+tensor it is, and not only on how large it is: a tensor two operators keep for their backward is held once, a tensor
+several operators of another stage read is sent there once, and a view holds the storage of the tensor it looks at.
 
 Every class checks itself on construction and raises :class:`OperatorError`. All of them are immutable.
 """
@@ -12,14 +11,12 @@ Every class checks itself on construction and raises :class:`OperatorError`. All
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, TypeAlias
 
 from weft.solver.late import nx
-
-__all__ = ["Layout", "Operator", "OperatorError", "OperatorGraph", "Parameter", "Split", "Tensor", "Work"]
 
 #: How a tensor lies on the devices that compute an operator together: all of it on each, terms on each that have yet
 #: to be added up, or cut along the axis of that number.
@@ -28,6 +25,11 @@ Layout: TypeAlias = Literal["whole", "partial"] | int
 
 class OperatorError(ValueError):
     """An operator graph that means nothing: a cycle, an unknown tensor, a negative amount ..."""
+
+
+def causal_share(rows: int, keys: int) -> float:
+    """The share of products of causal attention: the i-th of ``rows`` queries sees the first i of ``keys``."""
+    return (square := min(rows, keys)) * ((square + 1) / 2 + rows - square) / (rows * keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,13 @@ class Work:
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise OperatorError(f"{name} is {value}, it must be a finite number of 0 or more")
+
+    @classmethod
+    def total(cls, works: Iterable[Work | None]) -> Work | None:
+        """All of ``works`` together; ``None`` where there are none."""
+        some = [work for work in works if work is not None]
+        return cls(sum(work.flops for work in some), sum(work.bytes_read for work in some),
+                   sum(work.bytes_written for work in some)) if some else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +238,13 @@ class OperatorGraph:
             for name in dict.fromkeys(operator.inputs):
                 found[name].append(operator.name)
         return {name: tuple(readers) for name, readers in found.items()}
+
+    @property
+    def edges(self) -> Iterator[tuple[str, str]]:
+        """What :attr:`graph` joins, as often as a tensor goes along."""
+        producer = self.producer
+        return ((producer[name], operator.name) for operator in self.operators for name in operator.inputs
+                if name in producer)
 
     @cached_property
     def graph(self) -> nx.DiGraph[str]:

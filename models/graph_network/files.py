@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import os
+import re
 import zipfile
 from pathlib import Path
 
@@ -21,7 +22,8 @@ import numpy as np
 
 from weft.models.graph_network.graph import Array, Graph, GraphError
 
-__all__ = ["load_graph"]
+#: A vertex in a text, or how many there are.
+_WHOLE = re.compile("-?[0-9]{1,10}")
 
 
 def load_graph(path: str | os.PathLike[str], features: str | os.PathLike[str] | None = None) -> Graph:
@@ -62,6 +64,10 @@ def _archive(path: Path) -> _Parts:
             raise GraphError(f"{path}: has no array {name!r}, but {', '.join(sorted(held)) or 'none'}; edges are "
                              "source and target")
     source, target = held["source"], held["target"]
+    for name in ("vertices", "features"):
+        if name in held and ((held[name].ndim == 0 and not np.issubdtype(held[name].dtype, np.integer))
+                             or (held[name].ndim and name == "vertices")):
+            raise GraphError(f"{path}: {name} is no whole number")
     vertices = int(held["vertices"]) if "vertices" in held else _count(source, target)
     return vertices, source, target, _features(path, held, vertices), held.get("label")
 
@@ -74,11 +80,12 @@ def _features(path: Path, held: dict[str, Array], vertices: int) -> Array | None
     if missing := [name for name in names if name not in held]:
         raise GraphError(f"{path}: has sparse features, but no array {missing[0]!r}")
     begins, columns, values, width = (held[name] for name in names)
-    rows = np.repeat(np.arange(len(begins) - 1), np.diff(begins))
-    if len(begins) != vertices + 1 or len(rows) != len(columns) or len(columns) != len(values) or (
+    rising = begins.ndim == columns.ndim == values.ndim == 1 and len(begins) > 0 and (np.diff(begins) >= 0).all()
+    rows = np.repeat(np.arange(len(begins) - 1), np.diff(begins)) if rising else columns[:0]
+    if not rising or width.ndim or len(begins) != vertices + 1 or not len(rows) == len(columns) == len(values) or (
             len(columns) and not 0 <= columns.min() <= columns.max() < int(width)):
         raise GraphError(f"{path}: feature_indptr, feature_indices and feature_values are no sparse matrix of "
-                         f"{vertices} rows and {int(width)} columns")
+                         f"{vertices} rows and as many columns as features says")
     dense = np.zeros((vertices, int(width)), values.dtype)
     dense[rows, columns] = values
     return dense
@@ -94,7 +101,7 @@ def _matrix(path: Path) -> _Parts:
         while line.startswith("%") or (line and not line.strip()):
             line, number = file.readline(), number + 1
         sizes = line.split()
-        if len(sizes) != 3 or not all(size.isdigit() for size in sizes):
+        if len(sizes) != 3 or not all(_WHOLE.fullmatch(size) for size in sizes):
             raise GraphError(f"{path}: line {number} is {line.strip()[:60]!r}, it must say rows, columns and entries")
         rows, columns, entries = map(int, sizes)
         target, source = _pairs(path, file.read().splitlines(), number)
@@ -125,8 +132,9 @@ def _pairs(path: Path, lines: list[str], before: int) -> tuple[Array, Array]:
         words = line.replace(",", " ").split()
         if not words or words[0][0] in "#%":
             continue
-        if len(words) < 2 or not all(word.lstrip("-").isdigit() for word in words[:2]):
-            raise GraphError(f"{path}: line {number} is {line.strip()[:60]!r}, it must hold two whole numbers")
+        if len(words) < 2 or not all(_WHOLE.fullmatch(word) for word in words[:2]):
+            raise GraphError(f"{path}: line {number} is {line.strip()[:60]!r}, it must hold two whole numbers, of up "
+                             "to 10 digits")
         found.append((int(words[0]), int(words[1])))
     pairs = np.array(found, np.int64).reshape(-1, 2)
     return pairs[:, 0], pairs[:, 1]

@@ -19,8 +19,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-__all__ = ["KINDS", "STAGES", "Counts", "Kind", "LayerShape", "Stage"]
-
 Kind: TypeAlias = Literal["gcn", "sage-mean", "sage-pool", "gat", "gated-gcn"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Stage: TypeAlias = Literal["scatter", "apply_edge", "gather", "apply_vertex"]
@@ -30,17 +28,17 @@ _INDEX = 4
 
 
 @dataclass(frozen=True)
-class Counts:
+class WorkCounts:
     """Operations and bytes moved."""
 
     flops: int = 0
     bytes: int = 0
 
-    def __add__(self, other: Counts) -> Counts:
-        return Counts(self.flops + other.flops, self.bytes + other.bytes)
+    def __add__(self, other: WorkCounts) -> WorkCounts:
+        return WorkCounts(self.flops + other.flops, self.bytes + other.bytes)
 
-    def __mul__(self, times: int) -> Counts:
-        return Counts(self.flops * times, self.bytes * times)
+    def __mul__(self, times: int) -> WorkCounts:
+        return WorkCounts(self.flops * times, self.bytes * times)
 
     @property
     def intensity(self) -> float:
@@ -74,93 +72,93 @@ class LayerShape:
         return {"gcn": i * o + o, "sage-mean": 2 * i * o + o, "sage-pool": i * i + i + 2 * i * o + o,
                 "gat": i * o + 3 * o, "gated-gcn": 4 * (i * o + o)}[self.kind]
 
-    def counts(self, vertices: int, edges: int, itemsize: int = 4) -> Mapping[Stage, Counts]:
+    def counts(self, vertices: int, edges: int, itemsize: int = 4) -> Mapping[Stage, WorkCounts]:
         """Of a forward over ``vertices`` and ``edges``, unfused, on elements of ``itemsize`` bytes."""
-        one = _Counting(self, vertices, edges, itemsize)
+        one = _LayerCounting(self, vertices, edges, itemsize)
         return {"scatter": one.scatter(), "apply_edge": one.apply_edge(), "gather": one.gather(),
                 "apply_vertex": one.apply_vertex()}
 
-    def fused(self, vertices: int, edges: int, itemsize: int = 4) -> Counts:
+    def fused(self, vertices: int, edges: int, itemsize: int = 4) -> WorkCounts:
         """Of scatter and gather as one sparse product, where the layer :attr:`fuses`."""
-        one = _Counting(self, vertices, edges, itemsize)
-        product = Counts(2 * edges * self.outputs, _INDEX * (vertices + 1 + edges) + itemsize * (
-            edges + 2 * self.outputs * vertices))
+        one = _LayerCounting(self, vertices, edges, itemsize)
+        product = WorkCounts(2 * edges * self.outputs, _INDEX * (vertices + 1 + edges) + itemsize * (
+            2 * edges + 2 * self.outputs * vertices))  # the matrix's ones are written and read
         return product + one.wise(self.outputs * vertices, 2) + one.closing()
 
 
-class _Counting:
+class _LayerCounting:
     """The counts of one layer on one graph."""
 
     def __init__(self, shape: LayerShape, vertices: int, edges: int, itemsize: int) -> None:
         self.kind, self.i, self.o, self.h = shape.kind, shape.inputs, shape.outputs, shape.heads
         self.v, self.e, self.s = vertices, edges, itemsize
 
-    def scatter(self) -> Counts:
+    def scatter(self) -> WorkCounts:
         source, target = {"gcn": (self.o, 0), "sage-mean": (self.o, 0), "sage-pool": (self.i, 0),
                           "gat": (self.o + self.h, self.h), "gated-gcn": (2 * self.o, self.o)}[self.kind]
-        return self._selected(source) + (self._selected(target) if target else Counts())
+        return self._selected(source) + (self._selected(target) if target else WorkCounts())
 
-    def apply_edge(self) -> Counts:
+    def apply_edge(self) -> WorkCounts:
         if self.kind == "gat":  # add, leaky ReLU
             return self.wise(self.e * self.h, 2) + self.wise(self.e * self.h, 1)
         if self.kind == "gated-gcn":  # add, sigmoid, multiply
             wide = self.e * self.o
             return self.wise(wide, 2) + self.wise(wide, 1) + self.wise(wide, 2)
-        return Counts()
+        return WorkCounts()
 
-    def gather(self) -> Counts:
+    def gather(self) -> WorkCounts:
         if self.kind == "gat":
             return self._softmax() + self.closing()
         return self._added(self.i if self.kind == "sage-pool" else self.o) + self.closing()
 
-    def closing(self) -> Counts:
+    def closing(self) -> WorkCounts:
         """What a finished accumulator needs."""
         if self.kind == "sage-mean":  # at least 1, divide
-            return self.wise(self.v, 1) + Counts(self.v * self.o, self.s * self.v * (2 * self.o + 1))
+            return self.wise(self.v, 1) + WorkCounts(self.v * self.o, self.s * self.v * (2 * self.o + 1))
         if self.kind == "sage-pool":  # 0 where no edge leads: compare, fill
             wide = self.v * self.i
-            return Counts(wide, wide * (self.s + 1)) + Counts(0, wide * (2 * self.s + 1))
+            return WorkCounts(wide, wide * (self.s + 1)) + WorkCounts(0, wide * (2 * self.s + 1))
         if self.kind == "gat":  # a denominator of 1 where no edge leads; divide
             narrow = self.v * self.h
-            return (Counts(narrow, narrow * (self.s + 1)) + Counts(0, narrow * (2 * self.s + 1))
-                    + Counts(self.v * self.o, self.s * (2 * self.v * self.o + narrow)))
-        return Counts()
+            return (WorkCounts(narrow, narrow * (self.s + 1)) + WorkCounts(0, narrow * (2 * self.s + 1))
+                    + WorkCounts(self.v * self.o, self.s * (2 * self.v * self.o + narrow)))
+        return WorkCounts()
 
-    def apply_vertex(self) -> Counts:
+    def apply_vertex(self) -> WorkCounts:
         n, i, o = self.v, self.i, self.o
-        wide, scale = self.wise(n * o, 2), self.wise(n, 1) + Counts(n * o, self.s * n * (2 * o + 1))
-        bias = Counts(n * o, self.s * (2 * n * o + o))
+        wide, scale = self.wise(n * o, 2), self.wise(n, 1) + WorkCounts(n * o, self.s * n * (2 * o + 1))
+        bias = WorkCounts(n * o, self.s * (2 * n * o + o))
         if self.kind == "gcn":  # product, scaled; scaled, bias
             return self._product(i, o) + scale + scale + bias
         if self.kind == "sage-mean":
             return self._product(i, o) * 2 + wide + bias
         if self.kind == "sage-pool":
-            pool = self._product(i, i) + Counts(n * i, self.s * (2 * n * i + i)) + self.wise(n * i, 1)
+            pool = self._product(i, i) + WorkCounts(n * i, self.s * (2 * n * i + i)) + self.wise(n * i, 1)
             return pool + self._product(i, o) * 2 + wide + bias
         if self.kind == "gat":  # product; per end, times its vector and summed by head; joined; bias
-            score = Counts(n * o, self.s * (2 * n * o + o)) + Counts(n * o, self.s * (n * o + n * self.h))
-            return self._product(i, o) + score * 2 + Counts(0, 2 * self.s * n * (o + self.h)) + bias
-        return (self._product(i, o) + bias) * 3 + Counts(0, 4 * self.s * n * o) + self._product(i, o) + wide + bias
+            score = WorkCounts(n * o, self.s * (2 * n * o + o)) + WorkCounts(n * o, self.s * (n * o + n * self.h))
+            return self._product(i, o) + score * 2 + WorkCounts(0, 2 * self.s * n * (o + self.h)) + bias
+        return (self._product(i, o) + bias) * 3 + WorkCounts(0, 4 * self.s * n * o) + self._product(i, o) + wide + bias
 
-    def _softmax(self) -> Counts:
+    def _softmax(self) -> WorkCounts:
         """The largest score so far, what it scales, and the sums of exponents and of values by them."""
         e, v, h, o, s = self.e, self.v, self.h, self.o, self.s
-        scale = Counts(0, 2 * s * v * h) + self.wise(v * h, 2) + self.wise(v * h, 1) + Counts(0, 2 * s * v * h)
-        rescaled = self.wise(v * h, 2) + Counts(v * o, s * (2 * v * o + v * h))
+        scale = WorkCounts(0, 2 * s * v * h) + self.wise(v * h, 2) + self.wise(v * h, 1) + WorkCounts(0, 2 * s * v * h)
+        rescaled = self.wise(v * h, 2) + WorkCounts(v * o, s * (2 * v * o + v * h))
         exponents = self._selected(h) + self.wise(e * h, 2) + self.wise(e * h, 1)
-        values = Counts(e * o, s * (2 * e * o + e * h))
+        values = WorkCounts(e * o, s * (2 * e * o + e * h))
         return scale + self._added(h) + rescaled + exponents + self._added(h) + values + self._added(o)
 
-    def _product(self, inner: int, outer: int) -> Counts:
+    def _product(self, inner: int, outer: int) -> WorkCounts:
         n = self.v
-        return Counts(2 * n * inner * outer, self.s * (n * inner + inner * outer + n * outer))
+        return WorkCounts(2 * n * inner * outer, self.s * (n * inner + inner * outer + n * outer))
 
-    def _selected(self, width: int) -> Counts:
-        return Counts(0, self.e * (2 * width * self.s + _INDEX))
+    def _selected(self, width: int) -> WorkCounts:
+        return WorkCounts(0, self.e * (2 * width * self.s + _INDEX))
 
-    def _added(self, width: int) -> Counts:
-        return Counts(self.e * width, self.e * (3 * width * self.s + _INDEX))
+    def _added(self, width: int) -> WorkCounts:
+        return WorkCounts(self.e * width, self.e * (3 * width * self.s + _INDEX))
 
-    def wise(self, elements: int, inputs: int) -> Counts:
+    def wise(self, elements: int, inputs: int) -> WorkCounts:
         """One operation element by element, of so many inputs."""
-        return Counts(elements, self.s * elements * (inputs + 1))
+        return WorkCounts(elements, self.s * elements * (inputs + 1))

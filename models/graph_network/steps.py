@@ -15,11 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from weft.models.graph_network.grid import Grid
+from weft.models.graph_network.graph import ChunkGrid
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
-
-__all__ = ["Choice", "LayerSize", "Need", "Pass", "Step"]
 
 #: Bytes of an index, of a label, and of what stands for a block that moves nothing (it takes time nevertheless).
 _INDEX, _LABEL, _MOMENT = 4, 8, 1e-7
@@ -80,7 +79,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Step:
+class StreamStep:
     """One block. ``kind`` and its place: ``layer``, row ``i``, column ``j`` (-1: none). ``lane``: of rank ``rank`` (-1:
     of all), ``compute``, ``loads``, ``stores`` or ``network``. ``change``: of the bytes held; ``extra``: beside it
     while it runs; ``moved``: bytes. ``edges``, ``sources``, ``targets``: what it computes on."""
@@ -105,6 +104,10 @@ class Step:
         return ".".join([self.kind, *(str(part) for part in (self.layer, self.i, self.j) if part >= 0)])
 
 
+#: Kind, layer, row and column of a :class:`Step`.
+Place: TypeAlias = tuple[str, int, int, int]
+
+
 @dataclass
 class Pass:
     """The steps of one pass, in an order in which they can run one after the other.
@@ -113,11 +116,11 @@ class Pass:
     """
 
     layers: Sequence[LayerSize]
-    grids: Mapping[bool, Grid]
+    grids: Mapping[bool, ChunkGrid]
     choice: Choice
     itemsize: int = 4
     training: bool = True
-    steps: list[Step] = field(default_factory=list)
+    steps: list[StreamStep] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         grid = self.grids[self.layers[0].loops]
@@ -147,7 +150,7 @@ class Pass:
         return (self.choice.selective and i >= self.choice.resident and not (size.fuses and self.choice.fused)
                 and 4 * int(self.grids[size.loops].used[i, j]) < 3 * self.rows[i])
 
-    def problem(self, name: str, budget: int | None, static: int, seconds: Callable[[Step], float]) -> Problem:
+    def problem(self, name: str, budget: int | None, static: int, seconds: Callable[[StreamStep], float]) -> Problem:
         """The block problem of this pass: every step takes ``seconds``. ``budget``: bytes of each device, of which
         parameters and the like hold ``static``."""
         ranks, lanes = self.choice.ranks, ("loads", "stores", *(("network",) if self.choice.ranks > 1 else ()))
@@ -182,40 +185,35 @@ class Pass:
     @property
     def unavoidable_memory(self) -> int:
         """Bytes that some computation of a chunk needs with what it must be given: less is too little in any order."""
-        given: dict[str, int] = {}
-        for step in self.steps:
-            given[step.name] = max(step.change, 0)
+        given = {step.name: max(step.change, 0) for step in self.steps}
         return max((step.extra + max(step.change, 0) + sum(given[name] for name in step.after if name.split(".")[0] in (
             "open", "load", "row_open", "load_back", "in", "enter", "back_in", "prepare_in", "see"))
             for step in self.steps if step.lane == "compute"), default=0)
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
-    def _add(self, kind: str, layer: int, i: int, j: int, lane: str, after: Sequence[str] = (), *,
-             rank: int | None = None, change: int = 0, extra: int = 0, moved: int = 0,
-             size: tuple[int, int, int] = (0, 0, 0)) -> str:
-        step = Step(kind, layer, i, j, self.owner[max(i, j) if i < 0 or j < 0 else j] if rank is None else rank, lane,
-                    tuple(dict.fromkeys(after)), change, extra, moved, *size)
+    def _add(self, place: Place, lane: str, after: Sequence[str] = (), *, rank: int | None = None, change: int = 0,
+             extra: int = 0, moved: int = 0, size: tuple[int, int, int] = (0, 0, 0)) -> str:
+        _, _, i, j = place
+        step = StreamStep(*place, self.owner[max(i, j) if i < 0 or j < 0 else j] if rank is None else rank, lane,
+                          tuple(dict.fromkeys(after)), change, extra, moved, *size)
         self.steps.append(step)
         return step.name
 
-    def _load(self, kind: str, layer: int, i: int, j: int, after: Sequence[str], size: int, rank: int | None = None
-              ) -> str:
-        return self._add(kind, layer, i, j, "loads", after, change=size, moved=size, rank=rank)
+    def _load(self, place: Place, after: Sequence[str], size: int, rank: int | None = None) -> str:
+        return self._add(place, "loads", after, change=size, moved=size, rank=rank)
 
-    def _compute(self, kind: str, layer: int, i: int, j: int, after: Sequence[str], need: Need, change: int,
-                 size: tuple[int, int, int], rank: int | None = None) -> str:
-        return self._add(kind, layer, i, j, "compute", after, change=change, rank=rank,
+    def _compute(self, place: Place, after: Sequence[str], need: Need, change: int, size: tuple[int, int, int],
+                 rank: int | None = None) -> str:
+        return self._add(place, "compute", after, change=change, rank=rank,
                          extra=max(0, need.of(*size) - max(change, 0)), size=size)
 
     def _all(self, kind: str, layer: int) -> list[str]:
         return [f"{kind}.{layer}.{k}" for k in self.chunks]
 
     def _shared(self, kind: str, layer: int, after: Sequence[str], columns: int) -> Sequence[str]:
-        """``after``, or where there are several devices the exchange of what those steps have stored."""
-        if self.choice.ranks == 1:
-            return after
-        return [self._add(kind, layer, -1, -1, "network", after, rank=-1,
+        """The exchange of what the steps ``after`` have stored, between several devices."""
+        return [self._add((kind, layer, -1, -1), "network", after, rank=-1,
                           moved=columns * sum(self.rows) * self.itemsize)]
 
     def _prepare(self, nth: int) -> None:
@@ -223,9 +221,9 @@ class Pass:
         for k in self.chunks:
             n, given = self.rows[k], (size.inputs + 1) * self.rows[k] * s
             made = (size.source + size.target) * n * s
-            there = self._load("in", nth, k, -1, [f"leave.{nth - 1}.{k}"] if nth else [], given)
-            done = self._compute("prepare", nth, k, -1, [there], size.needs["prepare"], made - given, (0, 0, n))
-            self._add("keep", nth, k, -1, "stores", [done], change=-made, moved=made)
+            there = self._load(("in", nth, k, -1), [f"leave.{nth - 1}.{k}"] if nth else [], given)
+            done = self._compute(("prepare", nth, k, -1), [there], size.needs["prepare"], made - given, (0, 0, n))
+            self._add(("keep", nth, k, -1), "stores", [done], change=-made, moved=made)
         self.kept = {k: [f"keep.{nth}.{k}"] for k in self.chunks}
         if self.choice.ranks > 1:
             shared = self._shared("exchange", nth, self._all("keep", nth), size.source + size.target)
@@ -238,7 +236,7 @@ class Pass:
         for j in self.chunks:
             m, rank = self.rows[j], self.owner[j]
             state, at_target = size.state * m * s, size.target * m * s
-            opened = self._add("open", nth, -1, j, "loads", self.kept[j] if size.target else [],
+            opened = self._add(("open", nth, -1, j), "loads", self.kept[j] if size.target else [],
                                change=state + at_target, moved=at_target)
             gathered = []
             for i in self.chunks:
@@ -247,34 +245,34 @@ class Pass:
                 indices, values = self.edge_bytes(size, edges, m), used * size.source * s
                 after = list(self.kept[i])
                 if stays and (i, rank) not in resident:
-                    resident[i, rank] = self._load(f"stay{rank}" if self.choice.ranks > 1 else "stay", nth, i, -1,
+                    resident[i, rank] = self._load((f"stay{rank}" if self.choice.ranks > 1 else "stay", nth, i, -1),
                                                    after, values, rank)
                 if stays:
                     after, values = [], 0
-                there = self._load("load", nth, i, j, after, indices + values)
+                there = self._load(("load", nth, i, j), after, indices + values)
                 need = size.needs["fused" if size.fuses and self.choice.fused else "gather"]
                 gathered.append(self._compute(
-                    "gather", nth, i, j, [there, opened, *([resident[i, rank]] if stays else [])], need,
+                    ("gather", nth, i, j), [there, opened, *([resident[i, rank]] if stays else [])], need,
                     -indices - values, (edges, used, m)))
                 if stays:
                     users.setdefault((i, rank), []).append(gathered[-1])
-            entered = self._load("enter", nth, -1, j, [f"leave.{nth - 1}.{j}"] if nth else [],
+            entered = self._load(("enter", nth, -1, j), [f"leave.{nth - 1}.{j}"] if nth else [],
                                  (size.inputs + 1) * m * s)
             stored = (size.outputs + (size.state if self.training else 0)) * m * s
-            done = self._compute("vertex", nth, -1, j, [entered, opened, *gathered], size.needs["vertex"],
+            done = self._compute(("vertex", nth, -1, j), [entered, opened, *gathered], size.needs["vertex"],
                                  stored - state - at_target - (size.inputs + 1) * m * s, (0, 0, m))
-            self._add("leave", nth, j, -1, "stores", [done], change=-stored, moved=stored)
+            self._add(("leave", nth, j, -1), "stores", [done], change=-stored, moved=stored)
         for (i, rank), done_with in users.items():
-            self._add(f"drop{rank}" if self.choice.ranks > 1 else "drop", nth, i, -1, "stores", done_with, rank=rank,
+            self._add((f"drop{rank}" if self.choice.ranks > 1 else "drop", nth, i, -1), "stores", done_with, rank=rank,
                       change=-self.rows[i] * size.source * s)
 
     def _loss(self, nth: int) -> None:
         for j in self.chunks:
             n, s, outputs = self.rows[j], self.itemsize, self.layers[nth].outputs
             given, made = outputs * n * s + _LABEL * n, outputs * n * s
-            there = self._load("see", nth, -1, j, [f"leave.{nth}.{j}"], given)
-            done = self._compute("loss", nth, -1, j, [there], self.layers[nth].needs["loss"], made - given, (0, 0, n))
-            self._add("tell", nth, j, -1, "stores", [done], change=-made, moved=made)
+            there = self._load(("see", nth, -1, j), [f"leave.{nth}.{j}"], given)
+            done = self._compute(("loss", nth, -1, j), [there], self.layers[nth].needs["loss"], made - given, (0, 0, n))
+            self._add(("tell", nth, j, -1), "stores", [done], change=-made, moved=made)
 
     def _vertices_back(self, nth: int) -> None:
         size, s = self.layers[nth], self.itemsize
@@ -284,9 +282,10 @@ class Pass:
             n = self.rows[j]
             given = (size.outputs + size.inputs + 1 + size.state) * n * s
             made = (size.back + (size.inputs if nth else 0)) * n * s
-            there = self._load("back_in", nth, -1, j, [f"{before}.{at}.{j}", f"leave.{nth}.{j}"], given)
-            done = self._compute("vertex_back", nth, -1, j, [there], size.needs["vertex_back"], made - given, (0, 0, n))
-            self._add("back_out", nth, j, -1, "stores", [done], change=-made, moved=made)
+            there = self._load(("back_in", nth, -1, j), [f"{before}.{at}.{j}", f"leave.{nth}.{j}"], given)
+            done = self._compute(("vertex_back", nth, -1, j), [there], size.needs["vertex_back"], made - given,
+                                 (0, 0, n))
+            self._add(("back_out", nth, j, -1), "stores", [done], change=-made, moved=made)
         self.backs = {k: [f"back_out.{nth}.{k}"] for k in self.chunks}
         if self.choice.ranks > 1:
             shared = self._shared("exchange_back", nth, self._all("back_out", nth), size.back)
@@ -298,19 +297,20 @@ class Pass:
             n, rank = self.rows[i], self.owner[i]
             values = size.source * n * s
             # A row begins once all columns are through: what a sparse product reads of its sources is their nth.
-            opened = self._add("row_open", nth, i, -1, "loads", self.backs[i], change=2 * values, moved=values)
+            opened = self._add(("row_open", nth, i, -1), "loads", self.backs[i], change=2 * values, moved=values)
             done = []
             for j in self.chunks:
                 m, edges = self.rows[j], grid.edges(i, j)
                 given = (size.target + size.back) * m * s + self.edge_bytes(size, edges, n)
-                there = self._load("load_back", nth, i, j, self.backs[j], given, rank)
+                there = self._load(("load_back", nth, i, j), self.backs[j], given, rank)
                 need = size.needs["fused_back" if size.fuses and self.choice.fused else "gather_back"]
                 made = size.target * m * s
-                done.append(self._compute("gather_back", nth, i, j, [there, opened], need, made - given, (edges, n, m),
-                                          rank))
+                done.append(self._compute(("gather_back", nth, i, j), [there, opened], need, made - given,
+                                          (edges, n, m), rank))
                 if made:
-                    done.append(self._add("add", nth, i, j, "stores", [done[-1]], change=-made, moved=made, rank=rank))
-            self._add("row_keep", nth, i, -1, "stores", done, change=-2 * values, moved=values)
+                    done.append(self._add(("add", nth, i, j), "stores", [done[-1]], change=-made, moved=made,
+                                          rank=rank))
+            self._add(("row_keep", nth, i, -1), "stores", done, change=-2 * values, moved=values)
 
     def _prepare_back(self, nth: int) -> None:
         size, s = self.layers[nth], self.itemsize
@@ -322,9 +322,9 @@ class Pass:
         for k in self.chunks:
             n, wanted = self.rows[k], size.inputs if nth else 0
             given = (size.inputs + 1 + size.source + size.target + wanted) * n * s
-            there = self._load("prepare_in", nth, k, -1, [f"row_keep.{nth}.{k}", *added[k], f"back_out.{nth}.{k}"],
+            there = self._load(("prepare_in", nth, k, -1), [f"row_keep.{nth}.{k}", *added[k], f"back_out.{nth}.{k}"],
                                given)
-            done = self._compute("prepare_back", nth, k, -1, [there], size.needs["prepare_back"],
+            done = self._compute(("prepare_back", nth, k, -1), [there], size.needs["prepare_back"],
                                  wanted * n * s - given, (0, 0, n))
             if wanted:
-                self._add("prepare_out", nth, k, -1, "stores", [done], change=-wanted * n * s, moved=wanted * n * s)
+                self._add(("prepare_out", nth, k, -1), "stores", [done], change=-wanted * n * s, moved=wanted * n * s)

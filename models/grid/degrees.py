@@ -12,13 +12,11 @@ from math import gcd
 
 from weft.models.hardware.devices import DEVICES, DeviceType
 from weft.models.spec.families import GptModel, MoeModel
-from weft.models.spec.parallel import Precision, Recompute
+from weft.models.spec.parallel import ContextKeys, Precision, Recompute
 from weft.models.spec.spec import SpecError
 
-__all__ = ["Degrees", "divisors", "require_degrees", "require_experts", "require_precision"]
-
 #: The type of 8 bits in which products are computed, of which a device's table says whether it has units for it.
-_FP8 = "float8_e4m3fn"
+FP8 = "float8_e4m3fn"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +40,9 @@ class Degrees:
     sequence_parallel: bool = True
     collective_bytes: int = 4
     imbalance: float = 1.0
+    context_keys: ContextKeys = "ring"
+    overlap_experts: bool = False
+    expert_machines: int | None = None
 
     @property
     def gpus(self) -> int:
@@ -83,8 +84,8 @@ def divisors(number: int) -> list[int]:
 
 def require_precision(precision: Precision, device: DeviceType, where: str) -> None:
     """Refuse 8 bits where ``device`` has none (:class:`~weft.models.spec.spec.SpecError`)."""
-    if precision == "fp8" and _FP8 not in device.flops:
-        able = ", ".join(name for name, known in DEVICES.items() if _FP8 in known.flops)
+    if precision == "fp8" and FP8 not in device.flops:
+        able = ", ".join(name for name, known in DEVICES.items() if FP8 in known.flops)
         raise SpecError(f"{where}: parallel.precision is fp8, but {device.name} multiplies in no 8 bits; name one of "
                         f"{able}, or give bf16")
 

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from weft.models.grid.degrees import Degrees, divisors, require_degrees, require_experts, require_precision
 from weft.models.grid.links import GridLinks
-from weft.models.grid.rank import RankKey, RankLayer, Ranks
+from weft.models.grid.rank import GridRanks, RankKey, RankLayer
 from weft.models.grid.state import StateBytes, with_state
 from weft.models.grid.step_end import least_end
 from weft.models.layers.costs import LayerCost
@@ -34,8 +34,6 @@ from weft.models.spec.families import GptModel, MoeModel
 from weft.models.spec.parallel import Parallel
 from weft.models.spec.spec import SpecError
 from weft.solver.control.clock import checkpoint
-
-__all__ = ["Grid", "GridSpace"]
 
 #: Tokens that context parallelism leaves a GPU at least, where it is auto.
 _LEAST_TOKENS = 2048
@@ -47,6 +45,8 @@ _SIZES = (1, 2, 4, 8)
 _CHUNKS = (1, 2, 3, 4, 5, 6, 8)
 #: By how much longer a step is taken to be whose activations do not fit as 1F1B holds them.
 _TIGHT = 1.2
+#: Entries of ``parallel`` that may be auto and do not follow from the others.
+_SEARCHED = ("tensor", "pipeline", "virtual", "expert", "context", "micro_batch", "zero", "recompute")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Grid:
 @dataclass
 class GridSpace:
     """The grids of ``model`` on ``gpus`` GPUs with ``capacity`` bytes each, as ``asked``, for steps of ``batch``
-    sequences. ``where``: what leads every message."""
+    sequences. ``where``: what leads every message. ``zeros``: stages of ZeRO that are tried."""
 
     where: str
     model: GptModel
@@ -72,23 +72,28 @@ class GridSpace:
     batch: int
     links: GridLinks
     size: StateBytes
+    zeros: tuple[int, ...] = (1, 2, 3)
 
     @cached_property
-    def ranks(self) -> Ranks:
+    def ranks(self) -> GridRanks:
         """The layers of a GPU by degrees."""
-        return Ranks(self.model, self.links)
+        return GridRanks(self.model, self.links)
 
     def layers(self, degrees: Degrees) -> list[LayerCost]:
         """What a GPU has of each layer; ``parameters`` are the bytes of its state."""
         return [with_state(layer, degrees, self.links, self.size) for layer in self.ranks.of(degrees)]
 
+    @property
+    def open(self) -> list[str]:
+        """The entries of ``parallel`` that are searched."""
+        return [name for name in _SEARCHED if getattr(self.asked, name) is None]
+
     def fixed(self) -> Degrees | None:
         """The one grid that there is where all is given; checked."""
-        asked = self.asked
-        numbers = {name: getattr(asked, name) for name in ("tensor", "pipeline", "virtual", "expert", "context",
-                                                           "micro_batch", "zero", "recompute")}
-        if None in numbers.values():
+        if self.open:
             return None
+        asked = self.asked
+        numbers = {name: getattr(asked, name) for name in _SEARCHED}
         others = numbers["tensor"] * numbers["pipeline"] * numbers["context"]
         data = asked.data if asked.data is not None else max(1, self.gpus // others)
         return self._checked(replace(self._fixed_options, data=data, **numbers))
@@ -112,7 +117,9 @@ class GridSpace:
     def _fixed_options(self) -> Degrees:
         asked = self.asked
         return Degrees(precision=asked.precision, sequence_parallel=asked.sequence_parallel,
-                       collective_bytes=asked.collective_bytes, imbalance=asked.imbalance)
+                       collective_bytes=asked.collective_bytes, imbalance=asked.imbalance,
+                       context_keys=asked.context_keys, overlap_experts=asked.overlap_experts,
+                       expert_machines=asked.expert_machines)
 
     def _checked(self, degrees: Degrees) -> Degrees:
         require_precision(degrees.precision, self.links.device, self.where)
@@ -139,22 +146,23 @@ class GridSpace:
         if name == "micro_batch":
             return _SIZES
         if name == "zero":
-            return (1, 2, 3)
+            return self.zeros
         assert name == "pipeline"
         return [d for d in divisors(self.gpus) if d <= self.model.layers + self.model.predict + 2]
 
     def _keys(self) -> Iterator[RankKey]:
-        asked, recompute = self.asked, self.asked.recompute
+        recompute = self.asked.recompute
         again = (recompute,) if recompute is not None else (
-            "none", *(["selective"] if self.ranks.recomputes_selectively else []), "full")
+            "none", "selective" if self.ranks.recomputes_selectively else "light", "full")
         for context in self._options("context"):
             for size in self._options("micro_batch"):
                 for expert in self._options("expert"):
                     for tensor in self._options("tensor"):
                         if self._may_be(tensor, context, expert, size):
                             for way in again:
-                                yield RankKey(tensor, context, expert, size, way, asked.precision,  # type: ignore[arg-type]
-                                              asked.sequence_parallel, asked.imbalance)
+                                yield RankKey.of(replace(self._fixed_options, tensor=tensor, context=context,
+                                                         expert=expert, micro_batch=size,
+                                                         recompute=way))  # type: ignore[arg-type]
 
     def _may_be(self, tensor: int, context: int, expert: int, size: int) -> bool:
         parts = context * (tensor if self.asked.sequence_parallel else 1)

@@ -9,10 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weft.models.hardware.devices import DeviceType
-from weft.models.layers.cluster import Link, Network
+from weft.models.layers.cluster import GpuLink, Network
 from weft.models.layers.collectives import Collective, group_time
-
-__all__ = ["GridLinks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +29,6 @@ class GridLinks:
         """Seconds until a GPU has sent ``size`` bytes to the one ``stride`` behind it."""
         return self.next_link(stride).seconds(size)
 
-    def next_link(self, stride: int) -> Link:
+    def next_link(self, stride: int) -> GpuLink:
         """What joins GPUs that are ``stride`` apart, within the smallest tier that can hold both."""
         return next((tier.link for tier in self.network.tiers if stride < tier.size), self.network.far)

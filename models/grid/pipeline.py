@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-from weft.models.candidates.build import Candidate, candidate_of
-from weft.models.candidates.family_costs import family_model
+from weft.models.candidates.build import ModelCandidate, candidate_of
 from weft.models.candidates.given_cut import cut_of
-from weft.models.candidates.gpu_costs import gpu_costs
+from weft.models.candidates.gpu_costs import family_model, gpu_costs
 from weft.models.candidates.stage_split import split_at
 from weft.models.candidates.stages import Backward, MemoryRule
 from weft.models.grid.degrees import Degrees
@@ -20,13 +19,11 @@ from weft.models.grid.links import GridLinks
 from weft.models.grid.rank import RankLayer
 from weft.models.grid.state import StateBytes
 from weft.models.hardware.devices import DEVICES
-from weft.models.layers.cluster import AffineLink, Link, model_cluster
+from weft.models.layers.cluster import AffineLink, GpuLink, model_cluster
 from weft.models.layers.costs import LayerCost
 from weft.models.spec.families import GptModel
 from weft.models.spec.sections import MAX_CHUNKS, Spec
 from weft.models.spec.spec import SpecError
-
-__all__ = ["balanced_cut", "even_cut", "given_cut", "grid_space", "pipeline_candidate", "pipeline_spec", "stage_layers"]
 
 #: Chunks a GPU that a pipeline is searched with where ``virtual`` is auto.
 _CHUNKS = 3
@@ -83,7 +80,7 @@ def given_cut(spec: Spec, pipeline: Spec) -> tuple[int, ...] | None:
     return cut_of(asked, names)
 
 
-def pipeline_candidate(pipeline: Spec, cut: Sequence[int], backward: Backward) -> Candidate | None:
+def pipeline_candidate(pipeline: Spec, cut: Sequence[int], backward: Backward) -> ModelCandidate | None:
     """The block problem of ``pipeline`` in the stages of ``cut``; ``None`` where they do not fit."""
     costs, cluster = gpu_costs(pipeline), model_cluster(pipeline.cluster)
     rule = MemoryRule(backward, 1, cluster.reserve)
@@ -119,7 +116,7 @@ def _links(links: GridLinks, degrees: Degrees) -> dict[str, object]:
             **(_one("machine_", far) if degrees.pipeline > together else {})}
 
 
-def _one(lead: str, link: Link) -> dict[str, object]:
+def _one(lead: str, link: GpuLink) -> dict[str, object]:
     if isinstance(link, AffineLink):
         return {f"{lead}bandwidth": link.bandwidth, f"{lead}latency": link.latency}
     size = 2**26  # of a measured curve, what a large tensor takes

@@ -3,12 +3,18 @@
 Tensor parallelism is that of :mod:`weft.models.tensor_parallel.shard`, with what lies between layers cut along the
 sequence. With *context* parallelism a GPU has a part of every sequence, and the keys and values of the others come by
 in a ring (Liu et al., "Ring attention", 2023): what a step of the ring takes longer than the part of attention that
-runs meanwhile is time of its own. With *experts* dealt out, tokens go to their experts and back by all-to-alls, which
-nothing overlaps; the GPU with the most of them sets the pace. *Selective* recomputation keeps what fused attention
-keeps and runs the operators between queries and context a second time (Korthikanti et al., 2022); fused attention does
-so by itself. In *8 bits* linear layers of transformer layers multiply at twice the rate, and read and write what they
-cast: two reads and two writes in half the bytes of every input and of every output's gradient (for the greatest number,
-then both orders); weights are cast once a step, which is not counted.
+runs meanwhile is time of its own. Or they are gathered before attention, again before its backward, and their gradients
+reduce-scattered behind it, beside nothing (Llama 3, 2024, section 3.3.2; Megatron-LM's ``--cp-comm-type all_gather``).
+With *experts* dealt out, tokens go to their experts and back by all-to-alls, which nothing overlaps, or the computation
+of another micro-batch does, all the time (DeepSeek-V3, 2024, section 3.2.1; Megatron-LM's
+``--overlap-moe-expert-parallel-comm``): then what is longer than that counts; the GPU with the most tokens sets the
+pace. A token is sent to each of its experts, or once to each *machine* that has some of them (DeepEP). *Selective*
+recomputation keeps what fused attention keeps and runs the operators between queries and context a second time
+(Korthikanti et al., 2022); fused attention does so by itself. *Light* recomputation runs norms, the activations of
+experts, and what latent vectors are made into a second time (:mod:`weft.models.grid.kept`). In *8 bits* linear layers
+of transformer layers multiply at the device's rate of 8 bits, keep their inputs as cast, and read and write what they
+cast: two reads and two writes in half the bytes of every input and of every output's gradient (for the greatest
+number, then both orders); weights are cast once a step, which is not counted.
 
 All layers that are alike cost alike: two of each kind are built, since the first may read what no other does.
 """
@@ -19,19 +25,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from weft.models.graph.operators import Operator, OperatorGraph
-from weft.models.grid.degrees import Degrees
+from weft.models.grid.degrees import FP8, Degrees
+from weft.models.grid.kept import kept_otherwise
 from weft.models.grid.links import GridLinks
 from weft.models.layers.costs import LayerCost, recomputed
 from weft.models.layers.layering import layers_of
 from weft.models.spec.families import GptModel
-from weft.models.spec.parallel import Precision, Recompute
+from weft.models.spec.parallel import ContextKeys, Precision, Recompute
 from weft.models.tensor_parallel.part_times import PartTimes
 from weft.models.tensor_parallel.shard import Sharded, shard
 from weft.models.times.operator_times import OperatorTime
 from weft.models.times.roofline import Roofline
 from weft.models.zoo.gpt import Share, gpt_graph, layer_sizes
-
-__all__ = ["RankKey", "RankLayer", "Ranks"]
 
 #: What runs again with selective recomputation, by the end of its name.
 _AGAIN = ("attention.score", "attention.softmax", "attention.dropout", "attention.context")
@@ -39,6 +44,9 @@ _AGAIN = ("attention.score", "attention.softmax", "attention.dropout", "attentio
 _ATTENDS = ("attention.core", "attention.score", "attention.context")
 _EXPERTS = "expert_linear"
 _PRODUCTS = ("linear", _EXPERTS)
+#: What runs again with light recomputation: of any layer, and of attention from latent vectors, by the end of its name.
+_LIGHT = ("norm1", "norm2", "experts.swiglu", "experts.geglu", "experts.gelu", "experts.relu")
+_LATENT = ("attention.q", "attention.kv", "attention.q_norm", "attention.kv_norm", "attention.rotary")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +61,15 @@ class RankKey:
     precision: Precision = "bf16"
     sequence_parallel: bool = True
     imbalance: float = 1.0
+    context_keys: ContextKeys = "ring"
+    overlap_experts: bool = False
+    expert_machines: int | None = None
 
     @classmethod
     def of(cls, degrees: Degrees) -> RankKey:
         return cls(degrees.tensor, degrees.context, degrees.expert, degrees.micro_batch, degrees.recompute,
-                   degrees.precision, degrees.sequence_parallel, degrees.imbalance if degrees.expert > 1 else 1.0)
+                   degrees.precision, degrees.sequence_parallel, degrees.imbalance if degrees.expert > 1 else 1.0,
+                   degrees.context_keys, degrees.overlap_experts, degrees.expert_machines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +82,17 @@ class RankLayer:
     flops: float
 
 
+def _in_eight_bits(operator: Operator) -> bool:
+    return operator.kind in _PRODUCTS and operator.layer not in ("embedding", "head")
+
+
 class _EightBits(Roofline):
     """The roofline where linear layers of transformer layers multiply in 8 bits."""
 
     def time(self, operator: Operator, dtype: str) -> OperatorTime:
-        if operator.kind not in _PRODUCTS or operator.layer in ("embedding", "head"):
+        if not _in_eight_bits(operator):
             return Roofline.time(self, operator, dtype)
-        fast = replace(self.device, flops={**self.device.flops, dtype: 2 * self.device.flops[dtype]})
+        fast = replace(self.device, flops={**self.device.flops, dtype: self.device.peak(FP8)})
         found = Roofline(fast).time(operator, dtype)
         read = operator.forward.bytes_read - sum(p.bytes for p in operator.parameters)
         bandwidth = self.device.bandwidth * self.device.reach["pointwise", "forward"].memory
@@ -86,7 +102,7 @@ class _EightBits(Roofline):
 
 
 @dataclass
-class Ranks:
+class GridRanks:
     """The layers of ``model`` on a GPU of a grid joined by ``links``; each found once."""
 
     model: GptModel
@@ -127,15 +143,19 @@ class Ranks:
         costs = layers_of(found.graph, found.times, training=True)
         if key.recompute == "selective" and self.recomputes_selectively:
             costs = self._selective(found, costs, model, key, share)
-        more = self._exposed(found, key)
+        more = self._exposed(found, key, {cost.name: cost for cost in costs})
         return {cost.name: self._layer(cost, found.graph, graph, key, more) for cost in costs}
 
     def _sharded(self, graph: OperatorGraph, key: RankKey) -> Sharded:
-        device = self.links.device
-        roofline = Roofline(device) if key.precision == "bf16" else _EightBits(device)
+        device, cast = self.links.device, key.precision == "fp8"
+        roofline = _EightBits(device) if cast else Roofline(device)
         parts = PartTimes(graph, roofline.times(graph), key.tensor, roofline)
-        return shard(graph, parts, lambda kind, size: self.links.collective(kind, size, key.tensor),
-                     sliced=key.sequence_parallel)
+        found = shard(graph, parts, lambda kind, size: self.links.collective(kind, size, key.tensor),
+                      sliced=key.sequence_parallel, whole=not key.sequence_parallel)
+        again = () if key.recompute != "light" else _LIGHT if self.model.latent is None else (*_LIGHT, *_LATENT)
+        own, times = kept_otherwise(found.graph, found.times, lambda operator: operator.name.endswith(again),
+                                    lambda operator: cast and _in_eight_bits(operator))
+        return replace(found, graph=own, times=times)
 
     def _selective(self, found: Sharded, costs: Sequence[LayerCost], model: GptModel, key: RankKey,
                    share: Share) -> list[LayerCost]:
@@ -149,7 +169,8 @@ class Ranks:
                                 shared_activations=own.shared_activations), 0.0, again[cost.name])
                 for cost, own in zip(costs, kept, strict=True)]
 
-    def _exposed(self, found: Sharded, key: RankKey) -> Mapping[str, tuple[float, float]]:
+    def _exposed(self, found: Sharded, key: RankKey, costs: Mapping[str, LayerCost]
+                 ) -> Mapping[str, tuple[float, float]]:
         """Seconds that passing keys, values and tokens adds to each layer's forward and backward."""
         added: dict[str, tuple[float, float]] = {}
 
@@ -159,17 +180,38 @@ class Ranks:
 
         for layer in {operator.layer for operator in found.graph.operators}:
             if key.context > 1:
-                add(layer, *self._ring(found, layer, key))
+                add(layer, *(self._ring if key.context_keys == "ring" else self._gathering)(found, layer, key))
         for operator in found.graph.operators:
             if key.expert > 1 and operator.kind in ("dispatch", "combine"):
                 buffer = operator.outputs[0] if operator.kind == "dispatch" else found.graph.tensors[operator.inputs[0]]
-                seconds = self.links.collective("all_to_all", buffer.bytes, key.expert, key.tensor)
+                seconds = self._to_experts(buffer.bytes, key)
+                if key.overlap_experts:  # a forward of one micro-batch beside a backward of another: half of both each
+                    own = costs[operator.layer]
+                    seconds = max(0.0, seconds - (own.forward + own.backward) / 4)
                 add(operator.layer, seconds, seconds)
         return added
 
+    def _to_experts(self, size: int, key: RankKey) -> float:
+        """Seconds until ``size`` bytes of tokens, a copy for each expert, are with their experts. Where a token is sent
+        to each machine once, the machines of its experts are as many as chance has it."""
+        whole = self.links.network.size
+        machines, rest = divmod(key.expert * key.tensor, whole)
+        if key.expert_machines is None or machines < 2 or rest or whole % key.tensor:
+            return self.links.collective("all_to_all", size, key.expert, key.tensor)
+        most, active = min(machines, key.expert_machines), getattr(self.model, "active", 1)
+        copies = most * (1 - (1 - 1 / most)**active) / active
+        return (self.links.collective("all_to_all", round(size * copies), machines, whole)
+                + self.links.collective("all_to_all", size, whole // key.tensor, key.tensor))
+
+    def _gathering(self, found: Sharded, layer: str, key: RankKey) -> tuple[float, float]:
+        if not _attending(found, layer):
+            return 0.0, 0.0
+        size = self._keys_and_values(key)
+        forward = self.links.collective("all_gather", size, key.context, key.tensor)
+        return forward, forward + self.links.collective("reduce_scatter", size * key.context, key.context, key.tensor)
+
     def _ring(self, found: Sharded, layer: str, key: RankKey) -> tuple[float, float]:
-        attending = [operator for operator in found.graph.operators
-                     if operator.layer == layer and operator.name.endswith(_ATTENDS)]
+        attending = _attending(found, layer)
         if not attending:
             return 0.0, 0.0
         size = self._keys_and_values(key)
@@ -196,6 +238,10 @@ class Ranks:
         experts = sum(p.count for operator in own.operators if operator.layer == cost.name and operator.kind == _EXPERTS
                       for p in operator.parameters)
         flops = key.context * sum(o.forward.flops for o in whole.operators if o.layer == cost.name)
+        if key.context > 1 and key.context_keys == "gather" and cost.name not in ("embedding", "head"):
+            held = key.context * self._keys_and_values(key)  # and their gradients, in the backward
+            cost = replace(cost, workspace_forward=cost.workspace_forward + held,
+                           workspace_backward=cost.workspace_backward + 2 * held)
         return RankLayer(replace(_longer(cost, ahead, back), output_bytes=output), experts, flops)
 
     def _expanded(self, built: Mapping[str, RankLayer]) -> tuple[RankLayer, ...]:
@@ -207,6 +253,11 @@ class Ranks:
             like = built[f"layer{kind if i == kind else last[kind]}"]
             found.append(replace(like, cost=replace(like.cost, name=f"layer{i}")))
         return *found, *(built[f"predict{i}"] for i in range(self.model.predict)), built["head"]
+
+
+def _attending(found: Sharded, layer: str) -> list[Operator]:
+    return [operator for operator in found.graph.operators
+            if operator.layer == layer and operator.name.endswith(_ATTENDS)]
 
 
 def _recomputed(layer: RankLayer) -> RankLayer:

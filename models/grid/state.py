@@ -17,8 +17,6 @@ from weft.models.grid.links import GridLinks
 from weft.models.grid.rank import RankLayer
 from weft.models.layers.costs import LayerCost
 
-__all__ = ["StateBytes", "gathered", "reduced", "static_of", "with_state"]
-
 
 @dataclass(frozen=True, slots=True)
 class StateBytes:

@@ -17,8 +17,6 @@ from weft.models.grid.links import GridLinks
 from weft.models.grid.rank import RankLayer
 from weft.models.grid.state import StateBytes, gathered, reduced
 
-__all__ = ["StepEnd", "least_end", "step_end"]
-
 #: Bytes that Adam reads and writes of a parameter: its gradient, master copy and two moments in 32 bits, these three
 #: again, and the parameter in 16 bits.
 _MOVED = 4 * 4 + 3 * 4 + 2

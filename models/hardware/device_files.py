@@ -21,9 +21,6 @@ from weft.models.hardware.device_type import DeviceError, DeviceType, KernelClas
 from weft.solver.io.entries import Entry, FormatError, require_format
 from weft.solver.io.writing import write_atomically
 
-__all__ = ["DEVICE_FORMAT", "TABLE_FILES", "CollectiveSample", "DeviceTable", "KernelSample", "MessageSample",
-           "load_device_table", "save_device_table"]
-
 DEVICE_FORMAT = "weft.device/1"
 #: How the names of such files end.
 TABLE_FILES = (".json", ".yaml", ".yml")

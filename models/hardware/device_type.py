@@ -8,9 +8,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal, TypeAlias
 
-__all__ = ["DeviceError", "DeviceType", "KernelClass", "Pass", "Reach", "kernel_class"]
-
-
 
 class DeviceError(ValueError):
     """What a device cannot do, in one sentence."""

@@ -6,7 +6,7 @@ fitted to measured operators by ``experiments/models/roofline.py``: V100's on Ac
 of GPT-1.3B. The other GPUs have no profile here, so theirs are V100's, with the matrix products of H100, H200 and B200
 held to two thirds of the peak at most (which grew eight-fold and more, memory bandwidth less than nine-fold). That is a
 model, not a measurement: on A100 its steps are within a tenth of eight published ones
-(``experiments/models/published.py``), on the others its error is unknown; ``weft.estimate`` says so. ``v100`` and
+(``experiments/models/grids.py``), on the others its error is unknown; ``weft.estimate`` says so. ``v100`` and
 ``a100`` are the larger ones, of 32 and 80 GB. *Memory* is what CUDA reports as a device's total,
 rounded down: less than the data sheet's, as the driver and error correction keep some (PyTorch's messages say 15.77,
 31.74, 39.39 to 39.59, 79.10 to 79.25, 139.72 to 139.81 and 178.35 GiB).
@@ -45,6 +45,14 @@ def _fp8(rate: float) -> Mapping[str, float]:
     return {"float8_e4m3fn": rate, "float8_e5m2": rate}
 
 
+def _behind_switches(reduced: float, others: float, to_all: float) -> Mapping[str, Mapping[int, float]]:
+    """Shares of NVLink's bandwidth of one direction that collectives reach where each GPU has all of its links to
+    switches, so that it does not matter how many take part: an all-reduce of all 8, which the switches may add up;
+    rings; an all-to-all."""
+    return {"all_reduce": {2: others, 8: reduced}, "all_gather": {2: others}, "reduce_scatter": {2: others},
+            "all_to_all": {2: to_all}}
+
+
 def _gib(amount: float) -> int:
     return round(amount * GIB)
 
@@ -59,9 +67,9 @@ def _with_matrix_limit(limit: float) -> Mapping[tuple[KernelClass, Pass], Reach]
 
 
 _BORROWED = "shares of the peaks are those fitted on a V100, not measured on this device"
-#: experiments/results/published.json.
+#: experiments/results/grids.json.
 _PUBLISHED = ("shares of the peaks are those fitted on a V100; eight published steps of GPT-22B to 1T come out between "
-              "4 % short and 8 % long")
+              "6 % short and 6 % long")
 
 #: NVIDIA V100 SXM2 32 GB (data sheet, January 2020): 7.8 TFLOP/s fp64, 15.7 fp32, 125 fp16 in tensor cores, 900 GB/s,
 #: NVLink 300 GB/s both ways. bfloat16 is computed in fp32: it has no tensor cores for it. Network: one card of 100
@@ -73,17 +81,19 @@ _V100 = DeviceType(
            "operator and 7 % a layer, nine in ten are within 29 % and 32 %")
 #: NVIDIA A100 SXM4 (data sheet, 2021): 9.7 TFLOP/s fp64, 19.5 fp32, 312 fp16 and bf16; 1,555 GB/s (40 GB), 2,039
 #: (80 GB); NVLink 600 GB/s both ways. Network: one card of 200 Gbit/s a GPU, as in a DGX A100. Rings of 8 reach 232.5
-#: of NVLink's 300 GB/s in an all-reduce (github.com/NVIDIA/nccl-tests, issue 175): 0.78, V100's 0.84 is taken here.
+#: of NVLink's 300 GB/s (github.com/NVIDIA/nccl-tests, issue 175, an all-reduce); an all-to-all is taken to, too.
 _A100 = DeviceType(
     "a100", _gib(79), {"float64": 9.7e12, "float32": 19.5e12, "float16": 312e12, "bfloat16": 312e12}, 19.5e12, 2039e9,
     link=300e9, link_latency=15e-6, network=25e9, network_latency=25e-6, launch=_LAUNCH, reach=_V100_REACH,
-    origin=_PUBLISHED)
+    origin=_PUBLISHED, rings=_behind_switches(0.78, 0.78, 0.78))
 #: NVIDIA H100 SXM5 (data sheet, 2023; half of the figures with sparsity): 34 TFLOP/s fp64, 67 fp32, 989 fp16 and bf16,
 #: 1,979 FP8; 3.35 TB/s; NVLink 900 GB/s both ways. Network: one card of 400 Gbit/s a GPU, as in a DGX H100.
+#: Of NVLink's 450 GB/s rings reach 370, an all-reduce that the switches add up 480 as nccl-tests count it (NCCL's
+#: authors, github.com/NVIDIA/nccl-tests, issue 212), an all-to-all 335 (github.com/NVIDIA/nccl, issue 2169).
 _H100 = DeviceType(
     "h100", _gib(79), {"float64": 33.5e12, "float32": 66.9e12, "float16": 989e12, "bfloat16": 989e12, **_fp8(1979e12)},
     66.9e12, 3350e9, link=450e9, link_latency=12e-6, network=50e9, network_latency=20e-6, launch=_LAUNCH,
-    reach=_with_matrix_limit(2 / 3), origin=_BORROWED)
+    reach=_with_matrix_limit(2 / 3), origin=_BORROWED, rings=_behind_switches(1.07, 0.82, 0.74))
 
 
 
@@ -108,13 +118,18 @@ DEVICES: Mapping[str, DeviceType] = _Devices({device.name: device for device in 
     replace(_A100, name="a100-40gb", memory=_gib(39), bandwidth=1555e9),
     replace(_A100, name="a100-80gb"),
     _H100,
+    # NVIDIA H800 SXM5: an H100 for China with 400 GB/s of NVLink both ways. All-to-alls within a machine reach 153, and
+    # with 50 GB/s a GPU between machines 43 to 46 (github.com/deepseek-ai/DeepEP, of 160 usable); rings are taken to.
+    replace(_H100, name="h800", link=200e9, rings=_behind_switches(0.77, 0.77, 0.77)),
     # NVIDIA H200 SXM (data sheet, 2024): an H100 with 141 GB at 4.8 TB/s.
     replace(_H100, name="h200", memory=_gib(139), bandwidth=4800e9),
     # NVIDIA HGX B200 (data sheet, 2024; at 1,000 W, an eighth of the board, half of the figures with sparsity): 40
-    # TFLOP/s fp64, 80 fp32, 2,250 fp16 and bf16, 4,500 FP8; 8 TB/s; NVLink 1,800 GB/s both ways.
+    # TFLOP/s fp64, 80 fp32, 2,250 fp16 and bf16, 4,500 FP8; 8 TB/s; NVLink 1,800 GB/s both ways. Of 900 GB/s
+    # NCCL counts 722 for rings and an all-reduce reaches 830 (github.com/NVIDIA/nccl, issue 1807).
     DeviceType("b200", _gib(178), {"float64": 40e12, "float32": 80e12, "float16": 2250e12, "bfloat16": 2250e12,
                                    **_fp8(4500e12)}, 80e12, 8000e9, link=900e9, link_latency=12e-6, network=50e9,
-               network_latency=20e-6, launch=_LAUNCH, reach=_with_matrix_limit(2 / 3), origin=_BORROWED),
+               network_latency=20e-6, launch=_LAUNCH, reach=_with_matrix_limit(2 / 3), origin=_BORROWED,
+               rings=_behind_switches(0.92, 0.8, 0.8)),
     # One core of a server CPU with 256-bit fused multiply-adds at 3 GHz (2 x 8 x 2 x 3e9 in fp32) and an even share of
     # its memory bandwidth: for orders of magnitude only.
     DeviceType("cpu", 16 * GIB, {"float64": 48e9, "float32": 96e9, "float16": 24e9, "bfloat16": 24e9}, 24e9, 10e9,

@@ -20,9 +20,6 @@ from weft.models.hardware.devices import DEVICES
 from weft.models.spec.sections import Cluster
 from weft.models.times.profiles import load_p2p_curve
 
-__all__ = ["AffineLink", "ClusterModel", "Link", "MeasuredLink", "Network", "SlowestLink", "Tier", "model_cluster",
-           "two_tiers"]
-
 #: Names a spec may give under ``cluster.links``, and the measured curve of each.
 _CURVES = {"nvlink-v100": "p2p_intra_node.csv", "network-v100": "p2p_inter_node.csv"}
 
@@ -30,7 +27,7 @@ _CURVES = {"nvlink-v100": "p2p_intra_node.csv", "network-v100": "p2p_inter_node.
 _ALL = 1 << 30
 
 
-class Link(Protocol):
+class GpuLink(Protocol):
     """What joins two GPUs."""
 
     def seconds(self, size: int) -> float:
@@ -75,7 +72,7 @@ class MeasuredLink:
 class SlowestLink:
     """As slow as the slowest of several."""
 
-    links: tuple[Link, ...]
+    links: tuple[GpuLink, ...]
 
     def seconds(self, size: int) -> float:
         """The longest time of any of the links."""
@@ -91,7 +88,7 @@ class Tier:
     """
 
     size: int
-    link: Link
+    link: GpuLink
     sharing: float = 1.0
     name: str = ""
 
@@ -110,16 +107,16 @@ class Network:
     """
 
     tiers: tuple[Tier, ...]
-    own: tuple[tuple[Link, Link], ...] = ()
+    own: tuple[tuple[GpuLink, GpuLink], ...] = ()
     stated: bool = False
 
     @property
-    def near(self) -> Link:
+    def near(self) -> GpuLink:
         """What joins GPUs of one machine."""
         return self.tiers[0].link
 
     @property
-    def far(self) -> Link:
+    def far(self) -> GpuLink:
         """What joins GPUs that only the last tier holds together."""
         return self.tiers[-1].link
 
@@ -165,7 +162,7 @@ class Network:
         return round(rounds * self.tiers[index].seconds(amount, flows), 9)
 
 
-def two_tiers(near: Link, far: Link, size: int, own: tuple[tuple[Link, Link], ...] = ()) -> Network:
+def two_tiers(near: GpuLink, far: GpuLink, size: int, own: tuple[tuple[GpuLink, GpuLink], ...] = ()) -> Network:
     """Machines of ``size`` GPUs, joined by ``near`` inside and ``far`` between them."""
     return Network((Tier(size, near, name="machine"), Tier(_ALL, far, name="network")), own)
 
@@ -234,13 +231,13 @@ def _flat(cluster: Cluster) -> Network:
     return two_tiers(near, far, size, tuple(pairs[device] for device in cluster.devices))
 
 
-def _links(cluster: Cluster, device: str | None) -> tuple[Link, Link]:
+def _links(cluster: Cluster, device: str | None) -> tuple[GpuLink, GpuLink]:
     """What joins GPUs that are each a ``device``, in one machine and in two."""
     near = _near(cluster, device)
     return near, near if cluster.machines == 1 else _far(cluster, device)
 
 
-def _near(cluster: Cluster, name: str | None) -> Link:
+def _near(cluster: Cluster, name: str | None) -> GpuLink:
     """The link of two GPUs of one machine; a single GPU may have none: it sends nothing."""
     if cluster.links is not None:
         return MeasuredLink(load_p2p_curve(_CURVES[cluster.links]))
@@ -252,7 +249,7 @@ def _near(cluster: Cluster, name: str | None) -> Link:
     return AffineLink(device.link_latency if cluster.latency is None else cluster.latency, device.link)
 
 
-def _far(cluster: Cluster, name: str | None) -> Link:
+def _far(cluster: Cluster, name: str | None) -> GpuLink:
     """The link of GPUs of two machines."""
     if cluster.machine_bandwidth is not None:
         return AffineLink(cluster.machine_latency or 0.0, cluster.machine_bandwidth)

@@ -26,9 +26,6 @@ from weft.models.hardware.devices import DeviceType
 from weft.models.layers.cluster import AffineLink, MeasuredLink, Network, Tier, two_tiers
 from weft.models.times.operator_times import Origin
 
-__all__ = ["NETWORK_REACHED", "REACHED", "Collective", "CollectiveTime", "collective_time", "group_time",
-           "measured_curve", "network_of", "point_to_point", "ring_seconds"]
-
 Collective: TypeAlias = Literal["all_gather", "all_reduce", "reduce_scatter", "all_to_all"]
 
 #: The share of NVLink's bandwidth of one direction that rings of 2, 4 and 8 devices reach (two of a V100's neighbours

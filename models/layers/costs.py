@@ -15,8 +15,6 @@ from weft.models.spec.model_sections import ExplicitModel, LayerSpec
 from weft.models.spec.quantities import LONGEST
 from weft.models.spec.spec import SpecError
 
-__all__ = ["LayerCost", "accumulated", "explicit_layers", "recomputed", "require_possible"]
-
 #: Bytes of a parameter with its gradient and optimizer state, at most (a spec's own limits).
 _STATE = 96
 

@@ -20,8 +20,6 @@ from weft.models.graph.operators import Operator, OperatorError, OperatorGraph, 
 from weft.models.layers.costs import LayerCost, recomputed
 from weft.models.times.operator_times import OperatorTime
 
-__all__ = ["in_order", "is_chain", "layers_of", "operators_by_layer"]
-
 _NOT_RECOMPUTED = ("embedding", "embedding_bag", "cross_entropy")
 
 
@@ -34,7 +32,7 @@ def operators_by_layer(graph: OperatorGraph) -> dict[str, tuple[Operator, ...]]:
     for operator in graph.operators:
         layers.setdefault(operator.layer, []).append(operator)
     position = {name: i for i, name in enumerate(layers)}
-    for before, after in graph.graph.edges:
+    for before, after in graph.edges:
         first, second = graph.by_name[before].layer, graph.by_name[after].layer
         if position[first] > position[second]:
             raise OperatorError(f"{graph.name}: layer {second!r} stands before layer {first!r}, but {after!r} needs "

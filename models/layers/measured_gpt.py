@@ -27,11 +27,9 @@ from dataclasses import dataclass, replace
 from weft.models.hardware.devices import DEVICES
 from weft.models.layers.costs import LayerCost, recomputed
 from weft.models.spec.families import GptModel
-from weft.models.spec.sections import Spec, Training
+from weft.models.spec.sections import Spec, TrainingRun
 from weft.models.spec.spec import SpecError, named_file, path_in
 from weft.models.times.profiles import PROFILES, ProfileError, ProfileRow, load_profile, shipped_profile
-
-__all__ = ["GptSizes", "gpt_layers", "profile_sizes"]
 
 DEFAULT_PROFILE = "gpt-1.3b-v100"
 
@@ -97,7 +95,7 @@ def gpt_layers(spec: Spec) -> list[LayerCost]:
     if spec.run.parameter_bytes != 2:
         raise SpecError(f"{spec.where}: parameter_bytes is {spec.run.parameter_bytes}, but the costs in {name} are "
                         "measured with 2 (fp16)")
-    recompute = isinstance(spec.run, Training) and spec.run.recompute
+    recompute = isinstance(spec.run, TrainingRun) and spec.run.recompute
     return _layers(operators, sizes, model.layers, recompute=recompute, training=spec.training is not None)
 
 

@@ -3,18 +3,18 @@
 In <R, V, D1 .. Dn> the tensor is cut into D1 x .. x Dn equal boxes; of each box there are V terms that have yet to be
 added up, and R devices hold each term: R V D1 .. Dn devices in all (Lin et al., "SuperScaler" / "nnScaler", OSDI 2024).
 Which device holds which piece is a :class:`Placed`.
+
+Boxes of a tensor's elements: where two meet, how many elements there are, where one is within another.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
-
-__all__ = ["Layout", "LayoutError", "Piece", "Placed", "layouts_over"]
 
 #: Which term a device holds, and of each dimension which of the equal parts.
 Piece: TypeAlias = tuple[int, ...]
@@ -109,15 +109,36 @@ class Placed:
         return {piece: tuple(devices) for piece, devices in found.items()}
 
 
-def layouts_over(devices: int, dimensions: int) -> Iterator[Layout]:
-    """All layouts of a tensor of so many dimensions over so many devices."""
-    def factored(rest: int, roles: int) -> Iterator[tuple[int, ...]]:
-        if roles == 1:
-            yield (rest,)
-            return
-        for first in range(1, rest + 1):
-            if rest % first == 0:
-                yield from ((first, *others) for others in factored(rest // first, roles - 1))
+#: First element and the one after the last, by dimension.
+Box: TypeAlias = tuple[tuple[int, int], ...]
 
-    for replicas, values, *splits in factored(devices, dimensions + 2):
-        yield Layout(replicas, values, tuple(splits))
+
+def intersection(one: Box, other: Box) -> Box | None:
+    """The elements that both have; ``None`` for none."""
+    box = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(one, other, strict=True))
+    return box if all(low < high for low, high in box) else None
+
+
+def hull(boxes: Iterable[Box]) -> Box:
+    """The least box around all of ``boxes``."""
+    return tuple((min(low for low, _ in spans), max(high for _, high in spans)) for spans in zip(*boxes, strict=True))
+
+
+def shape_of(box: Box) -> tuple[int, ...]:
+    """Elements by dimension."""
+    return tuple(high - low for low, high in box)
+
+
+def volume(box: Box) -> int:
+    """Elements in all."""
+    return math.prod(shape_of(box))
+
+
+def within(box: Box, frame: Box) -> Box:
+    """Where the elements of ``box`` are in an array of those of ``frame``."""
+    return tuple((low - start, high - start) for (low, high), (start, _) in zip(box, frame, strict=True))
+
+
+def slices(box: Box) -> tuple[slice, ...]:
+    """An index of the elements in an array of the whole."""
+    return tuple(slice(low, high) for low, high in box)

@@ -22,13 +22,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from weft.models.layouts.layout import Layout, LayoutError, Piece, Placed
-
-__all__ = ["Box", "Kind", "Message", "Step", "box_of", "crossings", "moves", "relocation"]
+from weft.models.layouts.layout import Box, Layout, LayoutError, Piece, Placed, intersection
 
 Kind: TypeAlias = Literal["all_gather", "all_to_all", "all_reduce", "reduce_scatter", "slice", "term", "send"]
-#: First element and the one after the last, by dimension.
-Box: TypeAlias = tuple[tuple[int, int], ...]
 #: Roles of an axis of devices: dimensions count from 0.
 _REPLICAS, _VALUES = -2, -1
 
@@ -43,7 +39,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LayoutStep:
     """One primitive: the layout ``before`` and ``after`` it.
 
     ``groups``: devices that act together, in the order of the parts that they get; ``gathered``: each in the order of
@@ -65,7 +61,7 @@ class Step:
         return f"{self.kind} {self.before.layout} -> {self.after.layout}"
 
 
-def moves(before: Placed, shape: Sequence[int], target: Placed | None = None) -> Iterator[Step]:
+def moves(before: Placed, shape: Sequence[int], target: Placed | None = None) -> Iterator[LayoutStep]:
     """All steps within the group of ``before`` for a tensor of ``shape``.
 
     Steps that cut hand out the parts in the order of the devices, and once more as ``target`` has them.
@@ -77,7 +73,7 @@ def moves(before: Placed, shape: Sequence[int], target: Placed | None = None) ->
             yield wished
 
 
-def _ordered(before: Placed, shape: Sequence[int]) -> Iterator[Step]:
+def _ordered(before: Placed, shape: Sequence[int]) -> Iterator[LayoutStep]:
     layout = before.layout
     dimensions = range(len(layout.splits))
     for axis in dimensions:
@@ -100,13 +96,13 @@ def _ordered(before: Placed, shape: Sequence[int]) -> Iterator[Step]:
                         yield _moved("slice" if role == _REPLICAS else "reduce_scatter", before, groups, role, axis, k)
 
 
-def relocation(before: Placed, after: Placed, shape: Sequence[int]) -> Step:
+def relocation(before: Placed, after: Placed, shape: Sequence[int]) -> LayoutStep:
     """Every device of ``after`` is sent its piece by a holder of it: the same vector, but for the replicas."""
-    return Step("send", before, after, 1, messages=_messages(before, after, shape))
+    return LayoutStep("send", before, after, 1, messages=_messages(before, after, shape))
 
 
 def crossings(before: Placed, devices: Sequence[int], shape: Sequence[int],
-              target: Placed | None = None) -> Iterator[Step]:
+              target: Placed | None = None) -> Iterator[LayoutStep]:
     """All steps from the group of ``before`` to ``devices``, where pieces lie in order, or as in ``target``.
 
     Terms, or parts of one dimension, are put together on fewer devices, or cut into parts for more; how often a piece
@@ -131,7 +127,7 @@ def crossings(before: Placed, devices: Sequence[int], shape: Sequence[int],
                 if target is not None and target.layout == wanted:
                     places.append(target)
                 for after in places:
-                    yield Step("send", before, after, 1, messages=_messages(before, after, shape))
+                    yield LayoutStep("send", before, after, 1, messages=_messages(before, after, shape))
 
 
 # -- within -----------------------------------------------------------------------------------------------------------
@@ -158,7 +154,7 @@ def _grouped(before: Placed, role: int, inner: int, k: int) -> tuple[tuple[int, 
 
 
 def _moved(kind: Kind, before: Placed, groups: tuple[tuple[int, ...], ...], source: int, target: int, k: int,
-           gathered: tuple[tuple[int, ...], ...] | None = None) -> Step:
+           gathered: tuple[tuple[int, ...], ...] | None = None) -> LayoutStep:
     """The step that takes ``k`` from the role ``source`` to the role ``target`` in each of the groups.
 
     ``gathered``: the groups in the order of the parts that they gather, if they are cut in another.
@@ -181,11 +177,11 @@ def _moved(kind: Kind, before: Placed, groups: tuple[tuple[int, ...], ...], sour
                 piece[0] = piece[0] * k + index
             held[device] = tuple(piece)
     after = Placed.holding(Layout(counts[0], counts[1], tuple(counts[2:])), held)
-    return Step(kind, before, after, k, groups, source if source >= 0 else None, target if target >= 0 else None,
-                gathered=gathered if gathered is not None and source >= 0 else groups)
+    return LayoutStep(kind, before, after, k, groups, source if source >= 0 else None, target if target >= 0 else None,
+                      gathered=gathered if gathered is not None and source >= 0 else groups)
 
 
-def _towards(step: Step, target: Placed) -> Step | None:
+def _towards(step: LayoutStep, target: Placed) -> LayoutStep | None:
     """``step`` with its parts, or terms, handed out as ``target`` has them; ``None`` where that cannot be."""
     role = {"term": _VALUES, "all_gather": None, "all_reduce": None}.get(step.kind, step.target)
     if role is None or target.devices != step.before.devices:
@@ -232,16 +228,10 @@ def _messages(before: Placed, after: Placed, shape: Sequence[int]) -> tuple[Mess
         for held, holders in before.holders.items():
             if held[0] // together != piece[0]:
                 continue
-            box = _common(box_of(before, held, shape), wanted)
+            box = intersection(box_of(before, held, shape), wanted)
             if box is None:
                 continue
             source = target if target in holders else min(holders, key=lambda device: (busy[device], device))
             busy[source] += source != target
             found.append(Message(source, target, box))
     return tuple(found)
-
-
-def _common(one: Box, other: Box) -> Box | None:
-    box = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(one, other, strict=True))
-    return box if all(low < high for low, high in box) else None
-

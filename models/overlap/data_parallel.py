@@ -22,28 +22,30 @@ The next step's forward of a group waits for its parameters only, so gathers may
 *Memory.* Each device has what is free beside parameters, gradients and 1/N of the optimizer state. Under AR-C the rest
 of the state is taken by the first forward and given back by ``end``, behind the last update; between ``end`` and the
 next step's first forward nothing takes memory. The sizes of buffers of collectives are part of ``cluster.reserve``.
+
+What a step with the whole model on every GPU is made of: layers in groups, collectives, the update, what is held.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 
-from weft.models.candidates.family_costs import device_of
-from weft.models.candidates.gpu_costs import gpu_costs
-from weft.models.candidates.stage_blocks import forward_block, gradient_blocks, seconds_of
-from weft.models.candidates.stages import peak_bytes, static_bytes
+from weft.models.candidates.build import bytes_per_parameter
+from weft.models.candidates.gpu_costs import device_of, gpu_costs
+from weft.models.candidates.stage_blocks import forward_block, gradient_blocks, seconds_of, wide_block
+from weft.models.candidates.stages import StageCost, Stages, peak_bytes, static_bytes
+from weft.models.hardware.devices import DEVICES
 from weft.models.layers.cluster import model_cluster
+from weft.models.layers.collectives import Collective, group_time
+from weft.models.layers.costs import LayerCost
 from weft.models.overlap.placement import OverlapPlacement, lane_name
-from weft.models.overlap.step_costs import StepCosts, held_bytes, layer_groups
 from weft.models.spec.quantities import format_bytes
-from weft.models.spec.sections import Spec, Training
-from weft.solver.problem import Block, BlockKind, Device
+from weft.models.spec.sections import Spec, TrainingRun
+from weft.solver.problem import BlockKind, Device
 from weft.solver.wide.block import Options, WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
-
-__all__ = ["ALL_REDUCE", "BUCKETS", "FUSED", "GRADIENTS", "SCATTERED", "WAYS", "WHOLE_MODEL", "data_parallel",
-           "why_not_data_parallel"]
 
 #: The title of the placement.
 WHOLE_MODEL = "data parallel"
@@ -61,7 +63,7 @@ def why_not_data_parallel(spec: Spec, micro_batches: int | None = None) -> str |
     """Why ``spec`` is not trained with the whole model on every GPU, in a sentence; ``None`` where it can be."""
     run, gpus = spec.run, spec.cluster.gpus
     count = micro_batches or run.micro_batches
-    if not isinstance(run, Training):
+    if not isinstance(run, TrainingRun):
         return "inference has no gradients to sum"
     if run.lengths is not None:
         return "training.lengths lists micro-batches that differ"
@@ -117,7 +119,7 @@ class _Step:
 
     def __init__(self, spec: Spec, micro_batches: int) -> None:
         run = spec.run
-        assert isinstance(run, Training)
+        assert isinstance(run, TrainingRun)
         self.spec, self.run = spec, run
         self.costs = StepCosts(spec)
         self.stages = layer_groups(spec, _GROUPS)
@@ -158,17 +160,17 @@ class _Step:
 
     def _forwards(self) -> Iterator[WideBlock]:
         for s, stage in enumerate(self.stages):
-            plain = forward_block(s, stage, 0, "full", ())
+            plain = forward_block(s, stage, (0,), "full", ())
             waits = (*((WideDependency(f"F{s - 1}"),) if s else ()), *self._parameters(s))
             if s:
-                yield _wide(plain, waits)
+                yield wide_block(plain, waits)
                 continue
             for way in WAYS:
                 own = [wait for wait in waits if wait.when[GRADIENTS] == way]
                 if way == ALL_REDUCE:
                     own.append(WideDependency("end", distance=1))
                 more = self.rest if way == ALL_REDUCE else 0
-                yield replace(_wide(plain, own), memory=(plain.memory[0] + more,), when=self._when(way))
+                yield replace(wide_block(plain, own), memory=(plain.memory[0] + more,), when=self._when(way))
 
     def _parameters(self, s: int) -> tuple[WideDependency, ...]:
         """What the forward of group ``s`` waits for of the step before."""
@@ -192,8 +194,8 @@ class _Step:
         last = "accumulate" if self.each > 1 else f"F{len(self.stages) - 1}"
         self.behind: dict[int, str] = {}
         for s in reversed(range(len(self.stages))):
-            for block in gradient_blocks(s, self.stages[s], 0, "full", ()):
-                yield _wide(block, (WideDependency(last),))
+            for block in gradient_blocks(s, self.stages[s], (0,), "full", ()):
+                yield wide_block(block, (WideDependency(last),))
                 last = block.name
             self.behind[s] = last
 
@@ -234,6 +236,69 @@ class _Step:
                 **({} if count is None or BUCKETS not in self.choices else {BUCKETS: str(count)})}
 
 
-def _wide(block: Block, after: Sequence[WideDependency]) -> WideBlock:
-    return WideBlock(block.name, block.kind, block.devices, block.duration, block.memory, block.workspace,
-                     tuple(after))
+def layer_groups(spec: Spec, most: int) -> list[StageCost]:
+    """The layers of ``spec`` on its slowest GPU, in ``most`` groups of about as many parameters or fewer."""
+    return grouped_layers(slowest_layers(gpu_costs(spec).layers), most)
+
+
+def held_bytes(spec: Spec, *, sliced: bool) -> int:
+    """Bytes of a parameter that each GPU holds; ``sliced``: with its slice of the optimizer state only."""
+    run = spec.run
+    assert isinstance(run, TrainingRun)
+    state = run.optimizer_bytes_per_parameter
+    return bytes_per_parameter(spec) - (state - -(-state // spec.cluster.gpus) if sliced else 0)
+
+
+@dataclass(frozen=True)
+class StepCosts:
+    """Prices of a step of ``spec``."""
+
+    spec: Spec
+
+    @property
+    def run(self) -> TrainingRun:
+        """How it is trained."""
+        assert isinstance(self.spec.run, TrainingRun)
+        return self.spec.run
+
+    def seconds(self, kind: Collective, size: int) -> float:
+        """A collective of ``size`` bytes on each GPU: as the spec's device does, or rings over the cluster's links."""
+        name, cluster = device_of(self.spec), self.spec.cluster
+        return group_time(kind, size, range(cluster.gpus), model_cluster(cluster).network,
+                          None if name is None else DEVICES[name]).seconds
+
+    def update(self, parameters: int) -> float:
+        """The optimizer on so many parameters: its state is read and written, gradients read, parameters written."""
+        name = device_of(self.spec)
+        if name is None or not parameters:
+            return 0.0
+        device = DEVICES[name]
+        moved = parameters * (self.run.gradient_bytes + 2 * self.run.optimizer_bytes_per_parameter
+                              + self.run.parameter_bytes)
+        return device.launch["forward"] + moved / (device.bandwidth * device.reach["pointwise", "forward"].memory)
+
+
+def slowest_layers(layers: Sequence[list[LayerCost]]) -> list[LayerCost]:
+    """Of the layers on each GPU, those of the GPU that is slowest at all of them: sums of gradients wait for it."""
+    return max(layers, key=lambda own: sum(layer.forward + layer.backward for layer in own))
+
+
+def grouped_layers(layers: Sequence[LayerCost], groups: int) -> list[StageCost]:
+    """``layers`` in up to ``groups`` groups of about as many parameters each. A parameter that several groups share
+    counts in the first: one GPU has all of them."""
+    count = min(groups, len(layers))
+    before = list(accumulate((layer.parameters + 1 for layer in layers), initial=0))
+    borders = [0]
+    for group in range(1, count):
+        wanted = before[-1] * group / count
+        nearest = min(range(len(before)), key=lambda at: abs(before[at] - wanted))
+        borders.append(min(max(nearest, borders[-1] + 1), len(layers) - (count - group)))
+    whole = Stages(layers)
+    return [_alone(whole.stage(first, last), layers) for first, last in pairwise([*borders, len(layers)])]
+
+
+def _alone(stage: StageCost, layers: Sequence[LayerCost]) -> StageCost:
+    """``stage`` without the parameters that a layer before it holds already."""
+    known = {name for layer in layers[:stage.first] for name, _ in layer.shared_parameters}
+    own = {name: count for layer in layers[stage.first:stage.last] for name, count in layer.shared_parameters}
+    return replace(stage, parameters=stage.parameters - sum(count for name, count in own.items() if name in known))

@@ -9,8 +9,14 @@ what comes in this order and wait for what it reads. The order is one that a GPU
 is no bound but that of a schedule; that a piece of a kernel is as fast as its share of the whole, and that collectives
 take nothing from computation beside them, is assumed.
 
-For one collective between two computations it is the chunked pipeline of
-:mod:`weft.models.candidates.collective_chunks`.
+A pass of a stage with its collectives as blocks of their own, on the network lanes.
+
+Each piece of the pass (:func:`weft.models.overlap.flow.pieces`) is a block, and pieces on one engine keep their order.
+Between them the GPU is free: for other micro-batches, and for other stages on it. The last block bears the name of the
+pass and comes behind all others, so that whoever waits for the pass waits for it.
+
+*Memory.* The first block takes what the pass keeps and all its workspace, the last one gives back the workspace and
+what the pass gives back: never less than what lives between. What a block on a lane takes or gives counts on its GPU.
 """
 
 from __future__ import annotations
@@ -18,11 +24,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["Piece", "Step", "duration", "ended", "pieces", "serial"]
+from weft.solver.problem import BlockKind
+from weft.solver.wide.block import WideBlock, WideDependency
 
 
 @dataclass(frozen=True)
-class Step:
+class FlowStep:
     """``waits``: indices of the earlier steps whose results it reads. ``seconds``: of all of it.
 
     ``launch``: seconds of it that every piece takes again. ``pieces``: of a collective, the seconds of one of so many
@@ -51,13 +58,13 @@ class Step:
             0.0, self.seconds - self.launch) / count
 
 
-def serial(steps: Sequence[Step]) -> float:
+def serial(steps: Sequence[FlowStep]) -> float:
     """Seconds of all ``steps``, one after another."""
     return sum(step.seconds for step in steps)
 
 
 @dataclass(frozen=True)
-class Piece:
+class FlowPiece:
     """What an engine runs at once: on the network lane (``is_sent``) or the GPU, after the earlier pieces ``waits``."""
 
     seconds: float
@@ -65,12 +72,12 @@ class Piece:
     waits: tuple[int, ...]
 
 
-def duration(steps: Sequence[Step], count: int, dimension: str = "", *, wide: bool = True) -> float:
+def duration(steps: Sequence[FlowStep], count: int, dimension: str = "", *, wide: bool = True) -> float:
     """Seconds until all ``steps`` have ended, in ``count`` chunks along ``dimension``; see :func:`pieces`."""
     return ended(pieces(steps, count, dimension, wide=wide))
 
 
-def ended(row: Sequence[Piece]) -> float:
+def ended(row: Sequence[FlowPiece]) -> float:
     """Seconds until all pieces of ``row`` have ended."""
     ends: list[float] = []
     engines = [0.0, 0.0]  # when the GPU and its lane are free
@@ -81,7 +88,7 @@ def ended(row: Sequence[Piece]) -> float:
     return max(engines)
 
 
-def pieces(steps: Sequence[Step], count: int, dimension: str = "", *, wide: bool = True) -> list[Piece]:
+def pieces(steps: Sequence[FlowStep], count: int, dimension: str = "", *, wide: bool = True) -> list[FlowPiece]:
     """What runs, in the order in which each engine takes it: ``steps`` in ``count`` chunks along ``dimension``.
 
     ``wide``: every step that can be is cut; else matrix products only where a collective reads them. Steps that are
@@ -90,7 +97,7 @@ def pieces(steps: Sequence[Step], count: int, dimension: str = "", *, wide: bool
     sent_from = {source for step in steps if step.is_sent for source in step.waits}
     cut = [count if step.divides.get(dimension, 1) % count == 0 and count > 1
            and (wide or not step.is_heavy or number in sent_from) else 1 for number, step in enumerate(steps)]
-    found: list[Piece] = []
+    found: list[FlowPiece] = []
     made: list[list[int]] = [[] for _ in steps]  # by step, the pieces of its chunks
     for run in _runs(steps, cut):
         for chunk in range(cut[run[0]]):
@@ -99,11 +106,11 @@ def pieces(steps: Sequence[Step], count: int, dimension: str = "", *, wide: bool
             seconds = sum(steps[number].piece(cut[number]) for number in run)
             for number in run:
                 made[number].append(len(found))
-            found.append(Piece(seconds, steps[run[0]].is_sent, tuple(sorted(waits))))
+            found.append(FlowPiece(seconds, steps[run[0]].is_sent, tuple(sorted(waits))))
     return found
 
 
-def _runs(steps: Sequence[Step], cut: Sequence[int]) -> list[list[int]]:
+def _runs(steps: Sequence[FlowStep], cut: Sequence[int]) -> list[list[int]]:
     """Steps that follow each other on one engine, in as many chunks; a new run where one waits for a collective."""
     runs: list[list[int]] = []
     for number, step in enumerate(steps):
@@ -117,5 +124,56 @@ def _runs(steps: Sequence[Step], cut: Sequence[int]) -> list[list[int]]:
     return runs
 
 
-def _reads(steps: Sequence[Step], run: Sequence[int], source: int) -> bool:
+def _reads(steps: Sequence[FlowStep], run: Sequence[int], source: int) -> bool:
     return any(source in steps[number].waits for number in run)
+
+
+#: A piece that takes no time is a block of a nanosecond.
+_INSTANT = 1e-9
+
+
+def apart_blocks(whole: WideBlock, pieces: Sequence[FlowPiece], lanes: Mapping[int, int]) -> list[WideBlock]:
+    """``whole``, a pass in one block on devices alike, as a block for each of ``pieces``; ``lanes``: the lane of each
+    device."""
+    pieces = _with_one_end(pieces)
+    last = len(pieces) - 1
+    names = [*(f"{whole.name} {number}" for number in range(last)), whole.name]
+    kept, workspace = _amount(whole.memory), _amount(whole.workspace)
+    blocks: list[WideBlock] = []
+    before: dict[bool, int] = {}
+    for number, piece in enumerate(pieces):
+        waits = {*piece.waits, *([before[piece.is_sent]] if piece.is_sent in before else [])}
+        if number and not waits:
+            waits = {0}  # memory is taken by the first one
+        before[piece.is_sent] = number
+        after = tuple(WideDependency(names[source]) for source in sorted(waits))
+        memory = ((max(kept, 0) + workspace if not number else 0)
+                  + (min(kept, 0) - workspace if number == last else 0))
+        where = tuple(lanes[device] for device in whole.devices) if piece.is_sent else whole.devices
+        kind = BlockKind.COLLECTIVE if piece.is_sent else whole.kind
+        blocks.append(WideBlock(names[number], kind, where, max(round(piece.seconds, 9), _INSTANT), (memory,), (0,),
+                                after or whole.after, whole.when))
+    return blocks
+
+
+def _with_one_end(pieces: Sequence[FlowPiece]) -> Sequence[FlowPiece]:
+    """``pieces``, the last one behind all others: where the two engines end beside each other, an instant after both.
+    """
+    last = len(pieces) - 1
+    other = max((number for number, piece in enumerate(pieces) if piece.is_sent != pieces[last].is_sent), default=None)
+    behind: set[int] = set()
+    for number in range(last, -1, -1):
+        if number == last or number in behind:
+            engine = [earlier for earlier in range(number) if pieces[earlier].is_sent == pieces[number].is_sent][-1:]
+            behind |= {*pieces[number].waits, *engine}
+    if other is None or other in behind:
+        return pieces
+    return [*pieces, FlowPiece(0.0, False, (other, last))]
+
+
+def _amount(amounts: object) -> int:
+    """What is taken on each device: the same on all."""
+    assert isinstance(amounts, tuple)
+    found = set(amounts)
+    assert len(found) <= 1
+    return found.pop() if found else 0

@@ -21,10 +21,8 @@ from itertools import accumulate
 
 from weft.models.candidates.stages import StageCost, peak_bytes, static_bytes
 from weft.models.layers.cluster import model_cluster
-from weft.models.overlap.step_costs import StepCosts, held_bytes, layer_groups
+from weft.models.overlap.data_parallel import StepCosts, held_bytes, layer_groups
 from weft.models.spec.sections import Spec
-
-__all__ = ["BUCKET_BYTES", "FRAMEWORKS", "FrameworkStep", "framework_steps"]
 
 #: A bucket of DistributedDataParallel by default; ZeRO-1 is given the same.
 BUCKET_BYTES = 25 * 2**20

@@ -10,8 +10,6 @@ from weft.solver.problem import Block, Device, Problem
 from weft.solver.wide.block import Options
 from weft.solver.wide.problem import WideProblem
 
-__all__ = ["OverlapPlacement", "lane_name", "written_out"]
-
 
 def lane_name(device: str) -> str:
     """The name of the network lane of ``device``."""
@@ -44,9 +42,10 @@ class OverlapPlacement:
         return written_out(problem, self.gpus, self.memory)
 
 
-def written_out(problem: Problem, gpus: Sequence[Sequence[int]], memory: Sequence[int]) -> Problem:
+def written_out(problem: Problem, gpus: Sequence[Sequence[int]], memory: Sequence[int] | None = None) -> Problem:
     """``problem``, whose devices that are no lanes stand for ``gpus``, with each GPU and its lane; ``memory`` of each
-    GPU in order. What a block takes on a device it takes on every GPU that the device stands for."""
+    GPU in order, by default that of the device. What a block takes on a device it takes on every GPU that the device
+    stands for."""
     owners = [device for device in problem.devices if device.lane_of is None]
     stands_for = {device.name: tuple(group) for device, group in zip(owners, gpus, strict=True)}
     has_lane = {device.lane_of for device in problem.devices}
@@ -55,7 +54,8 @@ def written_out(problem: Problem, gpus: Sequence[Sequence[int]], memory: Sequenc
     places: dict[tuple[int, bool], int] = {}
     for gpu in sorted(owner_of):
         places[gpu, False] = len(devices)
-        devices.append(Device(f"gpu{gpu}", None if owner_of[gpu].memory is None else memory[gpu],
+        own = owner_of[gpu].memory
+        devices.append(Device(f"gpu{gpu}", own if memory is None or own is None else memory[gpu],
                               owner_of[gpu].static))
         if owner_of[gpu].name in has_lane:
             places[gpu, True] = len(devices)

@@ -8,7 +8,7 @@ way.
 A stage's forward is one block under each way, and so is its backward: within it, its collectives and its computation
 overlap as the way says, and nothing of another micro-batch runs in between. In *pairs* two micro-batches pass together
 as one, and the collectives of each run beside the computation of the other. Where there are few layers, collectives
-may be blocks of their own on the network lanes (:mod:`weft.models.overlap.apart`), beside which other micro-batches are
+may be blocks of their own on the network lanes (:mod:`weft.models.overlap.flow`), beside which other micro-batches are
 computed; a pass in one block then holds its GPUs' lanes as well, as it has collectives inside.
 
 *Sends.* What a stage gives lies whole on each of its GPUs, or in slices. Slices are sent as they are between stages of
@@ -22,17 +22,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from weft.models.overlap.apart import apart_blocks
+from weft.models.candidates.stage_blocks import forward_block, wide_block
+from weft.models.overlap.flow import apart_blocks
 from weft.models.overlap.placement import OverlapPlacement, lane_name
 from weft.models.overlap.ways import MOST_PIECES, NONE, Between, Way, Ways, fastest
-from weft.models.tensor_parallel.parts import Part, gpu_name, gradient_name, joined_parts, part_backward, part_forward
+from weft.models.tensor_parallel.parts import LayersPart, gpu_name, gradient_name, joined_parts, part_backward
 from weft.models.tensor_parallel.shapes import ShapeCandidate
 from weft.models.tensor_parallel.space import Space
 from weft.solver.problem import Block, BlockKind, Device
 from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
-
-__all__ = ["SLICES", "WHOLE", "overlap_of"]
 
 #: The options of what is sent.
 WHOLE, SLICES = "whole", "slices"
@@ -95,10 +94,10 @@ class _Together:
                 found[_SEND] = (WHOLE, SLICES)
         return found
 
-    def _choice(self, part: Part) -> str:
+    def _choice(self, part: LayersPart) -> str:
         return f"overlap: {part.degree} GPUs" if self.is_shared else f"overlap: stage {part.name}"
 
-    def _when(self, part: Part, way: Way) -> dict[str, str]:
+    def _when(self, part: LayersPart, way: Way) -> dict[str, str]:
         return {self._choice(part): way.name} if len(self.ways[part.name]) > 1 else {}
 
     @property
@@ -117,7 +116,7 @@ class _Together:
             for way in self.ways[part.name]:
                 waits = [wait for source, target, size in self.joined if target is part
                          for wait in self._waits(f"F{source.name}", source, (part, way), size, _SEND)]
-                plain = part_forward(replace(part, cost=way.cost), self.where[part.name], (), self.backward)
+                plain = forward_block(part.name, way.cost, self.where[part.name], self.backward, ())
                 yield from self._wide(plain, waits, part, way)
         for part in reversed(self.parts) if self.backward != "none" else ():
             for way in self.ways[part.name]:
@@ -128,11 +127,10 @@ class _Together:
                     own = [WideDependency(wait.block) for wait in block.after]
                     yield from self._wide(block, own or waits or [WideDependency(f"F{part.name}")], part, way)
 
-    def _wide(self, block: Block, waits: Sequence[WideDependency], part: Part, way: Way) -> list[WideBlock]:
+    def _wide(self, block: Block, waits: Sequence[WideDependency], part: LayersPart, way: Way) -> list[WideBlock]:
         """``block`` of ``part`` under ``way``: whole, beside the lanes it sends over, or in pieces."""
         count = len(self.candidate.gpus)
-        made = WideBlock(block.name, block.kind, block.devices, block.duration, block.memory, block.workspace,
-                         tuple(waits), self._when(part, way))
+        made = wide_block(block, waits, self._when(part, way))
         if block.kind == BlockKind.WEIGHT_GRAD:
             return [made]
         if way.apart is not None:
@@ -146,7 +144,8 @@ class _Together:
 
     # -- sends
 
-    def _waits(self, block: str, giver: Part, taker: tuple[Part, Way], size: int, send: str) -> list[WideDependency]:
+    def _waits(self, block: str, giver: LayersPart, taker: tuple[LayersPart, Way], size: int,
+               send: str) -> list[WideDependency]:
         """The waits of ``taker``, a part under one of its ways, for ``block`` of ``giver`` under each of its own."""
         part, way = taker
         found: list[WideDependency] = []
@@ -166,7 +165,8 @@ class _Together:
                     found += [WideDependency(block, lag, when={**when, send: option}) for option, lag in lags.items()]
         return found
 
-    def _lag(self, size: int, giver: tuple[Part, Between], taker: tuple[Part, Between], *, slices: bool) -> float:
+    def _lag(self, size: int, giver: tuple[LayersPart, Between], taker: tuple[LayersPart, Between], *,
+             slices: bool) -> float:
         """Seconds until ``taker`` has a tensor of ``size`` bytes as it needs it."""
         (source, lies), (target, needed) = giver, taker
         degree = source.degree
@@ -184,7 +184,7 @@ class _Together:
             return round(part + (gathered(degree) if needed == "whole" else 0.0), 9)
         return part if needed == "sliced" else sent(size)
 
-    def _has_slices(self, source: Part, target: Part, size: int) -> bool:
+    def _has_slices(self, source: LayersPart, target: LayersPart, size: int) -> bool:
         """Whether it is shorter to send slices of what lies whole."""
         lags = [self._lag(size, (source, "whole"), (target, "whole"), slices=slices) for slices in (False, True)]
         return source.degree == target.degree > 1 and lags[1] < lags[0]

@@ -10,10 +10,18 @@ All layers of a stage go one way. What a way saves is taken off what the stage c
 nothing are not there; nor are those that another way of the same layout and fewer chunks is as fast as.
 
 ``apart``, with 1 chunk or several, is for stages of few layers: collectives are blocks of their own on the network
-lanes (:mod:`weft.models.overlap.apart`), and what other micro-batches compute may run beside them.
+lanes (:mod:`weft.models.overlap.flow`), and what other micro-batches compute may run beside them.
 
 In *pairs* of micro-batches the two chunks are the two micro-batches, whole: times and amounts are those of both, and
 the workspace is twice as large where they run beside each other.
+
+The steps of a stage's forward and backward on one of several GPUs that compute it together, collectives apart.
+
+They are the operators of the graph that one GPU computes (:class:`~weft.models.tensor_parallel.shard.Sharded`), in its
+order and with its times; an exchange that sends something is a collective. Where an operator's annotation splits it
+along the samples or the positions, it may be cut into chunks along them; any chunk of a tensor that a collective moves
+can be moved alone. The backward runs the graph backwards; weight gradients follow the next collective, beside which
+they run, since nothing waits for them. With recomputation a layer's forward comes again before its backward.
 """
 
 from __future__ import annotations
@@ -21,15 +29,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 from weft.models.candidates.stages import Backward, StageCost
-from weft.models.overlap.flow import Piece, Step, duration, ended, pieces, serial
-from weft.models.overlap.steps import CHUNKS, DIMENSIONS, LayerSteps
-from weft.models.tensor_parallel.parts import Part, stage_cost
+from weft.models.graph.operators import Operator, OperatorGraph, Split
+from weft.models.hardware.devices import DeviceType, Pass, kernel_class
+from weft.models.layers.layering import operators_by_layer
+from weft.models.overlap.flow import FlowPiece, FlowStep, duration, ended, pieces, serial
+from weft.models.tensor_parallel.layouts import Timer
+from weft.models.tensor_parallel.parts import LayersPart, stage_cost
+from weft.models.tensor_parallel.shard import Exchanged, Sharded
 from weft.models.tensor_parallel.space import Space
-
-__all__ = ["APART", "MOST_PIECES", "NONE", "SLICED", "Between", "Way", "Ways", "fastest"]
 
 #: How tensors lie between layers.
 Between: TypeAlias = Literal["whole", "sliced"]
@@ -50,7 +61,7 @@ class Way:
     name: str
     between: Between
     cost: StageCost
-    apart: tuple[tuple[Piece, ...], tuple[Piece, ...]] | None = None
+    apart: tuple[tuple[FlowPiece, ...], tuple[FlowPiece, ...]] | None = None
 
 
 class Ways:
@@ -63,7 +74,7 @@ class Ways:
         self._spared: dict[object, int] = {} if like is None else like._spared
         self._known: dict[tuple[int, tuple[int, ...]], tuple[Way, ...]] = {}
 
-    def of(self, part: Part) -> tuple[Way, ...]:
+    def of(self, part: LayersPart) -> tuple[Way, ...]:
         """Those of ``part``, ``none`` first."""
         if part.degree == 1 or part.co_shard:
             return (Way(NONE, "whole", self._cost(part.cost)),)
@@ -81,7 +92,7 @@ class Ways:
                                                       recompute=space.recompute)
         return self._steps[degree, between]
 
-    def _found(self, part: Part) -> Iterator[Way]:
+    def _found(self, part: LayersPart) -> Iterator[Way]:
         yield Way(NONE, "whole", self._cost(part.cost))
         steps = self.steps(part.degree, "whole")
         if not any(steps.sends[layer] for layer in part.layers):
@@ -93,7 +104,7 @@ class Ways:
             yield Way(SLICED, "sliced", self._cost(cut))
             yield from self._faster(part, "sliced", cut)
 
-    def _faster(self, part: Part, between: Between, cost: StageCost) -> Iterator[Way]:
+    def _faster(self, part: LayersPart, between: Between, cost: StageCost) -> Iterator[Way]:
         """The ways with collectives beside computation that are faster than those with fewer chunks."""
         steps = self.steps(part.degree, between)
         forward = steps.forward(part.layers)
@@ -118,7 +129,7 @@ class Ways:
         if not self.pairs:
             yield from self._apart(between, cost, forward, backward)
 
-    def _apart(self, between: Between, cost: StageCost, forward: Sequence[Step], backward: Sequence[Step]
+    def _apart(self, between: Between, cost: StageCost, forward: Sequence[FlowStep], backward: Sequence[FlowStep]
                ) -> Iterator[Way]:
         """The ways with collectives in blocks of their own, where these are few."""
         if 2 * sum(step.is_sent for step in (*forward, *backward)) > MOST_PIECES:
@@ -135,7 +146,7 @@ class Ways:
             return cost
         return _doubled(cost, "forward", "backward", "input_grad", "weight_grad", "activation", "held", "output")
 
-    def _saved(self, steps: Sequence[Step], alike: object, count: int) -> int:
+    def _saved(self, steps: Sequence[FlowStep], alike: object, count: int) -> int:
         """What :func:`_saved` says of ``steps``, which are like others with the same ``alike``."""
         if (alike, count) not in self._spared:
             self._spared[alike, count] = _saved(steps, count)
@@ -158,13 +169,13 @@ def _alone(way: Way) -> float:
     return way.cost.load if way.apart is None else sum(map(ended, way.apart)) * 1e9
 
 
-def _alike(steps: Sequence[Step]) -> object:
+def _alike(steps: Sequence[FlowStep]) -> object:
     """Equal for steps that differ in names only."""
     return tuple((step.waits, step.seconds, step.launch, tuple(step.pieces.items()), tuple(step.divides.items()),
                   step.is_heavy) for step in steps)
 
 
-def _of_both(steps: Sequence[Step]) -> list[Step]:
+def _of_both(steps: Sequence[FlowStep]) -> list[FlowStep]:
     """``steps`` of two micro-batches, each a chunk."""
     return [replace(step, seconds=2 * step.seconds, launch=0.0, divides={DIMENSIONS[0]: 2},
                     pieces={1: 2 * step.seconds, 2: step.seconds} if step.is_sent else {}) for step in steps]
@@ -175,7 +186,7 @@ def _doubled(cost: StageCost, *names: str) -> StageCost:
     return replace(cost, **twice)
 
 
-def _saved(steps: Sequence[Step], count: int) -> int:
+def _saved(steps: Sequence[FlowStep], count: int) -> int:
     """Whole nanoseconds that ``count`` chunks save of ``steps`` one after another, along the better axis."""
     if not steps:
         return 0
@@ -183,7 +194,7 @@ def _saved(steps: Sequence[Step], count: int) -> int:
     return max(0, math.floor((serial(steps) - least) * 1e9 - 0.5))
 
 
-def _best_pieces(steps: Sequence[Step], count: int) -> tuple[Piece, ...]:
+def _best_pieces(steps: Sequence[FlowStep], count: int) -> tuple[FlowPiece, ...]:
     """``steps`` in ``count`` chunks, along the axis that is fastest where nothing else runs."""
     if not steps:
         return ()
@@ -194,3 +205,139 @@ def _best_pieces(steps: Sequence[Step], count: int) -> tuple[Piece, ...]:
 def _cuts(count: int) -> list[tuple[str, bool]]:
     """The ways to cut into ``count`` chunks."""
     return [(dimension, wide) for dimension in (DIMENSIONS if count > 1 else ("",)) for wide in (True, False)]
+
+
+#: In how many chunks collectives may be.
+CHUNKS = (2, 4, 8)
+#: Along which axes: samples, and positions of a sequence.
+DIMENSIONS = ("batch", "sequence")
+#: What the zoo calls the two axes.
+_AXES = {"batch": 0, "sequence": 1, "rows": 1}
+_HEAVY = ("gemm", "bmm", "attention", "convolution")
+#: Layers that recomputation leaves alone.
+_NOT_RECOMPUTED = ("embedding", "embedding_bag", "cross_entropy")
+
+
+class LayerSteps:
+    """The steps of any row of layers. ``graph``: the operators before they were divided; ``timer``: seconds of a
+    collective; ``recompute``: whether layers run again in the backward."""
+
+    def __init__(self, sharded: Sharded, graph: OperatorGraph, device: DeviceType, timer: Timer, *,
+                 recompute: bool) -> None:
+        self.sharded, self.whole, self.device, self.timer, self.recompute = sharded, graph, device, timer, recompute
+        self.original = graph.by_name
+        converters = [operator.name for operator in sharded.graph.operators if operator.name not in self.original]
+        self.exchanged = dict(zip(converters, sharded.exchanges, strict=True))
+        self.layers = list(operators_by_layer(sharded.graph).values())
+
+    @cached_property
+    def sends(self) -> tuple[bool, ...]:
+        """By layer, whether it has a collective."""
+        return tuple(any(self._kind(operator, which) for operator in layer for which in ("forward", "backward"))
+                     for layer in self.layers)
+
+    def forward(self, layers: Sequence[int]) -> list[FlowStep]:
+        """The forward of ``layers`` (by index)."""
+        row = _StepsInARow()
+        for layer in layers:
+            self._forward(row, self.layers[layer])
+        return row.steps
+
+    def backward(self, layers: Sequence[int], *, weights: bool) -> list[FlowStep]:
+        """The backward of ``layers``, with or without their weight gradients."""
+        row, again = _StepsInARow(), _StepsInARow()
+        later: list[FlowStep] = []
+        for number in reversed(layers):
+            layer = self.layers[number]
+            if self._runs_again(layer):
+                again.steps, again.made = row.steps, {}
+                self._forward(again, layer)
+            for operator in reversed(layer):
+                self._backward(row, operator, later, weights=weights)
+        row.steps += later
+        return row.steps
+
+    def _runs_again(self, layer: Sequence[Operator]) -> bool:
+        return self.recompute and not any(operator.kind in _NOT_RECOMPUTED for operator in layer)
+
+    # -- one operator
+
+    def _forward(self, row: _StepsInARow, layer: Sequence[Operator]) -> None:
+        for operator in layer:
+            waits = [row.made[name] for name in operator.inputs if name in row.made]
+            number = row.add(self._step(operator, "forward", self.sharded.times[operator.name].forward, waits))
+            row.made |= {tensor.name: number for tensor in operator.outputs}
+
+    def _backward(self, row: _StepsInARow, operator: Operator, later: list[FlowStep], *, weights: bool) -> None:
+        time = self.sharded.times[operator.name]
+        readers = [row.gradient[reader] for tensor in operator.outputs
+                   for reader in self.sharded.graph.readers[tensor.name] if reader in row.gradient]
+        own = row.add(self._step(operator, "backward", time.input_grad, readers))
+        row.gradient[operator.name] = own
+        if weights and time.weight_grad:
+            launch = self.device.launch["backward"]
+            later.append(FlowStep(f"{operator.name}, weights", (own,), time.weight_grad, launch, is_heavy=True))
+        if row.steps[own].is_sent:
+            row.steps += later
+            later.clear()
+
+    def _step(self, operator: Operator, which: Pass, seconds: float, waits: Sequence[int]) -> FlowStep:
+        kind = self._kind(operator, which)
+        known = tuple(dict.fromkeys(waits))
+        if kind is not None:
+            exchanged = self.exchanged[operator.name]
+            return FlowStep(operator.name, known, seconds, pieces={count: self._piece(exchanged, which, count)
+                                                              for count in (1, *CHUNKS)},
+                            divides=self._axes_of(exchanged))
+        heavy = kernel_class(operator.kind) in _HEAVY and operator.name not in self.exchanged
+        divides = (self._axes_of(self.exchanged[operator.name]) if operator.name in self.exchanged else
+                   _divides(self.original[operator.name].splits, self.sharded.choices[operator.name],
+                            self.sharded.degree))
+        return FlowStep(operator.name, known, seconds, self.device.launch[which], divides=divides, is_heavy=heavy)
+
+    def _kind(self, operator: Operator, which: Pass) -> str | None:
+        """The collective that ``operator`` is in this pass, if it is one."""
+        exchanged = self.exchanged.get(operator.name)
+        if exchanged is None:
+            return None
+        kind = exchanged.exchange.forward if which == "forward" else exchanged.exchange.backward
+        return None if kind in ("none", "slice") else kind
+
+    def _piece(self, exchanged: Exchanged, which: Pass, count: int) -> float:
+        found = exchanged.exchange
+        kind, size = ((found.forward, found.forward_bytes) if which == "forward" else
+                      (found.backward, found.backward_bytes))
+        assert kind != "none" and kind != "slice"
+        return self.timer(kind, -(-size // count))
+
+    def _axes_of(self, exchanged: Exchanged) -> dict[str, int]:
+        """Along which axes what is sent can be cut: any that it has beside the last one, in what each GPU has of it."""
+        shape = self.whole.tensors[exchanged.tensor].shape
+        among = {exchanged.produced, exchanged.need.layout}
+        return {dimension: shape[axis] // (self.sharded.degree if axis in among else 1)
+                for axis, dimension in enumerate(DIMENSIONS) if axis < len(shape) - 1}
+
+
+class _StepsInARow:
+    """Steps in a row; ``made``: which one made a tensor, ``gradient``: which one gave back an operator's gradient."""
+
+    def __init__(self) -> None:
+        self.steps: list[FlowStep] = []
+        self.made: dict[str, int] = {}
+        self.gradient: dict[str, int] = {}
+
+    def add(self, step: FlowStep) -> int:
+        """Append ``step``; its number."""
+        self.steps.append(step)
+        return len(self.steps) - 1
+
+
+def _divides(splits: Sequence[Split], taken: Split | None, degree: int) -> dict[str, int]:
+    """Units along the dimensions that an operator can be cut along, beside how it is divided among the GPUs."""
+    found: dict[str, int] = {}
+    for split in splits:
+        axis = _AXES.get(split.dimension)
+        if axis is not None and set(split.outputs.values()) == {axis}:
+            is_cut = taken is not None and taken.dimension == split.dimension
+            found[DIMENSIONS[axis]] = split.size // degree if is_cut else split.size
+    return found

@@ -13,16 +13,14 @@ from dataclasses import replace
 
 from weft.models.candidates.build import bytes_per_parameter
 from weft.models.candidates.gpu_costs import gpu_costs
-from weft.models.candidates.layer_groups import grouped_layers, slowest_layers
 from weft.models.candidates.placement_sources import all_reduce_seconds
 from weft.models.candidates.stage_blocks import forward_block, gradient_blocks, seconds_of
 from weft.models.candidates.stages import peak_bytes, static_bytes
 from weft.models.layers.cluster import model_cluster
+from weft.models.overlap.data_parallel import grouped_layers, slowest_layers
 from weft.models.share.job import Job, SharingError, job_of
-from weft.models.spec.sections import Spec, Training
+from weft.models.spec.sections import Spec, TrainingRun
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
-
-__all__ = ["data_parallel_job", "network_lane", "why_not_data_parallel"]
 
 #: Groups of layers whose gradients are summed apart.
 GROUPS = 4
@@ -36,7 +34,7 @@ def network_lane(gpu: str) -> str:
 def why_not_data_parallel(spec: Spec) -> str | None:
     """Why ``spec`` is not trained with the whole model on every GPU, in a sentence; ``None`` where it can be."""
     run = spec.run
-    if not isinstance(run, Training):
+    if not isinstance(run, TrainingRun):
         return f"{spec.where}: inference has no gradients to sum; it runs as a pipeline"
     gpus = spec.cluster.gpus
     if run.lengths is not None:
@@ -63,7 +61,7 @@ def data_parallel_job(spec: Spec, name: str, groups: int = GROUPS) -> Job:
     if reason is not None:
         raise SharingError(reason)
     run, gpus = spec.run, spec.cluster.gpus
-    assert isinstance(run, Training)
+    assert isinstance(run, TrainingRun)
     costs = gpu_costs(spec)
     layers, cluster = slowest_layers(costs.layers), model_cluster(spec.cluster)
     stages = grouped_layers(layers, groups)
@@ -86,11 +84,11 @@ def data_parallel_job(spec: Spec, name: str, groups: int = GROUPS) -> Job:
         before = (Dependency("accumulate"),)
     for s, stage in enumerate(stages):
         after = (Dependency(f"F{s - 1}"),) if s else before
-        blocks.append(_moved(forward_block(s, stage, 0, "full", after), everywhere))
+        blocks.append(forward_block(s, stage, everywhere, "full", after))
     last = f"F{len(stages) - 1}"
     for s in reversed(range(len(stages))):
-        for block in gradient_blocks(s, stages[s], 0, "full", (Dependency(last),)):
-            blocks.append(_moved(block, everywhere))
+        for block in gradient_blocks(s, stages[s], everywhere, "full", (Dependency(last),)):
+            blocks.append(block)
             last = block.name
         if s in summed:
             seconds = max(all_reduce_seconds(spec, stages[s].parameters * run.gradient_bytes, gpus),
@@ -100,11 +98,6 @@ def data_parallel_job(spec: Spec, name: str, groups: int = GROUPS) -> Job:
     problem = Problem(f"{spec.name} (data parallel)", tuple(devices), tuple(blocks))
     job = job_of(name, problem, f"data parallel, {len(stages)} groups of layers", costs.notes)
     return replace(job, micro_batches=rest + 1)
-
-
-def _moved(block: Block, devices: tuple[int, ...]) -> Block:
-    """``block``, of one device, on all of ``devices`` alike."""
-    return replace(block, devices=devices, memory=block.memory * len(devices), workspace=block.workspace * len(devices))
 
 
 def _needs(spec: Spec) -> list[int]:

@@ -1,13 +1,16 @@
-"""What every section of a spec file shares: a strict pydantic model, and the refusal of several keys together."""
+"""What every section of a spec file shares: a strict pydantic model, and the refusal of several keys together.
+
+The sizes that models have, each within its limit, and the check that one divides another.
+"""
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, get_args
+from typing import Annotated, Any, NoReturn, TypeAlias, get_args
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-__all__ = ["Section", "refuse"]
+from weft.models.files.limits import MAX_LAYERS, MAX_PIXELS, MAX_ROWS, MAX_SEQUENCE, MAX_VOCABULARY, MAX_WIDTH
 
 
 class Section(BaseModel):
@@ -41,3 +44,17 @@ def _whole(value: Any) -> Any:
 def _kinds(annotation: Any) -> list[Any]:
     """The types in an annotation."""
     return [annotation, *(kind for part in get_args(annotation) for kind in _kinds(part))]
+
+
+Width: TypeAlias = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
+Layers: TypeAlias = Annotated[int, Field(ge=1, le=MAX_LAYERS)]
+Vocabulary: TypeAlias = Annotated[int, Field(ge=1, le=MAX_VOCABULARY)]
+Tokens: TypeAlias = Annotated[int, Field(ge=1, le=MAX_SEQUENCE)]
+Pixels: TypeAlias = Annotated[int, Field(ge=1, le=MAX_PIXELS)]
+Rows: TypeAlias = Annotated[int, Field(ge=1, le=MAX_ROWS)]
+
+
+def divides(part: int, whole: int, part_name: str, whole_name: str) -> None:
+    """Refuses a ``part`` that does not divide the ``whole``."""
+    if whole % part:
+        refuse(f"{whole_name} is {whole}, it must be a multiple of {part_name} ({part})")

@@ -13,8 +13,6 @@ from weft.models.hardware.devices import DEVICES
 from weft.models.spec.base import Section, refuse
 from weft.models.spec.fields import Bandwidth, BytesEach, DeviceEach, Name, Reserve, Seconds, SpeedEach, device_each
 
-__all__ = ["Cluster", "ClusterTier", "Tiers", "TIERS"]
-
 #: More tiers than any cluster has.
 _MOST_TIERS = 8
 

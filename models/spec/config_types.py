@@ -14,8 +14,6 @@ from typing import Any
 
 from weft.models.spec.config_values import Config
 
-__all__ = ["MULTIMODAL", "TYPES"]
-
 Rules = Mapping[str, Any]
 
 

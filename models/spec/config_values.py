@@ -8,8 +8,6 @@ from typing import Any, NoReturn
 from weft.models.files.limits import MAX_WIDTH
 from weft.solver.io.entries import show
 
-__all__ = ["Config", "ConfigError", "UnknownType"]
-
 #: Stages of a model whose resolution falls from one to the next, at most.
 _STAGES = 64
 

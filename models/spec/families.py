@@ -11,8 +11,7 @@ from typing import Annotated, Literal, TypeAlias, get_args
 from pydantic import Discriminator, Field, model_validator
 
 from weft.models.files.limits import MAX_WIDTH
-from weft.models.spec.base import Section, refuse
-from weft.models.spec.sizes import Layers, Pixels, Rows, Tokens, Vocabulary, Width, divides
+from weft.models.spec.base import Layers, Pixels, Rows, Section, Tokens, Vocabulary, Width, divides, refuse
 from weft.models.spec.transformers import ClipModel, EncoderModel, GptModel, MoeModel, T5Model
 
 __all__ = ["FAMILIES", "ClipModel", "DlrmModel", "EncoderModel", "EvoformerModel", "FamilyModel", "FlavaModel",

@@ -35,9 +35,6 @@ from weft.models.spec.quantities import (
 )
 from weft.solver.io.megatron_layout import LayoutTextError, layers_of_layout
 
-__all__ = ["Bandwidth", "Bytes", "BytesEach", "Cut", "DeviceEach", "Layout", "Lengths", "Name", "Reserve", "Seconds",
-           "SomeSeconds", "SpeedEach", "device_each", "lengths_text"]
-
 Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME, pattern=PRINTABLE)]
 Bytes: TypeAlias = Annotated[int, BeforeValidator(parse_bytes), WithJsonSchema(BYTES.schema)]
 Reserve: TypeAlias = Annotated[int, BeforeValidator(parse_reserve), WithJsonSchema(RESERVE.schema)]

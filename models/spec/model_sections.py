@@ -1,20 +1,20 @@
 """The ``model`` section of a spec where it names no family of the zoo: listed layers, a config.json, an operator
-graph; and which kind of section one is."""
+graph; and which kind of section one is.
+
+The ``model`` section of a spec of a graph neural network: a graph and its layers.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from weft.models.files.limits import MAX_LAYERS, MAX_SEQUENCE
-from weft.models.spec.base import Section, refuse
+from weft.models.graph_network.graph import MOST
+from weft.models.spec.base import Section, Width, divides, refuse
 from weft.models.spec.fields import Bytes, Name, Seconds, SomeSeconds
-from weft.models.spec.graph_network import GraphNetworkModel
 from weft.models.spec.quantities import LARGEST
-
-__all__ = ["CONFIG", "EXPLICIT", "FAMILY", "GRAPH", "GRAPH_NETWORK", "ConfigModel", "ExplicitModel", "GraphModel",
-           "GraphNetworkModel", "LayerSpec", "kind_of_model", "kind_of_section"]
 
 #: The kinds of ``model`` section; pydantic puts these tags into error locations.
 FAMILY, EXPLICIT, CONFIG, GRAPH, GRAPH_NETWORK = "family:", "layers:", "config:", "graph:", "graph-network:"
@@ -112,3 +112,61 @@ def kind_of_model(value: object) -> str:
         if key in value:
             return kind
     return EXPLICIT if not isinstance(value.get("layers"), int) else FAMILY
+
+
+#: Tags of what a graph may be.
+FILE, DRAWN = "graph file", "drawn graph"
+#: The most chunks along a side.
+_MOST_CHUNKS = 64
+
+
+class DrawnGraph(Section):
+    """A graph with random edges, in place of a file."""
+
+    vertices: int = Field(ge=1, le=MOST, description="Number of vertices.", examples=[20000])
+    edges: int = Field(ge=0, le=MOST, description="Number of edges.", examples=[400000])
+    skewed: bool = Field(default=False, description="Whether degrees follow a power law. Default false: all vertices "
+                         "are alike.")
+    seed: int = Field(default=0, ge=0, le=MOST, description="What the edges are drawn from. Default 0.")
+
+
+class NetworkLayer(Section):
+    """One layer of a graph neural network."""
+
+    layer: Literal["gcn", "sage-mean", "sage-pool", "gat", "gated-gcn"] = Field(
+        description="What it computes.", examples=["gcn"])
+    width: Width = Field(description="Columns of its output; of the last layer the classes.", examples=[16])
+    heads: Width = Field(default=1, description="Heads of gat, which divide its width. Default 1.")
+
+    @model_validator(mode="after")
+    def _check(self) -> NetworkLayer:
+        divides(self.heads, self.width, "heads", "width")
+        if self.heads > 1 and self.layer != "gat":
+            refuse(f"heads is {self.heads}, but layer is {self.layer}; only gat has heads")
+        return self
+
+
+class GraphNetworkModel(Section):
+    """A graph neural network that is streamed: vertices in chunks, edges in chunks squared."""
+
+    family: Literal["graph-network"] = Field(description="A graph neural network.")
+    graph: Annotated[Annotated[Name, Tag(FILE)] | Annotated[DrawnGraph, Tag(DRAWN)], Discriminator(
+        lambda given: DRAWN if isinstance(given, (dict, DrawnGraph)) else FILE)] = Field(
+            description="Path of a graph (.npz, .mtx, or an edge a line), relative to this file; or a drawn one: its "
+                        "vertices and edges.", examples=["cora.npz"])
+    features: Width | Name | None = Field(
+        default=None, description="Columns of the vertices' features, where the graph's file has none; or the path of "
+        "an .npy file with a row a vertex, which is never read whole.", examples=[64])
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="Share of each layer's inputs that training leaves "
+                           "out. Default 0.", examples=[0.5])
+    layers: tuple[NetworkLayer, ...] = Field(strict=False, min_length=1, max_length=64,
+                                             description="The layers, first to last, with ReLU between them.")
+    chunks: tuple[int, ...] | None = Field(
+        default=None, strict=False, min_length=1, max_length=_MOST_CHUNKS, description="Numbers of vertex chunks to "
+        "choose from. Default: the least with which a pass fits, and the next few.", examples=[[4, 6, 8]])
+
+    @model_validator(mode="after")
+    def _check(self) -> GraphNetworkModel:
+        if self.chunks and not all(1 <= count <= _MOST_CHUNKS for count in self.chunks):
+            refuse(f"chunks lists {', '.join(map(str, self.chunks))}, each must be from 1 to {_MOST_CHUNKS}")
+        return self

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from weft.models.files.limits import MAX_BATCH, MAX_GRID_GPUS
 from weft.models.spec.base import Section, refuse
 
-__all__ = ["Parallel", "ParallelSection", "Precision", "Recompute"]
-
-#: What is run again before its backward: nothing, what is between queries and the context, or all of every layer.
-Recompute: TypeAlias = Literal["none", "selective", "full"]
+#: What is run again before its backward: nothing, what is between queries and the context, what is cheap, or all of
+#: every layer.
+Recompute: TypeAlias = Literal["none", "selective", "light", "full"]
 #: In what linear layers multiply; everything else is in 16 bits.
 Precision: TypeAlias = Literal["bf16", "fp8"]
+#: How the keys and values of other parts of a sequence come to a GPU: part by part, or all at once before attention.
+ContextKeys: TypeAlias = Literal["ring", "gather"]
 
 
 def _number(least: int, most: int) -> Any:
@@ -33,8 +34,8 @@ def _number(least: int, most: int) -> Any:
 def _recompute(value: object) -> str | None:
     if value is None or value == "auto":
         return None
-    if value not in ("none", "selective", "full"):
-        raise ValueError("it must be none, selective, full or auto")
+    if value not in get_args(Recompute):
+        raise ValueError("it must be none, selective, light, full or auto")
     return str(value)
 
 
@@ -42,7 +43,7 @@ _Degree: TypeAlias = Annotated[int | None, *_number(1, MAX_GRID_GPUS)]
 _Zero: TypeAlias = Annotated[int | None, *_number(0, 3)]
 _Size: TypeAlias = Annotated[int | None, *_number(1, MAX_BATCH)]
 _Recompute: TypeAlias = Annotated[Recompute | None, BeforeValidator(_recompute), WithJsonSchema(
-    {"enum": ["none", "selective", "full", "auto"]})]
+    {"enum": [*get_args(Recompute), "auto"]})]
 
 
 class Parallel(Section):
@@ -62,8 +63,9 @@ class Parallel(Section):
                         "hold: 0: nothing, 1: optimizer states, 2: gradients too, 3: parameters too (FSDP). Default "
                         "auto.")
     recompute: _Recompute = Field(default=None, description="What runs again before its backward: none, selective "
-                                  "(what is between queries and the context, where attention is not fused), or full "
-                                  "(all of every layer). Default auto.")
+                                  "(what is between queries and the context, where attention is not fused), light "
+                                  "(norms, activations of experts, what latent vectors are made into), or full (all "
+                                  "of every layer). Default auto.")
     micro_batch: _Size = Field(default=None, description="Sequences in a micro-batch. Default auto.", examples=[1])
     precision: Precision = Field(default="bf16", description="In what linear layers of transformer layers multiply: "
                                  "bf16 (16 bits) or fp8, with its casts. Default bf16.")
@@ -71,6 +73,14 @@ class Parallel(Section):
                                     "divides is cut along the sequence. Default true.")
     collective_bytes: Literal[2, 4] = Field(default=4, description="Bytes of one number of a gradient as it is summed "
                                             "over data. Default 4.")
+    context_keys: ContextKeys = Field(default="ring", description="With context: whether keys and values come by in a "
+                                      "ring, behind attention, or are gathered before it. Default ring.")
+    overlap_experts: bool = Field(default=False, description="With experts dealt out: whether the all-to-alls of one "
+                                  "micro-batch run behind another's computation. Default false.")
+    expert_machines: int | None = Field(default=None, ge=1, le=MAX_GRID_GPUS, description="With experts dealt out: on "
+                                        "how many machines those of a token are at most, to each of which it is sent "
+                                        "once and passed on there (DeepEP; 4 in DeepSeek-V3). Default: it is sent to "
+                                        "each of its experts.", examples=[4])
     imbalance: float = Field(default=1.0, ge=1.0, le=1024, description="With experts dealt out: what the GPU with the "
                              "most tokens has, as a multiple of an even share. Default 1.")
 

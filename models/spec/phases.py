@@ -9,8 +9,6 @@ from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, Wit
 
 from weft.models.spec.base import Section, refuse
 
-__all__ = ["BY_STEPS", "CURVES", "DENSITY", "DtsDensity", "MeasuredDensity", "Phases", "Temperature"]
-
 #: The tag of a list of steps in pydantic's locations.
 BY_STEPS = "steps:"
 #: The entry whose values may follow a curve.

@@ -14,10 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-__all__ = ["BANDWIDTH", "BYTES", "LARGEST", "LONGEST", "MEMORY", "RESERVE", "SECONDS", "SOME_SECONDS", "Quantity",
-           "format_bytes", "parse_bandwidth", "parse_bytes", "parse_memory", "parse_reserve",
-           "parse_seconds"]
-
 #: Bytes, and bytes a second, above which no number here means anything (nor is exact as a float). Texts stay below by
 #: their digits: 15 of bytes, 12 of KB ...
 LARGEST = 2**53

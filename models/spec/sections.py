@@ -33,8 +33,8 @@ from weft.models.spec.model_sections import (
 from weft.models.spec.parallel import Parallel, ParallelSection
 from weft.models.spec.phases import Phases
 
-__all__ = ["ACTIVATIONS", "MAX_CHUNKS", "Activations", "Cluster", "Inference", "Parallel", "Placement", "Shape", "Spec",
-           "Training"]
+__all__ = ["ACTIVATIONS", "MAX_CHUNKS", "Activations", "Cluster", "Inference", "Parallel", "PlacementSection", "Shape",
+           "Spec", "TrainingRun"]
 
 Shape: TypeAlias = Literal["chain", "v", "loop", "wave", "groups", "tensor", "m", "nn", "k", "x", "data"]
 BackwardMode: TypeAlias = Literal["full", "split"]
@@ -92,7 +92,7 @@ class _RunSection(Section):
         return {"micro_batches": batch // size, **rest}
 
 
-class Training(_RunSection):
+class TrainingRun(_RunSection):
     """One training step: forward and backward of every micro-batch, then the optimizer."""
 
     recompute: bool = Field(
@@ -121,7 +121,7 @@ class Training(_RunSection):
         return {**values, "micro_batches": max(1, len(listed)) if isinstance(listed, list) else 1}
 
     @model_validator(mode="after")
-    def _check_lengths(self) -> Training:
+    def _check_lengths(self) -> TrainingRun:
         if isinstance(self.lengths, tuple) and len(self.lengths) != self.micro_batches:
             refuse(f"micro_batches is {self.micro_batches}, but lengths lists {len(self.lengths)}; leave micro_batches "
                    "out")
@@ -132,7 +132,7 @@ class Inference(_RunSection):
     """Forwards only; activations are given back when a block ends."""
 
 
-class Placement(Section):
+class PlacementSection(Section):
     """Which placements to search."""
 
     shapes: tuple[Shape, ...] = Field(
@@ -186,7 +186,7 @@ class Placement(Section):
             "work, on the placements of one GPU a stage. Default none."), examples=[[2, 4]])
 
     @model_validator(mode="after")
-    def _with_cut(self) -> Placement:
+    def _with_cut(self) -> PlacementSection:
         """What a layout says, as the cut that it is."""
         if self.layout is None:
             return self
@@ -195,7 +195,7 @@ class Placement(Section):
         return self.model_copy(update={"cut": self.layout, "layout": None})
 
     @model_validator(mode="after")
-    def _check(self) -> Placement:
+    def _check(self) -> PlacementSection:
         if all(_LEAST_CHUNKS.get(shape, 1) > self.chunks for shape in self.shapes):
             refuse(f"chunks is {self.chunks}, but shapes is {', '.join(self.shapes)}, of at least "
                    f"{min(_LEAST_CHUNKS[shape] for shape in self.shapes)} stages on each GPU; allow chain or more "
@@ -248,12 +248,12 @@ class Spec(Section):
         "for a GPT without cluster.device gpt-1.3b-v100, else roofline.",
         examples=["gpt-1.3b-v100", "roofline", "h100", "profiles/my_gpt_mbs1.csv"])
     cluster: Cluster
-    training: Training | None = Field(default=None, description="Give this or inference.")
+    training: TrainingRun | None = Field(default=None, description="Give this or inference.")
     inference: Inference | None = Field(default=None, description="Give this or training.")
     parallel: ParallelSection | None = Field(
         default=None, description="A uniform grid of GPUs as frameworks are told it: tensor, pipeline, data and more, "
         "each a number or auto; or auto for all. With it the batch of training is that of all replicas.")
-    placement: Placement = Placement()
+    placement: PlacementSection = PlacementSection()
     phases: Phases | None = Field(default=None, description="What changes while it trains, for weft family: any entry "
                                   "of the spec by its path.")
 
@@ -350,7 +350,7 @@ class Spec(Section):
                 refuse(f"model.layers[{i}].input_grad is missing: a split backward needs input_grad and weight_grad")
 
     @property
-    def run(self) -> Training | Inference:
+    def run(self) -> TrainingRun | Inference:
         """The section that says how much runs: ``training`` or ``inference``."""
         run = self.training or self.inference
         assert run is not None  # the validator above

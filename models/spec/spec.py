@@ -19,22 +19,25 @@ from weft.models.files.limits import MAX_NAME, MAX_SPEC_BYTES, PRINTABLE
 from weft.models.files.reading import read_text
 from weft.models.spec.families import FAMILIES, GptModel
 from weft.models.spec.fields import lengths_text
-from weft.models.spec.graph_network import DrawnGraph, NetworkLayer
 from weft.models.spec.model_sections import (
     CONFIG,
+    DRAWN,
     EXPLICIT,
     FAMILY,
+    FILE,
     GRAPH,
     GRAPH_NETWORK,
     ConfigModel,
+    DrawnGraph,
     ExplicitModel,
     GraphModel,
     GraphNetworkModel,
     LayerSpec,
+    NetworkLayer,
     kind_of_model,
 )
 from weft.models.spec.phases import BY_STEPS, CURVES, DtsDensity, Phases, Temperature
-from weft.models.spec.sections import Cluster, Inference, Parallel, Placement, Spec, Training
+from weft.models.spec.sections import Cluster, Inference, Parallel, PlacementSection, Spec, TrainingRun
 from weft.models.spec.transformers import EncoderModel, LatentAttention
 from weft.models.spec.yaml_lines import LinedYaml, YamlError, show_path
 from weft.solver.spelling import near
@@ -47,7 +50,7 @@ Sections: TypeAlias = Mapping[tuple[str, ...], type[BaseModel]]
 Found = TypeVar("Found", bound=BaseModel)
 
 _SECTIONS: Sections = {
-    ("cluster",): Cluster, ("training",): Training, ("inference",): Inference, ("placement",): Placement,
+    ("cluster",): Cluster, ("training",): TrainingRun, ("inference",): Inference, ("placement",): PlacementSection,
     ("model", "layers"): LayerSpec, ("model", "graph"): DrawnGraph, ("model", "latent"): LatentAttention,
     ("model", "text"): EncoderModel, ("model", "image"): EncoderModel, ("parallel",): Parallel, ("phases",): Phases}
 _TYPES = {
@@ -200,7 +203,7 @@ def _path(location: tuple[int | str, ...]) -> tuple[str | int, ...]:
     if steps[:1] == ["phases"] and len(steps) > 2 and steps[2] in CURVES:
         del steps[2]
     return tuple(step for step in steps if step not in (
-        EXPLICIT, CONFIG, GRAPH, GRAPH_NETWORK, BY_STEPS, "DrawnGraph", "constrained-str"))
+        EXPLICIT, CONFIG, GRAPH, GRAPH_NETWORK, BY_STEPS, FILE, DRAWN))
 
 
 def _finding(entry: Mapping[str, Any], path: tuple[str | int, ...], source: LinedYaml, sections: Sections) -> str:
@@ -255,6 +258,8 @@ def _allowed_keys(path: tuple[str | int, ...], source: LinedYaml, sections: Sect
     elif names[:1] == ("phases",) and len(names) > 1:
         curve = source.value["phases"][names[1]]
         section = Temperature if len(names) > 2 else CURVES.get(str(curve.get("kind")), DtsDensity)
+    elif names == ("model", "graph") and kind_of_model(source.value["model"]) == GRAPH_NETWORK:
+        section = DrawnGraph
     elif names == ("model", "layers") and kind_of_model(source.value["model"]) == GRAPH_NETWORK:
         section = NetworkLayer
     else:

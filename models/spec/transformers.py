@@ -9,10 +9,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from weft.models.spec.base import Section, refuse
-from weft.models.spec.sizes import Layers, Pixels, Tokens, Vocabulary, Width, divides
-
-__all__ = ["ClipModel", "EncoderModel", "GptModel", "LatentAttention", "MoeModel", "T5Model", "TransformerModel"]
+from weft.models.spec.base import Layers, Pixels, Section, Tokens, Vocabulary, Width, divides, refuse
 
 
 class LatentAttention(Section):

@@ -12,8 +12,6 @@ import yaml
 
 from weft.models.files.limits import MAX_DEPTH, MAX_ENTRIES
 
-__all__ = ["Path", "LinedYaml", "YamlError", "show_path"]
-
 #: Keys and indices from the top of the file to an entry.
 Path: TypeAlias = Sequence[str | int]
 

@@ -6,7 +6,6 @@
 (:mod:`weft.models.tensor_parallel.co_shard`). :mod:`weft.models.tensor_parallel.shapes` makes the placements of each
 shape: what all GPUs compute, and chains of stages on groups (:mod:`weft.models.tensor_parallel.group_chains`,
 :mod:`weft.models.tensor_parallel.group_split`), also with several chunks a group
-(:mod:`weft.models.tensor_parallel.group_rows`, :mod:`weft.models.tensor_parallel.chunks`).
+(:mod:`weft.models.tensor_parallel.group_rows`).
 :mod:`weft.models.tensor_parallel.bound.any_placement` says what no placement on groups can go below.
-:mod:`weft.models.tensor_parallel.degree_choices` makes on how many GPUs each stage of a cut runs a choice.
 """

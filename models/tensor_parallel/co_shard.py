@@ -26,15 +26,13 @@ from weft.models.tensor_parallel.part_times import PartTimes, has_gradient, layo
 from weft.models.times.operator_times import OperatorTime, Origin
 from weft.models.times.roofline import Roofline, dtype_of, pass_seconds
 
-__all__ = ["FAMILIES", "CoSharded", "Family", "Segment", "co_shard", "part_peaks", "segments_of"]
-
 #: What a segment computes.
 Family: TypeAlias = Literal["attention", "feed forward"]
 FAMILIES: tuple[Family, ...] = ("attention", "feed forward")
 
 
 @dataclass(frozen=True)
-class Segment:
+class LayerSegment:
     """Operators of one layer with the split of each, what they read from outside, and the tensor they add up to."""
 
     family: Family
@@ -55,12 +53,12 @@ class CoSharded:
     graph: OperatorGraph
     times: Mapping[str, OperatorTime]
     parts: Mapping[Family, int]
-    segments: tuple[Segment, ...]
+    segments: tuple[LayerSegment, ...]
 
 
-def segments_of(graph: OperatorGraph) -> tuple[Segment, ...]:
+def segments_of(graph: OperatorGraph) -> tuple[LayerSegment, ...]:
     """All segments of ``graph``, layer by layer; no operator is in two."""
-    found: list[Segment] = []
+    found: list[LayerSegment] = []
     for layer, operators in operators_by_layer(graph).items():
         taken: set[str] = set()
         for operator in operators:
@@ -102,7 +100,7 @@ def co_shard(graph: OperatorGraph, times: Mapping[str, OperatorTime], parts: Map
                      parts, tuple(chosen))
 
 
-def part_peaks(graph: OperatorGraph, segment: Segment, parts: int) -> tuple[int, int]:
+def part_peaks(graph: OperatorGraph, segment: LayerSegment, parts: int) -> tuple[int, int]:
     """The most bytes that one of ``parts`` parts has at once beside what the segment reads, its output's sum, and the
     sums of their gradients: in a forward (where there is a backward, the one that runs again and keeps what that
     needs), and in the backward with the gradients of one operator's weights (0 where there is none)."""
@@ -127,7 +125,7 @@ def _opens(operator: Operator, split: Split) -> bool:
 
 
 def _grown(graph: OperatorGraph, layer: str, operators: Sequence[Operator], first: Operator,
-           split: Split) -> Segment | None:
+           split: Split) -> LayerSegment | None:
     """The segment that ``first`` opens with ``split``; ``None`` where what it cuts is needed whole somewhere."""
     growth = _Growth(graph, layer, first, split)
     if not growth.closes():
@@ -141,7 +139,7 @@ def _grown(graph: OperatorGraph, layer: str, operators: Sequence[Operator], firs
     reads = tuple(dict.fromkeys(name for operator in ordered for name in graph.by_name[operator].inputs
                                 if name not in growth.cut))
     heads = any(option.dimension == "heads" for option in ordered.values())
-    return Segment("attention" if heads else "feed forward", layer, ordered, reads, gives)
+    return LayerSegment("attention" if heads else "feed forward", layer, ordered, reads, gives)
 
 
 class _Growth:
@@ -215,7 +213,7 @@ def _continuing(reader: Operator, cut: Mapping[str, object]) -> Split | None:
 # -- costs -------------------------------------------------------------------------------------------------------------
 
 
-def _in_turn(graph: OperatorGraph, segment: Segment, parts: int, part_times: Callable[[int], PartTimes],
+def _in_turn(graph: OperatorGraph, segment: LayerSegment, parts: int, part_times: Callable[[int], PartTimes],
              roofline: Roofline) -> tuple[Operator, OperatorTime]:
     """The parts of ``segment`` as one operator, and its time."""
     known = part_times(parts)
@@ -226,9 +224,10 @@ def _in_turn(graph: OperatorGraph, segment: Segment, parts: int, part_times: Cal
     ahead, behind = part_peaks(graph, segment, parts)
     operator = Operator(
         name=f"{last.name}: {segment.family} in {parts} parts", kind="co_shard", layer=segment.layer,
-        forward=_sum(operator.forward for operator in inner), inputs=segment.reads, outputs=last.outputs,
-        input_grad=_sum(work for operator in inner for work in (operator.forward, operator.input_grad,
-                                                                operator.weight_grad)) if trains else None,
+        forward=Work.total(operator.forward for operator in inner) or Work(), inputs=segment.reads,
+        outputs=last.outputs,
+        input_grad=Work.total(work for operator in inner for work in (
+            operator.forward, operator.input_grad, operator.weight_grad)) if trains else None,
         parameters=parameters, keeps=segment.reads if trains else (),
         # Of an operator that computes them at once, all weights' gradients are counted beside its workspace.
         workspace=max(ahead, behind - sum(p.bytes for p in parameters)))
@@ -254,12 +253,6 @@ def _addition(roofline: Roofline, tensor: Tensor, dtype: str, *, backward: bool)
     return pass_seconds(roofline.device, "add", work, dtype, "backward" if backward else "forward")
 
 
-def _sum(works: Iterable[Work | None]) -> Work:
-    found = [work for work in works if work is not None]
-    return Work(sum(work.flops for work in found), sum(work.bytes_read for work in found),
-                sum(work.bytes_written for work in found))
-
-
 # -- one part's memory -------------------------------------------------------------------------------------------------
 
 
@@ -276,7 +269,7 @@ def _part(operator: Operator, split: Split, parts: int) -> Operator:
                          for p in operator.parameters), splits=())
 
 
-def _forward_peak(operators: Sequence[Operator], segment: Segment, *, keeping: bool) -> int:
+def _forward_peak(operators: Sequence[Operator], segment: LayerSegment, *, keeping: bool) -> int:
     """Of one part; ``keeping`` what its backward needs."""
     kept = {name for operator in operators for name in operator.keeps} if keeping else set()
     live: dict[str, int] = {}
@@ -291,7 +284,7 @@ def _forward_peak(operators: Sequence[Operator], segment: Segment, *, keeping: b
     return peak
 
 
-def _backward_peak(graph: OperatorGraph, operators: Sequence[Operator], segment: Segment) -> int:
+def _backward_peak(graph: OperatorGraph, operators: Sequence[Operator], segment: LayerSegment) -> int:
     """Of one part: what its operators up to one keep, the gradients of the tensors between that one and later ones,
     the terms of the gradients of what it reads, and the gradients of its weights."""
     sizes = {tensor.name: tensor.bytes for operator in operators for tensor in (*operator.outputs, *operator.internal)}

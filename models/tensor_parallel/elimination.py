@@ -8,14 +8,13 @@ variable with the smallest such table first. Time grows with the largest table, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-
-__all__ = ["Factor", "cheapest"]
 
 _Table: TypeAlias = NDArray[np.float64]
 
@@ -28,40 +27,53 @@ class Factor:
     table: _Table
 
 
-def cheapest(sizes: Mapping[str, int], factors: Sequence[Factor]) -> tuple[dict[str, int], float]:
-    """The value of every variable (``sizes``: how many each has) with the least sum of ``factors``, and that sum.
+def cheapest(sizes: Mapping[str, int], factors: Sequence[Factor], largest: float = math.inf) -> dict[str, int]:
+    """The value of every variable (``sizes``: how many each has) with the least sum of ``factors``.
 
-    Of equal choices the one with the smaller numbers, last eliminated variables first.
+    Of tables that are as small, that of the first variable is taken first, and of equal values the first. Where no
+    table has ``largest`` entries or fewer, the next variable takes the value that is cheapest on its own.
     """
-    left = list(factors)
-    removed: list[tuple[str, Factor]] = []
-    open_variables = set(sizes)
-    while open_variables:
-        variable = min(sorted(open_variables), key=lambda name: _width(name, left, sizes))
-        touching = [factor for factor in left if variable in factor.variables]
-        bucket = _sum(variable, touching, sizes)
-        removed.append((variable, bucket))
-        left = [factor for factor in left if variable not in factor.variables]
-        left.append(Factor(bucket.variables[:-1], bucket.table.min(axis=-1)))
-        open_variables.remove(variable)
+    of: dict[str, list[Factor]] = {name: [] for name in sizes}
+    for factor in factors:
+        for name in factor.variables:
+            of[name].append(factor)
+    position = {name: i for i, name in enumerate(sizes)}
+    widths = {name: _together(of[name], sizes) for name in sizes}
+    taken: list[tuple[str, tuple[str, ...], NDArray[np.int64]]] = []
+    while widths:
+        name = min(widths, key=lambda one: (widths[one], position[one]))
+        some, width = of.pop(name), widths.pop(name)
+        others = tuple(sorted({one for factor in some for one in factor.variables} - {name}, key=position.__getitem__))
+        if width > largest:
+            at = int(np.argmin(_sum([factor for factor in some if factor.variables == (name,)], (name,), sizes)))
+            made = [Factor(tuple(one for one in factor.variables if one != name),
+                           np.take(factor.table, at, axis=factor.variables.index(name)))
+                    for factor in some if len(factor.variables) > 1]
+            taken.append((name, (), np.array(at)))
+        else:
+            whole = _sum(some, (*others, name), sizes)
+            made = [Factor(others, whole.min(axis=-1))] if others else []
+            taken.append((name, others, np.asarray(whole.argmin(axis=-1))))
+        for other in others:
+            of[other] = [factor for factor in of[other] if name not in factor.variables]
+            of[other] += [factor for factor in made if other in factor.variables]
+            widths[other] = _together(of[other], sizes)
     chosen: dict[str, int] = {}
-    for variable, bucket in reversed(removed):
-        row = bucket.table[tuple(chosen[name] for name in bucket.variables[:-1])]
-        chosen[variable] = int(row.argmin())
-    return chosen, float(sum(float(factor.table) for factor in left))
+    for name, others, values in reversed(taken):
+        chosen[name] = int(values[tuple(chosen[other] for other in others)])
+    return chosen
 
 
-def _width(variable: str, factors: Sequence[Factor], sizes: Mapping[str, int]) -> int:
-    names = {name for factor in factors if variable in factor.variables for name in factor.variables}
-    return int(np.prod([sizes[name] for name in names], dtype=np.int64))
+def _together(factors: Sequence[Factor], sizes: Mapping[str, int]) -> int:
+    """Entries of the table of all variables of these factors."""
+    return math.prod(sizes[name] for name in {one for factor in factors for one in factor.variables})
 
 
-def _sum(last: str, factors: Sequence[Factor], sizes: Mapping[str, int]) -> Factor:
-    """The sum of ``factors``, with ``last`` as its last axis."""
-    names = [*sorted({name for factor in factors for name in factor.variables} - {last}), last]
-    total: Any = np.zeros([sizes[name] for name in names])
+def _sum(factors: Sequence[Factor], names: Sequence[str], sizes: Mapping[str, int]) -> _Table:
+    """The sum of ``factors``, with an axis for each of ``names``."""
+    total = np.zeros([sizes[name] for name in names])
     for factor in factors:
         order = sorted(range(len(factor.variables)), key=lambda axis: names.index(factor.variables[axis]))
-        held = set(factor.variables)
-        total = total + factor.table.transpose(order).reshape([sizes[name] if name in held else 1 for name in names])
-    return Factor(tuple(names), total)
+        total = total + factor.table.transpose(order).reshape(
+            [sizes[name] if name in factor.variables else 1 for name in names])
+    return total

@@ -18,9 +18,6 @@ from weft.models.tensor_parallel.group_split import Cutter, GroupStage, InFlight
 from weft.models.tensor_parallel.parts import stage_cost
 from weft.models.tensor_parallel.space import Space
 
-__all__ = ["TOGETHER", "NoShape", "TogetherShape", "best_chains", "chains_of", "layer_chain", "layers_together",
-           "room_beside", "runs_of", "tower_chains"]
-
 TogetherShape: TypeAlias = Literal["groups", "tensor", "m", "nn", "k", "x"]
 TOGETHER: tuple[TogetherShape, ...] = get_args(TogetherShape)
 

@@ -7,23 +7,42 @@ another, and the stages between them shift by one, as long as less memory is mis
 ones, become smaller. Layers of a model are mostly alike, so one such move changes two groups. A stage counts for as
 many micro-batches as the schedule that is known for its row holds, or for as many as must be in flight while the groups
 are busy. Of all rows those of the least estimated step are kept.
+
+Two chunks of a chain of layers on each group of GPUs, down the groups and back up (V) or twice down (loop).
+
+As :mod:`weft.models.candidates.stage_split` cuts a chain of layers onto single GPUs, it cuts here what not all GPUs
+compute together onto groups of equal size: exactly, under each GPU's memory, once with room for as many micro-batches
+as 1F1B would hold and once for one. Of the sizes of groups the one is taken whose step is shortest if the row could be
+divided at will.
+
+Into which groups of two sizes should the GPUs be divided, so that whole layers leave least of them idle?
+
+Layers on groups of one size often leave each group a part of a layer too little: 80 layers on 16 groups of four are
+five on each, and the head is too much. Some groups of another size beside them take what is left. For each two sizes
+the least time of a micro-batch is found for which groups of these sizes can have all layers (without regard to order,
+as in :mod:`weft.models.tensor_parallel.bound.group_cover`), and for that time the division with the fewest groups: each
+group more keeps another micro-batch in flight.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.models.candidates.stages import Backward
-from weft.models.tensor_parallel.chunks import Chunks
+from weft.models.candidates.stage_split import NoSplit, StageSplit, split_layers
+from weft.models.candidates.stages import Backward, MemoryRule, stage_device
+from weft.models.tensor_parallel.bound.group_cover import GroupCover
+from weft.models.tensor_parallel.bound.layer_terms import LayerTerms
+from weft.models.tensor_parallel.group_split import StageTables
+from weft.models.tensor_parallel.parts import LayersPart, stage_cost
 from weft.models.tensor_parallel.space import Space
-from weft.models.tensor_parallel.stage_tables import StageTables
 from weft.solver.control.clock import checkpoint
-
-__all__ = ["GroupRow", "best_rows", "cut_row", "group_of_stage"]
 
 #: Chunks a group at most.
 MOST_CHUNKS = 8
@@ -196,4 +215,99 @@ def _even(before: _Floats, shares: _Floats) -> _Ints:
     for s in reversed(range(1, stages)):
         cuts[s] = min(cuts[s], cuts[s + 1] - 1)
     found: _Ints = cuts.astype(np.int64)
+    return found
+
+
+#: How the second chunks lie on the groups.
+Chunks: TypeAlias = Literal["v", "loop"]
+CHUNKS: tuple[Chunks, ...] = get_args(Chunks)
+
+
+def chunked(space: Space, layers: Sequence[int], chunks: Chunks, backward: Backward, room: int) -> Iterator[
+        tuple[LayersPart, ...]]:
+    """The parts of ``layers`` (by index) in two chunks a group of GPUs, for every split that differs; none where
+    nothing fits into ``room`` bytes of each GPU. Parts are named by their place in the chain."""
+    degree = _best_degree(space, layers)
+    if degree is None or room <= 0:
+        return
+    groups = space.gpus // degree
+    costs = [space.costs[degree][i] for i in layers]
+    found: list[StageSplit] = []
+    for roomy in (False, True) if backward != "none" else (False,):
+        held = [min(2 * groups - s, space.micro_batches) if roomy else 1 for s in range(2 * groups)]
+        try:
+            found.append(split_layers(chunks, costs, [room] * groups, held,
+                                      MemoryRule(backward, space.bytes_per_parameter), borders=_gaps(layers),
+                                      least_load=max(found[0].loads) if found else 0.0))
+        except NoSplit:
+            break
+    for cuts in dict.fromkeys(split.cuts for split in found):
+        yield tuple(LayersPart(str(number), tuple(layers[first:last]), tuple(range(d * degree, (d + 1) * degree)),
+                               stage_cost(space.costs[degree], layers[first:last]))
+                    for number, ((first, last), d) in enumerate(zip(pairwise(cuts), stage_device(chunks, groups),
+                                                                    strict=True)))
+
+
+def _best_degree(space: Space, layers: Sequence[int]) -> int | None:
+    """GPUs of a group for the least time of a step of stages divided at will; ``None`` where there are too few layers
+    or GPUs for two chunks each."""
+    def step(degree: int) -> float:
+        groups = space.gpus // degree
+        load = sum(space.costs[degree][i].forward + space.costs[degree][i].backward for i in layers) / groups
+        return load * (space.micro_batches + (groups - 1) / 2)
+
+    possible = [degree for degree in space.degrees if space.gpus % degree == 0 and space.gpus > degree
+                and len(_gaps(layers)) < 2 * space.gpus // degree <= len(layers)]
+    return min(possible, key=step, default=None)
+
+
+def _gaps(layers: Sequence[int]) -> list[int]:
+    """Places in ``layers`` before which another layer stands that is none of them."""
+    return [place for place in range(1, len(layers)) if layers[place] != layers[place - 1] + 1]
+
+
+#: The least time is known to such a share of it.
+_CLOSE = 1 / 2048
+_Load = tuple[int, ...]
+
+
+def divisions(terms: LayerTerms, gpus: int, capacity: int, most: float) -> list[tuple[int, ...]]:
+    """The GPUs of each group, larger groups first, for every two sizes with which a micro-batch takes no more than
+    ``most`` nanoseconds of any group."""
+    cover = GroupCover(terms, gpus, capacity, 1, fills=False)
+    longest = min(most, int(terms.load.max(axis=1).sum()))  # of one group that has all layers
+    found = []
+    for small, large in itertools.combinations((degree for degree in terms.degrees if degree < gpus), 2):
+        low, high = 0, int(longest)
+        best = _fewest(cover, small, large, high)
+        while best is not None and high - low > _CLOSE * high:
+            middle = (low + high) // 2
+            shorter = _fewest(cover, small, large, middle)
+            low, high, best = (middle, high, best) if shorter is None else (low, middle, shorter)
+        if best is not None:
+            found.append(best)
+    return found
+
+
+def _fewest(cover: GroupCover, small: int, large: int, most: int) -> tuple[int, ...] | None:
+    """The division with the fewest groups that can have all layers in ``most`` nanoseconds, both sizes in it."""
+    some = {degree: _together(cover, degree, most) for degree in (small, large)}
+    for number in range((cover.gpus - 1) // large, 0, -1):
+        checkpoint()
+        rest, odd = divmod(cover.gpus - number * large, small)
+        if not odd and any(all(a + b >= count for a, b, count in zip(one, other, cover.counts, strict=True))
+                           for one in some[large][number] for other in some[small][rest]):
+            return (large,) * number + (small,) * rest
+    return None
+
+
+def _together(cover: GroupCover, degree: int, most: int) -> list[Sequence[_Load]]:
+    """By number of groups of ``degree`` GPUs: the largest numbers of layers by kind that they can have."""
+    loads = cover.loads(degree, most)
+    found: list[Sequence[_Load]] = [[(0,) * len(cover.counts)]]
+    for _ in range(cover.gpus // degree):
+        sums = {tuple(min(count, a + b) for count, a, b in zip(cover.counts, had, more, strict=True))
+                for had in found[-1] for more in loads} or set(found[-1])
+        found.append([one for one in sums if not any(
+            other != one and all(a >= b for a, b in zip(other, one, strict=True)) for other in sums)])
     return found

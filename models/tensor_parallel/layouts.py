@@ -29,8 +29,6 @@ from typing import Literal, TypeAlias
 from weft.models.graph.operators import Layout, OperatorError
 from weft.models.layers.collectives import Collective
 
-__all__ = ["Exchange", "Need", "Step", "exchange", "gradient_needed", "step", "step_bytes"]
-
 Step: TypeAlias = Collective | Literal["none", "slice"]
 
 #: Seconds of a collective by kind and the bytes that each device holds before it.
@@ -38,7 +36,7 @@ Timer: TypeAlias = Callable[[Collective, int], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class TensorNeed:
     """How a reader wants a tensor: its layout, and whether the reader's work is ``divided`` among the devices."""
 
     layout: Layout
@@ -51,7 +49,7 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class TensorExchange:
     """What happens between a tensor's producer and a reader, forward and (``"none"`` without one) backward.
 
     ``forward_bytes`` and ``backward_bytes``: what each device holds before the step.
@@ -93,8 +91,8 @@ def step_bytes(before: Layout, size: int, degree: int) -> int:
     return size if before in ("whole", "partial") else -(-size // degree)
 
 
-def exchange(produced: Layout, need: Need, size: int, degree: int, *, gradient: bool) -> Exchange:
+def exchange(produced: Layout, need: TensorNeed, size: int, degree: int, *, gradient: bool) -> TensorExchange:
     """What joins a producer and a reader of a tensor of ``size`` bytes; ``gradient``: whether one comes back."""
     back: Step = step(need.gradient, gradient_needed(produced)) if gradient else "none"
-    return Exchange(step(produced, need.layout), back, step_bytes(produced, size, degree),
-                    step_bytes(need.gradient, size, degree))
+    return TensorExchange(step(produced, need.layout), back, step_bytes(produced, size, degree),
+                          step_bytes(need.gradient, size, degree))

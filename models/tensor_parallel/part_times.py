@@ -19,8 +19,6 @@ from weft.models.times.operator_times import OperatorTime, Origin
 from weft.models.times.profile_times import MeasuredRow
 from weft.models.times.roofline import Roofline, dtype_of
 
-__all__ = ["PartTimes", "has_gradient", "layout_of"]
-
 
 def layout_of(option: Split | None, tensor: str, side: str) -> Layout:
     """How ``tensor`` lies on the ``side`` ("inputs" or "outputs") of an operator under ``option``."""

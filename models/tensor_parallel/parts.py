@@ -5,7 +5,7 @@ A part is some layers computed by one group of GPUs together; it becomes a forwa
 tensors going straight from where they are made to where they are read; what a group already holds costs no time.
 
 GPUs that hold the same parts always do the same. They are one device of the problem (``gpus`` says which it stands
-for), with the memory of one of them; :func:`on_every_gpu` writes them out again.
+for), with the memory of one of them; :func:`weft.models.overlap.placement.written_out` writes them out again.
 """
 
 from __future__ import annotations
@@ -13,19 +13,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from weft.models.candidates.stage_blocks import forward_block, gradient_blocks
 from weft.models.candidates.stages import Backward, StageCost, Stages
 from weft.models.graph.operators import OperatorGraph
 from weft.models.layers.cluster import Network
 from weft.models.layers.costs import LayerCost
 from weft.models.tensor_parallel.shard import Sharded
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
-
-__all__ = ["Part", "alike_gpus", "gpu_name", "gradient_name", "joined_parts", "on_every_gpu", "part_backward",
-           "part_forward", "part_problem", "stage_cost", "static_memory"]
+from weft.solver.problem import Block, Dependency, Device, Problem
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LayersPart:
     """``layers`` (by index) on ``gpus`` together; ``cost``: what each GPU has of it. ``replica``: of the model.
 
     ``co_shard``: in which parts its layers are that run in turn on the one GPU, "" where they are in none.
@@ -43,7 +41,7 @@ class Part:
         return len(self.gpus)
 
 
-def part_problem(name: str, graph: OperatorGraph, layers: Sequence[str], parts: Sequence[Part], capacity: int,
+def part_problem(name: str, graph: OperatorGraph, layers: Sequence[str], parts: Sequence[LayersPart], capacity: int,
                  static: Mapping[int, int], backward: Backward, network: Network) -> tuple[Problem,
                                                                                            tuple[tuple[int, ...], ...]]:
     """The problem, and for each of its devices the GPUs that it stands for.
@@ -59,7 +57,7 @@ def part_problem(name: str, graph: OperatorGraph, layers: Sequence[str], parts: 
         where = tuple(dict.fromkeys(device_of[gpu] for gpu in part.gpus))
         waits = tuple(Dependency(f"F{source.name}", network.seconds(size, source.gpus, part.gpus))
                       for source, target, size in joined if target is part)
-        blocks.append(part_forward(part, where, waits, backward))
+        blocks.append(forward_block(part.name, part.cost, where, backward, waits))
     if backward != "none":
         for part in reversed(parts):
             where = tuple(dict.fromkeys(device_of[gpu] for gpu in part.gpus))
@@ -69,7 +67,7 @@ def part_problem(name: str, graph: OperatorGraph, layers: Sequence[str], parts: 
     return Problem(name, devices, tuple(blocks), time_unit="s", memory_unit="B"), groups
 
 
-def static_memory(parts: Sequence[Part], sharded: Mapping[int, Sharded], layers: Sequence[str],
+def static_memory(parts: Sequence[LayersPart], sharded: Mapping[int, Sharded], layers: Sequence[str],
                   bytes_per_parameter: int) -> dict[int, int]:
     """Per GPU, bytes of parameters with their gradients and optimizer state; what several layers of the same
     degree share counts once (of gradients that wait for other layers, once a part)."""
@@ -90,27 +88,12 @@ def static_memory(parts: Sequence[Part], sharded: Mapping[int, Sharded], layers:
             + sum(part.cost.held_gradients for part in parts if gpu in part.gpus) for gpu, held in sorted(on.items())}
 
 
-def on_every_gpu(problem: Problem, gpus: Sequence[Sequence[int]]) -> Problem:
-    """``problem`` with each device written out as the GPUs that it stands for."""
-    if all(len(group) == 1 for group in gpus):
-        return problem
-    owner = {gpu: d for d, group in enumerate(gpus) for gpu in group}
-    devices = tuple(Device(f"gpu{gpu}", problem.devices[owner[gpu]].memory) for gpu in sorted(owner))
-
-    def written_out(block: Block) -> Block:
-        where = tuple(sorted(gpu for d in block.devices for gpu in gpus[d]))
-        return replace(block, devices=where, memory=tuple(block.memory_on(owner[gpu]) for gpu in where),
-                       workspace=tuple(block.workspace_on(owner[gpu]) for gpu in where))
-
-    return replace(problem, devices=devices, blocks=tuple(written_out(block) for block in problem.blocks))
-
-
 def stage_cost(costs: Sequence[LayerCost], layers: Sequence[int]) -> StageCost:
     """The stage of ``layers``, which need not follow each other."""
     return replace(Stages([costs[i] for i in layers]).stage(0, len(layers)), first=layers[0], last=layers[-1] + 1)
 
 
-def alike_gpus(parts: Sequence[Part]) -> tuple[tuple[int, ...], ...]:
+def alike_gpus(parts: Sequence[LayersPart]) -> tuple[tuple[int, ...], ...]:
     """GPUs in groups that hold the same parts, in the order of the parts."""
     held: dict[int, list[int]] = {}
     for number, part in enumerate(parts):
@@ -124,7 +107,8 @@ def alike_gpus(parts: Sequence[Part]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(sorted(groups[numbers])) for numbers in order)
 
 
-def joined_parts(graph: OperatorGraph, layers: Sequence[str], parts: Sequence[Part]) -> list[tuple[Part, Part, int]]:
+def joined_parts(graph: OperatorGraph, layers: Sequence[str],
+                 parts: Sequence[LayersPart]) -> list[tuple[LayersPart, LayersPart, int]]:
     """Parts that read what others of their replica made, and the bytes of the tensors that they read."""
     amounts: dict[tuple[int, int], int] = {}
     home = {(part.replica, layers[i]): number for number, part in enumerate(parts) for i in part.layers}
@@ -137,14 +121,7 @@ def joined_parts(graph: OperatorGraph, layers: Sequence[str], parts: Sequence[Pa
     return [(parts[i], parts[j], size) for (i, j), size in sorted(amounts.items())]
 
 
-def part_forward(part: Part, where: tuple[int, ...], waits: tuple[Dependency, ...], backward: Backward) -> Block:
-    """The forward of ``part``."""
-    cost = part.cost
-    kept, workspace = (0, cost.working_set) if backward == "none" else (cost.activation, cost.workspace_forward)
-    return Block(f"F{part.name}", BlockKind.FORWARD, where, _seconds(cost.forward), (kept,), (workspace,), waits)
-
-
-def gradient_name(part: Part, backward: Backward) -> str:
+def gradient_name(part: LayersPart, backward: Backward) -> str:
     """The block that others wait for the gradient of."""
     return f"{'I' if _is_split(part.cost, backward) else 'B'}{part.name}"
 
@@ -153,18 +130,11 @@ def _is_split(cost: StageCost, backward: Backward) -> bool:
     return backward == "split" and bool(cost.weight_grad) and bool(cost.input_grad)
 
 
-def part_backward(part: Part, where: tuple[int, ...], waits: tuple[Dependency, ...], backward: Backward) -> list[Block]:
+def part_backward(part: LayersPart, where: tuple[int, ...], waits: tuple[Dependency, ...],
+                  backward: Backward) -> list[Block]:
     """The backward of ``part``, whole or in two parts; none where there is none."""
-    cost, name = part.cost, part.name
-    if not cost.backward:
-        return []
-    if not _is_split(cost, backward):
-        return [Block(f"B{name}", BlockKind.BACKWARD, where, _seconds(cost.backward), (-cost.activation,),
-                      (cost.workspace_backward,), waits)]
-    return [Block(f"I{name}", BlockKind.INPUT_GRAD, where, _seconds(cost.input_grad), (cost.held - cost.activation,),
-                  (cost.workspace_backward,), waits),
-            Block(f"W{name}", BlockKind.WEIGHT_GRAD, where, _seconds(cost.weight_grad), (-cost.held,),
-                  (cost.workspace_weight_grad,), (Dependency(f"I{name}"),))]
+    mode: Backward = "split" if _is_split(part.cost, backward) else "full"
+    return list(gradient_blocks(part.name, part.cost, where, mode, waits))
 
 
 def gpu_name(group: Sequence[int]) -> str:
@@ -173,7 +143,3 @@ def gpu_name(group: Sequence[int]) -> str:
     if len(group) == 1:
         return f"gpu{first}"
     return f"gpu{first}-{last}" if last - first == len(group) - 1 else "gpu" + "+".join(map(str, group))
-
-
-def _seconds(nanoseconds: int) -> float:
-    return round(nanoseconds * 1e-9, 9)

@@ -12,7 +12,7 @@ HPCA 2024, names most of them):
 
 For each shape and backward mode the layers are cut by :mod:`weft.models.tensor_parallel.group_chains` for every number
 of stages, and the few with the least estimated step are kept. What lies between the layers of ``m`` and ``nn`` that all
-GPUs compute is also cut into two chunks a group (:mod:`weft.models.tensor_parallel.chunks`), and all layers of
+GPUs compute is also cut into two chunks a group (:mod:`weft.models.tensor_parallel.group_rows`), and all layers of
 ``groups`` into several (:mod:`weft.models.tensor_parallel.group_rows`).
 """
 
@@ -24,12 +24,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from weft.models.candidates.family_costs import device_of, family_costs, uses_measured_gpt
+from weft.models.candidates.gpu_costs import device_of, family_costs, uses_measured_gpt
 from weft.models.candidates.stages import Backward, static_bytes
 from weft.models.spec.model_sections import ExplicitModel
 from weft.models.spec.sections import Spec
 from weft.models.spec.spec import SpecError
-from weft.models.tensor_parallel.chunks import CHUNKS, Chunks, chunked
 from weft.models.tensor_parallel.co_shard import segments_of
 from weft.models.tensor_parallel.group_chains import (
     TOGETHER,
@@ -43,10 +42,9 @@ from weft.models.tensor_parallel.group_chains import (
     runs_of,
     tower_chains,
 )
-from weft.models.tensor_parallel.group_divisions import divisions
-from weft.models.tensor_parallel.group_rows import best_rows, group_of_stage
+from weft.models.tensor_parallel.group_rows import CHUNKS, Chunks, best_rows, chunked, divisions, group_of_stage
 from weft.models.tensor_parallel.group_split import GroupStage, split_onto_groups
-from weft.models.tensor_parallel.parts import Part, part_problem, stage_cost, static_memory
+from weft.models.tensor_parallel.parts import LayersPart, part_problem, stage_cost, static_memory
 from weft.models.tensor_parallel.space import Space, space_of
 from weft.solver.control.clock import OutOfTime
 from weft.solver.problem import Problem
@@ -54,8 +52,8 @@ from weft.solver.problem import Problem
 #: Why a shape has no placement where it was not looked for.
 TOO_LATE = "the time limit is too short to look for its placements"
 
-__all__ = ["TOGETHER", "TOO_LATE", "Refused", "ShapeCandidate", "TogetherShape", "candidate_of", "shape_candidates",
-           "space_for", "together"]
+__all__ = ["TOGETHER", "TOO_LATE", "ShapeCandidate", "ShapeRefused", "TogetherShape", "candidate_of",
+           "shape_candidates", "space_for", "together"]
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ class ShapeCandidate:
     problem: Problem
     gpus: tuple[tuple[int, ...], ...]
     static_memory: tuple[int, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[LayersPart, ...]
     layers_of_part: tuple[tuple[str, ...], ...]
     replicas: int = 1
     chunks: Chunks | None = None
@@ -98,7 +96,7 @@ class ShapeCandidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class ShapeRefused:
     """A shape that is no candidate, and why."""
 
     shape: TogetherShape
@@ -106,14 +104,14 @@ class Refused:
 
 
 def shape_candidates(space: Space, shapes: Sequence[str], modes: Sequence[str],
-                     chunks: Sequence[Chunks] = ()) -> tuple[list[ShapeCandidate], list[Refused]]:
+                     chunks: Sequence[Chunks] = ()) -> tuple[list[ShapeCandidate], list[ShapeRefused]]:
     """The placements of ``shapes`` that exist and fit with one micro-batch in flight, and why others do not.
 
     ``chunks``: how several chunks a group may lie in ``groups``, ``m`` and ``nn``, beside one. A shape is refused only
     where neither mode has a placement, in however many chunks.
     """
     found: list[ShapeCandidate] = []
-    refused: list[Refused] = []
+    refused: list[ShapeRefused] = []
     for shape in (shape for shape in TOGETHER if shape in shapes):
         made: list[ShapeCandidate] = []
         reasons: list[str] = []
@@ -132,11 +130,11 @@ def shape_candidates(space: Space, shapes: Sequence[str], modes: Sequence[str],
             reasons.append(TOO_LATE)
         found += made
         if not made:
-            refused.append(Refused(shape, next(iter(reasons), "no split of its layers fits into memory")))
+            refused.append(ShapeRefused(shape, next(iter(reasons), "no split of its layers fits into memory")))
     return found, refused
 
 
-def together(spec: Spec) -> tuple[Space, list[ShapeCandidate], list[Refused]] | None:
+def together(spec: Spec) -> tuple[Space, list[ShapeCandidate], list[ShapeRefused]] | None:
     """What :func:`shape_candidates` finds for ``spec``; ``None`` where GPUs cannot compute together.
 
     That takes a model whose operators can be split (a family or config), costs by operator, a known device, and GPUs of
@@ -198,7 +196,7 @@ def _in_chunks(space: Space, shape: TogetherShape, backward: Backward,
     together = layers_together(space, shape)
     rest = [layer for layer in range(len(space.layers)) if layer not in together]
     everyone = tuple(range(space.gpus))
-    spread = [Part("", run, everyone, stage_cost(space.costs[space.gpus], run)) for run in runs_of(together)]
+    spread = [LayersPart("", run, everyone, stage_cost(space.costs[space.gpus], run)) for run in runs_of(together)]
     for how in chunks:
         for chain in chunked(space, rest, how, backward, room_beside(space, together, backward)):
             parts = sorted((*spread, *chain), key=lambda part: part.layers[0])
@@ -220,15 +218,15 @@ def _in_rows(space: Space, backward: Backward, chunks: Sequence[Chunks],
     for row in best_rows(space, chunks, backward, groups, most):
         members = members_of(row.degrees)
         where = [members[group] for group in group_of_stage(row.kind, len(row.degrees), row.chunks)]
-        parts = tuple(Part(str(number), tuple(range(first, last)), gpus,
-                           stage_cost(space.costs[len(gpus)], range(first, last)))
+        parts = tuple(LayersPart(str(number), tuple(range(first, last)), gpus,
+                                 stage_cost(space.costs[len(gpus)], range(first, last)))
                       for number, ((first, last), gpus) in enumerate(zip(pairwise(row.cuts), where, strict=True)))
         made = candidate_of(space, "groups", backward, parts, chunks=row.kind)
         if made is not None:
             yield made
 
 
-def _runs_as_1f1b(space: Space, parts: Sequence[Part]) -> bool:
+def _runs_as_1f1b(space: Space, parts: Sequence[LayersPart]) -> bool:
     """Whether a chain has room for all that 1F1B keeps: one cut for less is no measure for others."""
     return all(static_bytes([part.cost], space.bytes_per_parameter) + part.cost.workspace_backward
                + min(len(parts) - number, space.micro_batches) * part.cost.activation <= space.capacity
@@ -244,13 +242,13 @@ def _candidate(space: Space, shape: TogetherShape, backward: Backward, together:
                for stage, gpus in zip(chain, members, strict=True)]
     pieces.sort(key=lambda piece: piece[0][0])
     return candidate_of(space, shape, backward, tuple(
-        Part(str(number), layers, gpus,
+        LayersPart(str(number), layers, gpus,
              stage_cost(space.co_sharded[in_parts] if in_parts else space.costs[len(gpus)], layers), co_shard=in_parts)
         for number, (layers, gpus, in_parts) in enumerate(pieces)))
 
 
-def candidate_of(space: Space, shape: TogetherShape, backward: Backward, parts: tuple[Part, ...], *, replicas: int = 1,
-                 chunks: Chunks | None = None) -> ShapeCandidate | None:
+def candidate_of(space: Space, shape: TogetherShape, backward: Backward, parts: tuple[LayersPart, ...], *,
+                 replicas: int = 1, chunks: Chunks | None = None) -> ShapeCandidate | None:
     """The placement of ``parts``, ``None`` where what they always hold is too much for a GPU."""
     static = static_memory(parts, space.sharded, space.layers, space.bytes_per_parameter)
     if max(static.values()) > space.capacity:
@@ -293,8 +291,8 @@ def _both_ways(space: Space, backward: Backward) -> list[ShapeCandidate]:
             continue
         members = members_of([stage.degree for stage in best])
         parts = tuple(
-            Part(f"{number}{'' if replica == 0 else 'u'}", tuple(range(stage.cost.first, stage.cost.last)),
-                 members[number] if replica == 0 else members[stages - 1 - number], stage.cost, replica)
+            LayersPart(f"{number}{'' if replica == 0 else 'u'}", tuple(range(stage.cost.first, stage.cost.last)),
+                       members[number] if replica == 0 else members[stages - 1 - number], stage.cost, replica)
             for replica in (0, 1) for number, stage in enumerate(best))
         made = candidate_of(space, "x", backward, parts, replicas=2)
         if made is not None and _fits_once(made):

@@ -27,18 +27,18 @@ import numpy as np
 from weft.models.graph.operators import Layout, Operator, OperatorGraph, Parameter, Split, Tensor, Work
 from weft.models.layers.layering import operators_by_layer
 from weft.models.tensor_parallel.elimination import Factor, cheapest
-from weft.models.tensor_parallel.layouts import Exchange, Need, Timer, exchange
+from weft.models.tensor_parallel.layouts import TensorExchange, TensorNeed, Timer, exchange
 from weft.models.tensor_parallel.part_times import PartTimes, has_gradient, layout_of
 from weft.models.times.operator_times import OperatorTime, Origin
 from weft.solver.control.clock import checked
 
-__all__ = ["Exchanged", "Sharded", "shard"]
-
-_WHOLE = Need("whole", divided=False)
+_WHOLE = TensorNeed("whole", divided=False)
 #: The axis of positions, along which tensors between layers may be cut.
 _POSITIONS = 1
 #: Seconds that an exchange counts more that is to be avoided: more than all that a layer takes.
 _AVOIDED = 1e6
+#: Cuts along samples and positions.
+_LEADING = ("batch", "sequence")
 #: Cuts that divide a table by its rows, by the names the zoo gives them.
 _BY_ROWS = ("vocabulary", "output", "heads")
 
@@ -50,8 +50,8 @@ class Exchanged:
     tensor: str
     layer: str
     produced: Layout
-    need: Need
-    exchange: Exchange
+    need: TensorNeed
+    exchange: TensorExchange
     forward: float
     backward: float
 
@@ -69,22 +69,24 @@ class Sharded:
 
 
 def shard(graph: OperatorGraph, parts: PartTimes, timer: Timer, *, recompute: bool = False,
-          sliced: bool = False, pinned: Mapping[str, str] | None = None) -> Sharded:
+          sliced: bool = False, whole: bool = False, pinned: Mapping[str, str] | None = None) -> Sharded:
     """``graph`` on ``parts.parts`` devices that compute all of it together, at the times that ``parts`` has.
 
     ``timer``: seconds of a collective among these devices. ``recompute``: forwards run twice, and so do their
-    exchanges. ``sliced``: tensors between layers are cut along their positions where these can be divided.
-    ``pinned``: the dimensions that operators of these names are split along, where they can be.
+    exchanges. ``sliced``: tensors between layers are cut along their positions where these can be divided. ``whole``:
+    nothing is cut along its samples or positions within layers either, though that were quicker, as in Megatron-LM
+    without sequence parallelism. ``pinned``: the dimensions that operators of these names are split along, where they
+    can be.
     """
     if parts.parts < 1:
         raise ValueError(f"degree is {parts.parts}, it must be at least 1")
-    return _Sharding(graph, parts, timer, recompute, sliced, pinned or {}).run()
+    return _Sharding(graph, parts, timer, recompute, sliced, whole, pinned or {}).run()
 
 
 class _Sharding:
     def __init__(self, graph: OperatorGraph, parts: PartTimes, timer: Timer, recompute: bool, sliced: bool,
-                 pinned: Mapping[str, str]) -> None:
-        self.pinned = pinned
+                 whole: bool, pinned: Mapping[str, str]) -> None:
+        self.pinned, self.whole = pinned, whole
         self.graph, self.part_times, self.degree, self.sliced = graph, parts, parts.parts, sliced
         self.timer = timer
         self.forwards = 2 if recompute else 1
@@ -119,13 +121,14 @@ class _Sharding:
                                                           for option in options[operator.name]]))
                        for operator in layer]
             factors += [self._tensor_factor(name, layer, options) for name in _tensors(layer)]
-            best, _ = cheapest({name: len(found) for name, found in options.items()}, factors)
+            best = cheapest({name: len(options[name]) for name in sorted(options)}, factors)
             self._known[key] = tuple(best[operator.name] for operator in layer)
         for operator, choice in zip(layer, self._known[key], strict=True):
             self.choices[operator.name] = options[operator.name][choice]
 
     def _options(self, operator: Operator) -> list[Split | None]:
-        splits = [split for split in operator.splits if split.size % self.degree == 0]
+        splits = [split for split in operator.splits if split.size % self.degree == 0
+                  and not (self.whole and split.dimension in _LEADING)]
         splits = [split for split in splits if split.dimension == self.pinned.get(operator.name)] or splits
         matrices = [p for p in operator.parameters if len(p.shape) > 1]
         dividing = [split for split in splits if any(p.name in split.parameters for p in matrices)]
@@ -173,7 +176,7 @@ class _Sharding:
             table[place] = sum(self._cost(name, self._exchange(name, produced, need)) for need in needs)
         return Factor(tuple(variables), table)
 
-    def _cost(self, tensor: str, found: Exchange) -> float:
+    def _cost(self, tensor: str, found: TensorExchange) -> float:
         """Seconds of an exchange in a step; in slices no whole sum of what can be cut, where it can be helped."""
         forward, backward = found.seconds(self.timer)
         avoided = self._is_cut(tensor) * ((found.forward, found.backward).count("all_reduce"))
@@ -185,7 +188,7 @@ class _Sharding:
                    times: dict[str, OperatorTime], exchanges: list[Exchanged]) -> None:
         made: set[str] = set()
 
-        def bring(tensor: str, needs: Iterable[Need]) -> None:
+        def bring(tensor: str, needs: Iterable[TensorNeed]) -> None:
             for need in needs:
                 target = self._at(tensor, need, name)
                 if target == self._at(tensor, self._between(tensor), None) and not self._made_in(tensor, name):
@@ -210,7 +213,7 @@ class _Sharding:
                 if self._leaves(output.name, name):
                     bring(output.name, [self._between(output.name)])
 
-    def _at(self, tensor: str, need: Need, layer: str | None) -> str:
+    def _at(self, tensor: str, need: TensorNeed, layer: str | None) -> str:
         """The name of ``tensor`` as ``need`` wants it within ``layer`` (``None``: between layers)."""
         here = layer is not None and self._made_in(tensor, layer)
         produced = self._produced(tensor) if here or layer is None else self._between(tensor).layout
@@ -222,8 +225,8 @@ class _Sharding:
         where = "" if here or layer is None else f" in {layer}"
         return f"{tensor} ({how}{', divided' if need.divided and need.layout == 'whole' else ''}{where})"
 
-    def _converter(self, tensor: str, source: str, target: str, need: Need, layer: str,
-                   found: Exchange) -> tuple[Operator, OperatorTime]:
+    def _converter(self, tensor: str, source: str, target: str, need: TensorNeed, layer: str,
+                   found: TensorExchange) -> tuple[Operator, OperatorTime]:
         original = self.graph.tensors[tensor]
         made = _laid_out(replace(original, name=target, base=None), need.layout, self.degree)
         copies = found.forward != "none"
@@ -291,9 +294,9 @@ class _Sharding:
 
     # -- look-ups ------------------------------------------------------------------------------------------------------
 
-    def _between(self, tensor: str) -> Need:
+    def _between(self, tensor: str) -> TensorNeed:
         """How ``tensor`` lies between layers."""
-        return Need(_POSITIONS, divided=False) if self._is_cut(tensor) else _WHOLE
+        return TensorNeed(_POSITIONS, divided=False) if self._is_cut(tensor) else _WHOLE
 
     def _is_cut(self, tensor: str) -> bool:
         """Whether ``tensor`` is to be cut along its positions."""
@@ -301,7 +304,7 @@ class _Sharding:
         return (self.sliced and len(shape) > 2 and shape[_POSITIONS] % self.degree == 0 and self._gradient(tensor)
                 and tensor not in self.graph.outputs)
 
-    def _exchange(self, tensor: str, produced: Layout, need: Need) -> Exchange:
+    def _exchange(self, tensor: str, produced: Layout, need: TensorNeed) -> TensorExchange:
         return exchange(produced, need, self.graph.tensors[tensor].bytes, self.degree, gradient=self._gradient(tensor))
 
     def _gradient(self, tensor: str) -> bool:
@@ -332,8 +335,8 @@ def _tensors(layer: Sequence[Operator]) -> list[str]:
         *operator.inputs, *(tensor.name for tensor in operator.outputs))))
 
 
-def _need(reader: Operator, option: Split | None, tensor: str) -> Need:
-    return Need(layout_of(option, tensor, "inputs"), divided=option is not None and reader.input_grad is not None)
+def _need(reader: Operator, option: Split | None, tensor: str) -> TensorNeed:
+    return TensorNeed(layout_of(option, tensor, "inputs"), divided=option is not None and reader.input_grad is not None)
 
 
 def _laid_out(tensor: Tensor, layout: Layout, degree: int) -> Tensor:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 from weft.models.candidates.build import bytes_per_parameter, under_optimizer
-from weft.models.candidates.family_costs import FamilyCosts, device_of
+from weft.models.candidates.gpu_costs import FamilyCosts, device_of
 from weft.models.candidates.stages import Backward
 from weft.models.graph.operators import OperatorGraph
 from weft.models.hardware.devices import DEVICES, DeviceType
@@ -17,7 +17,7 @@ from weft.models.layers.cluster import Network, model_cluster
 from weft.models.layers.collectives import collective_time, group_time
 from weft.models.layers.costs import LayerCost
 from weft.models.layers.layering import layers_of
-from weft.models.spec.sections import Inference, Spec, Training
+from weft.models.spec.sections import Inference, Spec, TrainingRun
 from weft.models.tensor_parallel.bound.any_placement import least_step
 from weft.models.tensor_parallel.bound.layer_terms import LayerTerms, terms_of
 from weft.models.tensor_parallel.co_shard import FAMILIES, co_shard
@@ -26,8 +26,6 @@ from weft.models.tensor_parallel.part_times import PartTimes, has_gradient
 from weft.models.tensor_parallel.shard import Sharded, shard
 from weft.models.times.roofline import Roofline
 from weft.solver.late import nx
-
-__all__ = ["Space", "space_of"]
 
 
 @dataclass(frozen=True)
@@ -236,7 +234,7 @@ def space_of(spec: Spec, family: FamilyCosts) -> Space | None:
     run = spec.run
     return Space(spec.name, family, DEVICES[name], spec.cluster.gpus, cluster.available[0],
                  cluster.network, bytes_per_parameter(spec), run.micro_batches,
-                 isinstance(run, Training), isinstance(run, Training) and run.recompute,
+                 isinstance(run, TrainingRun), isinstance(run, TrainingRun) and run.recompute,
                  partial(under_optimizer, spec), _classes(run, bytes_per_parameter(spec)), spec.placement.co_shard,
                  spec.placement.backward, "x" in spec.placement.shapes)
 
@@ -248,8 +246,8 @@ def _measures(costs: Sequence[LayerCost]) -> tuple[float, ...]:
             max(cost.working_set for cost in costs))
 
 
-def _classes(run: Training | Inference, total: int) -> dict[str, int]:
-    if not isinstance(run, Training):
+def _classes(run: TrainingRun | Inference, total: int) -> dict[str, int]:
+    if not isinstance(run, TrainingRun):
         return {"weights": total}
     optimizer = run.optimizer_bytes_per_parameter
     return {"weights": run.parameter_bytes, "gradients": total - run.parameter_bytes - optimizer,

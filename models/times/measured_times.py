@@ -24,9 +24,6 @@ from weft.models.times.operator_times import OperatorTime, Origin
 from weft.solver.io.entries import Entry, FormatError, read_json, require_format
 from weft.solver.io.writing import write_atomically
 
-__all__ = ["Figure", "MeasuredOperator", "MeasuredTimes", "load_times", "save_times", "times_from_json",
-           "times_to_json"]
-
 TIMES_FORMAT = "weft.operator-times/1"
 PASSES = ("forward", "input_grad", "weight_grad")
 #: What is known: the kind of an operator, one of its passes, that one's work, and its measured seconds.

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from weft.models.graph.operators import Operator, OperatorGraph
-
-__all__ = ["OperatorTime", "OperatorTimes", "Origin"]
+from weft.models.graph.operators import OperatorGraph
 
 
 class Origin(StrEnum):
@@ -41,8 +39,3 @@ class OperatorTimes(Protocol):
 
     def notes(self, graph: OperatorGraph) -> list[str]:
         """What a reader of these times should know, one sentence each."""
-
-
-def gradients(operator: Operator) -> tuple[bool, bool]:
-    """Whether ``operator`` has an input gradient, and a weight gradient that can run later."""
-    return operator.input_grad is not None, operator.weight_grad is not None and operator.deferred is not None

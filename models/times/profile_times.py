@@ -19,8 +19,6 @@ from weft.models.graph.operators import Operator, OperatorGraph
 from weft.models.times.operator_times import OperatorTime, OperatorTimes, Origin
 from weft.models.times.profiles import ProfileRow
 
-__all__ = ["MeasuredRow", "ProfileTimes", "rows_of", "sizes_agree"]
-
 _LAYER = {
     "attention.qkv": "attention-qkv", "attention.score": "attention-score", "attention.softmax": "attention-softmax",
     "attention.dropout": "attention-dropout", "attention.context": "attention-context",

@@ -21,9 +21,6 @@ from weft.models.files.limits import MAX_PROFILE_BYTES
 from weft.models.files.reading import read_text
 from weft.models.spec.quantities import LARGEST, LONGEST
 
-__all__ = ["DEGREES", "PROFILES", "ProfileRow", "ProfileError", "load_p2p_curve", "load_profile",
-           "profiles_beside", "shipped_profile"]
-
 MIB = 1024**2
 _COLUMNS = ("op_name", "forward-compute", "backward-compute", "input_size", "output_size", "weights", "activations",
             "fwd_reserved", "bwd_reserved")

@@ -12,8 +12,6 @@ from weft.models.graph.operators import Operator, OperatorGraph, Work
 from weft.models.hardware.devices import DeviceType, Pass, Reach, kernel_class
 from weft.models.times.operator_times import OperatorTime, Origin
 
-__all__ = ["Roofline", "dtype_of", "pass_seconds"]
-
 _MATRIX = ("gemm", "bmm", "attention", "convolution")
 
 

@@ -11,11 +11,8 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 
-from weft.models.layouts.steps import Box
+from weft.models.layouts.layout import Box, intersection
 from weft.models.transform.planned import Part, Planned, View
-from weft.models.transform.preserving import intersection
-
-__all__ = ["breaches"]
 
 
 def breaches(planned: Planned, times: Mapping[Part, tuple[float, float]], *, tolerance: float = 1e-9) -> list[str]:

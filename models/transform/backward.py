@@ -3,21 +3,30 @@
 The gradient of an operator splits as the operator does: a name that the operator cuts is cut in it too, and where the
 gradient does not have the name, its parts are terms of a sum. So a weight that all parts of a batch read has terms of
 its gradient on every device, and what adds them up is derived, not written.
+
+Kinds of operators: what the gradient of each reads, and a user's own.
+
+A kind is computed by torch (:mod:`weft.runtime.by_hand.kernels`), its gradient by autograd over it; here is what a plan
+must bring for it. Where an operator's ``target`` is a captured one, that itself is called.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
-from weft.models.transform.annotation import Annotation, Dimensions, PlanError, mirrored
-from weft.models.transform.gradients import gradient, require_known
-from weft.models.transform.program import Operation, Program, ProgramTensor
+from weft.models.transform.program import (
+    Annotation,
+    Dimensions,
+    PlanError,
+    PlanOperation,
+    PlanProgram,
+    ProgramTensor,
+    mirrored,
+)
 from weft.solver.spelling import near
-
-__all__ = ["gradient_name", "recomputing", "with_backward", "with_update"]
 
 
 def gradient_name(tensor: str) -> str:
@@ -25,12 +34,12 @@ def gradient_name(tensor: str) -> str:
     return f"d({tensor})"
 
 
-def with_backward(program: Program, outputs: Sequence[str] | None = None) -> Program:
+def with_backward(program: PlanProgram, outputs: Sequence[str] | None = None) -> PlanProgram:
     """``program`` with the operators that compute the gradients of its parameters, and of inputs that want one.
 
     ``outputs``: where gradients begin, by default all outputs that one flows back through; what they begin with is an
     input of the result for each, :func:`gradient_name`. The gradients are outputs beside the program's own. Raises
-    :class:`~weft.models.transform.annotation.PlanError` for an operator whose kernel has no gradient.
+    :class:`~weft.models.transform.program.PlanError` for an operator whose kernel has no gradient.
     """
     terms: dict[str, list[str]] = {}
     tensors = dict(program.tensors)
@@ -69,8 +78,9 @@ def with_backward(program: Program, outputs: Sequence[str] | None = None) -> Pro
             how = mirrored(given, [operation.annotation.inputs[i]], [
                 one for one in operation.annotation.names if operation.annotation.role(one) == "frozen"])
             term = made(f"{gradient_name(name)} by {operation.name}.{i}", name)
-            operations.append(Operation(term, found.kind, how, tuple(read), (term,), operation.sizes, found.attributes,
-                                        operation.follows or operation.name, "backward"))
+            operations.append(PlanOperation(term, found.kind, how, tuple(read), (term,), operation.sizes,
+                                            found.attributes,
+                                            operation.follows or operation.name, "backward"))
             terms.setdefault(name, []).append(term)
     wanted = [_total(name, terms[name], tensors, sums) for name, tensor in program.tensors.items()
               if tensor.source in ("parameter", "input") and tensor.gradient and name in terms]
@@ -98,7 +108,7 @@ def _require_options(kind: str, given: Mapping[str, Any]) -> None:
         raise PlanError(f"with_update: rate is {rate!r}, it must be a finite number, 0 or more")
 
 
-def with_update(program: Program, kind: str = "sgd", **attributes: Any) -> Program:
+def with_update(program: PlanProgram, kind: str = "sgd", **attributes: Any) -> PlanProgram:
     """``program`` with an optimizer's step for each parameter that has a gradient: ``sgd`` (``rate``), or ``adam``
     (``rate``, ``betas``, ``eps``, ``decay`` as of AdamW; ``step``, which is 1: ``None`` reads the number of the step
     from an input of that name).
@@ -129,8 +139,8 @@ def with_update(program: Program, kind: str = "sgd", **attributes: Any) -> Progr
         count: tuple[Dimensions, ...] = ((),) if counted else ()
         how = Annotation((*((own,) * (2 + len(states))), *count), (own,) * len(results), {})
         inputs = (name, back, *states, *(["step"] if counted else []))
-        operations.append(Operation(f"update({name})", kind, how, inputs, tuple(results),
-                                    reader.sizes, attributes, reader.name, "update"))
+        operations.append(PlanOperation(f"update({name})", kind, how, inputs, tuple(results),
+                                        reader.sizes, attributes, reader.name, "update"))
         carried |= dict(zip(results, (name, *states), strict=True))
         outputs += results
         outputs.remove(back)
@@ -139,14 +149,14 @@ def with_update(program: Program, kind: str = "sgd", **attributes: Any) -> Progr
     return replace(program, operations=tuple(operations), tensors=tensors, outputs=tuple(outputs), carried=carried)
 
 
-def recomputing(program: Program, names: Sequence[str]) -> Program:
+def recomputing(program: PlanProgram, names: Sequence[str]) -> PlanProgram:
     """``program`` whose backward reads nothing that the operators ``names`` made: they run again just before.
 
-    Raises :class:`~weft.models.transform.annotation.PlanError` for operators of a backward.
+    Raises :class:`~weft.models.transform.program.PlanError` for operators of a backward.
     """
     again: dict[str, str] = {}
     tensors, found = dict(program.tensors), list(program.operations)
-    copies: list[Operation] = []
+    copies: list[PlanOperation] = []
     for operation in program.operations:
         if operation.name not in names:
             continue
@@ -162,7 +172,7 @@ def recomputing(program: Program, names: Sequence[str]) -> Program:
     back = [i for i, operation in enumerate(found) if operation.phase == "backward"]
     reads = {name for i in back for name in found[i].inputs}
     needed: set[str] = {again[name] for name in reads & set(again)}
-    kept: list[Operation] = []
+    kept: list[PlanOperation] = []
     for copy in reversed(copies):
         if needed & set(copy.outputs):
             kept.append(copy)
@@ -187,10 +197,132 @@ def _total(name: str, terms: Sequence[str], tensors: dict[str, ProgramTensor],
     return total
 
 
-def _read(operation: Operation, which: str) -> str:
+def _read(operation: PlanOperation, which: str) -> str:
     return (operation.inputs if which[0] == "i" else operation.outputs)[int(which[1:])]
 
 
-def _dimensions(operation: Operation, which: str) -> Dimensions:
+def _dimensions(operation: PlanOperation, which: str) -> Dimensions:
     side: Mapping[str, tuple[Dimensions, ...]] = {"i": operation.annotation.inputs, "o": operation.annotation.outputs}
     return side[which[0]][int(which[1:])]
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """How an input's gradient is computed: the kind, and what it reads beside the output's gradient: ``i`` and a number
+    for an input, ``o0`` for the output."""
+
+    kind: str
+    reads: tuple[str, ...] = ()
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+#: The gradient of an input, by its place, how many inputs there are, and the attributes; ``None``: it has none.
+_Of: TypeAlias = Callable[[int, int, Mapping[str, Any]], Gradient | None]
+
+#: Annotations of a user's own operators, by kind.
+OWN: dict[str, Annotation] = {}
+#: Kinds that make truths.
+TRUTHS = frozenset({"lt", "le", "gt", "ge", "eq", "ne", "logical_and", "logical_or", "logical_xor", "logical_not",
+                    "isnan"})
+#: Functions of one element.
+_UNARY = ("identity", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "exp", "square", "sqrt", "log",
+          "reciprocal")
+#: Functions of one element of each of several tensors that have a gradient; numbers may stand for tensors.
+_ELEMENTWISE = ("where", "mul", "maximum", "minimum", "pow", "clamp", "softplus", "leaky_relu", "elu", "huber_loss",
+                "smooth_l1_loss", "rsqrt", "sin", "cos", "abs", "erf", "log1p", "expm1", "hardtanh", "hardsigmoid",
+                "hardswish", "log_sigmoid")
+#: Kinds without a gradient.
+_CONSTANT = (*TRUTHS, "floor_divide", "remainder", "floor", "sign", "full", "range", "places", "sgd", "adam",
+             "top_k_grad")
+
+
+def gradient(kind: str, i: int, count: int, attributes: Mapping[str, Any]) -> Gradient | None:
+    """That of input ``i`` of ``count``. Raises :class:`~weft.models.transform.program.PlanError` for an unknown
+    kind."""
+    require_known(kind, attributes)
+    if kind in OWN:
+        return _of_all(kind)(i, count, attributes)
+    return (_called if "target" in attributes else _GRADIENTS[kind])(i, count, attributes)
+
+
+def require_known(kind: str, attributes: Mapping[str, Any]) -> None:
+    """Raises :class:`~weft.models.transform.program.PlanError` for a kind that there is no kernel of."""
+    if kind not in OWN and kind not in _GRADIENTS and "target" not in attributes:
+        raise PlanError(f"there is no kernel {kind!r}: register a function of that name with weft.plans.operator")
+
+
+def _of_all(kind: str) -> _Of:
+    """It reads all inputs."""
+    return lambda i, count, attributes: Gradient(f"{kind}_grad{i}", tuple(f"i{n}" for n in range(count)), attributes)
+
+
+def _of_input(kind: str, *reads: str) -> _Of:
+    """The first input alone has one."""
+    return lambda i, count, attributes: Gradient(kind, reads, attributes) if i == 0 else None
+
+
+def _called(i: int, count: int, attributes: Mapping[str, Any]) -> Gradient | None:
+    """Of a captured operator; that of a linear one reads nothing."""
+    if not attributes["target"].startswith("torch.ops.aten."):
+        return None
+    reads = () if attributes.get("linear") else tuple(f"i{n}" for n in range(count))
+    return Gradient(f"called_grad{i}", reads, attributes)
+
+
+def _elementwise(kind: str) -> _Of:
+    def of(i: int, count: int, attributes: Mapping[str, Any]) -> Gradient | None:
+        places = attributes.get("constants") or (None,) * count
+        place = [at for at, constant in enumerate(places) if constant is None][i]
+        if kind == "where" and place == 0:
+            return None
+        return Gradient(f"{kind}_grad{place}", tuple(f"i{n}" for n in range(count)), attributes)
+
+    return of
+
+
+def _indexed(kind: str) -> _Of:
+    """It reads the indices."""
+    return lambda i, count, attributes: Gradient(
+        kind, tuple(f"i{n}" for n in range(1, count)), attributes) if i == 0 else None
+
+
+def _attention(i: int, count: int, attributes: Mapping[str, Any]) -> Gradient | None:
+    return None if i == 3 and attributes["mask"] == "truths" else _of_all("attention")(i, count, attributes)
+
+
+def _norm(i: int, count: int, attributes: Mapping[str, Any]) -> Gradient:
+    if i == 0:
+        return Gradient("norm_grad_input", ("i0", "i1") if count > 1 else ("i0",), attributes)
+    return Gradient("norm_grad_weight", ("i0",), attributes) if i == 1 else Gradient("einsum")
+
+
+def _join(i: int, count: int, attributes: Mapping[str, Any]) -> Gradient:
+    low = sum(attributes["lengths"][:i])
+    return Gradient("take", (), {"axis": attributes["axis"], "span": (low, low + attributes["lengths"][i], 1)})
+
+
+def _product(*kinds: str) -> _Of:
+    """Of two inputs, each with a kind of its own, which reads the other."""
+    return lambda i, count, attributes: Gradient(kinds[i], (f"i{1 - i}",), attributes)
+
+
+_GRADIENTS: Mapping[str, _Of] = {
+    **{kind: _of_input(f"{kind}_grad", "i0") for kind in _UNARY},
+    **{kind: _elementwise(kind) for kind in _ELEMENTWISE},
+    **dict.fromkeys(_CONSTANT, lambda i, count, attributes: None),
+    "einsum": lambda i, count, attributes: Gradient(
+        "einsum", tuple(f"i{n}" for n in range(count) if n != i), attributes),
+    "add": lambda i, count, attributes: Gradient(
+        "einsum", (), {"scale": attributes["signs"][i]} if attributes.get("signs") else {}),
+    "reshape": lambda i, count, attributes: Gradient("reshape"),
+    "cast": lambda i, count, attributes: Gradient(
+        "cast", (), {"dtype": attributes["source"], "source": attributes["dtype"]}),
+    "take": _of_input("take_grad"), "join": _join, "dropout": _of_input("dropout", "i1"),
+    "softmax": _of_input("softmax_grad", "o0"), "log_softmax": _of_input("log_softmax_grad", "o0"),
+    "top_k": _of_input("top_k_grad", "i0"), "cross_entropy": _of_input("cross_entropy_grad", "i0", "i1"),
+    "embedding": _of_input("embedding_grad", "i1"), "attention": _attention, "norm": _norm,
+    "index": _indexed("index_grad"), "index_grad": _indexed("index"),
+    "gather": _indexed("gather_grad"), "gather_grad": _indexed("gather"),
+    "convolution": _product("convolution_grad_input", "convolution_grad_weight"),
+    "convolution_transposed": _product("convolution", "convolution_transposed_grad_weight"),
+}

@@ -11,12 +11,8 @@ from dataclasses import dataclass
 from typing import TypeAlias, cast
 
 from weft.models.transform import planned as transformations
-from weft.models.transform.annotation import PlanError
 from weft.models.transform.planned import Planned
-from weft.models.transform.program import Program
-
-__all__ = ["Choice", "OneOf", "Refused", "SplitOption", "Transformation", "Variant", "choice_of_devices",
-           "choice_of_splits", "one_of", "unassigned", "variants"]
+from weft.models.transform.program import PlanError, PlanProgram
 
 Transformation: TypeAlias = Callable[[Planned], Planned]
 #: A split, several of them, a transformation of one's own, or nothing.
@@ -33,7 +29,7 @@ class OneOf:
 def one_of(*options: int | Iterable[int]) -> OneOf:
     """Leave it to the search where operators run: ``plan.assign("head", one_of(0, 3, (0, 1, 2, 3)))``.
 
-    Raises :class:`~weft.models.transform.annotation.PlanError` for less than two.
+    Raises :class:`~weft.models.transform.program.PlanError` for less than two.
     """
     for option in options:
         if not isinstance(option, int) and not (isinstance(option, Iterable) and not isinstance(option, str)):
@@ -47,7 +43,7 @@ def one_of(*options: int | Iterable[int]) -> OneOf:
 
 
 @dataclass(frozen=True)
-class Choice:
+class PlanChoice:
     """``options`` by their titles: what each does to a plan."""
 
     name: str
@@ -85,15 +81,15 @@ class Refused:
     reason: str
 
 
-def variants(program: Program, calls: Sequence[Transformation | Choice]) -> Iterator[Variant | Refused]:
+def variants(program: PlanProgram, calls: Sequence[Transformation | PlanChoice]) -> Iterator[Variant | Refused]:
     """Every way to take one option of each choice."""
-    choices = [call for call in calls if isinstance(call, Choice)]
+    choices = [call for call in calls if isinstance(call, PlanChoice)]
     for titles in itertools.product(*(choice.options for choice in choices)):
         options = dict(zip((choice.name for choice in choices), titles, strict=True))
         planned = Planned(program)
         try:
             for call in calls:
-                planned = call.options[options[call.name]](planned) if isinstance(call, Choice) else call(planned)
+                planned = call.options[options[call.name]](planned) if isinstance(call, PlanChoice) else call(planned)
         except PlanError as error:
             yield Refused(options, str(error))
             continue
@@ -107,18 +103,18 @@ def unassigned(planned: Planned) -> tuple[str, ...]:
                  and (operation.follows is None or operation.follows not in operations))
 
 
-def choice_of_devices(operators: str, devices: OneOf) -> Choice:
+def choice_of_devices(operators: str, devices: OneOf) -> PlanChoice:
     """Of the devices of operators."""
     def put(where: tuple[int, ...]) -> Transformation:
         return lambda planned: transformations.assign(planned, operators, where)
 
-    return Choice(f"devices of {operators}", {_numbers(where): put(where) for where in devices.options})
+    return PlanChoice(f"devices of {operators}", {_numbers(where): put(where) for where in devices.options})
 
 
-def choice_of_splits(operators: str, options: Sequence[SplitOption]) -> Choice:
+def choice_of_splits(operators: str, options: Sequence[SplitOption]) -> PlanChoice:
     """Of how operators are split; ``None``: not at all.
 
-    Raises :class:`~weft.models.transform.annotation.PlanError` for less than two options.
+    Raises :class:`~weft.models.transform.program.PlanError` for less than two options.
     """
     def made(option: SplitOption) -> tuple[str, Transformation]:
         if option is None:
@@ -141,7 +137,7 @@ def choice_of_splits(operators: str, options: Sequence[SplitOption]) -> Choice:
     found = dict(map(made, options))
     if len(found) < 2:
         raise PlanError(f"{operators}: a choice is between two different options at least")
-    return Choice(f"split of {operators}", found)
+    return PlanChoice(f"split of {operators}", found)
 
 
 def _numbers(devices: Sequence[int]) -> str:

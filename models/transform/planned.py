@@ -14,13 +14,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
-from weft.models.layouts.steps import Box
-from weft.models.transform.annotation import Dimensions, PlanError, Role
+from weft.models.layouts.layout import Box
 from weft.models.transform.backward import recomputing
-from weft.models.transform.program import Operation, Program
-
-__all__ = ["Cut", "Order", "Part", "Planned", "View", "assign", "co_shard", "order", "pipeline", "recompute",
-           "replicate", "split"]
+from weft.models.transform.program import Dimensions, PlanError, PlanOperation, PlanProgram, Role
 
 
 class Cut(NamedTuple):
@@ -63,7 +59,7 @@ class Planned:
     ``devices``: of an operator's parts, but for those in turn. ``orders``: rules on parts that end before others begin;
     they mean the parts that there are when all cuts are made."""
 
-    program: Program
+    program: PlanProgram
     cuts: Mapping[str, tuple[Cut, ...]] = field(default_factory=dict)
     devices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     orders: tuple[Order, ...] = ()
@@ -72,7 +68,7 @@ class Planned:
     def _cuts(self) -> dict[str, tuple[Cut, ...]]:
         return {operation.name: self._cuts_of(operation) for operation in self.program.operations}
 
-    def _cuts_of(self, operation: Operation) -> tuple[Cut, ...]:
+    def _cuts_of(self, operation: PlanOperation) -> tuple[Cut, ...]:
         """Its own cuts, or those of the operator that it follows: a name that it does not have is not cut in turn, and
         means copies else."""
         if operation.name in self.cuts or operation.follows is None:
@@ -341,7 +337,7 @@ def assign(planned: Planned, operators: str, devices: int | Sequence[int]) -> Pl
 def order(planned: Planned, first: Which, then: Which) -> Planned:
     """Have ``then`` begin behind the end of ``first``: parts, or operators for all their parts.
 
-    Whether that closes a circle is seen when plans are put together (:mod:`weft.models.transform.ordering`). Raises
+    Whether that closes a circle is seen when plans are put together (:mod:`weft.models.transform.plan`). Raises
     :class:`PlanError` for what is not there.
     """
     for which in (first, then):
@@ -390,7 +386,7 @@ def pipeline(planned: Planned, stages: Sequence[str], devices: Sequence[int | Se
 # -- within ----------------------------------------------------------------------------------------------------------
 
 
-def _require_cut(planned: Planned, operation: Operation, along: str, parts: int, role: Role | None) -> None:
+def _require_cut(planned: Planned, operation: PlanOperation, along: str, parts: int, role: Role | None) -> None:
     here = f"operator {operation.name!r} ({operation.annotation})"
     if along not in operation.annotation.names:
         raise PlanError(f"{here} has no {along!r}; it has {', '.join(operation.annotation.names) or 'no names'}")

@@ -12,18 +12,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from weft.models.layouts.conversion import Conversion, convert, step_bytes
-from weft.models.layouts.layout import Layout, LayoutError, Piece, Placed
-from weft.models.layouts.prices import Prices, uniform
-from weft.models.layouts.steps import Box
-from weft.models.transform.annotation import PlanError
+from weft.models.layouts.conversion import Conversion, LayoutPrices, convert, step_bytes, uniform
+from weft.models.layouts.layout import Box, Layout, LayoutError, Piece, Placed, hull, intersection, shape_of, volume
 from weft.models.transform.planned import Part, Planned, View
-
-__all__ = ["Communication", "Sent", "communications", "intersection"]
+from weft.models.transform.program import PlanError
 
 
 class Sent(NamedTuple):
@@ -83,7 +79,7 @@ class Communication:
         return f"{self.tensor} -> {to}: {what} on devices {', '.join(map(str, self.devices))}{way}"
 
 
-def communications(planned: Planned, prices: Prices | None = None) -> tuple[Communication, ...]:
+def communications(planned: Planned, prices: LayoutPrices | None = None) -> tuple[Communication, ...]:
     """All communications of a plan, in the order of their readers; what is in place already is among them, silent.
 
     ``prices``: what steps cost, by default devices joined alike. Raises :class:`PlanError` for operators without a
@@ -100,7 +96,7 @@ class _Frame(NamedTuple):
 
 
 class _Preserving:
-    def __init__(self, planned: Planned, prices: Prices) -> None:
+    def __init__(self, planned: Planned, prices: LayoutPrices) -> None:
         self.planned, self.program, self.prices = planned, planned.program, prices
         self.conversions: dict[tuple[Placed, Placed, tuple[int, ...], int], Conversion] = {}
 
@@ -128,9 +124,9 @@ class _Preserving:
         for views in turns.values():
             wanted: dict[int, Box] = {}
             for view in views:
-                wanted[view.device] = _hull((wanted.get(view.device, view.box), view.box))
+                wanted[view.device] = hull((wanted.get(view.device, view.box), view.box))
             for some in _neighbours(wanted):
-                yield _Frame(_hull(some.values()), tuple(sorted(some.items()))), [
+                yield _Frame(hull(some.values()), tuple(sorted(some.items()))), [
                     view for view in views if view.device in some]
 
     def _served(self, tensor: str, frame: _Frame, readers: Sequence[View], *,
@@ -155,7 +151,7 @@ class _Preserving:
     def _joined(self, tensor: str, terms: tuple[str, ...], frame: _Frame, views: Sequence[View],
                 readers: Sequence[View], placed: Placed | None, next_step: bool) -> Communication:
         wanted, itemsize = dict(frame.wanted), self.program.tensors[terms[0]].itemsize
-        shape = tuple(high - low for low, high in frame.box)
+        shape = shape_of(frame.box)
         target = _placed({device: (box, frozenset({(0, 1)})) for device, box in wanted.items()}, frame.box)
         if placed is not None and target is not None:
             try:
@@ -168,7 +164,7 @@ class _Preserving:
         messages = tuple(itertools.chain.from_iterable(
             _messages(term, [view for view in views if view.part.operation == self.program.producer[term]], wanted)
             for term in terms))
-        sent = [(m.device, m.target, _volume(m.box) * itemsize) for m in messages]
+        sent = [(m.device, m.target, volume(m.box) * itemsize) for m in messages]
         out: dict[int, int] = {}
         for source, to, size in sent:
             out[source] = out.get(source, 0) + (size if source != to else 0)
@@ -186,25 +182,15 @@ class _Preserving:
         count = {view.value[1] for view in views}
         for value in range(max(count, default=0)):
             boxes = {view.box for view in views if view.value[0] == value}
-            covered = sum(_volume(common) for box in boxes if (common := intersection(box, frame.box)) is not None)
-            if covered != _volume(frame.box):
+            covered = sum(volume(common) for box in boxes if (common := intersection(box, frame.box)) is not None)
+            if covered != volume(frame.box):
                 raise PlanError(f"{tensor}: the parts of {self.program.producer[term]!r} give {covered} of "
-                                f"{_volume(frame.box)} elements that are read")
+                                f"{volume(frame.box)} elements that are read")
         if not views:
             raise PlanError(f"{tensor}: nothing gives what is read")
 
 
 # -- boxes -----------------------------------------------------------------------------------------------------------
-
-
-def intersection(one: Box, other: Box) -> Box | None:
-    """The elements that both have; ``None`` for none."""
-    box = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(one, other, strict=True))
-    return box if all(low < high for low, high in box) else None
-
-
-def _hull(boxes: Iterable[Box]) -> Box:
-    return tuple((min(low for low, _ in spans), max(high for _, high in spans)) for spans in zip(*boxes, strict=True))
 
 
 def _neighbours(wanted: Mapping[int, Box]) -> list[dict[int, Box]]:
@@ -224,10 +210,6 @@ def _touch(box: Box, wider: Box, other: Box) -> bool:
     return apart == 0 or (apart == 1 and intersection(wider, other) is not None)
 
 
-def _volume(box: Box) -> int:
-    return math.prod(high - low for low, high in box)
-
-
 def _held(views: Sequence[View], frame: Box) -> dict[int, tuple[Box, frozenset[tuple[int, int]]]] | None:
     """What each device has of the frame: one box, and the terms of it; ``None`` where that is not one box."""
     found: dict[int, dict[Box, set[tuple[int, int]]]] = {}
@@ -238,10 +220,10 @@ def _held(views: Sequence[View], frame: Box) -> dict[int, tuple[Box, frozenset[t
     held = {}
     for device, boxes in found.items():
         terms = {frozenset(values) for values in boxes.values()}
-        hull = _hull(boxes)
-        if len(terms) > 1 or sum(map(_volume, boxes)) != _volume(hull):
+        around = hull(boxes)
+        if len(terms) > 1 or sum(map(volume, boxes)) != volume(around):
             return None
-        held[device] = hull, next(iter(terms))
+        held[device] = around, next(iter(terms))
     return held
 
 
@@ -283,5 +265,5 @@ def _messages(term: str, views: Sequence[View], wanted: Mapping[int, Box]) -> It
                     holders.setdefault(view.value, []).append(view)
             for some in holders.values():
                 best = min(some, key=lambda view: (view.device != target, busy.get(view.device, 0), view.device))
-                busy[best.device] = busy.get(best.device, 0) + (_volume(cell) if best.device != target else 0)
+                busy[best.device] = busy.get(best.device, 0) + (volume(cell) if best.device != target else 0)
                 yield Sent(term, best.part, best.device, target, cell)

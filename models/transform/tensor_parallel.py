@@ -4,36 +4,32 @@ Every operator that reads a weight of two or more dimensions is cut along one of
 by columns, by rows, by heads, by experts or by channels. The others are cut along any name, or computed by all. What is
 least is the time of the conversions between operators, forward and backward, of the sums of weights' gradients, and of
 moving what operators read and make. One conversion that several readers share is counted in shares, as if all shared
-it. The choice is exact by elimination of one operator after the other (a min-sum over tables, smallest first), unless a
-table grows beyond ``_LARGEST`` entries: then that operator's cheapest cut on its own is taken.
+it. The choice is exact (:mod:`weft.models.tensor_parallel.elimination`), unless a table grows beyond ``_LARGEST``
+entries.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from weft.models.layouts.conversion import convert
+from weft.models.layouts.conversion import LayoutPrices, convert, uniform
 from weft.models.layouts.layout import Layout, LayoutError, Placed
-from weft.models.layouts.prices import Prices, uniform
-from weft.models.transform.annotation import Dimensions, PlanError
+from weft.models.tensor_parallel.elimination import Factor, cheapest
 from weft.models.transform.planned import Cut, Planned
-
-__all__ = ["along", "tensor_parallel"]
+from weft.models.transform.program import Dimensions, PlanError
 
 _LARGEST = 1 << 20
 #: A name, or none: all devices compute all of it.
 _Label: TypeAlias = str | None
-_Table: TypeAlias = NDArray[np.float64]
 
 
-def tensor_parallel(planned: Planned, devices: Sequence[int], operators: str = "*", *, prices: Prices | None = None,
-                    bandwidth: float = 1e12) -> Planned:
+def tensor_parallel(planned: Planned, devices: Sequence[int], operators: str = "*", *,
+                    prices: LayoutPrices | None = None, bandwidth: float = 1e12) -> Planned:
     """Cut operators over ``devices`` and put them there; their gradients and updates follow.
 
     ``prices``: what conversions cost, by default of devices joined alike; ``bandwidth``: bytes a second at which a
@@ -88,16 +84,8 @@ def along(planned: Planned, tensor: str, axis: int = 0) -> dict[str, str]:
     return found
 
 
-@dataclass(frozen=True)
-class _Factor:
-    """What the cuts of some operators cost together: an axis for each of ``names``."""
-
-    names: tuple[str, ...]
-    table: _Table
-
-
 class _Choice:
-    def __init__(self, planned: Planned, names: Sequence[str], devices: tuple[int, ...], prices: Prices,
+    def __init__(self, planned: Planned, names: Sequence[str], devices: tuple[int, ...], prices: LayoutPrices,
                  bandwidth: float) -> None:
         self.planned, self.program = planned, planned.program
         self.names, self.devices, self.prices, self.bandwidth = names, devices, prices, bandwidth
@@ -109,14 +97,15 @@ class _Choice:
 
     def best(self) -> dict[str, _Label]:
         """The cut of each operator."""
-        factors = [_Factor((name,), np.array([self._own(name, label) for label in self.labels[name]]))
+        factors = [Factor((name,), np.array([self._own(name, label) for label in self.labels[name]]))
                    for name in self.names]
         for name in self.names:
             for at, tensor in enumerate(self.operations[name].inputs):
                 source = self.program.producer.get(tensor)
                 if source in self.operations and source != name:
                     factors.append(self._edge(source, name, tensor, at))
-        return {name: self.labels[name][i] for name, i in _least(self.names, factors).items()}
+        best = cheapest({name: len(self.labels[name]) for name in self.names}, factors, _LARGEST)
+        return {name: self.labels[name][i] for name, i in best.items()}
 
     def _labels(self, name: str) -> tuple[_Label, ...]:
         """What an operator may be cut along: one that reads a weight, along the weight's names where one divides."""
@@ -160,7 +149,7 @@ class _Choice:
                     seconds += self._conversion(back, whole, self._shape(name, dimensions), held.itemsize)
         return seconds
 
-    def _edge(self, source: str, target: str, tensor: str, at: int) -> _Factor:
+    def _edge(self, source: str, target: str, tensor: str, at: int) -> Factor:
         """Conversions of a tensor, and of its gradient, in the share of this reader."""
         giving, reading = self.operations[source], self.operations[target]
         given = giving.annotation.outputs[giving.outputs.index(tensor)]
@@ -177,7 +166,7 @@ class _Choice:
                     cost += self._conversion(back, self._layout(source, label, given, gives=False), shape,
                                              held.itemsize)
                 table[i, j] = cost * share
-        return _Factor((source, target), table)
+        return Factor((source, target), table)
 
     def _layout(self, name: str, label: _Label, dimensions: Dimensions, *, gives: bool) -> Layout:
         """How a tensor lies for an operator that is cut so. ``gives``: as an output, or as an input's gradient, of
@@ -205,52 +194,3 @@ class _Choice:
                 self.seconds[key] = self.prices.messages(
                     (one, other, math.prod(shape) * itemsize) for one in self.devices for other in self.devices)
         return self.seconds[key]
-
-
-def _least(names: Sequence[str], factors: Sequence[_Factor]) -> Mapping[str, int]:
-    """The choice of each name for which the factors add up to least."""
-    of: dict[str, list[_Factor]] = {name: [] for name in names}
-    for factor in factors:
-        for name in factor.names:
-            of[name].append(factor)
-    position = {name: i for i, name in enumerate(names)}
-    counts = {name: length for factor in factors for name, length in zip(factor.names, factor.table.shape, strict=True)}
-    sizes = {name: _together(of[name], counts) for name in names}
-    taken: list[tuple[str, tuple[str, ...], NDArray[np.int64]]] = []
-    while sizes:
-        name = min(sizes, key=lambda one: (sizes[one], position[one]))
-        some, size = of.pop(name), sizes.pop(name)
-        others = tuple(sorted({one for factor in some for one in factor.names} - {name}, key=position.__getitem__))
-        if size > _LARGEST:
-            alone = sum(_spread(factor, (name,)) for factor in some if factor.names == (name,))
-            chosen = int(np.argmin(alone))
-            made = [_Factor(tuple(one for one in factor.names if one != name),
-                            np.take(factor.table, chosen, axis=factor.names.index(name)))
-                    for factor in some if len(factor.names) > 1]
-            taken.append((name, (), np.array(chosen)))
-        else:
-            whole = sum(_spread(factor, (*others, name)) for factor in some)
-            assert isinstance(whole, np.ndarray)
-            made = [_Factor(others, whole.min(axis=-1))] if others else []
-            taken.append((name, others, np.asarray(whole.argmin(axis=-1))))
-        for other in others:
-            of[other] = [factor for factor in of[other] if name not in factor.names]
-            of[other] += [factor for factor in made if other in factor.names]
-            sizes[other] = _together(of[other], counts)
-    found: dict[str, int] = {}
-    for name, others, at in reversed(taken):
-        found[name] = int(at[tuple(found[other] for other in others)])
-    return found
-
-
-def _together(factors: Sequence[_Factor], counts: Mapping[str, int]) -> int:
-    """Entries of the table of all names of these factors."""
-    return math.prod(counts[name] for name in {one for factor in factors for one in factor.names})
-
-
-def _spread(factor: _Factor, names: Sequence[str]) -> _Table:
-    """The table with an axis for each of ``names``."""
-    order = sorted(range(len(factor.names)), key=lambda i: names.index(factor.names[i]))
-    table = factor.table.transpose(order)
-    return table.reshape([table.shape[[factor.names[i] for i in order].index(name)] if name in factor.names else 1
-                          for name in names])

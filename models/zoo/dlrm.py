@@ -7,15 +7,12 @@ from collections.abc import Sequence
 
 from weft.models.graph.operators import OperatorGraph, Split, Tensor, Work
 from weft.models.spec.families import DlrmModel
-from weft.models.zoo.lib.blocks import concatenation, dense_layers
-from weft.models.zoo.lib.builder import Builder, Passes, Saved
-
-__all__ = ["dlrm_graph"]
+from weft.models.zoo.lib.builder import GraphBuilder, Passes, Saved, concatenation, dense_layers
 
 
 def dlrm_graph(model: DlrmModel, batch: int = 1, *, dtype: str = "float32", training: bool = True) -> OperatorGraph:
     """One micro-batch of ``batch`` samples: layers ``dense0`` ..., ``table0`` ..., ``interaction``, ``top``."""
-    b = Builder(model.family, dtype=dtype, training=training, dropout=False)
+    b = GraphBuilder(model.family, dtype=dtype, training=training, dropout=False)
     vectors = []
     for branch in range(model.dense_branches):
         x = b.input(f"features{branch}", (batch, model.dense))
@@ -30,7 +27,7 @@ def dlrm_graph(model: DlrmModel, batch: int = 1, *, dtype: str = "float32", trai
         return b.graph(dense_layers(b, joined, model.top, last="none" if model.top[-1] == 1 else "relu"))
 
 
-def _bag(b: Builder, ids: Tensor, rows: int, width: int) -> Tensor:
+def _bag(b: GraphBuilder, ids: Tensor, rows: int, width: int) -> Tensor:
     """The sum of the rows that a sample names; the table's gradient is sparse: only those rows are written."""
     y = b.tensor("bag", (ids.shape[0], width))
     table = b.parameter("weight", rows, width)
@@ -45,7 +42,7 @@ def _bag(b: Builder, ids: Tensor, rows: int, width: int) -> Tensor:
     return y
 
 
-def _products(b: Builder, vectors: Sequence[Tensor]) -> Tensor:
+def _products(b: GraphBuilder, vectors: Sequence[Tensor]) -> Tensor:
     """The dense vector and the products of every two vectors."""
     batch, width = vectors[0].shape
     count = len(vectors)

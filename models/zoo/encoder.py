@@ -6,19 +6,16 @@ from __future__ import annotations
 from weft.models.graph.operators import OperatorGraph, Parameter, Tensor
 from weft.models.spec.families import ClipModel, EncoderModel
 from weft.models.zoo.gpt import layer_sizes
-from weft.models.zoo.lib.blocks import activation, cross_entropy, linear
-from weft.models.zoo.lib.builder import Builder, Passes, Saved
+from weft.models.zoo.lib.builder import GraphBuilder, Passes, Saved, activation, cross_entropy, linear
 from weft.models.zoo.lib.convolutions import patches
 from weft.models.zoo.lib.embeddings import embedding, first, placed
 from weft.models.zoo.lib.transformers import transformer_layer
-
-__all__ = ["clip_graph", "encoder_graph"]
 
 
 def encoder_graph(model: EncoderModel, batch: int = 1, *, dtype: str = "float16",
                   training: bool = True) -> OperatorGraph:
     """One micro-batch of ``batch`` texts or images: layers ``embedding``, ``layer0`` ... and ``head``."""
-    b = Builder(model.family, dtype=dtype, training=training, dropout=model.dropout)
+    b = GraphBuilder(model.family, dtype=dtype, training=training, dropout=model.dropout)
     labels = b.input("labels", (batch,) if model.head == "classes" or model.sequence is None else
                      (batch, model.sequence), "int64")
     table, x = _tower(b, model, batch, "")
@@ -40,7 +37,7 @@ def encoder_graph(model: EncoderModel, batch: int = 1, *, dtype: str = "float16"
 def clip_graph(model: ClipModel, batch: int = 1, *, dtype: str = "float16", training: bool = True) -> OperatorGraph:
     """One micro-batch of ``batch`` pairs: layers ``text.embedding``, ``text.layer0`` ..., ``image.embedding``,
     ``image.layer0`` ..., ``head``."""
-    b = Builder(model.family, dtype=dtype, training=training, dropout=False)
+    b = GraphBuilder(model.family, dtype=dtype, training=training, dropout=False)
     ends = {name: _tower(b, tower, batch, f"{name}.")[1] for name, tower in
             (("text", model.text), ("image", model.image))}
     with b.layer("head"):
@@ -55,7 +52,7 @@ def clip_graph(model: ClipModel, batch: int = 1, *, dtype: str = "float16", trai
         return b.graph(scale)
 
 
-def _tower(b: Builder, model: EncoderModel, batch: int, lead: str) -> tuple[Parameter | None, Tensor]:
+def _tower(b: GraphBuilder, model: EncoderModel, batch: int, lead: str) -> tuple[Parameter | None, Tensor]:
     """The table of tokens, and what leaves the last layer; the names of layers begin with ``lead``."""
     table = None
     with b.layer(f"{lead}embedding"):
@@ -74,7 +71,7 @@ def _tower(b: Builder, model: EncoderModel, batch: int, lead: str) -> tuple[Para
     return table, x
 
 
-def _patched(b: Builder, model: EncoderModel, batch: int, lead: str) -> Tensor:
+def _patched(b: GraphBuilder, model: EncoderModel, batch: int, lead: str) -> Tensor:
     """Patches of an image behind one token of the class, with their positions."""
     assert model.image is not None
     images = b.input(f"{lead}images", (batch, model.channels, model.image, model.image))

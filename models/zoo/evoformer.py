@@ -13,11 +13,8 @@ from collections.abc import Sequence
 
 from weft.models.graph.operators import OperatorGraph, Split, Tensor
 from weft.models.spec.families import EvoformerModel
-from weft.models.zoo.lib.attention import AttentionSizes, attention
-from weft.models.zoo.lib.blocks import activation, copy, linear, norm, pointwise
-from weft.models.zoo.lib.builder import Builder, Passes, Saved
-
-__all__ = ["evoformer_graph"]
+from weft.models.zoo.lib.builder import GraphBuilder, Passes, Saved, activation, copy, linear, norm, pointwise
+from weft.models.zoo.lib.transformers import AttentionSizes, attention
 
 
 def evoformer_graph(model: EvoformerModel, batch: int = 1, *, dtype: str = "bfloat16",
@@ -26,7 +23,7 @@ def evoformer_graph(model: EvoformerModel, batch: int = 1, *, dtype: str = "bflo
 
     Dropout of whole rows and columns is left out: its masks are small.
     """
-    b = Builder(model.family, dtype=dtype, training=training, dropout=False)
+    b = GraphBuilder(model.family, dtype=dtype, training=training, dropout=False)
     msa_input = b.input("msa", (batch, model.sequences, model.residues, model.msa))
     pair_input = b.input("pair", (batch, model.residues, model.residues, model.pair))
     msa, pair = msa_input, pair_input
@@ -43,7 +40,7 @@ def evoformer_graph(model: EvoformerModel, batch: int = 1, *, dtype: str = "bflo
     return b.graph(msa, pair)
 
 
-def _block(b: Builder, msa: Tensor, pair: Tensor, model: EvoformerModel) -> tuple[Tensor, Tensor]:
+def _block(b: GraphBuilder, msa: Tensor, pair: Tensor, model: EvoformerModel) -> tuple[Tensor, Tensor]:
     bias = _pair_bias(b, norm(b, pair, "row.pair_norm"), model.msa_heads, "row.bias")
     msa = _add(b, _gated_attention(b, norm(b, msa, "row.norm"), model.msa_heads, model.head_size, "row", [bias]), msa,
                "row.add")
@@ -64,7 +61,7 @@ def _block(b: Builder, msa: Tensor, pair: Tensor, model: EvoformerModel) -> tupl
     return msa, _transition(b, pair, model.transition, "pair_transition")
 
 
-def _gated_attention(b: Builder, x: Tensor, heads: int, size: int, name: str, bias: Sequence[Tensor]) -> Tensor:
+def _gated_attention(b: GraphBuilder, x: Tensor, heads: int, size: int, name: str, bias: Sequence[Tensor]) -> Tensor:
     """Attention along the second last axis, its result gated by a sigmoid before the output projection."""
     gate = pointwise(b, "sigmoid", f"{name}.gate.sigmoid", [linear(b, x, heads * size, f"{name}.gate", units=heads)],
                      flops=4.0, keeps="output")
@@ -72,26 +69,26 @@ def _gated_attention(b: Builder, x: Tensor, heads: int, size: int, name: str, bi
     return attention(b, x, sizes, name, score_bias=bias, gate=gate)
 
 
-def _pair_bias(b: Builder, pair: Tensor, heads: int, name: str) -> Tensor:
+def _pair_bias(b: GraphBuilder, pair: Tensor, heads: int, name: str) -> Tensor:
     """One bias a head and pair: (batch, heads, residues, residues)."""
     flat = linear(b, pair, heads, name, bias=False, units=heads)
     batch, rows, columns, _ = pair.shape
     return copy(b, flat, (batch, heads, rows, columns), f"{name}.turn", "transpose")
 
 
-def _turned(b: Builder, x: Tensor, name: str) -> Tensor:
+def _turned(b: GraphBuilder, x: Tensor, name: str) -> Tensor:
     """Rows and columns exchanged."""
     batch, rows, columns, width = x.shape
     return copy(b, x, (batch, columns, rows, width), name, "transpose")
 
 
-def _transition(b: Builder, x: Tensor, factor: int, name: str) -> Tensor:
+def _transition(b: GraphBuilder, x: Tensor, factor: int, name: str) -> Tensor:
     inner = linear(b, norm(b, x, f"{name}.norm"), factor * x.shape[-1], f"{name}.up")
     inner = linear(b, activation(b, inner, "relu", f"{name}.relu"), x.shape[-1], f"{name}.down")
     return _add(b, inner, x, f"{name}.add")
 
 
-def _outer_product_mean(b: Builder, msa: Tensor, model: EvoformerModel) -> Tensor:
+def _outer_product_mean(b: GraphBuilder, msa: Tensor, model: EvoformerModel) -> Tensor:
     """For every two residues the mean over the sequences of the products of their features (algorithm 10)."""
     batch, sequences, residues, _ = msa.shape
     inner = norm(b, msa, "outer.norm")
@@ -106,7 +103,7 @@ def _outer_product_mean(b: Builder, msa: Tensor, model: EvoformerModel) -> Tenso
     return linear(b, y, model.pair, "outer.out")
 
 
-def _triangle_product(b: Builder, pair: Tensor, inner: int, name: str) -> Tensor:
+def _triangle_product(b: GraphBuilder, pair: Tensor, inner: int, name: str) -> Tensor:
     """The pair's update from the two other edges of every triangle (algorithms 11 and 12)."""
     x = norm(b, pair, f"{name}.norm")
     sides = []
@@ -129,5 +126,5 @@ def _triangle_product(b: Builder, pair: Tensor, inner: int, name: str) -> Tensor
     return pointwise(b, "multiply", f"{name}.gated", [out, gate], keeps="inputs")
 
 
-def _add(b: Builder, x: Tensor, residual: Tensor, name: str) -> Tensor:
+def _add(b: GraphBuilder, x: Tensor, residual: Tensor, name: str) -> Tensor:
     return pointwise(b, "add", name, [x, residual])

@@ -6,20 +6,16 @@ import math
 
 from weft.models.graph.operators import OperatorGraph, Parameter, Tensor, Work
 from weft.models.spec.families import FlavaModel
-from weft.models.zoo.lib.attention import AttentionSizes
-from weft.models.zoo.lib.blocks import concatenation, linear, norm
-from weft.models.zoo.lib.builder import Builder, Passes, Saved
+from weft.models.zoo.lib.builder import GraphBuilder, Passes, Saved, concatenation, linear, norm
 from weft.models.zoo.lib.convolutions import patches
 from weft.models.zoo.lib.embeddings import first, placed
-from weft.models.zoo.lib.transformers import LayerSizes, transformer_layer
-
-__all__ = ["flava_graph"]
+from weft.models.zoo.lib.transformers import AttentionSizes, LayerSizes, transformer_layer
 
 
 def flava_graph(model: FlavaModel, batch: int = 1, *, dtype: str = "float16", training: bool = True) -> OperatorGraph:
     """One micro-batch of ``batch`` pairs: layers ``text.embedding``, ``text0`` ..., ``image.embedding``, ``image0``
     ..., ``join``, ``fusion0`` ..., ``head``. The image codebook, which makes targets beforehand, is no part."""
-    b = Builder(model.family, dtype=dtype, training=training, dropout=model.dropout)
+    b = GraphBuilder(model.family, dtype=dtype, training=training, dropout=model.dropout)
     width, inner = model.hidden, model.feed_forward or 4 * model.hidden
     tokens = b.input("tokens", (batch, model.sequence), "int64")
     images = b.input("images", (batch, 3, model.image, model.image))
@@ -52,14 +48,14 @@ def flava_graph(model: FlavaModel, batch: int = 1, *, dtype: str = "float16", tr
         return b.graph(linear(b, first(b, x, "first"), width, "pooler"), scale)
 
 
-def _tower(b: Builder, x: Tensor, model: FlavaModel, name: str, layers: int, inner: int) -> Tensor:
+def _tower(b: GraphBuilder, x: Tensor, model: FlavaModel, name: str, layers: int, inner: int) -> Tensor:
     for i in range(layers):
         with b.layer(f"{name}{i}"):
             x = transformer_layer(b, x, LayerSizes(AttentionSizes(model.heads), inner))
     return x
 
 
-def _looked_up(b: Builder, tokens: Tensor, width: int, tables: list[Parameter]) -> Tensor:
+def _looked_up(b: GraphBuilder, tokens: Tensor, width: int, tables: list[Parameter]) -> Tensor:
     """Words, positions and types looked up and added."""
     y = b.tensor("tokens", (*tokens.shape, width))
     b.add("embedding", "tokens", [tokens], [y],

@@ -9,14 +9,10 @@ from dataclasses import dataclass
 from weft.models.graph.operators import OperatorGraph, Parameter, Tensor
 from weft.models.spec.families import GptModel, MoeModel
 from weft.models.spec.transformers import TransformerModel
-from weft.models.zoo.lib.attention import AttentionSizes, LatentSizes
-from weft.models.zoo.lib.blocks import concatenation, cross_entropy, linear
-from weft.models.zoo.lib.builder import Builder
+from weft.models.zoo.lib.builder import GraphBuilder, concatenation, cross_entropy, linear
 from weft.models.zoo.lib.embeddings import embedding
 from weft.models.zoo.lib.experts import ExpertSizes
-from weft.models.zoo.lib.transformers import LayerSizes, transformer_layer
-
-__all__ = ["Share", "gpt_graph", "layer_sizes"]
+from weft.models.zoo.lib.transformers import AttentionSizes, LatentSizes, LayerSizes, transformer_layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +32,7 @@ def gpt_graph(model: GptModel, batch: int = 1, *, dtype: str = "float16", traini
               share: Share = _ALL) -> OperatorGraph:
     """One micro-batch of ``batch`` sequences: layers ``embedding``, ``layer0`` ..., ``predict0`` ... where more tokens
     are predicted, and ``head``. ``share``: what of it is here."""
-    b = Builder(model.family, dtype=dtype, training=training, dropout=model.dropout)
+    b = GraphBuilder(model.family, dtype=dtype, training=training, dropout=model.dropout)
     tokens = b.input("tokens", (batch, model.sequence // share.context), "int64")
     labels = b.input("labels", (batch, model.sequence // share.context), "int64")
     width, ends = model.embedding_width or model.hidden, layer_sizes(model, 0)
@@ -77,7 +73,7 @@ def layer_sizes(model: TransformerModel, index: int, share: Share = _ALL) -> Lay
         model.heads, model.head_size, model.kv_heads,
         model.bias if model.attention_bias is None else model.attention_bias,
         model.bias if model.out_bias is None else model.out_bias, fused=model.attention == "fused",
-        rotary=model.positions == "rotary", window=model.window if own else None, qk_norm=model.qk_norm,
+        causal=True, rotary=model.positions == "rotary", window=model.window if own else None, qk_norm=model.qk_norm,
         norm="rms_norm" if model.norm == "rms_norm" else "layer_norm", sinks=model.sinks,
         latent=None if model.latent is None else LatentSizes(**model.latent.model_dump()), parts=share.context)
     inner = model.feed_forward or 4 * model.hidden
@@ -94,7 +90,7 @@ def _experts(model: TransformerModel, index: int, inner: int, share: Share) -> E
                        model.capacity_factor, model.shared, model.shared_gate, model.router_bias, share.experts)
 
 
-def _with_positions(b: Builder, x: Tensor, model: GptModel) -> Tensor:
+def _with_positions(b: GraphBuilder, x: Tensor, model: GptModel) -> Tensor:
     """Learned positions added to what a narrow embedding was mapped to."""
     if model.positions != "learned":
         return x
@@ -105,7 +101,7 @@ def _with_positions(b: Builder, x: Tensor, model: GptModel) -> Tensor:
     return y
 
 
-def _predicted(b: Builder, x: Tensor, tokens: Tensor, table: Parameter, model: GptModel, share: Share) -> Tensor:
+def _predicted(b: GraphBuilder, x: Tensor, tokens: Tensor, table: Parameter, model: GptModel, share: Share) -> Tensor:
     """The hidden states that predict one token more: those of ``x`` and of the tokens behind, joined, through one
     layer (DeepSeek-V3, 2024, section 2.2)."""
     sizes = layer_sizes(model, model.layers - 1, share)

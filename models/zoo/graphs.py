@@ -18,8 +18,6 @@ from weft.models.zoo.swin import swin_graph
 from weft.models.zoo.t5 import t5_graph
 from weft.models.zoo.uno import uno_graph
 
-__all__ = ["GRAPHS", "model_graph"]
-
 #: The graph of each family by the class of its sizes: called with them, the samples of a micro-batch, ``dtype`` and
 #: ``training``.
 GRAPHS: Mapping[type[Section], Callable[..., OperatorGraph]] = {

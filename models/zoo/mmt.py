@@ -5,17 +5,13 @@ from __future__ import annotations
 
 from weft.models.graph.operators import OperatorGraph
 from weft.models.spec.families import MmtModel
-from weft.models.zoo.lib.attention import AttentionSizes
-from weft.models.zoo.lib.blocks import concatenation
-from weft.models.zoo.lib.builder import Builder
-from weft.models.zoo.lib.transformers import LayerSizes, transformer_layer
-
-__all__ = ["mmt_graph"]
+from weft.models.zoo.lib.builder import GraphBuilder, concatenation
+from weft.models.zoo.lib.transformers import AttentionSizes, LayerSizes, transformer_layer
 
 
 def mmt_graph(model: MmtModel, batch: int = 1, *, dtype: str = "float16", training: bool = True) -> OperatorGraph:
     """One micro-batch of ``batch`` samples: ``branch0.layer0`` ..., one branch after another, and ``join``."""
-    b = Builder(model.family, dtype=dtype, training=training, dropout=model.dropout)
+    b = GraphBuilder(model.family, dtype=dtype, training=training, dropout=model.dropout)
     ends = []
     sizes = LayerSizes(AttentionSizes(model.heads), model.feed_forward)
     for branch in range(model.branches):

@@ -21,8 +21,6 @@ from weft.models.spec.families import (
     UnoModel,
 )
 
-__all__ = ["CRITEO_TABLES", "EXACT", "PUBLISHED", "ROUNDED"]
-
 
 def _gpt(layers: int, hidden: int, heads: int, sequence: int) -> GptModel:
     return GptModel(family="gpt", layers=layers, hidden=hidden, heads=heads, vocabulary=50257, sequence=sequence)

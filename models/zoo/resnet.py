@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from weft.models.graph.operators import OperatorGraph, Tensor
 from weft.models.spec.families import ResNetModel
-from weft.models.zoo.lib.blocks import cross_entropy, linear, pointwise
-from weft.models.zoo.lib.builder import Builder
+from weft.models.zoo.lib.builder import GraphBuilder, cross_entropy, linear, pointwise
 from weft.models.zoo.lib.convolutions import batch_norm, convolution, pool
-
-__all__ = ["resnet_graph"]
 
 
 def resnet_graph(model: ResNetModel, batch: int = 1, *, dtype: str = "float16", training: bool = True) -> OperatorGraph:
     """One micro-batch of ``batch`` images: layers ``stem``, ``stage0.block0`` ..., ``head``."""
-    b = Builder(model.family, dtype=dtype, training=training, dropout=False)
+    b = GraphBuilder(model.family, dtype=dtype, training=training, dropout=False)
     images = b.input("images", (batch, 3, model.image, model.image))
     labels = b.input("labels", (batch,), "int64")
     with b.layer("stem"):
@@ -27,7 +24,7 @@ def resnet_graph(model: ResNetModel, batch: int = 1, *, dtype: str = "float16", 
         return b.graph(cross_entropy(b, logits, labels) if training else logits)
 
 
-def _block(b: Builder, x: Tensor, model: ResNetModel, width: int, stride: int) -> Tensor:
+def _block(b: GraphBuilder, x: Tensor, model: ResNetModel, width: int, stride: int) -> Tensor:
     out = 4 * width if model.bottleneck else width
     if model.bottleneck:
         inner = width * model.width_factor
@@ -42,6 +39,6 @@ def _block(b: Builder, x: Tensor, model: ResNetModel, width: int, stride: int) -
     return pointwise(b, "relu", "relu", [pointwise(b, "add", "add", [y, x])], keeps="output")
 
 
-def _normed(b: Builder, x: Tensor, channels: int, kernel: int, name: str, *, stride: int = 1) -> Tensor:
+def _normed(b: GraphBuilder, x: Tensor, channels: int, kernel: int, name: str, *, stride: int = 1) -> Tensor:
     y = batch_norm(b, convolution(b, x, channels, kernel, name, stride=stride), f"{name}.norm")
     return pointwise(b, "relu", f"{name}.relu", [y], keeps="output")

@@ -6,19 +6,16 @@ import math
 
 from weft.models.graph.operators import OperatorGraph, Tensor
 from weft.models.spec.families import SwinModel
-from weft.models.zoo.lib.attention import AttentionSizes, attention
-from weft.models.zoo.lib.blocks import add, copy, cross_entropy, feed_forward, linear, norm
-from weft.models.zoo.lib.builder import Builder, Passes
+from weft.models.zoo.lib.builder import GraphBuilder, Passes, add, copy, cross_entropy, feed_forward, linear, norm
 from weft.models.zoo.lib.convolutions import patches
 from weft.models.zoo.lib.embeddings import relative_bias
-
-__all__ = ["swin_graph"]
+from weft.models.zoo.lib.transformers import AttentionSizes, attention
 
 
 def swin_graph(model: SwinModel, batch: int = 1, *, dtype: str = "float16", training: bool = True) -> OperatorGraph:
     """One micro-batch of ``batch`` images: layers ``embedding``, ``stage0.layer0`` ... (a stage's first layer merges
     patches), ``head``. Stochastic depth is not counted: it leaves out whole layers of a sample."""
-    b = Builder(model.family, dtype=dtype, training=training, dropout=False)
+    b = GraphBuilder(model.family, dtype=dtype, training=training, dropout=False)
     images = b.input("images", (batch, 3, model.image, model.image))
     labels = b.input("labels", (batch,), "int64")
     with b.layer("embedding"):
@@ -38,7 +35,7 @@ def swin_graph(model: SwinModel, batch: int = 1, *, dtype: str = "float16", trai
         return b.graph(cross_entropy(b, logits, labels) if training else logits)
 
 
-def _layer(b: Builder, x: Tensor, model: SwinModel, heads: int) -> Tensor:
+def _layer(b: GraphBuilder, x: Tensor, model: SwinModel, heads: int) -> Tensor:
     """Attention within windows (every other layer's are shifted, which moves the same bytes), then feed-forward."""
     batch, count, width = x.shape
     area = model.window**2
@@ -49,7 +46,7 @@ def _layer(b: Builder, x: Tensor, model: SwinModel, heads: int) -> Tensor:
     return add(b, feed_forward(b, norm(b, x, "norm2"), model.mlp_ratio * width), x, "add2")
 
 
-def _merge(b: Builder, x: Tensor) -> Tensor:
+def _merge(b: GraphBuilder, x: Tensor) -> Tensor:
     """Four neighbouring patches become one of twice the width."""
     batch, count, width = x.shape
     joined = copy(b, x, (batch, count // 4, 4 * width), "merge")

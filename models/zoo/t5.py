@@ -9,20 +9,16 @@ from __future__ import annotations
 
 from weft.models.graph.operators import OperatorGraph, Parameter, Tensor
 from weft.models.spec.families import T5Model
-from weft.models.zoo.lib.attention import AttentionSizes
-from weft.models.zoo.lib.blocks import activation, cross_entropy, linear, pointwise
-from weft.models.zoo.lib.builder import Builder
+from weft.models.zoo.lib.builder import GraphBuilder, activation, cross_entropy, linear, pointwise
 from weft.models.zoo.lib.convolutions import frames
 from weft.models.zoo.lib.embeddings import embedding, relative_bias
-from weft.models.zoo.lib.transformers import LayerSizes, transformer_layer
-
-__all__ = ["t5_graph"]
+from weft.models.zoo.lib.transformers import AttentionSizes, LayerSizes, transformer_layer
 
 
 def t5_graph(model: T5Model, batch: int = 1, *, dtype: str = "float16", training: bool = True) -> OperatorGraph:
     """One micro-batch of ``batch`` pairs: layers ``embedding``, ``encoder0`` ..., ``bridge`` (the encoder's last norm
     and the embedding of the targets), ``decoder0`` ..., ``head``."""
-    b = Builder(model.family, dtype=dtype, training=training, dropout=model.dropout)
+    b = GraphBuilder(model.family, dtype=dtype, training=training, dropout=model.dropout)
     target, sizes = model.target or model.sequence, _sizes(model)
     tokens = b.input("frames", (batch, 2 * model.sequence, model.mels)) if model.mels else b.input(
         "tokens", (batch, model.sequence), "int64")
@@ -54,28 +50,28 @@ def t5_graph(model: T5Model, batch: int = 1, *, dtype: str = "float16", training
         return b.graph(cross_entropy(b, logits, labels))
 
 
-def _embedded(b: Builder, tokens: Tensor, model: T5Model, table: Parameter, places: int | Parameter) -> Tensor:
+def _embedded(b: GraphBuilder, tokens: Tensor, model: T5Model, table: Parameter, places: int | Parameter) -> Tensor:
     return embedding(b, tokens, model.vocabulary, model.hidden, "tokens", weight=table, positions=places, dropout=True)
 
 
-def _heard(b: Builder, x: Tensor, model: T5Model) -> Tensor:
+def _heard(b: GraphBuilder, x: Tensor, model: T5Model) -> Tensor:
     """Frames of a spectrogram as tokens, by two convolutions; their positions are added and not trained."""
     x = activation(b, frames(b, x, model.hidden, 3, "conv1"), "gelu", "conv1.gelu")
     x = activation(b, frames(b, x, model.hidden, 3, "conv2", stride=2), "gelu", "conv2.gelu")
     return pointwise(b, "add", "placed", [x])
 
 
-def _sizes(model: T5Model) -> LayerSizes:
+def _sizes(model: T5Model, *, causal: bool = False) -> LayerSizes:
     attention = AttentionSizes(model.heads, model.head_size, bias=model.bias, key_bias=model.key_bias,
-                               fused=model.attention == "fused")
+                               fused=model.attention == "fused", causal=causal)
     return LayerSizes(attention, model.feed_forward, model.activation, model.norm, model.bias, place=model.norm_place)
 
 
-def _side(b: Builder, x: Tensor, model: T5Model, side: str, layers: int, memory: Tensor | None) -> Tensor:
+def _side(b: GraphBuilder, x: Tensor, model: T5Model, side: str, layers: int, memory: Tensor | None) -> Tensor:
     bias: list[Tensor] = []
     for i in range(layers):
         with b.layer(f"{side}{i}"):
             if model.positions == "relative" and (i == 0 or model.every_bias):
                 bias = [relative_bias(b, model.heads, (x.shape[1], x.shape[1]), model.buckets)]
-            x = transformer_layer(b, x, _sizes(model), memory=memory, score_bias=bias)
+            x = transformer_layer(b, x, _sizes(model, causal=side == "decoder"), memory=memory, score_bias=bias)
     return x

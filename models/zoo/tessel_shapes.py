@@ -15,8 +15,6 @@ from collections.abc import Sequence
 
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Number, Problem
 
-__all__ = ["SHAPES", "TESSEL_PROBLEMS", "shape"]
-
 SHAPES = ("chain", "m", "nn", "k")
 
 #: (shape, devices, memory per device or None for inference) of every problem measured in the evaluation.

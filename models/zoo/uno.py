@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from weft.models.graph.operators import OperatorGraph
 from weft.models.spec.families import UnoModel
-from weft.models.zoo.lib.blocks import concatenation, dense_layers, linear
-from weft.models.zoo.lib.builder import Builder
-
-__all__ = ["uno_graph"]
+from weft.models.zoo.lib.builder import GraphBuilder, concatenation, dense_layers, linear
 
 
 def uno_graph(model: UnoModel, batch: int = 1, *, dtype: str = "float32", training: bool = True) -> OperatorGraph:
     """One micro-batch of ``batch`` samples: layers ``tower0`` ..., ``joint``."""
-    b = Builder(model.family, dtype=dtype, training=training, dropout=False)
+    b = GraphBuilder(model.family, dtype=dtype, training=training, dropout=False)
     ends = []
     for i, width in enumerate(model.features):
         x = b.input(f"features{i}", (batch, width))

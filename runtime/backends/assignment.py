@@ -8,13 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from weft.runtime.backends.graph import Graph
+from weft.runtime.backends.graph import UnitGraph
 from weft.runtime.backends.registry import BackendError
 from weft.solver.io.entries import Entry, read_json, require_format
 from weft.solver.io.writing import write_atomically
-
-__all__ = ["ASSIGNMENT_FORMAT", "AssignedPart", "Assignment", "assignment_from_json", "load_assignment",
-           "save_assignment"]
 
 ASSIGNMENT_FORMAT = "weft.backends/1"
 
@@ -46,7 +43,7 @@ class Assignment:
     alone: Mapping[str, float] | None = None
     trains: bool = False
 
-    def units_of(self, graph: Graph) -> list[tuple[str, tuple[int, ...]]]:
+    def units_of(self, graph: UnitGraph) -> list[tuple[str, tuple[int, ...]]]:
         """By part the backend and the units of ``graph``.
 
         Raises :class:`~weft.runtime.backends.registry.BackendError` for another graph than the one that it is for, and

@@ -5,24 +5,24 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 from torch.fx import Graph as FxGraph
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from weft.runtime.backends.assignment import Assignment, assignment_from_json, load_assignment
-from weft.runtime.backends.graph import Graph, Part, copied
+from weft.runtime.backends.graph import GraphPart, UnitGraph, copied
 from weft.runtime.backends.registry import EAGER, BackendError, registered
 from weft.runtime.captured.captured import Captured, leaves
 from weft.runtime.captured.cut import register
-from weft.solver.placement.cover.cycles import a_cycle, order_of
-
-__all__ = ["Choice", "PartCall", "Placed", "assembled", "build", "captured_of", "example_of", "made"]
+from weft.solver.placement.cover.problem import a_cycle, order_of
 
 #: Which backend computes which units.
 Choice = Sequence[tuple[str, Sequence[int]]]
@@ -31,7 +31,7 @@ _PARTS = "weft_parts"
 
 
 def build(graph: str | os.PathLike[str] | ExportedProgram | Captured,
-          assignment: Assignment | Mapping[str, Any] | str | os.PathLike[str]) -> Placed:
+          assignment: Assignment | Mapping[str, Any] | str | os.PathLike[str]) -> PlacedModule:
     """A module that computes what ``graph`` does, each part by the backend that ``assignment`` says.
 
     ``graph``: a ``.pt2`` file, what ``torch.export`` gave, or a captured model; its program is run, so a file must be
@@ -47,11 +47,11 @@ def build(graph: str | os.PathLike[str] | ExportedProgram | Captured,
         assignment = load_assignment(assignment)
     elif not isinstance(assignment, Assignment):
         assignment = assignment_from_json(assignment)
-    units = Graph(captured)
-    return Placed(captured, assembled(units, assignment.units_of(units), trains=assignment.trains))
+    units = UnitGraph(captured)
+    return PlacedModule(captured, assembled(units, assignment.units_of(units), trains=assignment.trains))
 
 
-class Placed(nn.Module):
+class PlacedModule(nn.Module):
     """A captured model that runs in parts of several backends; called as the model is."""
 
     def __init__(self, captured: Captured, run: GraphModule) -> None:
@@ -77,22 +77,25 @@ class Placed(nn.Module):
 
 
 class PartCall(nn.Module):
-    """A call of a part. Its weights are the model's, which hold them under their own names."""
+    """A call of a part: ``run`` by its backend, or ``plain`` on tensors that are shapes only. Its weights are the
+    model's, which hold them under their own names."""
 
     run: Callable[..., Sequence[Tensor]]
+    plain: Callable[..., Sequence[Tensor]]
 
-    def __init__(self, run: Callable[..., Sequence[Tensor]]) -> None:
+    def __init__(self, run: Callable[..., Sequence[Tensor]], plain: Callable[..., Sequence[Tensor]]) -> None:
         super().__init__()
-        self.__dict__["run"] = run  # were it a submodule, weights would have two names
+        self.__dict__.update(run=run, plain=plain)  # were they submodules, weights would have two names
 
     def forward(self, *given: Any) -> Sequence[Tensor]:
         """The part's results, in its order."""
-        found: Sequence[Tensor] = self.run(*given)
+        shapes_only = any(isinstance(x, FakeTensor) for x in given)
+        found: Sequence[Tensor] = (self.plain if shapes_only else self.run)(*given)
         return found
 
 
-def assembled(graph: Graph, choice: Choice, *, trains: bool = False, root: nn.Module | None = None,
-              inputs: Callable[[Part], tuple[Any, ...]] | None = None) -> GraphModule:
+def assembled(graph: UnitGraph, choice: Choice, *, trains: bool = False, root: nn.Module | None = None,
+              inputs: Callable[[GraphPart], tuple[Any, ...]] | None = None) -> GraphModule:
     """``graph`` whose units are computed as ``choice`` says. ``inputs``: what a part is built with (default: made
     numbers).
 
@@ -117,10 +120,10 @@ def assembled(graph: Graph, choice: Choice, *, trains: bool = False, root: nn.Mo
             copied(captured, [node for unit in sorted(units) for node in graph.units[unit]], own, root, env)
             continue
         part = graph.part(units)
-        part = _with(part, (inputs or _made_inputs)(part))
+        part = replace(part, inputs=(inputs or _made_inputs)(part))
         _call(own, root, env, part, known[backend].build(part), number)
         for node in part.module.graph.find_nodes(op="get_attr"):
-            register(root, str(node.target), _attribute(part.module, str(node.target)))
+            register(root, str(node.target), operator.attrgetter(str(node.target))(part.module))
     own.output(tuple(_result(captured, own, root, env, leaf) for leaf in captured.results))
     module = _module(captured, own, root)
     module.train(captured.model.training)
@@ -131,7 +134,7 @@ def _module(captured: Captured, own: FxGraph, root: nn.Module) -> GraphModule:
     parts = root._modules.pop(_PARTS, None)
     if parts is not None:
         root._modules[_PARTS] = parts
-    module = GraphModule(root, own, class_name="Placed")
+    module = GraphModule(root, own, class_name="PlacedModule")
     for name, parameter in root.named_parameters(remove_duplicate=False):
         register(module, name, parameter)
     for name, buffer in root.named_buffers(remove_duplicate=False):
@@ -139,10 +142,10 @@ def _module(captured: Captured, own: FxGraph, root: nn.Module) -> GraphModule:
     return module
 
 
-def _call(own: FxGraph, root: nn.Module, env: dict[Node, Node], part: Part, run: Callable[..., Sequence[Tensor]],
+def _call(own: FxGraph, root: nn.Module, env: dict[Node, Node], part: GraphPart, run: Callable[..., Sequence[Tensor]],
           number: int) -> None:
     name = f"{_PARTS}.{number}"
-    register(root, name, PartCall(run))
+    register(root, name, PartCall(run, part.module.forward))
     several = own.call_module(name, tuple(env[node] for node in part.takes))
     for i, node in enumerate(part.gives):
         env[node] = own.call_function(operator.getitem, (several, i))
@@ -166,11 +169,7 @@ def _require_backend(name: str, device: torch.device, trains: bool) -> None:
         raise BackendError(f"the assignment has parts of {name}, which cannot be used: it {why}")
 
 
-def _with(part: Part, inputs: tuple[Any, ...]) -> Part:
-    return Part(part.units, part.operators, part.module, part.takes, part.gives, part.key, inputs)
-
-
-def _made_inputs(part: Part) -> tuple[Any, ...]:
+def _made_inputs(part: GraphPart) -> tuple[Any, ...]:
     return tuple(made(node.meta.get("val")) for node in part.takes)
 
 
@@ -184,12 +183,6 @@ def made(looks: Any) -> Any:
         return torch.randn(leaf.shape, dtype=leaf.dtype, device=leaf.device)
 
     return tree_map(tensor, looks)
-
-
-def _attribute(module: nn.Module, path: str) -> Any:
-    for step in path.split("."):
-        module = getattr(module, step)
-    return module
 
 
 def device_of(captured: Captured) -> torch.device:

@@ -1,22 +1,22 @@
 """What backends can be given of a graph, in the order in which it pays to measure it, and the problem of it.
 
-Parts that compute alike are measured once. Of a backend's, those come first that, with all that are like them, have
-most operators of the graph; backends take turns, so that one that takes long to build does not hold up the others.
+Parts that compute alike are measured once. Of a backend's, that one is next that, with all that are like it, has most
+operators of the graph, where an operator counts half for each part before that has it: first the largest parts, then
+the largest that are elsewhere, so that wherever measuring ends, all of the graph has had its turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from heapq import heapify, heappop, heappush
 
-from weft.runtime.backends.graph import Graph
+from weft.runtime.backends.graph import UnitGraph
 from weft.runtime.backends.patterns import chains
 from weft.runtime.backends.registry import EAGER, Backend
 from weft.runtime.backends.trial import Found
-from weft.solver.placement.cover.problem import Candidate, CoverProblem, Value
-
-__all__ = ["Alike", "candidates_of", "cover_problem", "in_turn"]
+from weft.solver.placement.cover.problem import CoverPart, CoverProblem, Value
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class Alike:
     places: tuple[tuple[int, ...], ...]
 
     @property
-    def covered(self) -> int:
+    def covered(self) -> set[int]:
         """Units that they have together."""
-        return len({unit for place in self.places for unit in place})
+        return {unit for place in self.places for unit in place}
 
 
-def candidates_of(graph: Graph, backend: Backend) -> list[Alike]:
+def candidates_of(graph: UnitGraph, backend: Backend) -> list[Alike]:
     """The parts that ``backend`` may be given, those that are alike together; eager's are not listed.
 
     Raises :class:`~weft.runtime.backends.registry.BackendError` for a pattern that finds what is no part.
@@ -50,25 +50,35 @@ def candidates_of(graph: Graph, backend: Backend) -> list[Alike]:
         part = graph.part(units)
         if part.gives and backend.supports(part):
             by_key.setdefault(part.key, []).append(units)
-    alike = [Alike(backend, key, tuple(places)) for key, places in by_key.items()]
-    return sorted(alike, key=lambda one: (-one.covered, -len(one.places[0]), one.places[0]))
+    return _ordered(Alike(backend, key, tuple(places)) for key, places in by_key.items())
 
 
-def in_turn(candidates: Sequence[Sequence[Alike]]) -> Iterator[Alike]:
-    """The first of each backend, then the second, and so on."""
-    for row in zip_longest(*candidates):
-        yield from (one for one in row if one is not None)
+def _ordered(candidates: Iterable[Alike]) -> list[Alike]:
+    """In the order in which it pays to measure them."""
+    times, found = Counter[int](), list[Alike]()
+    listed = sorted(candidates, key=lambda one: (-len(one.places[0]), one.places[0]))
+    waiting = [(-float(len(one.covered)), i) for i, one in enumerate(listed)]
+    heapify(waiting)
+    while waiting:  # what one counts only falls, so the first that still counts as much is the next
+        counted, i = heappop(waiting)
+        now = -sum(0.5 ** times[unit] for unit in listed[i].covered)
+        if now > counted:
+            heappush(waiting, (now, i))
+            continue
+        times.update(listed[i].covered)
+        found.append(listed[i])
+    return found
 
 
-def cover_problem(graph: Graph, eager: Found, measured: Sequence[tuple[Alike, Found]],
+def cover_problem(graph: UnitGraph, eager: Found, measured: Sequence[tuple[Alike, Found]],
                   boundaries: Mapping[tuple[str, str], tuple[float, float]]) -> CoverProblem:
     """Which parts to take. ``eager``: of each unit; ``measured``: what was tried, of which only what was not refused
     counts; ``boundaries``: by pair of backends, seconds a value and a byte."""
-    found = [Candidate(frozenset([unit]), EAGER, seconds) for unit, seconds in enumerate(eager.units)]
+    found = [CoverPart(frozenset([unit]), EAGER, seconds) for unit, seconds in enumerate(eager.units)]
     for alike, trial in measured:
         if trial.refused is None:
             ratio = trial.seconds / max(trial.eager, 1e-12)
-            found += [Candidate(frozenset(units), alike.backend.name, ratio * sum(eager.units[unit] for unit in units))
+            found += [CoverPart(frozenset(units), alike.backend.name, ratio * sum(eager.units[unit] for unit in units))
                       for units in alike.places]
     values = [Value(maker, readers, {pair: fixed + per_byte * size for pair, (fixed, per_byte) in boundaries.items()})
               for maker, readers, size in graph.values]

@@ -25,12 +25,11 @@ from weft.runtime.backends.registry import BackendError
 from weft.runtime.captured.captured import Captured, is_item, tensors, where
 from weft.runtime.captured.cut import register
 from weft.runtime.captured.purity import Purity, draws, operator_name, written
-
-__all__ = ["Graph", "Part", "copied"]
+from weft.solver.placement.cover.problem import between
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class GraphPart:
     """Some units of a graph as a module of their own.
 
     ``units``: their numbers; ``operators``: the names of operators' kinds, as ``"linear"``, in their order. ``module``
@@ -54,7 +53,7 @@ class Part:
 
 
 @dataclass(frozen=True, eq=False)
-class Graph:
+class UnitGraph:
     """``captured`` in units."""
 
     captured: Captured
@@ -120,23 +119,11 @@ class Graph:
         if not own or not all(0 <= unit < len(self.units) for unit in own):
             raise BackendError(f"backend {backend!r} has a part of the units {sorted(own)}: it must have some of the "
                                f"{len(self.units)} that the graph has")
-        if (between := self.between(own)) is not None:
+        if (inside := between(self.after, own)) is not None:
             raise BackendError(f"backend {backend!r} has a part that is not convex, {self._shown(own)}: "
-                               f"{self._shown([between])} reads some of it and is read by the rest")
+                               f"{self._shown([inside])} reads some of it and is read by the rest")
         if len(self.components(own)) > 1:
             raise BackendError(f"backend {backend!r} has a part that hangs together by no value, {self._shown(own)}")
-
-    def between(self, units: set[int]) -> int | None:
-        """A unit outside that some of ``units`` wait for and that waits for others of them."""
-        last, reached = max(units), dict[int, int]()
-        for unit in range(min(units), last + 1):
-            if unit in units or unit in reached:
-                for reader in self.after[unit]:
-                    if reader in units and unit not in units:
-                        return reached[unit]
-                    if reader not in units and reader <= last:
-                        reached.setdefault(reader, reached.get(unit, reader))
-        return None
 
     def components(self, units: Collection[int]) -> list[set[int]]:
         """``units`` in sets that hang together."""
@@ -145,7 +132,7 @@ class Graph:
         graph.add_edges_from((a, b) for a in units for b in self.after[a] if b in graph)
         return [set(found) for found in nx.connected_components(graph)]
 
-    def part(self, units: Iterable[int]) -> Part:
+    def part(self, units: Iterable[int]) -> GraphPart:
         """These units as a module."""
         numbers = tuple(sorted(units))
         own = {node for number in numbers for node in self.units[number]}
@@ -161,9 +148,10 @@ class Graph:
             env[node] = graph.placeholder(node.name)
         copied(self.captured, nodes, graph, root, env)
         graph.output(tuple(env[node] for node in gives))
-        module = GraphModule(root, graph, class_name="Part")
-        return Part(numbers, tuple(operator_name(node) for node in nodes if not is_item(node)), module, takes, gives,
-                    self._key(nodes, takes, gives))
+        module = GraphModule(root, graph, class_name="GraphPart")
+        return GraphPart(numbers, tuple(operator_name(node) for node in nodes if not is_item(node)), module, takes,
+                         gives,
+                         self._key(nodes, takes, gives))
 
     def _order(self) -> nx.DiGraph[Node]:
         """The operators, and which must run before which; those that no part may divide are in cycles."""

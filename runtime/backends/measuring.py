@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import platform
 import secrets
@@ -25,12 +26,10 @@ import torch
 
 from weft.runtime.backends.build import Choice
 from weft.runtime.backends.registry import Backend, BackendError
-from weft.runtime.backends.server import Job, Opening
+from weft.runtime.backends.server import Opening, TrialJob
 from weft.runtime.backends.trial import Found
 from weft.runtime.ranks.children import Start, children
 from weft.solver.io.writing import write_atomically
-
-__all__ = ["Measuring", "machine_name", "measuring"]
 
 #: Seconds of the clock that loading torch and the model may take, in the process that measures.
 _OPENING = 300.0
@@ -60,14 +59,14 @@ class Measuring:
         """What is known already of a part with this key."""
         return self._load(self._name("part", (backend,), key))
 
-    def part(self, backend: Backend, key: str, units: Sequence[int]) -> Found:
-        """What it takes ``backend`` to compute ``units``, a part with this ``key``."""
-        return self._found(self._name("part", (backend,), key), Job("part", ((backend.name, tuple(units)),),
-                                                                    self.limit))
+    def part(self, backend: Backend, key: str, units: Sequence[int], limit: float = math.inf) -> Found:
+        """What it takes ``backend`` to compute ``units``, a part with this ``key``, within ``limit`` seconds."""
+        return self._found(self._name("part", (backend,), key), TrialJob("part", ((backend.name, tuple(units)),),
+                                                                         min(limit, self.limit)))
 
     def eager(self, backend: Backend, key: str) -> Found:
         """What eager torch takes for each unit of the model, whose digest is ``key``."""
-        found = self._found(self._name("eager", (backend,), key), Job("eager", (), 10 * self.limit))
+        found = self._found(self._name("eager", (backend,), key), TrialJob("eager", (), 10 * self.limit))
         if found.refused is not None:
             raise BackendError(f"the model by itself {found.refused}, without any backend")
         return found
@@ -77,17 +76,18 @@ class Measuring:
         nothing where one of them cannot compute the operators that it is measured with."""
         small, large = (self._found(
             self._name("boundary", (first, second), str(numbers)),
-            Job("boundary", ((first.name, ()), (second.name, ())), self.limit, numbers)) for numbers in _NUMBERS)
+            TrialJob("boundary", ((first.name, ()), (second.name, ())), self.limit, numbers)) for numbers in _NUMBERS)
         if small.refused is not None or large.refused is not None:
             return 0.0, 0.0
         per_byte = max(0.0, (large.seconds - small.seconds) / (4 * (_NUMBERS[1] - _NUMBERS[0])))
         return max(0.0, small.seconds - 4 * _NUMBERS[0] * per_byte), per_byte
 
-    def whole(self, choice: Choice) -> Found:
-        """What the whole model takes so, and eager beside it; never kept."""
-        return self._try(Job("whole", tuple((name, tuple(units)) for name, units in choice), 10 * self.limit))
+    def whole(self, choice: Choice, beside: Choice = ()) -> Found:
+        """What the whole model takes so, and eager, or another choice, ``beside`` it; never kept."""
+        own, other = (tuple((name, tuple(units)) for name, units in each) for each in (choice, beside))
+        return self._try(TrialJob("whole", own, 10 * self.limit, beside=other))
 
-    def _found(self, name: str, job: Job) -> Found:
+    def _found(self, name: str, job: TrialJob) -> Found:
         if (found := self._load(name)) is None:
             found = self.known[name] = self._try(job)
             late = found.refused is not None and found.refused.startswith("did not end")
@@ -97,7 +97,7 @@ class Measuring:
                     key: repr(value) if value == float("inf") else value for key, value in asdict(found).items()}}))
         return found
 
-    def _try(self, job: Job) -> Found:
+    def _try(self, job: TrialJob) -> Found:
         self.tried += 1
         self.connection.send(job)
         if not self.connection.poll(job.limit + _GRACE):

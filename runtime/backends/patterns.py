@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from weft.runtime.backends.graph import Graph
-
-__all__ = ["POINTWISE", "chains", "fused", "narrow_places", "regions", "singles"]
+from weft.runtime.backends.graph import UnitGraph
+from weft.solver.placement.cover.problem import between
 
 #: Operators that make each number of a few others at its place: what fusing saves memory traffic for.
 POINTWISE = {"add", "add_", "sub", "mul", "mul_", "div", "relu", "relu_", "gelu", "silu", "silu_", "sigmoid", "tanh",
@@ -21,16 +20,16 @@ POINTWISE = {"add", "add_", "sub", "mul", "mul_", "div", "relu", "relu_", "gelu"
 #: In how many segments, one after another, the regions of a graph are, beside all of it and what repeats in it.
 LENGTHS = (1, 2, 4)
 
-_Computes = Callable[[Graph, int], bool]
+_Computes = Callable[[UnitGraph, int], bool]
 
 
-def singles(graph: Graph) -> Iterator[Collection[int]]:
+def singles(graph: UnitGraph) -> Iterator[Collection[int]]:
     """Each unit by itself."""
     for unit in range(len(graph.units)):
         yield (unit,)
 
 
-def chains(graph: Graph, patterns: Sequence[Sequence[str]]) -> Iterator[Collection[int]]:
+def chains(graph: UnitGraph, patterns: Sequence[Sequence[str]]) -> Iterator[Collection[int]]:
     """Units whose operators are those of a pattern, each read by the next one alone."""
     for pattern in patterns:
         for unit in range(len(graph.units)):
@@ -44,20 +43,20 @@ def chains(graph: Graph, patterns: Sequence[Sequence[str]]) -> Iterator[Collecti
                 found.append(graph.after[found[-1]][0])
 
 
-def fused(graph: Graph) -> Iterator[Collection[int]]:
+def fused(graph: UnitGraph) -> Iterator[Collection[int]]:
     """Each unit with the pointwise ones that follow it, as far as each is read by the next one alone."""
     for unit in range(len(graph.units)):
         found = [unit]
         while len(readers := graph.after[found[-1]]) == 1 and set(graph.kinds(readers[0])) <= POINTWISE:
             found.append(readers[0])
-            if graph.between(set(found)) is None:
+            if between(graph.after, found) is None:
                 yield tuple(found)
 
 
-def regions(computes: _Computes = lambda graph, unit: True) -> Callable[[Graph], Iterator[Collection[int]]]:
+def regions(computes: _Computes = lambda graph, unit: True) -> Callable[[UnitGraph], Iterator[Collection[int]]]:
     """Regions of units that ``computes`` is true of: all that follow each other, and shorter ones, cut where one value
     passes: one, two or four such segments, or as many as repeat in the graph (the layers of a model)."""
-    def found(graph: Graph) -> Iterator[Collection[int]]:
+    def found(graph: UnitGraph) -> Iterator[Collection[int]]:
         places = {*narrow_places(graph)}
         run: list[int] = []
         for unit in range(len(graph.units) + 1):
@@ -70,7 +69,13 @@ def regions(computes: _Computes = lambda graph, unit: True) -> Callable[[Graph],
     return found
 
 
-def narrow_places(graph: Graph) -> list[int]:
+def regions_and_fused(graph: UnitGraph) -> Iterator[Collection[int]]:
+    """All :func:`regions`, then what is :func:`fused`: for what compiles graphs."""
+    yield from regions()(graph)
+    yield from fused(graph)
+
+
+def narrow_places(graph: UnitGraph) -> list[int]:
     """The units before which at most one value passes from earlier ones to later ones."""
     passing = [0] * (len(graph.units) + 1)
     for maker, readers, _ in graph.values:
@@ -85,7 +90,7 @@ def narrow_places(graph: Graph) -> list[int]:
     return found
 
 
-def _of_run(graph: Graph, run: Sequence[int], places: set[int]) -> Iterator[Collection[int]]:
+def _of_run(graph: UnitGraph, run: Sequence[int], places: set[int]) -> Iterator[Collection[int]]:
     starts = [0, *(i for i, unit in enumerate(run) if unit in places and i)]
     segments = [list(run[a:b]) for a, b in zip(starts, [*starts[1:], len(run)], strict=True)]
     signs = [tuple(kind for unit in segment for kind in graph.kinds(unit)) for segment in segments]

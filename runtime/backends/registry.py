@@ -18,19 +18,17 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from weft.runtime.backends.graph import Graph, Part
-
-__all__ = ["EAGER", "Backend", "BackendError", "backend", "backends_named", "registered"]
+    from weft.runtime.backends.graph import GraphPart, UnitGraph
 
 #: The backend that computes every operator, as torch does without one.
 EAGER = "eager"
 #: The backends that come with weft: modules of :mod:`weft.runtime.backends.shipped`.
-SHIPPED = ("eager", "inductor", "sdpa", "openvino", "cuda_graphs")
+SHIPPED = ("eager", "inductor", "sdpa", "onnxruntime", "cuda_graphs")
 
 #: What makes of a part a function of the part's inputs, that gives its results in their order.
-Build = Callable[["Part"], Callable[..., Sequence[Tensor]]]
+Build = Callable[["GraphPart"], Callable[..., Sequence[Tensor]]]
 #: What finds parts: sets of a graph's units, by number.
-Patterns = Callable[["Graph"], Iterable[Collection[int]]]
+Patterns = Callable[["UnitGraph"], Iterable[Collection[int]]]
 
 
 class BackendError(ValueError):
@@ -44,11 +42,12 @@ class Backend:
     name: str
     build: Build
     patterns: Patterns | Sequence[Sequence[str]]
-    supports: Callable[[Part], bool]
+    supports: Callable[[GraphPart], bool]
     devices: tuple[str, ...]
     trains: bool
     missing: Callable[[], str | None]
     version: Callable[[], str]
+    prepare: Callable[[], None]
     source: str
 
     def unusable(self, device: str, trains: bool) -> str | None:
@@ -64,9 +63,10 @@ _REGISTERED: dict[str, Backend] = {}
 
 
 def backend(name: str, *, patterns: Patterns | Sequence[Sequence[str]] = (), build: Build | None = None,
-            supports: Callable[[Part], bool] = lambda part: True, devices: Sequence[str] = ("cpu", "cuda"),
+            supports: Callable[[GraphPart], bool] = lambda part: True, devices: Sequence[str] = ("cpu", "cuda"),
             trains: bool = False, missing: Callable[[], str | None] = lambda: None,
-            version: Callable[[], str] = lambda: "") -> Callable[[Build], Build]:
+            version: Callable[[], str] = lambda: "",
+            prepare: Callable[[], None] = lambda: None) -> Callable[[Build], Build]:
     """Register a backend: a decorator of the function that builds, or with ``build=`` a call.
 
     ``patterns``: which parts it may be given. Either chains of operators' names, such as ``[("linear", "gelu")]``,
@@ -76,8 +76,9 @@ def backend(name: str, *, patterns: Patterns | Sequence[Sequence[str]] = (), bui
 
     ``build(part)`` gives a function of the part's tensors that returns its results, a tensor each, in the part's order.
     ``devices``: kinds of device. ``trains``: whether gradients go through it. ``missing()`` says why it cannot be used
-    here (what is not installed), ``version()`` what tells measurements of it apart from older ones. Of two backends of
-    one name the later one counts. Raises :class:`BackendError` for a name that is none.
+    here (what is not installed), ``version()`` what tells measurements of it apart from older ones. ``prepare()`` loads
+    what the first build takes long for: it is called once, in the process that trials are forked from. Of two backends
+    of one name the later one counts. Raises :class:`BackendError` for a name that is none.
     """
     if not isinstance(name, str) or not name or name != name.strip() or not name.isprintable():
         raise BackendError(f"a backend's name is {name!r:.60}, it must be text without spaces around it")
@@ -90,7 +91,8 @@ def backend(name: str, *, patterns: Patterns | Sequence[Sequence[str]] = (), bui
 
     def register(build: Build) -> Build:
         source = getattr(sys.modules.get(build.__module__), "__file__", None) or ""
-        _REGISTERED[name] = Backend(name, build, patterns, supports, tuple(devices), trains, missing, version, source)
+        _REGISTERED[name] = Backend(name, build, patterns, supports, tuple(devices), trains, missing, version, prepare,
+                                    source)
         return build
 
     if build is not None:

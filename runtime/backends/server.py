@@ -20,7 +20,7 @@ from multiprocessing.connection import Client
 from typing import Any
 
 from weft.runtime.backends.build import captured_of, example_of
-from weft.runtime.backends.graph import Graph
+from weft.runtime.backends.graph import UnitGraph
 from weft.runtime.backends.trial import (
     Found,
     Recorded,
@@ -31,8 +31,6 @@ from weft.runtime.backends.trial import (
     try_whole,
 )
 from weft.runtime.ranks.children import end_with_parent
-
-__all__ = ["Job", "Opening"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,34 +44,44 @@ class Opening:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TrialJob:
     """``what``: ``"part"``, the first of ``choice``; ``"whole"``, all of it; ``"eager"``, each unit; or ``"boundary"``,
-    between the backends of its first two, of so many ``numbers``. ``limit``: seconds of the clock."""
+    between the backends of its first two, of so many ``numbers``. ``limit``: seconds of the clock. ``beside``: what a
+    whole is timed beside (empty: eager)."""
 
     what: str
     choice: tuple[tuple[str, tuple[int, ...]], ...]
     limit: float
     numbers: int = 0
+    beside: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
 class _Tries:
     def __init__(self, opening: Opening) -> None:
-        self.opening = opening
+        self.opening, self.prepared = opening, set[str]()
         for number, source in enumerate(opening.sources):
             spec = importlib.util.spec_from_file_location(f"weft_backend_{number}", source)
             assert spec is not None and spec.loader is not None
             spec.loader.exec_module(importlib.util.module_from_spec(spec))
-        self.graph = Graph(captured_of(opening.path))
+        self.graph = UnitGraph(captured_of(opening.path))
         args, kwargs = example_of(opening.path)
         from torch.utils._pytree import tree_flatten
 
         self.recorded = Recorded(self.graph, tree_flatten((args, kwargs))[0])
 
-    def go(self, job: Job) -> Found:
+    def prepare(self, job: TrialJob) -> None:
+        """Load what the backends of ``job`` are slow to load, once for all trials."""
+        for name in {name for name, _ in (*job.choice, *job.beside)} - self.prepared:
+            self.prepared.add(name)
+            with contextlib.suppress(Exception):  # a trial will say it
+                require_usable(name).prepare()
+
+    def go(self, job: TrialJob) -> Found:
         """What ``job`` finds, in this process."""
         trains, repeats = self.opening.trains, self.opening.repeats
         if job.what == "whole":
-            return try_whole(self.graph, self.recorded, job.choice, trains=trains, repeats=repeats)
+            return try_whole(self.graph, self.recorded, job.choice, job.beside, trains=trains,
+                             repeats=repeats)
         if job.what == "eager":
             return try_eager(self.graph, self.recorded, trains=trains, repeats=repeats)
         if job.what == "boundary":
@@ -148,6 +156,7 @@ def main(arguments: Sequence[str]) -> None:
             return
         connection.send(None)
         while (job := connection.recv()) is not None:
+            tries.prepare(job)
             connection.send(_in_child(lambda job=job: tries.go(job), job.limit))  # type: ignore[misc]
 
 

@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,13 +20,11 @@ from torch import Tensor, nn
 from torch.fx import Interpreter, Node
 
 from weft.runtime.backends.build import Choice, PartCall, assembled
-from weft.runtime.backends.graph import Graph, Part
+from weft.runtime.backends.graph import GraphPart, UnitGraph
 from weft.runtime.backends.registry import EAGER, Backend, BackendError, registered
 from weft.runtime.captured.captured import Captured
-from weft.runtime.captured.untouched import untouched
+from weft.runtime.captured.looks import untouched
 from weft.runtime.measure.measure import Sample
-
-__all__ = ["Found", "Recorded", "boundary_seconds", "require_usable", "try_eager", "try_part", "try_whole"]
 
 #: How far a backend's numbers may be from eager's, as a share of the largest of them: rounding in another order.
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
@@ -33,6 +32,10 @@ TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 1e-2, torc
 WARM = 3
 #: A lap has as many calls as take so many seconds, for the clock's own sake.
 LAP = 1e-3
+#: Laps go on for so many seconds, at most so many times as many as asked for: what disturbs a few then counts little.
+LONG, MOST = 0.5, 10
+#: Where as many as asked for would take longer than so many seconds, there are fewer.
+LONGEST = 10.0
 #: Bytes that are touched between laps of one call, so that weights come from where they do in a whole model.
 FLUSHED = 4 * 2**20
 
@@ -55,7 +58,7 @@ class Found:
 class Recorded(Interpreter):
     """What every operator gives in one run of ``graph`` on ``leaves``, by node."""
 
-    def __init__(self, graph: Graph, leaves: Sequence[Any]) -> None:
+    def __init__(self, graph: UnitGraph, leaves: Sequence[Any]) -> None:
         super().__init__(graph.captured.graph_module, garbage_collect_values=False)
         self.values: dict[Node, Any] = {}
         with untouched(graph.captured.model), torch.no_grad():
@@ -70,7 +73,7 @@ class Recorded(Interpreter):
             self.values[n] = result.detach().clone() if written and _is_written(n) else result
         return result
 
-    def inputs(self, part: Part) -> tuple[Any, ...]:
+    def inputs(self, part: GraphPart) -> tuple[Any, ...]:
         """What ``part`` takes."""
         return tuple(self.values[node] for node in part.takes)
 
@@ -80,7 +83,7 @@ def _is_written(node: Node) -> bool:
                .endswith("_") for user in node.users)
 
 
-def try_part(graph: Graph, recorded: Recorded, backend: Backend, units: Sequence[int], *, trains: bool,
+def try_part(graph: UnitGraph, recorded: Recorded, backend: Backend, units: Sequence[int], *, trains: bool,
              repeats: int) -> Found:
     """What it takes ``backend`` to compute ``units``."""
     part = graph.part(units)
@@ -89,73 +92,66 @@ def try_part(graph: Graph, recorded: Recorded, backend: Backend, units: Sequence
     expected = passes(reference.forward, _fresh(part.inputs))
     run: Callable[..., Any] = backend.build(part)
     if backend.name != EAGER:
-        run = PartCall(run)
+        run = PartCall(run, part.module.forward)
     error, refused = compared(passes(run, _fresh(part.inputs)), expected)
     if refused is not None:
         return Found(error=error, refused=refused)
-    own, plain = _samples([lambda: passes(run, part.inputs), lambda: passes(reference.forward, part.inputs)],
-                          _device(part.inputs), repeats)
-    return Found(own.seconds, own.spread, own.repeats, error, plain.seconds)
+    return _beside(lambda: passes(run, part.inputs), lambda: passes(reference.forward, part.inputs), part.inputs,
+                   repeats, error)
 
 
-def try_eager(graph: Graph, recorded: Recorded, *, trains: bool, repeats: int) -> Found:
+def try_eager(graph: UnitGraph, recorded: Recorded, *, trains: bool, repeats: int) -> Found:
     """What eager torch takes for the whole model and for each unit; the units add up to the whole."""
     passes, leaves = _passes(trains), tuple(recorded.values[node] for node in graph.captured.inputs)
-    whole = assembled(graph, [(EAGER, [unit]) for unit in range(len(graph.units))], trains=trains)
+    whole = assembled(graph, _eager(graph), trains=trains)
     parts = [graph.part([unit]) for unit in range(len(graph.units))]
     runs = [(part.module.forward, _leaves(part, _fresh(recorded.inputs(part)), trains)) for part in parts]
-    device, laps, wholes = _device(leaves), list[list[float]](), list[float]()
     with untouched(graph.captured.model):
-        for i in range(-WARM, repeats):
-            lap = _lap(lambda: passes(whole.forward, leaves), device)
-            own = [_lap(lambda run=run, given=given: passes(run, given), device)  # type: ignore[misc]
-                   for run, given in runs]
-            if i >= 0:
-                wholes.append(lap)
-                laps.append(own)
-    sample = Sample.of(wholes)
-    units = [statistics.median(each) for each in zip(*laps, strict=True)]
+        wholes, *laps = _laps([partial(passes, run, given) for run, given in ((whole.forward, leaves), *runs)],
+                              _device(leaves), repeats, once=True)
+    sample, units = Sample.of(wholes), list(map(statistics.median, laps))
     scale = sample.seconds / max(sum(units), 1e-12)
-    return Found(sample.seconds, sample.spread, repeats, 0.0, sample.seconds, tuple(unit * scale for unit in units))
+    return Found(sample.seconds, sample.spread, len(wholes), 0.0, sample.seconds, tuple(unit * scale for unit in units))
 
 
-def try_whole(graph: Graph, recorded: Recorded, choice: Choice, *, trains: bool, repeats: int) -> Found:
-    """What ``choice`` takes, run whole, and eager beside it: medians of as many laps of each, in turn."""
+def try_whole(graph: UnitGraph, recorded: Recorded, choice: Choice, beside: Choice = (), *, trains: bool,
+              repeats: int) -> Found:
+    """What ``choice`` takes, run whole, and eager, or ``beside``, beside it: medians of as many laps of each, in turn.
+    Numbers are held against eager's."""
     captured, passes = graph.captured, _passes(trains)
     leaves = tuple(recorded.values[node] for node in captured.inputs)
-    chosen = assembled(graph, choice, trains=trains, inputs=lambda part: _leaves(part, recorded.inputs(part), trains))
-    plain = assembled(graph, [(EAGER, [unit]) for unit in range(len(graph.units))], trains=trains)
+    plain, chosen, other = (
+        assembled(graph, own or _eager(graph), trains=trains,
+                  inputs=lambda part: _leaves(part, recorded.inputs(part), trains)) for own in ((), choice, beside))
     with untouched(captured.model):
         expected, given = (passes(module.forward, leaves) for module in (plain, chosen))
         error, refused = compared(given, expected)
         if refused is not None:
             return Found(error=error, refused=refused)
-        device = _device(leaves)
-        laps: tuple[list[float], list[float]] = ([], [])
-        for i in range(-WARM, repeats):
-            for module, own in zip((chosen, plain), laps, strict=True):
-                lap = _lap(lambda run=module.forward: passes(run, leaves), device)  # type: ignore[misc]
-                if i >= 0:
-                    own.append(lap)
-    sample = Sample.of(laps[0])
-    return Found(sample.seconds, sample.spread, repeats, error, statistics.median(laps[1]))
+        return _beside(lambda: passes(chosen.forward, leaves), lambda: passes(other.forward, leaves), leaves, repeats,
+                       error)
+
+
+def _eager(graph: UnitGraph) -> Choice:
+    return [(EAGER, [unit]) for unit in range(len(graph.units))]
 
 
 def boundary_seconds(first: Backend, second: Backend, numbers: int, *, repeats: int, trains: bool = False) -> float:
     """What it costs that ``second`` reads what ``first`` has made, a tensor of so many fp32 numbers: two operators one
     after the other, beside each by itself."""
     captured = Captured.of(nn.Sequential(nn.ReLU(), nn.Tanh()).eval(), (torch.randn(numbers),))
-    graph = Graph(captured)
+    graph = UnitGraph(captured)
     runs = []
     x = torch.randn(numbers)
     for unit, backend in enumerate((first, second)):
         part = replace(graph.part([unit]), inputs=(x,))
         run = backend.build(part)
-        runs.append(run if backend.name == EAGER else PartCall(run))
+        runs.append(run if backend.name == EAGER else PartCall(run, part.module.forward))
     a, b = runs
     with torch.no_grad():
-        both, one, other = _samples([lambda: b(a(x)[0]), lambda: a(x), lambda: b(x)], torch.device("cpu"), repeats)
-    return max(0.0, both.seconds - one.seconds - other.seconds)
+        both, one, other = map(statistics.median, _laps([lambda: b(a(x)[0]), lambda: a(x), lambda: b(x)],
+                                                        torch.device("cpu"), repeats))
+    return max(0.0, both - one - other)
 
 
 def compared(given: Sequence[Any], expected: Sequence[Any]) -> tuple[float, str | None]:
@@ -205,7 +201,7 @@ def _passes(trains: bool) -> Callable[..., list[Any]]:
     return both if trains else forward
 
 
-def _leaves(part: Part, given: Sequence[Any], trains: bool) -> tuple[Any, ...]:
+def _leaves(part: GraphPart, given: Sequence[Any], trains: bool) -> tuple[Any, ...]:
     """``given`` for a part, with gradients where the graph has some."""
     return tuple(leaf.detach().requires_grad_(trains and _learns(node)) if isinstance(leaf, Tensor) and
                  leaf.is_floating_point() else leaf for node, leaf in zip(part.takes, given, strict=True))
@@ -238,20 +234,34 @@ def _lap(run: Callable[[], Any], device: torch.device) -> float:
     return clock() - begun
 
 
-def _samples(runs: Sequence[Callable[[], Any]], device: torch.device, repeats: int) -> list[Sample]:
-    """Of each run as many laps, in turn."""
-    several = []
+def _beside(run: Callable[[], Any], plain: Callable[[], Any], given: Sequence[Any], repeats: int,
+            error: float) -> Found:
+    """What ``run`` takes beside ``plain``: the median of the ratios of laps that follow each other."""
+    own, other = _laps([run, plain], _device(given), repeats)
+    eager = statistics.median(other)
+    ratio = statistics.median(a / max(b, 1e-12) for a, b in zip(own, other, strict=True))
+    return Found(ratio * eager, Sample.of(own).spread, len(own), error, eager)
+
+
+def _laps(runs: Sequence[Callable[[], Any]], device: torch.device, repeats: int, *,
+          once: bool = False) -> list[list[float]]:
+    """Seconds of a call of each run, lap by lap in turn. ``once``: a lap is one call, whatever it takes, and finds
+    caches as the run before has left them."""
+    several, total = list[int](), 0.0
     for run in runs:
-        for _ in range(WARM - 1):
-            run()
-        several.append(max(1, round(LAP / max(_lap(run, device), 1e-9))))
+        lap, calls = max(_lap(run, device), 1e-9), 1
+        while calls < WARM and lap < LONG:
+            lap, calls = max(_lap(run, device), 1e-9), calls + 1
+        several.append(1 if once else max(1, round(LAP / lap)))
+        total += several[-1] * lap
     flushed, laps = torch.zeros(FLUSHED // 4, device=device), [list[float]() for _ in runs]
-    for _ in range(repeats):
+    count = max(min(repeats, round(LONGEST / total)), min(MOST * repeats, round(LONG / total)), 3)
+    for _ in range(count):
         for run, each, own in zip(runs, several, laps, strict=True):
-            if each == 1:
+            if each == 1 and not once:
                 flushed.add_(1)
             own.append(_lap(lambda run=run, each=each: [run() for _ in range(each)], device) / each)  # type: ignore[misc]
-    return [Sample.of(own) for own in laps]
+    return laps
 
 
 def require_usable(name: str) -> Backend:

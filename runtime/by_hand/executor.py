@@ -7,9 +7,7 @@ that reads it has run. With NCCL, messages of an exchange are launched together,
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -29,16 +27,9 @@ from weft.runtime.by_hand.instructions import (
     reads,
 )
 from weft.runtime.by_hand.kernels import of_one_backward, run_kernel
-from weft.runtime.communication.gone import LOST, Gone, whereabouts
-from weft.runtime.communication.told import Told
-
-__all__ = ["RankFailure", "ShardedExecutor"]
+from weft.runtime.communication.others import Others
 
 _T = TypeVar("_T")
-
-
-class RankFailure(RuntimeError):
-    """What this rank waited for did not come: another rank failed, or took longer than the timeout."""
 
 
 class ShardedExecutor:
@@ -51,12 +42,11 @@ class ShardedExecutor:
     def __init__(self, program: RankProgram, device: torch.device | str = "cpu", *,
                  kept: Collection[str] | None = None, timeout: float | None = None) -> None:
         self.program, self.device = program, torch.device(device)
-        self.timeout = timeout
         limit: dict[str, Any] = {} if timeout is None else {"timeout": timedelta(seconds=timeout)}
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         self.world = dist.new_group(list(range(dist.get_world_size())), **limit)
-        self.told, self.gone = self._met()
+        self.others = Others(self.world, timeout)
         self.groups = {ranks: dist.new_group(list(ranks), **limit) for ranks in program.groups}
         self.together = dist.get_backend() == "nccl"
         self.dying = _dying(program, kept)
@@ -68,7 +58,7 @@ class ShardedExecutor:
         """What is kept of this rank's tensors by key, from the whole tensors that are given: it reads its part of each.
         ``held``: what it has already, by key.
 
-        Raises :class:`RankFailure` where another rank does not do its part in time.
+        Raises :class:`~weft.runtime.communication.others.RankError` where another rank does not do its part in time.
         """
         known = held or {}
         self.values = {key: known[key] if key in known else given[name][_slices(span)].to(self.device)
@@ -76,7 +66,7 @@ class ShardedExecutor:
         self.floating = next((one.dtype for one in (*self.values.values(), *given.values()) if one.is_floating_point()),
                              torch.get_default_dtype())
         try:
-            with self.telling(), torch.device(self.device):
+            with self.others.telling(), torch.device(self.device):
                 for instruction, dying in zip(self.program.instructions, self.dying, strict=True):
                     self.do(instruction)
                     for key in dying:
@@ -84,18 +74,6 @@ class ShardedExecutor:
             return self.values
         finally:
             self.values = {}  # of a run that failed, too
-
-    @contextmanager
-    def telling(self) -> Iterator[None]:
-        """Tell the other ranks of a fault of this one's own: they would wait for it."""
-        try:
-            yield
-        except RankFailure:
-            raise  # another's
-        except Exception as error:
-            first = (str(error) or type(error).__name__).splitlines()[0]
-            self.told.write(f"rank {self.program.rank} failed: {first:.300}")
-            raise
 
     def do(self, instruction: Instruction) -> None:
         """One instruction."""
@@ -116,27 +94,12 @@ class ShardedExecutor:
 
     def awaited(self, kind: str, ranks: Sequence[int], run: Callable[[], _T]) -> _T:
         """What ``run`` gives; a communication with ``ranks`` that fails is told in one sentence."""
-        what = f"{kind} with ranks {', '.join(map(str, ranks))}"
         try:
             return run()
         except RuntimeError as error:
-            rank = self.program.rank
-            if (said := self.told.read()) is not None:
-                raise RankFailure(f"rank {rank}: {what} did not end: {said}") from error
-            reason = (str(error) or type(error).__name__).strip().splitlines()[0]
-            if any(sign in reason for sign in LOST):
-                said = self.gone.sentence(ranks)
-                self.told.write(said)
-                raise RankFailure(f"rank {rank}: {what} did not end: {said}") from error
-            limit = "" if self.timeout is None else f" within {self.timeout:g} s"
-            raise RankFailure(f"rank {rank}: {what} did not end{limit}: another rank failed or is late "
-                              f"({reason:.200})") from error
-
-    def _met(self) -> tuple[Told, Gone]:
-        """Where ranks tell each other of a failure, and who has ended; all make this together."""
-        found: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(found, (uuid.uuid4().hex, whereabouts()), group=self.world)
-        return Told(found[0][0]), Gone(dist.get_rank(), [where for _, where in found])
+            found = self.others.error(f"{kind} with ranks {', '.join(map(str, ranks))}", error, ranks)
+            self.others.told.write(str(found))
+            raise found from error
 
     def compute(self, instruction: Compute) -> None:
         """Run a kernel on what it reads, unless it ran with another of the same backward."""

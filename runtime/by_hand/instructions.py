@@ -10,9 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-__all__ = ["Collective", "Compute", "Copy", "TakePart", "Exchange", "Instruction", "KernelCall", "Operand", "Piece",
-           "RankProgram", "Span", "reads"]
-
 #: First element and the one after the last, by dimension.
 Span: TypeAlias = tuple[tuple[int, int], ...]
 

@@ -17,8 +17,6 @@ from torch import Tensor
 from weft.runtime.by_hand.instructions import KernelCall
 from weft.runtime.by_hand.operators import OPERATORS, Operator, elementwise, shape_of
 
-__all__ = ["forget", "in_torch", "of_one_backward", "run_kernel", "runs"]
-
 #: Gradients by other names than ``KIND_gradN``, and those that do not read the first inputs: the operator, which input
 #: the gradient is of, and the first that is read.
 _GRADIENTS: Mapping[str, tuple[str, int, int]] = {

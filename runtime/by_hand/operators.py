@@ -20,8 +20,6 @@ from torch.nn.attention.bias import causal_lower_right
 from weft.runtime.by_hand.instructions import KernelCall
 from weft.runtime.communication.rules import STATES, stepped
 
-__all__ = ["OPERATORS", "Operator", "elementwise", "shape_of"]
-
 #: What an operator gives, from the tensors of a part.
 Operator: TypeAlias = Callable[..., "Tensor | tuple[Tensor, ...]"]
 #: Names of the dimensions of a tensor.

@@ -3,7 +3,7 @@
 Every stage runs the model's own forward. Submodules of other stages are not run: before the stage's own first call they
 give ghosts (:mod:`~weft.runtime.by_modules.ghost`), tensors that have shape and type only, and at the first call of the
 next stage the forward is left. :mod:`~weft.runtime.by_modules.trace` runs the model once and finds what must pass
-between stages, :mod:`~weft.runtime.by_modules.stage` is one stage, :mod:`~weft.runtime.by_modules.cut` all of them, and
-:mod:`~weft.runtime.by_modules.check` holds their results and gradients against those of the plain model.
-:mod:`~weft.runtime.by_modules.calls` sees the calls of submodules and of torch's functions between them.
+between stages, :mod:`~weft.runtime.by_modules.stage` is one stage, and :mod:`~weft.runtime.by_modules.cut` all of them,
+with their results and gradients held against those of the plain model. :mod:`~weft.runtime.by_modules.calls` sees the
+calls of submodules and of torch's functions between them.
 """

@@ -14,8 +14,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-__all__ = ["READS", "Counts", "Watching", "calls_seen", "function_name", "is_random", "users_line", "version"]
-
 #: Functions that hand numbers of a tensor to Python.
 READS = {"item", "tolist", "numpy", "__array__", "__bool__", "__int__", "__float__", "__index__", "__complex__",
          "__contains__", "equal", "allclose", "is_nonzero"}
@@ -51,7 +49,7 @@ def calls_seen(watching: Watching) -> Iterator[None]:
         nn.Module.__call__ = plain  # type: ignore[method-assign]
 
 
-class Counts:
+class ValueNames:
     """The names of values: who made it, how often that has been called before, which of its results it is. They are the
     same in all stages, as each goes through the same calls."""
 

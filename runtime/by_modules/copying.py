@@ -10,8 +10,6 @@ from torch.utils._pytree import tree_leaves
 
 from weft.runtime.captured.captured import CaptureError
 
-__all__ = ["copied"]
-
 
 def copied(model: nn.Module) -> nn.Module:
     """A model of its own modules, which hold the parameters and buffers of ``model``.

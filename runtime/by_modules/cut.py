@@ -1,36 +1,31 @@
-"""A traced model as stages: what they take from and give to each other, with the names that the executor uses."""
+"""A traced model as stages: what they take from and give to each other, with the names that the executor uses.
+
+Stages one after another, in one process, beside the plain model: the same results and the same gradients?
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_unflatten
 
+from weft.runtime.by_modules.copying import copied
 from weft.runtime.by_modules.stage import ModuleStage
-from weft.runtime.by_modules.traced import Made, Traced, argument_name
+from weft.runtime.by_modules.traced import TensorName, Traced, argument_name
+from weft.runtime.captured.captured import CaptureError
 from weft.runtime.captured.cut import BATCH
-from weft.runtime.interface.training import Boundary, Ports
-
-__all__ = ["ModuleCut", "ModuleStages"]
-
-
-@dataclass(frozen=True)
-class ModuleStages:
-    """See :class:`weft.runtime.captured.division.Parts`."""
-
-    modules: Mapping[int, ModuleStage]
-    ports: Mapping[int, Ports]
-    boundaries: Mapping[str, Boundary]
-    results: tuple[Any, ...]
-    untrained: frozenset[str]
+from weft.runtime.captured.division import StageModules
+from weft.runtime.captured.looks import untouched
+from weft.runtime.captured.told import raised_at
+from weft.runtime.interface.training import Ports
 
 
 class ModuleCut:
     """The stages of ``captured``, which begin at the submodules that it was traced for; see
-    :class:`weft.runtime.captured.division.Division`."""
+    :class:`weft.runtime.captured.division.ModelDivision`."""
 
     def __init__(self, captured: Traced) -> None:
         self.captured, self.count, self.places = captured, len(captured.entries), ()
@@ -44,7 +39,7 @@ class ModuleCut:
             for name, giver in sorted(entry.values.items()):
                 if name not in self.gives[giver]:
                     self.gives[giver].append(name)
-        self.gives[-1] = [leaf for leaf in captured.results if isinstance(leaf, Made)]
+        self.gives[-1] = [leaf for leaf in captured.results if isinstance(leaf, TensorName)]
 
     @cached_property
     def parameters(self) -> tuple[tuple[nn.Parameter, ...], ...]:
@@ -61,7 +56,7 @@ class ModuleCut:
         held = [t for module in entry.modules.values() for t in (*module.parameters(), *module.buffers())]
         return list({id(t): t for t in (*held, *entry.parameters.values())}.values())
 
-    def stages(self, only: Sequence[int] | None = None, plain: bool = False) -> ModuleStages:
+    def stages(self, only: Sequence[int] | None = None, plain: bool = False) -> StageModules[ModuleStage]:
         """The modules of all stages, or of those in ``only``; ports and boundaries are those of all. ``plain``: random
         numbers come from torch's generators as they are."""
         ports = {s: Ports((*self.takes[s], *(BATCH + self.captured.inputs[i].name for i in self._inputs(s))),
@@ -71,7 +66,7 @@ class ModuleCut:
         boundaries = {name: self.captured.looks[name] for names in self.takes for name in names}
         untrained = frozenset(name for s, names in enumerate(self.gives[:-1]) for name in names
                               if not any(self.parameters[:s + 1]))
-        return ModuleStages(modules, ports, boundaries, self.captured.results, untrained)
+        return StageModules(modules, ports, boundaries, self.captured.results, untrained)
 
     def ties(self) -> list[dict[int, str]]:
         """The trained parameters that several stages hold: by stage, the name that each has there."""
@@ -92,3 +87,106 @@ class ModuleCut:
 
     def _inputs(self, s: int) -> list[int]:
         return [i for i in sorted(self.captured.entries[s].inputs) if isinstance(self.captured.in_leaves[i], Tensor)]
+
+
+#: The power of a type's rounding that two sums of the same numbers may differ by.
+TOLERANCE = 0.6
+
+
+def checked(cut: ModuleCut) -> dict[str, Tensor]:
+    """The values that pass between the stages of ``cut`` in its example, by name.
+
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` where the stages give other results or gradients than
+    the model.
+    """
+    traced = cut.captured
+    args, kwargs = tree_unflatten(list(traced.in_leaves), traced.in_spec)
+    model, stages = copied(traced.model), cut.stages(plain=True)  # each with attributes of its own
+    with untouched(traced.model):
+        try:
+            plain = [leaf for leaf in tree_leaves(model(*args, **kwargs)) if isinstance(leaf, Tensor)]
+            _backward(plain)
+        except Exception as error:  # of the user's own code
+            raise CaptureError(f"{type(traced.model).__name__} cannot be trained on the example: {raised_at(error)}"
+                               ) from error
+        wanted = _gradients(traced.model)
+    with untouched(traced.model):
+        values, results = _chained(cut, stages)
+        found = _gradients(traced.model)
+    for i, (one, other) in enumerate(zip(plain, results, strict=True)):
+        _require_close(f"the result {i}", one.detach(), other, float(one.detach().double().norm()))
+    largest = max((float(g.double().norm()) for g in wanted.values()), default=0.0)
+    for name in {**wanted, **found}:
+        if name not in wanted or name not in found:
+            if (name in wanted and not wanted[name].any()) or (name in found and not found[name].any()):
+                continue
+            raise _other(f"the gradient of {name!r}")
+        _require_close(f"the gradient of {name!r}", wanted[name], found[name], largest)
+    return values
+
+
+def _chained(cut: ModuleCut, stages: StageModules[ModuleStage]) -> tuple[dict[str, Tensor], list[Tensor]]:
+    """What passes between the stages, and the results; parameters get their gradients."""
+    traced = cut.captured
+    values = {BATCH + item.name: leaf for item, leaf in zip(traced.inputs, traced.in_leaves, strict=True)
+              if isinstance(leaf, Tensor)}
+    runs: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
+    for s, module in stages.modules.items():
+        xs = [_entered(values[name], name) for name in stages.ports[s].takes]
+        ys = list(module(*xs))
+        runs[s] = xs, ys
+        if s < cut.count - 1:
+            values.update(zip(stages.ports[s].gives, (y.detach() for y in ys), strict=True))
+    gradients: dict[str, Tensor] = {}
+    for s in reversed(runs):
+        xs, ys = runs[s]
+        if s == cut.count - 1:
+            _backward(ys)
+        else:
+            _back([(y, gradients.get(name)) for name, y in zip(stages.ports[s].gives, ys, strict=True)])
+        for name, x in zip(stages.ports[s].takes, xs, strict=True):
+            if x.grad is not None:
+                gradients[name] = gradients[name] + x.grad if name in gradients else x.grad
+    return {name: value for name, value in values.items() if not name.startswith(BATCH)}, [
+        y.detach() for y in runs[cut.count - 1][1]]
+
+
+def _entered(value: Tensor, name: str) -> Tensor:
+    """As a stage of the executor gets it: without what came before."""
+    x = value.detach()
+    return x.requires_grad_() if not name.startswith(BATCH) and (x.is_floating_point() or x.is_complex()) else x
+
+
+def _backward(results: Sequence[Tensor]) -> None:
+    """Back from all results, with gradients that are different everywhere."""
+    _back([(y, torch.cos(torch.arange(y.numel(), device=y.device)).reshape(y.shape).to(y.dtype)) for y in results])
+
+
+def _back(ends: Sequence[tuple[Tensor, Tensor | None]]) -> None:
+    led = [(y, gradient) for y, gradient in ends if y.requires_grad and gradient is not None]
+    if led:
+        torch.autograd.backward([y for y, _ in led], [gradient for _, gradient in led])
+
+
+def _gradients(model: nn.Module) -> dict[str, Tensor]:
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def _require_close(what: str, one: Tensor, other: Tensor, scale: float) -> None:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        raise _other(what)
+    if torch.equal(one, other) or not (one.is_floating_point() or one.is_complex()):
+        if not torch.equal(one, other):
+            raise _other(what)
+        return
+    wide: Callable[[Tensor], Tensor] = lambda t: t.to(torch.complex128 if t.is_complex() else torch.float64)  # noqa: E731
+    finite = torch.isfinite(one)
+    error = float((wide(one) - wide(other))[finite].norm())
+    if not torch.equal(finite, torch.isfinite(other)) or error > torch.finfo(one.dtype).eps ** TOLERANCE * scale:
+        raise _other(what)
+
+
+def _other(what: str) -> CaptureError:
+    return CaptureError(f"split: cut so, {what} is not that of the plain model: something passes between submodules "
+                        "by another way than tensors that are given, read or returned (an attribute, a random number "
+                        "of another library, a checkpoint with use_reentrant=True: give False); or cut elsewhere")

@@ -14,8 +14,6 @@ from weft.runtime.by_modules.calls import users_line
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.interface.training import Boundary
 
-__all__ = ["Ghost", "Imagination", "real"]
-
 
 class Ghost(Tensor):
     """What stands for a value called ``name`` that another stage makes; ``real`` is that value, if it was received.

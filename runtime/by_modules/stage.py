@@ -10,15 +10,13 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-from weft.runtime.by_modules.calls import READS, Counts, calls_seen, function_name, is_random, users_line, version
+from weft.runtime.by_modules.calls import READS, ValueNames, calls_seen, function_name, is_random, users_line, version
 from weft.runtime.by_modules.copying import copied
 from weft.runtime.by_modules.ghost import Ghost, Imagination, real
-from weft.runtime.by_modules.traced import Made, ModuleCall, Traced, argument_name
+from weft.runtime.by_modules.traced import ModuleCall, TensorName, Traced, argument_name
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.interface.training import Boundary
 from weft.runtime.train.moment import Seeded
-
-__all__ = ["ModuleStage"]
 
 #: What draws the stage's random numbers, from seeds of its own, is called among its modules.
 RANDOM = "weft_random"
@@ -137,7 +135,7 @@ class _Walk(TorchFunctionMode):
         super().__init__()
         self.run, self.traced, self.received, self.device = run, run.traced, received, device
         self.mine, self.inside = run.number == 0, False
-        self.counts, self.wanted = Counts(), frozenset(run.gives)
+        self.counts, self.wanted = ValueNames(), frozenset(run.gives)
         self.kept: dict[str, Tensor] = {}
 
     # -- submodules ----------------------------------------------------------------------------------------------------
@@ -320,7 +318,7 @@ class _Walk(TorchFunctionMode):
                                "results there are must not depend on numbers, and what is collected behind the back of "
                                "submodules (hidden states, router logits) does not cross stages, so leave that out")
         for leaf, wanted in zip(leaves, self.traced.results, strict=True):
-            if isinstance(wanted, Made):
+            if isinstance(wanted, TensorName):
                 self.kept[wanted] = real(leaf)
             elif leaf != wanted:
                 raise CaptureError(f"split: the model returns the number {leaf!r:.40}, but {wanted!r:.40} in the "

@@ -19,16 +19,14 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from weft.runtime.by_modules.calls import READS, Counts, calls_seen, function_name, is_random, users_line, version
+from weft.runtime.by_modules.calls import READS, ValueNames, calls_seen, function_name, is_random, users_line, version
 from weft.runtime.by_modules.copying import copied
-from weft.runtime.by_modules.traced import Entry, Made, ModuleCall, Traced, argument_name, merged
+from weft.runtime.by_modules.traced import ModuleCall, StageEntry, TensorName, Traced, argument_name, merged
 from weft.runtime.captured.captured import CaptureError
-from weft.runtime.captured.inputs.arguments import leaves_of
+from weft.runtime.captured.inputs.batch_dims import leaves_of
+from weft.runtime.captured.looks import untouched
 from weft.runtime.captured.told import raised_at
-from weft.runtime.captured.untouched import untouched
 from weft.runtime.interface.training import Boundary
-
-__all__ = ["trace"]
 
 #: How often a trace is begun anew, when a tensor that seemed free turns out to be written to.
 AGAIN = 10
@@ -101,8 +99,8 @@ class _Trace(TorchFunctionMode):
         self.through = frozenset(path for path, module in model.named_modules()
                                  if id(module) in around or next(module.parameters(), None) is None)
         self.names = {id(t): name for name, t in (*model.named_parameters(), *model.named_buffers())}
-        self.entries = [Entry(None)]
-        self.counts, self.inside = Counts(), False
+        self.entries = [StageEntry(None)]
+        self.counts, self.inside = ValueNames(), False
         self.values: dict[int, tuple[Tensor, _Value]] = {}  # the tensor too, so that its id stays its own
         self.calls: dict[str, ModuleCall] = {}
         self.looks: dict[str, Boundary] = {}
@@ -147,7 +145,8 @@ class _Trace(TorchFunctionMode):
                 raise CaptureError(f"split: {type(model).__name__} returns a {type(leaf).__name__}, which is no "
                                    "tensor: return tensors in tuples, lists or dicts, and for a model of transformers "
                                    "give use_cache=False among kwargs")
-        results = tuple(Made(f"out.{i}") if isinstance(leaf, Tensor) else leaf for i, leaf in enumerate(leaves_out))
+        results = tuple(TensorName(f"out.{i}") if isinstance(leaf, Tensor) else leaf
+                        for i, leaf in enumerate(leaves_out))
         if not any(isinstance(leaf, Tensor) for leaf in leaves_out):
             raise CaptureError(f"split: {type(model).__name__} gives no tensor")
         names: dict[int, str] = {}
@@ -188,7 +187,7 @@ class _Trace(TorchFunctionMode):
             raise CaptureError(f"split names {path!r}, which is called several times in one forward: name a submodule "
                                "that is called once")
         leaves, spec = tree_flatten((args, kwargs))
-        self.entries.append(entry := Entry(path, spec))
+        self.entries.append(entry := StageEntry(path, spec))
         self.arguments = set()
         first: dict[int, int] = {}
         for i, leaf in enumerate(leaves):

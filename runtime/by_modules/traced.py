@@ -12,13 +12,11 @@ from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec
 
 from weft.runtime.captured.captured import CaptureError
-from weft.runtime.captured.inputs.arguments import Leaf
+from weft.runtime.captured.inputs.batch_dims import Leaf
 from weft.runtime.interface.training import Boundary
 
-__all__ = ["ModuleCall", "Entry", "Made", "Traced", "argument_name", "merged"]
 
-
-class Made(str):
+class TensorName(str):
     """The name of a tensor, which tells it from a string that a model returns."""
 
     __slots__ = ()
@@ -33,7 +31,7 @@ class ModuleCall(NamedTuple):
 
 
 @dataclass
-class Entry:
+class StageEntry:
     """What a stage takes and does. ``at``: the submodule that it begins with; ``arguments``: the places among the
     leaves of its arguments of what the stage before made, with the place where the same tensor stands first; ``values``
     of earlier stages, by name; ``inputs``: the leaves of the model's arguments whose numbers it reads; ``modules`` that
@@ -65,7 +63,7 @@ class Traced:
     out_spec: TreeSpec
     inputs: tuple[Leaf, ...]
     in_leaves: tuple[Any, ...]
-    entries: tuple[Entry, ...]
+    entries: tuple[StageEntry, ...]
     calls: Mapping[str, ModuleCall]
     looks: Mapping[str, Boundary]
     results: tuple[Any, ...]

@@ -6,6 +6,6 @@ to a graph of operators, :mod:`~weft.runtime.captured.purity` says which of them
 may be computed twice, :mod:`~weft.runtime.captured.cut` makes the stages, :mod:`~weft.runtime.captured.loss` puts the
 loss behind the last one, :mod:`~weft.runtime.captured.memory.treatment` does to them what was decided of the memory of
 operators (:mod:`~weft.runtime.captured.memory.executed`), :mod:`~weft.runtime.captured.inputs.batch` cuts batches, and
-:mod:`~weft.runtime.captured.part` is one rank's part of it all. :mod:`weft.runtime.replay.stepping` runs it, step by
-step.
+:mod:`~weft.runtime.captured.division` is one rank's part of it all. :mod:`weft.runtime.replay.stepping` runs it, step
+by step.
 """

@@ -3,35 +3,38 @@
 The graph is that of ``torch.export``, in the form before it is made functional, so that operators are those that the
 model calls and its gradients those of the model. Parameters and buffers are the model's own objects: what trains the
 graph trains the model.
+
+A model on the meta device, or of which each rank has shares, captured as if it were whole on a real one.
+
+On the meta device an operator that says where its result is to be would say ``meta``, and so would the graph. So, while
+the model is exported, tensors without memory that claim to be on the real device stand in for its own; afterwards the
+graph is given the model's own again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import TreeSpec, tree_leaves, tree_map
 
-from weft.runtime.captured.faked import exchanged, faked, is_on_meta
-from weft.runtime.captured.looks import Watch, without_looks
-from weft.runtime.captured.marks import checkpointed, marked
-from weft.runtime.captured.own_backwards import own_backwards
-from weft.runtime.captured.recurrent import in_layers
-from weft.runtime.captured.regions import unwrapped
+from weft.runtime.captured.looks import FunctionWatch, attribute_of, untouched, without_looks
+from weft.runtime.captured.marks import checkpointed, marked, own_backwards
+from weft.runtime.captured.regions import in_layers, unwrapped
 from weft.runtime.captured.told import quoted_place, raised_at, split_advice, without_graphs
-from weft.runtime.captured.untouched import untouched
+from weft.runtime.train.sharding import is_divided
 
-__all__ = ["CaptureError", "Captured"]
-
-SHOWN = 3  # names that a sentence shows
 #: What a graph's module has and others have not: a model may have tensors and submodules of these names.
 TAKEN = set(dir(GraphModule(nn.Module(), Graph()))) - set(dir(nn.Module()))
 #: Operators that only check what is known when shapes do not change.
@@ -75,12 +78,12 @@ class Captured:
     def of(cls, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None,
            device: torch.device | None = None) -> Captured:
         """``model`` as called with ``args`` and ``kwargs``, which are of the size of one micro-batch. What of it is on
-        the meta device is captured as if it were on ``device`` (default: the CPU).
+        the meta device, or divided among ranks, is captured as if it were on ``device`` (default: the CPU).
 
         Raises :class:`CaptureError` for a model that ``torch.export`` cannot follow.
         """
         given = tuple(args), dict(kwargs or {})
-        if not is_on_meta(model):
+        if not is_elsewhere(model):
             return cls._exported(model, *given)
         with faked(model, device or torch.device("cpu"), given) as (standing_in, own):
             found = cls._exported(model, *standing_in)
@@ -152,10 +155,7 @@ class Captured:
 
     def attribute(self, node: Node) -> Any:
         """What a ``get_attr`` node reads."""
-        value: Any = self.graph_module
-        for step in str(node.target).split("."):
-            value = getattr(value, step)
-        return value
+        return attribute_of(self.graph_module, node.target)
 
     def name_of(self, tensor: Tensor) -> str | None:
         """The model's own name of a parameter or buffer; ``None`` for a constant of the graph."""
@@ -259,7 +259,8 @@ def _why(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any],
                 "for a model of transformers give use_cache=False among kwargs"), None
     called: set[str] = set()
     try:
-        with untouched(model), torch.no_grad(), Watch(lambda func, given: called.add(getattr(func, "__name__", ""))):
+        with untouched(model), torch.no_grad(), FunctionWatch(
+                lambda func, given: called.add(getattr(func, "__name__", ""))):
             model(*args, **kwargs)
     except Exception as own:  # of the user's own code
         return (f"{name} cannot be run on the example: {raised_at(own)}: give args and kwargs as its forward takes "
@@ -276,3 +277,44 @@ def _why(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any],
 def leaves(value: Any) -> list[Any]:
     """All that stands in nested arguments."""
     return tree_leaves(value)
+
+
+def is_on_meta(model: nn.Module) -> bool:
+    """Whether a parameter or buffer of ``model`` has no numbers."""
+    return any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
+
+
+def is_elsewhere(model: nn.Module) -> bool:
+    """Whether a parameter or buffer of ``model`` is not here as a whole."""
+    return is_on_meta(model) or any(map(is_divided, model.parameters()))
+
+
+@contextmanager
+def faked(model: nn.Module, device: torch.device, given: Any) -> Iterator[tuple[Any, dict[int, Tensor]]]:
+    """Inside, what of ``model`` is not here as a whole is replaced; gives ``given`` to match, which is nested, and the
+    model's own tensors by the ``id`` of what stands in for them."""
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    stand_ins: dict[int, Tensor] = {}
+    with mode:
+        for tensor in (*model.parameters(), *model.buffers()):
+            if tensor.is_meta or is_divided(tensor):
+                fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+                stand_ins[id(tensor)] = (nn.Parameter(fake, requires_grad=tensor.requires_grad)
+                                         if isinstance(tensor, nn.Parameter) else fake)
+    owned = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    back = {id(fake): owned[own] for own, fake in stand_ins.items()}
+    exchanged(model, stand_ins)
+    try:
+        yield tree_map(lambda leaf: mode.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf, given), back
+    finally:
+        exchanged(model, back)
+
+
+def exchanged(root: nn.Module, others: Mapping[int, Tensor]) -> None:
+    """Put ``others`` in the place of the tensors of ``root`` that have these ids: parameters, buffers, and attributes
+    that are one of them."""
+    for module in root.modules():
+        for held in (module._parameters, module._buffers, vars(module)):
+            for name, value in list(held.items()):
+                if isinstance(value, Tensor) and id(value) in others:
+                    held[name] = others[id(value)]  # type: ignore[assignment]

@@ -13,7 +13,7 @@ defer their weight gradients. Those that draw random numbers get seeds of their 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -23,14 +23,13 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from weft.runtime.captured.autocasts import UnderAutocast
 from weft.runtime.captured.captured import Captured, CaptureError, graph_name, is_item, tensors, where
+from weft.runtime.captured.division import StageModules
 from weft.runtime.captured.operators.layers import Layers
 from weft.runtime.captured.purity import Purity, draws
+from weft.runtime.captured.regions import UnderAutocast
 from weft.runtime.interface.training import Boundary, Ports
 from weft.runtime.train.moment import Seeded
-
-__all__ = ["BATCH", "OPERATOR", "Cut", "Crossing", "Stages", "crossings", "register"]
 
 #: How the data that stages take is named: this, and the input's own name.
 BATCH = "batch."
@@ -70,22 +69,7 @@ def crossings(captured: Captured, purity: Purity) -> list[Crossing]:
             for place in range(count)]
 
 
-@dataclass(frozen=True)
-class Stages:
-    """The stages of a cut: modules and ports by number, and how every value that passes looks.
-
-    ``untrained``: the values that depend on no trained parameter. ``results`` are the model's, as values' names or
-    numbers: what the last stage gives, or takes and gives.
-    """
-
-    modules: Mapping[int, GraphModule]
-    ports: Mapping[int, Ports]
-    boundaries: Mapping[str, Boundary]
-    results: tuple[Any, ...]
-    untrained: frozenset[str] = frozenset()
-
-
-class Cut:
+class CapturedCut:
     """``captured`` cut at ``places``, which rise: the numbers of the operators that are the first of a stage.
 
     Raises :class:`~weft.runtime.captured.captured.CaptureError` for a place where no cut may be.
@@ -122,9 +106,11 @@ class Cut:
         read = [self.captured.attribute(node) for node in self._wanted(s) if node.op == "get_attr"]
         return list({id(value): value for value in read if isinstance(value, Tensor)}.values())
 
-    def stages(self, only: Sequence[int] | None = None, plain: bool = False) -> Stages:
+    def stages(self, only: Sequence[int] | None = None, plain: bool = False, seeded: bool = False
+               ) -> StageModules[GraphModule]:
         """The modules of all stages, or of those in ``only``; ports and boundaries are those of all. ``plain``: the
-        operators as they were captured, no layers, random ones without seeds, and nothing done to them."""
+        operators as they were captured, no layers, random ones without seeds (unless ``seeded``), and nothing done to
+        them."""
         ports, boundaries = {}, {}
         for s in range(self.count):
             gives = self._gives(s)
@@ -134,12 +120,12 @@ class Cut:
                 boundaries[node.name] = _boundary(node)
         results = tuple(leaf.name if isinstance(leaf, Node) else leaf for leaf in self.captured.results)
         wanted = range(self.count) if only is None else only
-        modules, treatment = {s: self._module(s, plain) for s in wanted}, self.captured.treatment
+        modules, treatment = {s: self._module(s, plain, seeded or not plain) for s in wanted}, self.captured.treatment
         if treatment is not None and not plain:
             modules = treatment.of(self.places, modules, self.purity.light)
         untrained = frozenset(name.name for own in self.given.values() for name in own
                               if name not in self.purity.learned)
-        return Stages(modules, ports, boundaries, results, untrained)
+        return StageModules(modules, ports, boundaries, results, untrained)
 
     def ties(self) -> list[dict[int, str]]:
         """The trained parameters that several stages read: by stage, the name that each has in its module."""
@@ -211,7 +197,7 @@ class Cut:
 
     # -- modules -------------------------------------------------------------------------------------------------------
 
-    def _module(self, s: int, plain: bool) -> GraphModule:
+    def _module(self, s: int, plain: bool, seeded: bool) -> GraphModule:
         graph, root = Graph(), nn.Module()
         env: dict[Node, Node] = {}
         for node in (*self.takes[s], *self.data[s]):
@@ -229,7 +215,7 @@ class Cut:
                 operators.add_module(node.name, node.target.around(layer.module) if isinstance(
                     node.target, UnderAutocast) else layer.module)
                 env[node] = graph.call_module(f"{OPERATORS}.{node.name}", tuple(env[x] for x in layer.xs))
-            elif not plain and draws(node):
+            elif seeded and draws(node):
                 operators.add_module(node.name, Seeded(node.target, self.purity.place[node]))  # type: ignore[arg-type]
                 env[node] = graph.call_module(f"{OPERATORS}.{node.name}", *map_arg(
                     (node.args, node.kwargs), lambda arg: env[arg]))

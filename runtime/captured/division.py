@@ -1,16 +1,31 @@
-"""What a model is when it has been cut, in whatever way: what the rest of a pipeline asks of it."""
+"""What a model is when it has been cut, in whatever way: what the rest of a pipeline asks of it.
+
+What one rank trains of a captured model that has been cut: the executor's
+:class:`~weft.runtime.interface.training.Training`, with the loss behind the last stage.
+
+A stage's graph as it is in evaluation: without dropout, with the running statistics as they are.
+
+A captured graph is that of one mode of the model: what a layer does with ``self.training`` has become a constant
+argument of an operator. Here these arguments are changed, so that training and evaluation run stages cut at the same
+places, on the same parameters.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
 
 from torch import Tensor, nn
-from torch.utils._pytree import TreeSpec
+from torch.fx import GraphModule, Node
+from torch.utils._pytree import TreeSpec, tree_unflatten
 
-from weft.runtime.interface.training import Boundary, Ports
+from weft.runtime.captured.captured import CaptureError
+from weft.runtime.captured.looks import attribute_of
+from weft.runtime.captured.loss import LOSS, TARGET, LossStage
+from weft.runtime.interface.training import Boundary, Loss, Ports, Training
 
-__all__ = ["Division", "InputLeaf", "KnownModel", "Parts"]
+M = TypeVar("M", bound=nn.Module, covariant=True)
 
 
 class InputLeaf(Protocol):
@@ -47,32 +62,20 @@ class KnownModel(Protocol):
         """The trained parameters that nothing reads."""
 
 
-class Parts(Protocol):
-    """The stages: modules by number (those asked for), ports of all, how every value that passes looks, and the model's
-    results: names of values (``str``), and what is no tensor."""
+@dataclass(frozen=True)
+class StageModules(Generic[M]):
+    """The stages of a cut: ``modules`` by number (those asked for), ``ports`` of all, how every value that passes
+    looks, and the model's ``results``: names of values (``str``), and what is no tensor; the last stage gives, or takes
+    and gives, the values. ``untrained``: the values that depend on no trained parameter."""
 
-    @property
-    def modules(self) -> Mapping[int, nn.Module]:
-        """Those that were asked for."""
-
-    @property
-    def ports(self) -> Mapping[int, Ports]:
-        """Of all stages."""
-
-    @property
-    def boundaries(self) -> Mapping[str, Boundary]:
-        """Of all values that pass."""
-
-    @property
-    def results(self) -> tuple[Any, ...]:
-        """The leaves of the model's result."""
-
-    @property
-    def untrained(self) -> frozenset[str]:
-        """The values that depend on no trained parameter."""
+    modules: Mapping[int, M]
+    ports: Mapping[int, Ports]
+    boundaries: Mapping[str, Boundary]
+    results: tuple[Any, ...]
+    untrained: frozenset[str] = frozenset()
 
 
-class Division(Protocol):
+class ModelDivision(Protocol):
     """A model cut into ``count`` stages."""
 
     @property
@@ -87,7 +90,7 @@ class Division(Protocol):
     def parameters(self) -> tuple[tuple[nn.Parameter, ...], ...]:
         """The trained parameters that each stage reads."""
 
-    def stages(self, only: Sequence[int] | None = None, plain: bool = False) -> Parts:
+    def stages(self, only: Sequence[int] | None = None, plain: bool = False) -> StageModules[nn.Module]:
         """The stages, or the modules of those in ``only``; ``plain``: as the model's own code is, with random numbers
         that have no seeds."""
 
@@ -99,3 +102,122 @@ class Division(Protocol):
 
     def spans(self) -> tuple[tuple[str, str], ...]:
         """The first and the last operator, or submodule, of each stage."""
+
+
+#: How the results of the model are named where no loss is taken of them: this, and the value's own name.
+RESULT = "result."
+
+
+@dataclass
+class Data:
+    """The tensors of the batch that is run now, by micro-batch and name; ``first``: what number the first one is, where
+    other copies of the plan have those before."""
+
+    micro_batches: Sequence[Mapping[str, Tensor]] = ()
+    first: int = 0
+
+    def of(self, step: int, micro_batch: int) -> Mapping[str, Tensor]:
+        """Those of one micro-batch."""
+        return self.micro_batches[micro_batch - self.first]
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What is trained on: ``loss`` of the model's result and a target, whose leaves ``target`` puts together; without a
+    loss, what the model gives as its own. Random operators draw from ``seed``."""
+
+    loss: Callable[..., Loss] | None
+    target: TreeSpec | None
+    seed: int = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The leaves of the target."""
+        return tuple(f"{TARGET}{i}" for i in range(0 if self.target is None else self.target.num_leaves))
+
+
+def training_of(cut: ModelDivision, only: Sequence[int], goal: Goal, data: Data, evaluating: bool = False) -> Training:
+    """The stages in ``only`` of ``cut``, whose loss is a value that the last one gives."""
+    found, last = cut.stages(only, plain=evaluating), cut.count - 1
+    modules: dict[int, nn.Module] = {s: evaluated(module) if evaluating else module
+                                     for s, module in found.modules.items()}
+    prefix = dict.fromkeys(range(cut.count), "")
+    prefix[last] = "stage."
+    if last in modules:
+        modules[last] = LossStage(modules[last], cut.captured.out_spec, found.results, goal.loss, goal.target)
+    ports = dict(found.ports)
+    ports[last] = Ports((*ports[last].takes, *goal.names), (LOSS,))
+    ties = [{s: prefix[s] + name for s, name in tie.items()} for tie in cut.ties()]
+    return Training(modules, found.boundaries, data.of, ports=ports, losses=(LOSS,), ties=() if evaluating else ties,
+                    seed=goal.seed, untrained=found.untrained)
+
+
+def evaluation_of(cut: ModelDivision, only: Sequence[int], data: Data) -> tuple[Training, Callable[[], list[Any]]]:
+    """The stages in ``only`` of ``cut`` in evaluation, and what gives the results of all micro-batches of the last
+    batch that was run: none on a rank without the last stage."""
+    found, last = cut.stages(only, plain=True), cut.count - 1
+    gathered = _Results(found.results, cut.captured.out_spec)
+    modules: dict[int, nn.Module] = {s: evaluated(module) for s, module in found.modules.items()}
+    ports = dict(found.ports)
+    ports[last] = Ports(ports[last].takes, tuple(RESULT + name for name in ports[last].gives))
+    return (Training(modules, found.boundaries, data.of, ports=ports, losses=(), collect=gathered.collect),
+            gathered.take)
+
+
+@dataclass
+class _Results:
+    leaves: Sequence[Any]
+    spec: TreeSpec
+    found: dict[int, Mapping[str, Tensor]] = field(default_factory=dict)
+
+    def collect(self, step: int, micro_batch: int, values: Mapping[str, Tensor]) -> None:
+        self.found[micro_batch] = dict(values)
+
+    def take(self) -> list[Any]:
+        found, self.found = self.found, {}
+        return [tree_unflatten([found[i][RESULT + leaf] if isinstance(leaf, str) else leaf for leaf in self.leaves],
+                               self.spec) for i in sorted(found)]
+
+
+#: Arguments that say whether a layer trains, by name, and what they are when it does not.
+FLAGS: dict[str, float | bool] = {"train": False, "training": False, "dropout_p": 0.0, "use_input_stats": False}
+
+
+def evaluated(stage: nn.Module) -> nn.Module:
+    """``stage``, changed in place: a graph as said, any other module by ``eval()``.
+
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` where a graph would still
+    write into a buffer."""
+    if not isinstance(stage, GraphModule):
+        return stage.eval()
+    for node in list(stage.graph.nodes):
+        schema = getattr(node.target, "_schema", None)
+        if node.op != "call_function" or schema is None:
+            continue
+        for place, argument in enumerate(schema.arguments):
+            if argument.name in FLAGS:
+                _set(node, place, argument.name)
+        if any(argument.alias_info is not None and argument.alias_info.is_write for argument in schema.arguments):
+            _refuse_or_drop(stage, node)
+    stage.recompile()
+    return stage
+
+
+def _set(node: Node, place: int, name: str) -> None:
+    if place < len(node.args):
+        node.update_arg(place, FLAGS[name])
+    elif name in node.kwargs:
+        node.update_kwarg(name, FLAGS[name])
+
+
+def _refuse_or_drop(stage: nn.Module, node: Node) -> None:
+    """Take out the counting of batches, which nothing reads; refuse all else that writes into what stays."""
+    target = node.args[0]
+    if not isinstance(target, Node) or target.op != "get_attr":
+        return
+    value = attribute_of(stage, target.target)
+    if isinstance(value, Tensor) and not value.dim() and not node.users:
+        node.graph.erase_node(node)
+        return
+    raise CaptureError(f"the operator {node.name} writes into {target.target!r} in evaluation too: evaluate the plain "
+                       "model, with the pipeline's state dict")

@@ -1,19 +1,19 @@
-"""Parameters of which a model only reads the type, the device or the shape: nothing is learned by that."""
+"""Parameters of which a model only reads the type, the device or the shape: nothing is learned by that.
+
+A model that is tried, and afterwards as it was.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.fx import GraphModule, Node
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
-
-from weft.runtime.captured.untouched import untouched
-
-__all__ = ["Watch", "looked_at", "without_looks"]
 
 #: Operators that read no numbers of their first argument, and those of the second.
 FIRST = {"empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like", "new_empty",
@@ -26,7 +26,7 @@ def without_looks(graph_module: GraphModule) -> None:
     graph, known = graph_module.graph, dict[Node, Node]()
     for node in list(graph.nodes):
         for read in _looked(node):
-            if read.op != "get_attr" or not isinstance(value := _attribute(graph_module, read), nn.Parameter):
+            if read.op != "get_attr" or not isinstance(value := attribute_of(graph_module, read.target), nn.Parameter):
                 continue
             if read not in known:
                 graph_module.register_buffer(f"looks_of_{read.name}", torch.empty(
@@ -45,13 +45,13 @@ def looked_at(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     """The parameters of ``model`` that its forward looks at in any way, by name."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     found: set[str] = set()
-    with untouched(model), torch.no_grad(), Watch(lambda func, given: found.update(
+    with untouched(model), torch.no_grad(), FunctionWatch(lambda func, given: found.update(
             names[id(leaf)] for leaf in tree_leaves(given) if id(leaf) in names)):
         model(*args, **kwargs)
     return found
 
 
-class Watch(TorchFunctionMode):
+class FunctionWatch(TorchFunctionMode):
     """Inside, ``see`` is told each of torch's functions that is called, and with what."""
 
     def __init__(self, see: Callable[[Callable[..., Any], Any], object]) -> None:
@@ -73,7 +73,24 @@ def _looked(node: Node) -> Iterator[Node]:
         yield read
 
 
-def _attribute(root: Any, node: Node) -> Tensor:
-    for step in str(node.target).split("."):
+def attribute_of(root: Any, path: object) -> Any:
+    """What a dotted path means in a module."""
+    for step in str(path).split("."):
         root = getattr(root, step)
-    return root  # type: ignore[no-any-return]
+    return root
+
+
+@contextmanager
+def untouched(model: nn.Module) -> Iterator[None]:
+    """Whatever runs inside, buffers, gradients and random state are afterwards as they were."""
+    buffers = {buffer: buffer.clone() for buffer in model.buffers()}
+    gradients = {parameter: parameter.grad for parameter in model.parameters()}
+    for parameter in gradients:
+        parameter.grad = None
+    with torch.random.fork_rng():
+        yield
+    with torch.no_grad():
+        for buffer, value in buffers.items():
+            buffer.copy_(value)
+    for parameter, gradient in gradients.items():
+        parameter.grad = gradient

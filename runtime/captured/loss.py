@@ -13,8 +13,6 @@ from weft.runtime.captured.told import raised_at
 from weft.runtime.interface.counting import LossError, one_tensor
 from weft.runtime.interface.training import Loss
 
-__all__ = ["LOSS", "TARGET", "LossStage", "ResultStage", "loss_of"]
-
 #: The value that is trained on, and how the leaves of a target are named in a batch, with their number.
 LOSS, TARGET = "loss", "target."
 

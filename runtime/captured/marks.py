@@ -3,6 +3,11 @@
 
 While a model is exported, what is checkpointed runs as it stands, of both kinds, and its operators are marked with the
 number of the call. Of calls within calls the outermost counts, which is the one that holds its inputs in torch.
+
+Which backwards of its own a model has: an export keeps the operators of a forward, and torch goes back through them.
+
+A ``torch.autograd.Function`` that is not torch's, or a hook on a tensor, changes gradients where nobody sees it in the
+exported graph.
 """
 
 from __future__ import annotations
@@ -14,10 +19,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.utils.checkpoint as torchs
 from torch import Tensor
+from torch.autograd import Function
 from torch.fx import Node
 from torch.fx.proxy import TracerBase
-
-__all__ = ["checkpointed", "is_ungraded", "marked"]
 
 #: Where a mark is among the meta data of an operator: torch copies what it has there when it traces a graph once more.
 _MARK = "ac_graph_id"
@@ -91,3 +95,28 @@ def marked() -> Iterator[list[bool]]:
         TracerBase.create_node = create_node  # type: ignore[method-assign]
         for name, own in kept.items():
             setattr(torchs, name, own)
+
+
+@contextmanager
+def own_backwards() -> Iterator[list[str]]:
+    """What is found while a model runs inside, as words for a sentence."""
+    found: list[str] = []
+    apply: Any = Function.__dict__["apply"]
+    register_hook: Callable[..., Any] = torch.Tensor.register_hook
+
+    def applied(cls: type[Function], *args: Any, **settings: Any) -> Any:
+        if not cls.__module__.startswith("torch."):
+            found.append(f"torch.autograd.Function {cls.__name__}")
+        return apply.__get__(None, cls)(*args, **settings)
+
+    def hooked(tensor: Tensor, hook: Callable[..., Any]) -> Any:
+        found.append("a hook on a tensor")
+        return register_hook(tensor, hook)
+
+    Function.apply = classmethod(applied)  # type: ignore[assignment,method-assign]
+    torch.Tensor.register_hook = hooked  # type: ignore[method-assign]
+    try:
+        yield found
+    finally:
+        Function.apply = apply  # type: ignore[method-assign]
+        torch.Tensor.register_hook = register_hook  # type: ignore[method-assign]

@@ -20,8 +20,6 @@ from weft.runtime.captured.captured import CaptureError
 from weft.runtime.checkpoint.model_names import NamedTensor, fitted, named_tensors
 from weft.runtime.checkpoint.weights import State, Weights, WeightsError, weights_of
 
-__all__ = ["Fill", "Materials", "stand_in"]
-
 SHOWN = 3  # names in a sentence
 #: What a user gives to fill the tensors of a module: called with the module, whose own tensors have memory.
 Fill = Callable[[nn.Module], object]

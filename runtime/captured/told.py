@@ -14,8 +14,6 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["quoted_place", "raised_at", "split_advice", "users_place", "without_graphs"]
-
 #: Code that is not the user's: torch's, and ours that runs models.
 _OURS = (str(Path(torch.__file__).resolve().parent), str(Path(__file__).resolve().parents[1]))
 #: Where torch quotes the user's line in a message.

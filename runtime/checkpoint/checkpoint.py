@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,25 +34,14 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from weft.runtime.checkpoint.files import (
-    DamagedCheckpoint,
-    SafeReader,
-    checksums,
-    commit,
-    marker_of,
-    newest,
-    outlived,
-    whole,
-)
-from weft.runtime.checkpoint.meeting import begin_partial, require_one, require_whole
+from weft.runtime.checkpoint.files import DamagedCheckpoint, SafeReader, newest
+from weft.runtime.checkpoint.meeting import begin_partial, complete, proven
 from weft.runtime.checkpoint.signature import signatures
 from weft.runtime.checkpoint.state import NotPlain, flat, nested
 from weft.runtime.interface.fitting import parameters_of
 from weft.runtime.interface.training import Training
 from weft.runtime.plan.plan import Plan
 from weft.runtime.ranks.session import Session, SessionError
-
-__all__ = ["Checkpoints", "latest"]
 
 KEPT = 2  # whole checkpoints that stay
 
@@ -80,15 +68,9 @@ class Checkpoints:
         if not self.resume:
             self._require_empty(session, here)
             return 0
-        if here is None:
-            require_one(session, self.folder, None)
+        marker = proven(session, self.folder, here, self.unchecked)
+        if marker is None or here is None:
             return 0
-        try:
-            marker = marker_of(here, self.unchecked)
-        except DamagedCheckpoint as error:
-            raise SessionError(str(error)) from None
-        require_one(session, self.folder, (here.name, marker.digest))
-        require_whole(here, marker, session)
         if (marker.replicas or 1) != session.replicas:
             raise SessionError(f"{here}: the checkpoint is of {marker.replicas or 'one or more'} replicas, now "
                                f"there are {session.replicas}: their batches differ; go on with as many")
@@ -130,24 +112,16 @@ class Checkpoints:
             return
         done = step + 1
         target = self.folder / f"step-{done:09d}"
-        partial = self.folder / f".{target.name}.partial"
         theirs = session.exchange((dict(signatures(training)), _kind(training)), f"saving {target}")
-        first = session.process(session.rank) == 0
-        begin_partial(partial, target, session)
+        partial = begin_partial(target, session)
         state = _once(session, _state(session, training))
         session.watch.doing(f"saving {target}", range(session.processes))
         try:
             save(state, storage_writer=FileSystemWriter(partial, sync_files=True))
-            session.watch.doing(f"making checksums of {partial}")
-            parts = session.everywhere(checksums(partial, session.process(session.rank), session.processes),
-                                       f"saving {target}")
-            if first:
-                commit(partial, target, {"plan": plan.digest, "step": done, "replicas": session.replicas,
-                                          "signatures": {str(rank): found for rank, (found, _) in enumerate(theirs)},
-                                          "optimizers": {str(rank): kind for rank, (_, kind) in enumerate(theirs)}},
-                        {name: facts for part in parts for name, facts in part.items()})
-                for old in outlived(self.folder, KEPT, target):
-                    shutil.rmtree(old)
+            complete(session, partial, target, {
+                "plan": plan.digest, "step": done, "replicas": session.replicas,
+                "signatures": {str(rank): found for rank, (found, _) in enumerate(theirs)},
+                "optimizers": {str(rank): kind for rank, (_, kind) in enumerate(theirs)}}, KEPT)
         except (CheckpointException, OSError) as error:
             raise SessionError(f"{partial}: cannot be written: {_reason(error, partial)}") from None
         session.barrier(f"to have saved {target}")
@@ -159,11 +133,6 @@ def _kind(training: Training) -> str:
         return "no optimizer"
     types = sorted({str(parameter.dtype).removeprefix("torch.") for parameter in parameters_of(training.optimizer)})
     return f"{type(training.optimizer).__name__} of {' and '.join(types)}"
-
-
-def latest(folder: Path) -> Path | None:
-    """The newest whole checkpoint in ``folder``."""
-    return next(iter(whole(folder)), None)
 
 
 def _reason(error: CheckpointException | OSError, written: Path | None = None) -> str:
@@ -206,8 +175,7 @@ def _once(session: Session, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     if session.replicas == 1:
         return dict(tensors)
     mine = {name: _hash(tensor) for name, tensor in tensors.items()}
-    session.watch.doing("comparing what is to be saved with the other replicas", [
-        replica * session.world + session.rank for replica in range(session.replicas)])
+    session.watch.doing("comparing what is to be saved with the other replicas", session.alike)
     found = [mine] * session.replicas
     dist.all_gather_object(found, mine, group=session.counterparts())
     return {name if all(other.get(name) == mine[name] for other in found) else _own(session) + name: tensor

@@ -23,9 +23,6 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 
 from weft.solver.io.entries import Entry, FormatError, read_json
 
-__all__ = ["CHECKPOINT_FORMAT", "DamagedCheckpoint", "Facts", "Marker", "SafeReader", "checksums", "commit", "fault_of",
-           "marker_of", "newest", "outlived", "place_of_run", "share_of", "whole", "write_marker"]
-
 CHECKPOINT_FORMAT = "weft.checkpoint/3"
 #: Those before it: without checksums, and the first without replicas, which for one replica makes no difference.
 UNCHECKED_FORMATS = ("weft.checkpoint/2", "weft.checkpoint/1")
@@ -48,7 +45,7 @@ class DamagedCheckpoint(ValueError):
     """A checkpoint that is not what was written; the message names the file."""
 
 
-class Facts(NamedTuple):
+class FileFacts(NamedTuple):
     """What a file must be: bytes, and their SHA-256 (``None`` in checkpoints that have none)."""
 
     size: int
@@ -56,17 +53,18 @@ class Facts(NamedTuple):
 
 
 class Marker(NamedTuple):
-    """What a checkpoint says of itself: the digest of its plan, how many batches it has behind it, how many replicas
-    (``None``: not said), per rank the signatures of its stages, its files, and the SHA-256 of all that. One of another
-    format has no plan and no signatures; it may have the ``seed`` of random operators. ``optimizers``: what each rank's
-    state is of, by rank; ``dtype``: the types of the modules' parameters; ``phase``: where in a
-    family of plans the training was (``None``: not said)."""
+    """What the checkpoint in ``path`` says of itself: the digest of its plan, how many batches it has behind it, how
+    many replicas (``None``: not said), per rank the signatures of its stages, its files, and the SHA-256 of all that.
+    One of another format has no plan and no signatures; it may have the ``seed`` of random operators. ``optimizers``:
+    what each rank's state is of, by rank; ``dtype``: the types of the modules' parameters; ``phase``: where in a family
+    of plans the training was (``None``: not said)."""
 
+    path: Path
     plan: str
     step: int
     replicas: int | None
     signatures: Mapping[str, Any]
-    files: Mapping[str, Facts]
+    files: Mapping[str, FileFacts]
     digest: str
     seed: int | None = None
     optimizers: Mapping[str, Any] | None = None
@@ -127,13 +125,13 @@ def share_of(names: Iterable[str], process: int, processes: int) -> list[str]:
     return sorted(names)[process::processes]
 
 
-def checksums(folder: Path, process: int, processes: int) -> dict[str, Facts]:
+def checksums(folder: Path, process: int, processes: int) -> dict[str, FileFacts]:
     """The facts of this process's share of the files in ``folder``. Raises ``OSError``."""
     return {name: _facts(folder / name) for name in share_of((path.name for path in folder.iterdir()), process,
                                                              processes)}
 
 
-def write_marker(folder: Path, facts: Mapping[str, Any], files: Mapping[str, Facts],
+def write_marker(folder: Path, facts: Mapping[str, Any], files: Mapping[str, FileFacts],
                  format: str = CHECKPOINT_FORMAT) -> None:
     """Mark what is in ``folder`` as complete, and sync it to the disk. Raises ``OSError``."""
     said = {"format": format, **facts,
@@ -144,7 +142,7 @@ def write_marker(folder: Path, facts: Mapping[str, Any], files: Mapping[str, Fac
         os.fsync(marker.fileno())
 
 
-def commit(partial: Path, target: Path, facts: Mapping[str, Any], files: Mapping[str, Facts],
+def commit(partial: Path, target: Path, facts: Mapping[str, Any], files: Mapping[str, FileFacts],
            format: str = CHECKPOINT_FORMAT) -> None:
     """Mark ``partial`` as complete, and give it the name ``target``, at once. Raises ``OSError``."""
     write_marker(partial, facts, files, format)
@@ -174,9 +172,9 @@ def _digest(said: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
-def _facts(path: Path) -> Facts:
+def _facts(path: Path) -> FileFacts:
     with open(path, "rb") as file:
-        return Facts(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
+        return FileFacts(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -193,20 +191,20 @@ def marker_of(path: Path, unchecked: bool = False, wanted: str = CHECKPOINT_FORM
                 raise DamagedCheckpoint(f"{path}: the checkpoint is of an earlier weft ({format}), which wrote no "
                                         "checksums: whether its files are whole cannot be told; go on from it with "
                                         "--unchecked, or delete the folder")
-            files = {name: Facts(size, None) for name, size in entry.child("files").value.items()}
+            files = {name: FileFacts(size, None) for name, size in entry.child("files").value.items()}
             digest = _digest(entry.value)
         elif format == wanted:
             said = {name: value for name, value in entry.value.items() if name != "sha256"}
             if written != _text(said).encode():
                 raise FormatError(f"{entry.where}: is not what was written: its own sha256 is another")
             listed = entry.child("files")
-            files = {name: Facts(listed.child(name).count("size"), listed.child(name).text("sha256"))
+            files = {name: FileFacts(listed.child(name).count("size"), listed.child(name).text("sha256"))
                      for name in listed.value}
             digest = entry.text("sha256")
         else:
             raise FormatError(f"{entry.where}: format is {format!r:.60}, it must be {wanted}")
         of_a_plan = wanted == CHECKPOINT_FORMAT
-        marker = Marker(entry.text("plan") if of_a_plan else "", entry.count("step"),
+        marker = Marker(path, entry.text("plan") if of_a_plan else "", entry.count("step"),
                         entry.count("replicas") if entry.has("replicas") else None,
                         entry.child("signatures").value if of_a_plan else {}, files, digest,
                         entry.value["seed"] if type(entry.value.get("seed")) is int else None,

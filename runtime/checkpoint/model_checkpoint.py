@@ -11,9 +11,7 @@ beside them (``model.safetensors.index.json``) the folder is one that anything r
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -22,14 +20,13 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from weft.runtime.checkpoint.extra import Extra, extra_of, give_extra
-from weft.runtime.checkpoint.files import DamagedCheckpoint, checksums, commit, marker_of, newest, outlived
-from weft.runtime.checkpoint.meeting import begin_partial, require_one, require_whole
-from weft.runtime.checkpoint.optimizer_state import OptimizerState, OptimizerStateError, give, state_of
-from weft.runtime.checkpoint.tensor_files import TensorFile, TensorFileError, write_tensors
+from weft.runtime.checkpoint.files import Marker, newest
+from weft.runtime.checkpoint.meeting import begin_partial, complete, proven
+from weft.runtime.checkpoint.model_names import NamedTensor, fitted
+from weft.runtime.checkpoint.optimizer_state import OptimizerState, OptimizerStateError, divides, give, state_of
+from weft.runtime.checkpoint.plain import Extra, extra_of, give_extra
+from weft.runtime.checkpoint.weights import TensorFile, WeightsError, weights_of, write_tensors
 from weft.runtime.ranks.session import Session, SessionError
-
-__all__ = ["MODEL_FORMAT", "Trained", "WholeCheckpoint", "find", "restore_training", "save"]
 
 MODEL_FORMAT = "weft.model-checkpoint/1"
 INDEX = "model.safetensors.index.json"
@@ -57,69 +54,59 @@ def save(session: Session, folder: Path, step: int, model: Mapping[str, Tensor],
     Raises :class:`~weft.runtime.ranks.session.SessionError` where that cannot be written.
     """
     process, processes = session.process(session.rank), session.processes
-    target, first = folder / f"step-{step:09d}", process == 0
-    partial = folder / f".{target.name}.partial"
-    begin_partial(partial, target, session)
+    target = folder / f"step-{step:09d}"
+    partial = begin_partial(target, session)
     session.watch.doing(f"saving {target}", range(session.processes))
     try:
         part = f"{session.rank + 1:05d}-of-{session.world:05d}.safetensors"
-        if not session.replica:  # copies have the same
+        if not session.copy:  # the others have the same
             write_tensors(partial / f"model-{part}", model)
         write_tensors(partial / f"training-{process + 1:05d}-of-{processes:05d}.safetensors",
                       *_training(session, trained))
         placed = session.exchange({name: f"model-{part}" for name in model}, f"saving {target}")
-        if first:
+        if process == 0:
             listed = {name: file for each in placed for name, file in each.items()}
             (partial / INDEX).write_text(json.dumps({"metadata": {"step": step}, "weight_map": listed}, indent=1),
                                          encoding="utf-8")
         session.barrier(f"to save {target}")
-        parts = session.everywhere(checksums(partial, process, processes), f"saving {target}")
-        if first:
-            said = {"step": step, "ranks": session.world, "seed": seed, **({} if dtype is None else {"dtype": dtype}),
-                    **({} if phase is None else {"phase": dict(phase)})}
-            commit(partial, target, said, {name: facts for each in parts for name, facts in each.items()}, MODEL_FORMAT)
-            for old in outlived(folder, keep, target, MODEL_FORMAT) if keep else ():
-                shutil.rmtree(old)
+        said = {"step": step, "ranks": session.world, "seed": seed, "dtype": dtype, "phase": phase and dict(phase)}
+        complete(session, partial, target, {key: value for key, value in said.items()
+                                            if value is not None or key == "seed"}, keep, MODEL_FORMAT)
     except OSError as error:
         raise SessionError(f"{partial}: cannot be written: {error.strerror or type(error).__name__}") from None
-    except (TensorFileError, OptimizerStateError) as error:
+    except (WeightsError, OptimizerStateError) as error:
         raise SessionError(f"{partial}: cannot be written: {error}") from None
     session.barrier(f"to have saved {target}")
     return target
 
 
-@dataclass(frozen=True)
-class WholeCheckpoint:
-    """A checkpoint that has been proven whole: its folder, how many batches it has behind it, the seed of its random
-    operators, the types of the modules' parameters, and where in a family of plans the training was."""
-
-    path: Path
-    step: int
-    seed: int | None = None
-    dtype: str | None = None
-    phase: Mapping[str, Any] | None = None
-
-
-def find(session: Session, folder: Path) -> WholeCheckpoint | None:
+def find(session: Session, folder: Path) -> Marker | None:
     """The newest checkpoint in ``folder``, or ``folder`` itself if it is one; ``None`` if there is none.
 
     Raises :class:`~weft.runtime.ranks.session.SessionError` for one that is damaged or of another format, and if not
     all ranks see it.
     """
     here = folder if folder.name.startswith("step-") else newest(folder)
-    if here is None:
-        require_one(session, folder, None)
-        return None
+    return proven(session, folder, here, wanted=MODEL_FORMAT)
+
+
+def restore_parameters(found: Marker, parameters: Iterable[tuple[str, Tensor]]) -> None:
+    """Give ``parameters``, by name, the values that ``found`` has.
+
+    Raises :class:`~weft.runtime.ranks.session.SessionError` for a checkpoint of another model.
+    """
+    wanted = [NamedTensor((name,), tensor, True) for name, tensor in parameters]
     try:
-        marker = marker_of(here, wanted=MODEL_FORMAT)
-    except DamagedCheckpoint as error:
-        raise SessionError(str(error)) from None
-    require_one(session, folder, (here.name, marker.digest))
-    require_whole(here, marker, session)
-    return WholeCheckpoint(here, marker.step, marker.seed, marker.dtype, marker.phase)
+        weights = weights_of(found.path)
+        there = fitted(weights, wanted, "this model", strict=False)
+        with torch.no_grad():
+            for item in wanted:
+                item.tensor.copy_(weights.read(there[item.name]))
+    except WeightsError as error:
+        raise SessionError(f"the checkpoint is of another model: {error}") from None
 
 
-def restore_training(session: Session, found: WholeCheckpoint, trained: Trained) -> None:
+def restore_training(session: Session, found: Marker, trained: Trained) -> None:
     """Bring what is ``trained`` to the state that it had, and random numbers, if there were as many ranks.
 
     Raises :class:`~weft.runtime.ranks.session.SessionError` where it does not fit.
@@ -137,7 +124,7 @@ def restore_training(session: Session, found: WholeCheckpoint, trained: Trained)
             torch.set_rng_state(file.read(RANDOM))
             if session.device.type == "cuda" and RANDOM_GPU in file.tensors:
                 torch.cuda.set_rng_state(file.read(RANDOM_GPU), session.device)
-    except TensorFileError as error:
+    except WeightsError as error:
         raise SessionError(str(error)) from None
     except OptimizerStateError as error:
         raise SessionError(f"{path}: {error}") from None
@@ -148,6 +135,8 @@ def restore_training(session: Session, found: WholeCheckpoint, trained: Trained)
 
 def _training(session: Session, trained: Trained) -> tuple[dict[str, Tensor], dict[str, str]]:
     state = OptimizerState("", {}, {}, {}) if trained.optimizer is None else state_of(trained.optimizer, trained.names)
+    if session.copy and trained.optimizer is not None and not divides(trained.optimizer):
+        state = OptimizerState("", {}, {}, {})  # the first copy has the same
     tensors = {_place(name, key): tensor for name, own in state.tensors.items() for key, tensor in own.items()}
     tensors[RANDOM] = torch.get_rng_state()
     if session.device.type == "cuda":

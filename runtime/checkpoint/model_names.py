@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from weft.runtime.checkpoint.weights import Weights, WeightsError
 
-__all__ = ["NamedTensor", "fitted", "named_tensors"]
-
 
 class NamedTensor(NamedTuple):
     """A parameter or buffer; ``names`` are in the model's order, and the first is the one it goes by. ``is_saved``: it

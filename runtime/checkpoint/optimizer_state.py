@@ -6,18 +6,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
+
+from weft.runtime.checkpoint.plain import OptimizerStateError, like, plain
+from weft.runtime.train.sharding import shared_as, whole_of
 
 __all__ = ["OptimizerState", "OptimizerStateError", "divides", "give", "own_part", "state_of"]
 
 #: What a group of parameters holds that is none of its options.
 NO_OPTIONS = ("params", "param_names")
-
-
-class OptimizerStateError(ValueError):
-    """A state that cannot be saved, or does not fit; one sentence."""
 
 
 class OptimizerState(NamedTuple):
@@ -52,15 +50,15 @@ def state_of(optimizer: Optimizer, names: Mapping[int, str]) -> OptimizerState:
     options: dict[str, dict[str, Any]] = {}
     optimizer = own_part(optimizer)
     for group in optimizer.param_groups:
-        own = {key: _plain(value, f"the option {key}") for key, value in group.items() if key not in NO_OPTIONS}
+        own = {key: plain(value, f"the option {key}") for key, value in group.items() if key not in NO_OPTIONS}
         for parameter in group["params"]:
             if _is_nothing(parameter, names):
                 continue
             name = _name(names, parameter)
             state = optimizer.state.get(parameter, {})
             options[name] = own
-            tensors[name] = {key: value.detach() for key, value in state.items() if isinstance(value, Tensor)}
-            numbers[name] = {key: _plain(value, f"{key} of {name}") for key, value in state.items()
+            tensors[name] = {key: whole_of(value.detach()) for key, value in state.items() if isinstance(value, Tensor)}
+            numbers[name] = {key: plain(value, f"{key} of {name}") for key, value in state.items()
                              if not isinstance(value, Tensor)}
     return OptimizerState(type(optimizer).__name__, tensors, numbers, options)
 
@@ -92,10 +90,11 @@ def give(optimizer: Optimizer, names: Mapping[int, str], kind: str, numbers: Map
                 raise OptimizerStateError(f"{name} is in one group with parameters that had other options when they "
                                           "were saved: make the groups as they were")
             found = dict(options[name])
-            states[number] = {**numbers[name], **tensors(name)}
+            states[number] = {**numbers[name], **{key: shared_as(parameter, value)
+                                                for key, value in tensors(name).items()}}
         number = numbered.stop
         old = {key: value for key, value in group.items() if key not in NO_OPTIONS}
-        groups.append({**old, **{key: _like(value, old.get(key)) for key, value in (found or {}).items()},
+        groups.append({**old, **{key: like(value, old.get(key)) for key, value in (found or {}).items()},
                        "params": list(numbered)})
     optimizer.load_state_dict({"state": states, "param_groups": groups})
     for group, own in zip(whole.param_groups, optimizer.param_groups, strict=True):
@@ -112,22 +111,3 @@ def _name(names: Mapping[int, str], parameter: Tensor) -> str:
         raise OptimizerStateError(f"the optimizer has a parameter of the shape {tuple(parameter.shape)} that is none "
                                   "of this pipeline's: make it of pipe.parameters()")
     return names[id(parameter)]
-
-
-def _plain(value: Any, what: str) -> Any:
-    """``value`` as JSON has it."""
-    if isinstance(value, Tensor) and value.numel() == 1:
-        return value.item()
-    if isinstance(value, tuple | list):
-        return [_plain(item, what) for item in value]
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    raise OptimizerStateError(f"{what} is {type(value).__name__}, which cannot be saved: an optimizer may keep "
-                              "tensors, numbers and texts")
-
-
-def _like(value: Any, now: Any) -> Any:
-    """``value``, of JSON, of the type that the option has now."""
-    if isinstance(now, Tensor) and isinstance(value, int | float):
-        return torch.full_like(now, value)
-    return tuple(value) if isinstance(now, tuple) and isinstance(value, list) else value

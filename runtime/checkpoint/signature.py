@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from weft.runtime.interface.training import Training
     from weft.runtime.train.agreement import Allowed
 
-__all__ = ["SignatureError", "require_signature", "signatures", "signed"]
-
 
 class SignatureError(ValueError):
     """Stages that are not those the plan was made for."""

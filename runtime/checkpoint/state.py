@@ -16,8 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["NotPlain", "flat", "nested"]
-
 
 class NotPlain(ValueError):
     """A state of which reading would call something; the message names that."""

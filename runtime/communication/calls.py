@@ -1,8 +1,12 @@
-"""One call of a step on a rank: a kernel on its tensors, or a collective with the other ranks."""
+"""One call of a step on a rank: a kernel on its tensors, or a collective with the other ranks.
+
+Kernels are torch's, by the kinds of :class:`weft.models.communication.program.ProgramStage`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import TypeAlias
 
 import torch
@@ -11,16 +15,13 @@ from torch import Tensor
 
 from weft.runtime.communication import collectives
 from weft.runtime.communication.chunking import in_pieces, slice_of, take, whole_places
-from weft.runtime.communication.instructions import Call, RankProgram
-from weft.runtime.communication.kernels import KERNELS, dropped
-
-__all__ = ["Calls", "Issue", "computes_alone"]
+from weft.runtime.communication.instructions import LaneProgram, StageCall
 
 #: Runs ``begin`` of a collective, and comes back when its result is there.
 Issue: TypeAlias = Callable[[str, Callable[[], dist.Work | None]], None]
 
 
-def computes_alone(call: Call) -> bool:
+def computes_alone(call: StageCall) -> bool:
     """Whether a call needs no other rank."""
     return call.kind in (*KERNELS, "dropout", "cast", "slice") or (call.kind == "norm" and not call.over_ranks)
 
@@ -32,17 +33,17 @@ class Calls:
     network lane's own thread, or beside one.
     """
 
-    def __init__(self, program: RankProgram, group: dist.ProcessGroup, world: dist.ProcessGroup, device: torch.device,
+    def __init__(self, program: LaneProgram, group: dist.ProcessGroup, world: dist.ProcessGroup, device: torch.device,
                  dtypes: Mapping[int, torch.dtype], issue: Issue) -> None:
         self.index, self.ranks, self.values = program.index, program.ranks, program.values
         self.group, self.world, self.device, self.dtypes, self.issue = group, world, device, dtypes, issue
 
-    def run(self, call: Call, inputs: Sequence[Tensor], into: Tensor | None = None) -> Tensor | None:
+    def run(self, call: StageCall, inputs: Sequence[Tensor], into: Tensor | None = None) -> Tensor | None:
         """The output of ``call``; ``into``: contiguous memory where a collective may leave it. ``None`` for a send to
         another rank."""
         if call.kind in KERNELS:
             return KERNELS[call.kind](call, inputs)
-        own: Mapping[str, Callable[[Call, Tensor, Tensor | None], Tensor | None]] = {
+        own: Mapping[str, Callable[[StageCall, Tensor, Tensor | None], Tensor | None]] = {
             "norm": self._norm, "dropout": self._dropout, "cast": self._cast,
             "slice": self._slice, "all_reduce": self._all_reduce, "reduce_scatter": self._reduce_scatter,
             "all_gather": self._all_gather, "reduce": self._reduce, "broadcast": self._broadcast, "send": self._send}
@@ -52,38 +53,38 @@ class Calls:
 
     # -- beside kernels ------------------------------------------------------------------------------------------------
 
-    def _norm(self, call: Call, tensor: Tensor, _: Tensor | None) -> Tensor:
+    def _norm(self, call: StageCall, tensor: Tensor, _: Tensor | None) -> Tensor:
         square = tensor.square().sum()
         if call.over_ranks:
             self.issue(call.stage, lambda: collectives.all_reduce(square, self.group))
         return square.sqrt()
 
-    def _dropout(self, call: Call, tensor: Tensor, _: Tensor | None) -> Tensor:
+    def _dropout(self, call: StageCall, tensor: Tensor, _: Tensor | None) -> Tensor:
         places = take(whole_places(self.values[call.outputs[0]], self.ranks, self.index, self.device), call.chunk)
         keep = dropped(places, call.attributes["rate"], call.attributes["seed"])
         return tensor * keep.to(tensor.dtype).reshape(tensor.shape)
 
-    def _cast(self, call: Call, tensor: Tensor, _: Tensor | None) -> Tensor:
+    def _cast(self, call: StageCall, tensor: Tensor, _: Tensor | None) -> Tensor:
         return tensor.to(self.dtypes[call.attributes["itemsize"]])
 
-    def _slice(self, call: Call, tensor: Tensor, _: Tensor | None) -> Tensor:
+    def _slice(self, call: StageCall, tensor: Tensor, _: Tensor | None) -> Tensor:
         return slice_of(tensor, call.axis, self.ranks, self.index)
 
     # -- collectives ---------------------------------------------------------------------------------------------------
 
-    def _all_reduce(self, call: Call, tensor: Tensor, into: Tensor | None) -> Tensor:
+    def _all_reduce(self, call: StageCall, tensor: Tensor, into: Tensor | None) -> Tensor:
         found = _copied(tensor, into)
         self.issue(call.stage, lambda: collectives.all_reduce(found, self.group))
         return found
 
-    def _reduce_scatter(self, call: Call, tensor: Tensor, into: Tensor | None) -> Tensor:
+    def _reduce_scatter(self, call: StageCall, tensor: Tensor, into: Tensor | None) -> Tensor:
         every, axis = (tensor.reshape(-1), 0) if call.axis is None else (tensor, call.axis)
         parts = in_pieces(every.contiguous(), axis, self.ranks).movedim(axis, 0).contiguous()
         mine = parts.new_empty(parts.shape[1:]) if into is None or into.shape != parts.shape[1:] else into
         self.issue(call.stage, lambda: collectives.reduce_scatter(mine.view(-1), parts.view(-1), self.group))
         return mine
 
-    def _all_gather(self, call: Call, tensor: Tensor, into: Tensor | None) -> Tensor:
+    def _all_gather(self, call: StageCall, tensor: Tensor, into: Tensor | None) -> Tensor:
         mine = tensor.contiguous()
         every = mine.new_empty((self.ranks, *mine.shape))
         self.issue(call.stage, lambda: collectives.all_gather(every.view(-1), mine.view(-1), self.group))
@@ -92,13 +93,13 @@ class Calls:
         # Others of a fused stage read it in its shape; a chunk of a row stays one.
         return found if call.chunk is not None else found.reshape(self.values[call.outputs[0]].shape)
 
-    def _reduce(self, call: Call, tensor: Tensor, into: Tensor | None) -> Tensor:
+    def _reduce(self, call: StageCall, tensor: Tensor, into: Tensor | None) -> Tensor:
         found, root = _copied(tensor, into), call.attributes["root"]
         self.issue(call.stage, lambda: dist.reduce(found, dist.get_global_rank(self.group, root), group=self.group,
                                                    async_op=True))
         return found if self.index == root else found.zero_()
 
-    def _broadcast(self, call: Call, tensor: Tensor, into: Tensor | None) -> Tensor:
+    def _broadcast(self, call: StageCall, tensor: Tensor, into: Tensor | None) -> Tensor:
         found, root = _copied(tensor, into), call.attributes["root"]
         self.issue(call.stage, lambda: dist.broadcast(found, dist.get_global_rank(self.group, root), group=self.group,
                                                       async_op=True))
@@ -106,12 +107,12 @@ class Calls:
 
     # -- between pipeline groups ---------------------------------------------------------------------------------------
 
-    def _send(self, call: Call, tensor: Tensor, _: Tensor | None) -> None:
+    def _send(self, call: StageCall, tensor: Tensor, _: Tensor | None) -> None:
         assert call.peers is not None
         sent, target = tensor.contiguous(), dist.get_global_rank(self.world, call.peers[1])
         self.issue(call.stage, lambda: dist.isend(sent, target, group=self.world))
 
-    def _received(self, call: Call) -> Tensor:
+    def _received(self, call: StageCall) -> Tensor:
         assert call.peers is not None
         shape = list(self.values[call.outputs[0]].shape)
         if call.chunk is not None:
@@ -127,3 +128,54 @@ def _copied(tensor: Tensor, into: Tensor | None) -> Tensor:
     if into is not None and into.numel() == tensor.numel():
         return into.copy_(tensor.reshape(into.shape))
     return tensor.clone(memory_format=torch.contiguous_format)
+
+
+#: ``kernel(call, inputs)``.
+Kernel: TypeAlias = Callable[[StageCall, Sequence[Tensor]], Tensor]
+
+
+def dropped(places: Tensor, rate: float, seed: int) -> Tensor:
+    """Of elements by their place in the whole tensor: 0 with probability ``rate``, else 1 / (1 - ``rate``).
+
+    Places are hashed by the finalizer of SplitMix64 (Steele et al., OOPSLA 2014), in numbers modulo 2**64, so that
+    every rank knows what is dropped of any slice.
+    """
+    bits = places.to(torch.int64) + _wrapped((seed + 1) * 0x9E3779B97F4A7C15)
+    bits = (bits ^ _shifted(bits, 30)) * _wrapped(0xBF58476D1CE4E5B9)
+    bits = (bits ^ _shifted(bits, 27)) * _wrapped(0x94D049BB133111EB)
+    bits = bits ^ _shifted(bits, 31)
+    share = _shifted(bits, 11).to(torch.float64) / 2**53
+    return (share >= rate).to(torch.float64) / (1.0 - rate)
+
+
+def _wrapped(number: int) -> int:
+    """As a signed number of 64 bits."""
+    return (number + 2**63) % 2**64 - 2**63
+
+
+def _shifted(bits: Tensor, by: int) -> Tensor:
+    """To the right, with zeros from the left."""
+    return torch.bitwise_and(bits >> by, 2 ** (64 - by) - 1)
+
+
+def _pointwise(call: StageCall, inputs: Sequence[Tensor]) -> Tensor:
+    assert call.function is not None
+    widest = _widest(inputs)  # torch would not have a single number widen a tensor
+    found = call.function(torch, *(tensor.to(widest) for tensor in inputs), **call.attributes)
+    assert isinstance(found, Tensor)
+    return found.to(widest)
+
+
+def _widest(inputs: Sequence[Tensor]) -> torch.dtype:
+    return reduce(torch.promote_types, (tensor.dtype for tensor in inputs))
+
+
+def _matmul(call: StageCall, inputs: Sequence[Tensor]) -> Tensor:
+    left, right = inputs
+    both = _widest(inputs)
+    return left.to(both) @ right.to(both)
+
+
+#: By kind; what needs to know the ranks stands apart.
+KERNELS: Mapping[str, Kernel] = {
+    "pointwise": _pointwise, "matmul": _matmul, "update": lambda call, inputs: inputs[1]}

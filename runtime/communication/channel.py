@@ -14,7 +14,6 @@ from __future__ import annotations
 import datetime
 import threading
 import time
-import uuid
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,19 +24,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from weft.runtime.communication.gone import LOST, Gone, Whereabouts, whereabouts
-from weft.runtime.communication.told import Told
+from weft.runtime.communication.others import Others, RankError, Told
 from weft.runtime.ranks.stopwatch import sleep_until
-
-__all__ = ["Channel", "Pending", "RankError", "meeting", "own_group", "require_group"]
 
 _NOTHING = "not there"
 PATIENCE = 2.0  # seconds for a collective that is under way when its channel is closed
 LOOK = 0.2  # seconds between two looks at whether another rank has failed
-
-
-class RankError(RuntimeError):
-    """Ranks that cannot go on together: one sentence, with the rank that failed where it is known."""
 
 
 class _ThreadState:
@@ -75,7 +67,7 @@ class Pending:
             sleep_until(begun + self._seconds, time.perf_counter)
         except BaseException as error:
             if lane.failed is None:
-                self._channel.told.write(str(self._channel.sentence(self._name, error)))
+                self._channel.others.told.write(str(self._channel.others.error(self._name, error)))
             lane.failed = self._error = error
         finally:
             del self._begin  # and the tensors that it holds
@@ -104,11 +96,11 @@ class Pending:
             torch.cuda.current_stream().wait_event(self._event)
             return
         while not self._done.wait(LOOK):
-            said = self._channel.told.read()
+            said = self._channel.others.told.read()
             if said is not None:
                 raise RankError(said)
         if self._error is not None:
-            raise self._channel.sentence(self._name, self._error) from self._error
+            raise self._channel.others.error(self._name, self._error) from self._error
 
 
 class Channel:
@@ -128,11 +120,10 @@ class Channel:
         self.device, self.timeout = torch.device(device), timeout
         self.group = own_group(group, timeout, only)
         self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
-        name, every = self._met()
-        self.told, self._gone = Told(name) if told is None else told, Gone(self.rank, every)
+        with meeting(timeout):
+            self.others = Others(self.group, timeout, told)
         self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._lane = _ThreadState()
-        self._failed: str | None = None
         self._end = weakref.finalize(self, _ended, self._lane, self._started())
 
     def _started(self) -> threading.Thread | None:
@@ -149,8 +140,8 @@ class Channel:
         It takes ``seconds`` at least, as an emulated one does (on a CPU). ``tensors``: what it reads and writes.
         Raises ``ValueError`` when the channel is closed, and :class:`RankError` when this rank has told of a failure.
         """
-        if self._failed is not None:
-            raise RankError(f"{self._failed}; what uses these collectives has to be made anew, on all ranks")
+        if self.others.failed is not None:
+            raise RankError(f"{self.others.failed}; what uses these collectives has to be made anew, on all ranks")
         if not self._end.alive:
             raise ValueError(f"{name} cannot start, its collectives are closed: make the optimizer or the program anew")
         pending = Pending(self, name, begin, seconds)
@@ -172,42 +163,9 @@ class Channel:
                     raise ValueError(f"{what} must be the same on all ranks, but it is {one!s:.200} on rank 0 and "
                                      f"{other!s:.200} on rank {rank}")
 
-    @contextmanager
-    def telling(self, where: str) -> Iterator[None]:
-        """Tell the other ranks of any error inside, that this one goes on no longer: they would wait for it."""
-        try:
-            yield
-        except RankError:
-            raise  # all of them have it
-        except Exception as error:
-            first = (str(error) or type(error).__name__).splitlines()[0]
-            self._failed = self._failed or f"rank {self.rank} failed in {where}: {first:.300}"
-            self.told.write(self._failed)
-            raise
-
     def close(self) -> None:
         """End the thread, when what has been started is over."""
         self._end()
-
-    def sentence(self, name: str, error: BaseException) -> RankError:
-        """What to say of a collective that failed."""
-        said = self.told.read()
-        if said is not None:
-            return RankError(said)
-        first = (str(error) or type(error).__name__).splitlines()[0]
-        if any(sign in str(error) for sign in ("Timed out", "timed out", "Timeout")):
-            return RankError(f"rank {self.rank} waited {self.timeout:g} s for the other ranks in {name}: one "
-                                      "of them has failed, or runs another program")
-        if any(sign in str(error) for sign in LOST):
-            return RankError(f"rank {self.rank} was left alone in {name}: {self._gone.sentence()}")
-        return RankError(f"rank {self.rank} failed in {name}: {first:.300}")
-
-    def _met(self) -> tuple[str, list[Whereabouts]]:
-        """A name that is the same on all ranks, and no other channel's; and where all are."""
-        found: list[Any] = [None] * self.size
-        with meeting(self.timeout):
-            dist.all_gather_object(found, (uuid.uuid4().hex, whereabouts()), group=self.group)
-        return found[0][0], [where for _, where in found]
 
 
 def _ended(lane: _ThreadState, thread: threading.Thread | None) -> None:

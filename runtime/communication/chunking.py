@@ -7,9 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from weft.runtime.communication.instructions import Chunk, Value
-
-__all__ = ["in_pieces", "place", "put", "slice_of", "take", "whole_places"]
+from weft.runtime.communication.instructions import Chunk, RankTensor
 
 
 def take(tensor: Tensor, chunk: Chunk | None) -> Tensor:
@@ -54,7 +52,7 @@ def slice_of(whole: Tensor, axis: int | None, ranks: int, index: int) -> Tensor:
     return take(whole, Chunk(axis, index, ranks))
 
 
-def whole_places(value: Value, ranks: int, index: int, device: torch.device) -> Tensor:
+def whole_places(value: RankTensor, ranks: int, index: int, device: torch.device) -> Tensor:
     """Of each element that a rank holds of a tensor, its place in the row of the whole one's elements."""
     whole = torch.arange(math.prod(value.whole), device=device).reshape(value.whole)
     return slice_of(whole, value.axis, ranks, index) if value.lies == "sliced" else whole

@@ -8,8 +8,6 @@ from typing import TypeAlias
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["all_gather", "all_reduce", "reduce_scatter"]
-
 _Begin: TypeAlias = Callable[..., dist.Work | None]
 
 #: Renamed in 2.13, where the old ones warn.

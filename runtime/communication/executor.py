@@ -3,6 +3,9 @@
 All steps are in one common order, on each lane, so nothing can wait in a circle. A step of a network lane is started
 as soon as what it reads is computed; a wait stands just before the first that reads what it makes. Chunks of a tensor
 are written into one tensor, each where it belongs.
+
+Fused stages as one function: what a step computes between collectives, compiled together where torch can and is
+asked to.
 """
 
 from __future__ import annotations
@@ -10,21 +13,19 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from weft.runtime.communication.calls import Calls
-from weft.runtime.communication.channel import Channel, Pending, RankError, own_group
+from weft.runtime.communication.calls import Calls, computes_alone
+from weft.runtime.communication.channel import Channel, Pending, own_group
 from weft.runtime.communication.chunking import place, put, take
-from weft.runtime.communication.fusing import Fused
-from weft.runtime.communication.instructions import Key, RankProgram, Step, Wait
+from weft.runtime.communication.instructions import Key, LaneProgram, LaneStep, LaneWait, StageCall
+from weft.runtime.communication.others import RankError
 from weft.runtime.ranks.stopwatch import sleep_until
-
-__all__ = ["Lap", "ProgramExecutor"]
 
 
 class Lap(NamedTuple):
@@ -45,13 +46,13 @@ class _Lane(NamedTuple):
 class _Values(dict[str, Tensor]):
     """The tensors of one run by name; one that is not kept goes when all steps that read it have."""
 
-    def __init__(self, given: Mapping[str, Tensor], program: RankProgram) -> None:
+    def __init__(self, given: Mapping[str, Tensor], program: LaneProgram) -> None:
         super().__init__(given)
-        self._left = Counter(part.name for step in program.instructions if isinstance(step, Step)
+        self._left = Counter(part.name for step in program.instructions if isinstance(step, LaneStep)
                              for part in step.reads if part.name not in program.kept)
         self._lock = threading.Lock()
 
-    def has_read(self, step: Step) -> None:
+    def has_read(self, step: LaneStep) -> None:
         """What ``step`` reads is no longer needed by it."""
         with self._lock:
             for part in step.reads:
@@ -69,11 +70,11 @@ class ProgramExecutor:
     program of another number of ranks, and for ranks with different programs.
     """
 
-    def __init__(self, program: RankProgram, group: dist.ProcessGroup | None = None,
+    def __init__(self, program: LaneProgram, group: dist.ProcessGroup | None = None,
                  device: torch.device | str = "cpu", *, timeout: float = 60.0, compiled: bool | str = False,
                  half: torch.dtype = torch.bfloat16) -> None:
         self.program, self.device = program, torch.device(device)
-        if self.device.type == "cuda" and any(isinstance(i, Step) and i.seconds for i in program.instructions):
+        if self.device.type == "cuda" and any(isinstance(i, LaneStep) and i.seconds for i in program.instructions):
             raise ValueError("emulated durations are for ranks on CPUs: this one has a GPU, which takes its own time")
         self.dtypes = {2: half, 4: torch.float32, 8: torch.float64}
         for name, value in program.values.items():
@@ -102,7 +103,7 @@ class ProgramExecutor:
         if program.groups == 1:
             return {"network": everyone}
         return {"sends": everyone, "network": Channel(
-            everyone.group, self.device, everyone.timeout, only=self._own_ranks(), told=everyone.told)}
+            everyone.group, self.device, everyone.timeout, only=self._own_ranks(), told=everyone.others.told)}
 
     def _own_ranks(self) -> range:
         first = self.program.group * self.program.ranks
@@ -125,7 +126,7 @@ class ProgramExecutor:
         """What is kept, by name, of what is ``given``: what this rank holds of each tensor from outside.
 
         Raises ``ValueError`` for what is missing, of another shape, type or device, and
-        :class:`~weft.runtime.communication.channel.RankError`, where another rank has failed; after either
+        :class:`~weft.runtime.communication.others.RankError`, where another rank has failed; after either
         the ranks are no longer together, and the program must be made anew.
         """
         if self._failed is not None:
@@ -133,14 +134,14 @@ class ProgramExecutor:
         self.laps = []
         channel = self._lanes["network"].channel
         try:
-            with channel.telling("the program"), torch.no_grad():
+            with channel.others.telling("the program"), torch.no_grad():
                 values = self._checked(given)
                 pendings: dict[Key, Pending] = {}
                 for instruction in self.program.instructions:
-                    if isinstance(instruction, Wait):
+                    if isinstance(instruction, LaneWait):
                         self._wait(instruction.keys, pendings, values)
                     elif instruction.lane == "compute":
-                        with channel.telling(f"the stage {instruction.key[0]!r}"):
+                        with channel.others.telling(f"the stage {instruction.key[0]!r}"):
                             self._run(instruction, values, self._computing)
                     else:
                         pendings[instruction.key] = self._start(instruction, values, pendings)
@@ -184,7 +185,7 @@ class ProgramExecutor:
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
-    def _start(self, step: Step, values: _Values, pendings: Mapping[Key, Pending]) -> Pending:
+    def _start(self, step: LaneStep, values: _Values, pendings: Mapping[Key, Pending]) -> Pending:
         lane, before = self._lanes[step.lane], [pendings[key] for key in step.after]
 
         def begin() -> None:
@@ -201,7 +202,7 @@ class ProgramExecutor:
             for value in values.values():
                 value.record_stream(torch.cuda.current_stream())
 
-    def _run(self, step: Step, values: _Values, calls: Calls) -> None:
+    def _run(self, step: LaneStep, values: _Values, calls: Calls) -> None:
         """Run the calls of a step where this is called; it takes its seconds at least."""
         begun = time.perf_counter()
         inside = {part.name: take(values[part.name], part.chunk) for part in step.reads}
@@ -236,3 +237,78 @@ class ProgramExecutor:
             value = self.program.values[name]
             values[name] = torch.empty(value.shape, dtype=self.dtypes[value.itemsize], device=self.device)
         return values[name]
+
+
+_Function: TypeAlias = Callable[..., tuple[Tensor, ...]]
+
+
+class Fused:
+    """Runs what fused steps compute together; ``compiled``: by ``torch.compile`` (a string: with that backend).
+
+    What cannot be compiled runs as it is, and ``notes`` gets one sentence for each such stage.
+    """
+
+    def __init__(self, compiled: bool | str, notes: list[str]) -> None:
+        self._compiled, self._notes = compiled, notes
+        self._functions: dict[tuple[str, int, int], tuple[_Function, _Function]] = {}  # compiled, and as it is
+
+    def run(self, step: LaneStep, first: int, calls: Calls, inside: dict[str, Tensor]) -> int | None:
+        """Run ``step`` from call ``first`` to the next that communicates; the number of that one.
+
+        ``None`` where the step is not fused or begins with such a call: nothing is done.
+        """
+        last = first
+        while last < len(step.calls) and computes_alone(step.calls[last]):
+            last += 1
+        own = step.calls[first:last]
+        if len(step.calls) == 1 or not own:
+            return None
+        made = [name for call in own for name in call.outputs]
+        read = [name for name in dict.fromkeys(name for call in own for name in call.inputs) if name not in made]
+        wanted = {part.name for part in step.writes} | {name for call in step.calls[last:] for name in call.inputs}
+        given = [name for name in made if name in wanted]
+        key = step.key[0], first, step.key[1] if any(call.kind == "dropout" for call in own) else 0
+        if key not in self._functions:
+            plain = _function(own, calls, read, given)
+            self._functions[key] = self._made(step.key[0], plain), plain
+        function, plain = self._functions[key]
+        inputs = [inside[name] for name in read]
+        try:
+            results = function(*inputs)
+        except Exception as error:
+            if function is plain:
+                raise
+            self._note(step.key[0], error)
+            self._functions[key] = plain, plain
+            results = plain(*inputs)
+        inside.update(zip(given, results, strict=True))
+        return last
+
+    def _made(self, stage: str, plain: _Function) -> _Function:
+        if not self._compiled:
+            return plain
+        options: dict[str, Any] = {"backend": self._compiled} if isinstance(self._compiled, str) else {}
+        try:
+            function: _Function = torch.compile(plain, dynamic=False, **options)
+        except Exception as error:
+            self._note(stage, error)
+            return plain
+        return function
+
+    def _note(self, stage: str, error: Exception) -> None:
+        first = (str(error) or type(error).__name__).strip().splitlines()[0]
+        note = f"the fused stage {stage!r} runs without torch.compile, which said: {first:.200}"
+        if note not in self._notes:
+            self._notes.append(note)
+
+
+def _function(own: Sequence[StageCall], calls: Calls, read: Sequence[str], given: Sequence[str]) -> _Function:
+    """All of ``own`` as one function of the tensors ``read``; of what it makes, it gives the tensors ``given``."""
+    def fused(*inputs: Tensor) -> tuple[Tensor, ...]:
+        inside = dict(zip(read, inputs, strict=True))
+        for call in own:
+            found = calls.run(call, [inside[name] for name in call.inputs])
+            assert found is not None
+            inside[call.outputs[0]] = found
+        return tuple(inside[name] for name in given)
+    return fused

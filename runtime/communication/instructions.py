@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-__all__ = ["Call", "Chunk", "Instruction", "Key", "Lane", "TensorPart", "RankProgram", "Step", "Value", "Wait"]
-
 #: Where a step runs: where the instructions do, on the lane of the group's collectives, on the lane between groups.
 Lane: TypeAlias = Literal["compute", "network", "sends"]
 #: A stage, and which of its chunks.
@@ -44,7 +42,7 @@ class TensorPart:
 
 
 @dataclass(frozen=True)
-class Call:
+class StageCall:
     """One kernel or collective, by ``kind``; tensors by name. ``function``: of a pointwise one,
     ``function(torch, *tensors, **attributes)``. ``axis``: along which it cuts or joins slices (``None``: all elements
     in a row). ``over_ranks``: a norm whose operand is sliced. ``chunk``: of the output, where it is cut. ``peers``: of
@@ -63,7 +61,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Step:
+class LaneStep:
     """``calls`` on a ``lane``: what they read and make from outside and for others are ``reads`` and ``writes``.
 
     ``after``: steps of another network lane that end before it begins. ``seconds``: what it takes at least.
@@ -71,7 +69,7 @@ class Step:
 
     key: Key
     lane: Lane
-    calls: tuple[Call, ...]
+    calls: tuple[StageCall, ...]
     reads: tuple[TensorPart, ...]
     writes: tuple[TensorPart, ...]
     after: tuple[Key, ...] = ()
@@ -79,17 +77,17 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Wait:
+class LaneWait:
     """Go on when these steps of network lanes are over."""
 
     keys: tuple[Key, ...]
 
 
-Instruction: TypeAlias = Step | Wait
+Instruction: TypeAlias = LaneStep | LaneWait
 
 
 @dataclass(frozen=True)
-class Value:
+class RankTensor:
     """A tensor as this rank holds it: its shape, bytes of an element, and how it lies in the whole one of
     ``whole`` shape: ``lies`` is ``"local"``, ``"replicated"`` or ``"sliced"`` along ``axis`` (``None``: flattened)."""
 
@@ -101,7 +99,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class RankProgram:
+class LaneProgram:
     """``instructions`` of rank ``index`` of the ``ranks`` of pipeline group ``group``; ``values``: all tensors of the
     program by name; ``given``: what comes from outside to this rank; ``kept``: what is handed back. ``digest`` names
     the program: the same on all ranks that run one."""
@@ -112,6 +110,6 @@ class RankProgram:
     groups: int
     digest: str
     instructions: tuple[Instruction, ...]
-    values: Mapping[str, Value]
+    values: Mapping[str, RankTensor]
     given: tuple[str, ...]
     kept: tuple[str, ...]

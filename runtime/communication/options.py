@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 from weft.runtime.communication.rules import STATES
 
-__all__ = ["groups_of", "options_in", "require_fitting", "require_options"]
-
 _NUMBER: Any = (Real, Tensor)  # as torch's optimizers have it
 Named = Sequence[tuple[str, nn.Parameter]]
 

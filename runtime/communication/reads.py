@@ -15,8 +15,6 @@ from typing import Any
 
 from torch import nn
 
-__all__ = ["Readers", "require_unread"]
-
 
 class _Hook:
     """Calls ``hook``. Its copy, in a module that is copied or saved, does nothing: that one has no optimizer."""

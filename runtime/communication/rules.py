@@ -17,8 +17,6 @@ from torch import Tensor
 from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 
-__all__ = ["RULES", "STATES", "Rule", "direction", "moments", "stepped", "trust_ratios"]
-
 #: The names of the rules.
 Rule: TypeAlias = Literal["adam", "adamw", "lamb"]
 #: What a rule keeps for each element, by the names that torch's optimizers have for them.

@@ -18,15 +18,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from weft.runtime.communication.buckets import Bucket, Summing, buckets_of
+from weft.runtime.communication.buckets import Bucket, BucketSlice, Summing, buckets_of
 from weft.runtime.communication.channel import Channel, Pending, meeting
 from weft.runtime.communication.collectives import all_gather, all_reduce, reduce_scatter
 from weft.runtime.communication.options import groups_of, options_in, require_fitting, require_options
 from weft.runtime.communication.reads import Readers, require_unread
 from weft.runtime.communication.rules import RULES
-from weft.runtime.communication.slices import Slice
-
-__all__ = ["ShardedOptimizer"]
 
 BUCKET = 25 * 2**20  # bytes
 TINY = 1e-6  # added to a norm before dividing by it, as torch.nn.utils.clip_grad_norm_ does
@@ -87,7 +84,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self.ranks, self.rank = self._channel.size, self._channel.rank
         self.buckets = buckets_of([(name, p, number[p]) for name, p in reversed(named)], self.ranks, self.rank,
                                    bucket_bytes)
-        self._slices = [Slice(bucket, rule) for bucket in self.buckets]
+        self._slices = [BucketSlice(bucket, rule) for bucket in self.buckets]
         self._bucket_of = {member.parameter: bucket for bucket in self.buckets for member in bucket.members}
         self._next = 0  # the bucket whose sum starts next
         self._accumulates = False
@@ -125,13 +122,13 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update the slices and start gathering the parameters. All ranks call it together.
 
-        Raises :class:`~weft.runtime.communication.channel.RankError` where another rank has failed. After any error,
+        Raises :class:`~weft.runtime.communication.others.RankError` where another rank has failed. After any error,
         here or in a hook of the backward, the optimizer has to be made anew on all ranks.
         """
         if closure is not None:
             raise ValueError("ShardedOptimizer takes no closure: its gradients are summed during the backward")
         self._readers.learn()
-        with self._channel.telling("the optimizer's step"):
+        with self._channel.others.telling("the optimizer's step"):
             self._sum_the_rest()
             factor = self._factor()
             norms = [self._advance(own, factor) for own in self._slices]
@@ -208,7 +205,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def close(self) -> None:
         """Take the hooks from the module and end the channel, when the parameters are there.
 
-        Raises :class:`~weft.runtime.communication.channel.RankError` where they never will be; the hooks are gone then
+        Raises :class:`~weft.runtime.communication.others.RankError` where they never will be; the hooks are gone then
         too.
         """
         try:
@@ -226,7 +223,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         def taken(_: Tensor) -> None:
             if self._accumulates:
                 return
-            with self._channel.telling("the backward"):
+            with self._channel.others.telling("the backward"):
                 self._take(bucket, number)
                 while self._next < len(self.buckets) and self.buckets[self._next].is_full:
                     self._start_sum(self.buckets[self._next])
@@ -275,7 +272,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     # -- the update ----------------------------------------------------------------------------------------------------
 
-    def _advance(self, own: Slice, factor: float | Tensor) -> tuple[Pending, Tensor] | None:
+    def _advance(self, own: BucketSlice, factor: float | Tensor) -> tuple[Pending, Tensor] | None:
         """Let the gradients into the states, and the weights move; a rule by norms first has sums of squares, which are
         under way."""
         bucket, options = own.bucket, self.param_groups[own.bucket.options]

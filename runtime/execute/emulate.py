@@ -21,8 +21,6 @@ from weft.runtime.plan.program import Work
 from weft.runtime.ranks.stopwatch import sleep_until
 from weft.solver.problem import Dependency
 
-__all__ = ["Emulation", "oversleep"]
-
 MOMENTS = "moments"  # the one tensor of every parcel
 MOST_LATE = 0.5e-3  # seconds
 
@@ -63,7 +61,7 @@ class Emulation:
 
     def reads(self, work: Work) -> Sequence[Work]:
         """All it waits for."""
-        return tuple(dict.fromkeys(producer for producer, _ in self._producers(work)))
+        return self.plan.awaits(work)
 
     def keeps(self, work: Work) -> Work:
         """Moments are looked at before a block begins, never again."""
@@ -71,7 +69,7 @@ class Emulation:
 
     def layout(self, what: Work, target: int) -> Mapping[str, Boundary]:
         """Room for the moments."""
-        return {MOMENTS: Boundary((len(self._leaving[self._block(what)]),), torch.float64)}
+        return {MOMENTS: Boundary((len(self._leaving[self.plan.vocabulary.known(what)[0]]),), torch.float64)}
 
     def message(self, what: Work, target: int) -> Callable[[Parcel], Parcel]:
         """The moments themselves."""
@@ -89,7 +87,7 @@ class Emulation:
 
     def task(self, work: Work) -> Task:
         """Take the block's time."""
-        block = self._block(work)
+        block, _ = self.plan.vocabulary.known(work)
         leaving, seconds = self._leaving[block], self.plan.problem.blocks[block].duration * self.seconds_per_unit
 
         def take(results: Mapping[Work, Parcel]) -> Parcel:
@@ -108,15 +106,7 @@ class Emulation:
         return self._link_free[dependency.link]
 
     def _producers(self, work: Work) -> Iterator[tuple[Work, int]]:
-        block, micro_batch = self._key(work)
+        block, micro_batch = self.plan.vocabulary.known(work)
         for producer, place, distance in self._waits[block]:
             if micro_batch >= distance:
                 yield self.plan.vocabulary.work(producer, micro_batch - distance), place
-
-    def _key(self, work: Work) -> tuple[int, int]:
-        key = self.plan.vocabulary.key(work)
-        assert key is not None, work  # the plan's program has been checked
-        return key
-
-    def _block(self, work: Work) -> int:
-        return self._key(work)[0]

@@ -1,7 +1,7 @@
 """Runs one rank's instructions of a program. It never decides: the program is the order.
 
-Before the first step the instructions are compiled into actions (:mod:`weft.runtime.execute.actions`), and a step runs
-them one after another; where a device has lanes, each of these in a thread of its own
+Before the first step the instructions are compiled into actions (:mod:`weft.runtime.execute.compiling`), and a step
+runs them one after another; where a device has lanes, each of these in a thread of its own
 (:mod:`weft.runtime.execute.lanes`).
 
 A SEND starts its transfer and goes on; receives are posted where the buffer table says
@@ -9,6 +9,8 @@ A SEND starts its transfer and goes on; receives are posted where the buffer tab
 A result is kept until its last reader on this rank is done and its transfers are over. Only the last few SENDs may be
 unfinished: an older one is waited for, which bounds the memory and cannot deadlock, since a checked program runs
 through even if every SEND waits for its RECV (:mod:`weft.runtime.plan.check`).
+
+The buffer tables are all ranks', agreed on and proven before the first step.
 """
 
 from __future__ import annotations
@@ -16,23 +18,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from weft.runtime.execute import actions
-from weft.runtime.execute.actions import Action, Batch, Task, Wants
+from torch.autograd import profiler
+
+from weft.runtime.execute.compiling import Action, Batch, Compiling, Task, Wants
 from weft.runtime.execute.lanes import InLanes
-from weft.runtime.execute.slot_addresses import SlotAddresses
-from weft.runtime.execute.transfers import agree_on_buffers
 from weft.runtime.interface.training import Boundary
-from weft.runtime.plan.buffers import OPEN_SENDS, BufferTable, Landing
+from weft.runtime.plan.buffers import OPEN_SENDS, BufferTable, Landing, MessageLayout, buffer_table
+from weft.runtime.plan.check_buffers import check_buffers, check_memory
+from weft.runtime.plan.lanes import check_pool_memory
 from weft.runtime.plan.plan import Plan
-from weft.runtime.plan.program import BlockWork, Instruction, Recv, Reduce, Send, Work
+from weft.runtime.plan.program import BlockWork, Instruction, ProgramError, Recv, Reduce, Send, Work
 from weft.runtime.plan.timeline import Measured
 from weft.runtime.ranks.session import Session, SessionError
 from weft.runtime.ranks.stopwatch import sleep_until, stopwatch
-from weft.runtime.ranks.watch import Activity
 from weft.runtime.transports.interface import Parcel, Transport, TransportError
-from weft.runtime.transports.registry import open_transport
+from weft.runtime.transports.registry import open_transport, parse_transport
+from weft.runtime.transports.tensors import layout_of
 
-__all__ = ["Executor", "Parcel", "Task", "Worker"]
+__all__ = ["Executor", "Parcel", "Task", "Worker", "agree_on_buffers", "rank_table"]
 
 
 class Worker(Protocol):
@@ -58,6 +61,44 @@ class Worker(Protocol):
 
     def prepare(self, work: Work) -> Callable[[Mapping[Work, Parcel]], None] | None:
         """What waits for that which ``work`` needs beside messages, if there is anything; not counted as part of it."""
+
+
+def rank_table(plan: Plan, rank: int, worker: Worker, reads: Callable[[Work], Iterable[Work]], *,
+               early: bool = True) -> BufferTable:
+    """The buffer table of rank ``rank``, whose ``worker`` knows what its messages look like."""
+    instructions = plan.program.ranks[rank]
+    layouts: dict[Instruction, MessageLayout] = {}
+    for instruction in instructions:
+        if isinstance(instruction, (Send, Recv)):
+            target = instruction.peer if isinstance(instruction, Send) else rank
+            layouts[instruction] = layout_of(worker.layout(instruction.what, target))
+    return buffer_table(instructions, layouts, reads, worker.keeps, early=early)
+
+
+def agree_on_buffers(plan: Plan, session: Session, worker: Worker,
+                     reads: Callable[[Work], Iterable[Work]]) -> Sequence[BufferTable]:
+    """All ranks' tables, proven. All ranks must call it together.
+
+    Raises :class:`~weft.runtime.ranks.session.SessionError` if a rank replays another plan or has other ideas of a
+    message, and if the buffers do not fit.
+    """
+    mine = rank_table(plan, session.rank, worker, reads, early=parse_transport(session.transport)[0].posts_early)
+    keeps = {work: worker.keeps(work) for work in plan.program.works(session.rank)}
+    found = session.exchange((plan.digest, mine, keeps), "agreeing on the messages")
+    for rank, (digest, _, _) in enumerate(found):
+        if digest != found[0][0]:
+            raise SessionError(f"rank {rank} replays another plan than rank 0: give all ranks the same file")
+    tables = [table for _, table, _ in found]
+    kept = {work: until for _, _, kept_until in found for work, until in kept_until.items()}
+    try:
+        check_buffers(plan.program, plan.problem, tables, lambda work: kept[work], plan.rounds)
+        if plan.problem.has_lanes:
+            check_pool_memory(plan, session.rank, mine, session.reserve)
+        else:
+            check_memory(plan.program, plan.problem, session.rank, mine, session.reserve, plan.rounds)
+    except ProgramError as error:
+        raise SessionError(str(error)) from None
+    return tables
 
 
 class Executor:
@@ -90,7 +131,7 @@ class Executor:
         self.actions = () if self.lanes is not None else tuple(_Compiler(self, reduce).actions())
         self._finishing = session.activity("finishing the batch")
         self._names = {work: work.block if isinstance(work, BlockWork) else
-                       plan.problem.blocks[self._key(work)[0]].name for work in self.wants}
+                       plan.problem.blocks[plan.vocabulary.known(work)[0]].name for work in self.wants}
         self.begun = 0.0  # the moment, on the clock of all ranks, at which they last began together
 
     def close(self) -> None:
@@ -130,100 +171,86 @@ class Executor:
                 for work, start, end in laps()]
 
     def _wants(self, work: Work) -> Wants:
-        index, micro_batch = self._key(work)
-        needed = dict.fromkeys((dependency.block, micro_batch - dependency.distance)
-                               for dependency in self.plan.problem.blocks[index].after)
-        awaits = tuple(self.plan.vocabulary.work(self.plan.problem.index[name], m) for name, m in needed if m >= 0)
-        return Wants(awaits, tuple(self.worker.reads(work)), self.plan.vocabulary.ranks.of_block(index))
-
-    def _key(self, work: Work) -> tuple[int, int]:
-        key = self.plan.vocabulary.key(work)
-        assert key is not None, work  # the plan's program has been checked
-        return key
+        vocabulary = self.plan.vocabulary
+        return Wants(self.plan.awaits(work), tuple(self.worker.reads(work)),
+                     vocabulary.ranks.of_block(vocabulary.known(work)[0]))
 
 
-class _Compiler:
+class _Compiler(Compiling):
     """Walks through the instructions once, as a run would, and makes the actions of the run."""
 
     def __init__(self, executor: Executor, reduce: Callable[[Reduce], None] | None) -> None:
-        self.instructions, self.table = executor.instructions, executor.table
-        self.wants, self.slots = executor.wants, executor.slots
-        self.session, self.worker, self.transport = executor.session, executor.worker, executor.transport
-        self.watch, self.reduce, self.vocabulary = executor.session.watch, reduce, executor.plan.vocabulary
-        self.messages = {message.step: message for message in self.table.sends}
-        self.slot_addresses = SlotAddresses(self.slots)
+        super().__init__(executor)
+        self.reduce = reduce
         self.last_read = {what: step for step, instruction in enumerate(self.instructions)
-                          for what in self._reads(instruction)}
+                          for what in self.reads(instruction)}
         self.arriving: dict[Work, Landing] = {}
         self.leaving: list[tuple[int, Send]] = []
 
     def actions(self) -> Iterator[Action]:
         for step, instruction in enumerate(self.instructions):
             for landing in self.table.postings.get(step, ()):
-                yield self._post(landing)
+                self.arriving[landing.what] = landing
+                yield self.post(landing)
             if isinstance(instruction, Send):
-                yield from self._send(step, instruction)
+                if len(self.leaving) >= OPEN_SENDS:
+                    yield self.settle(*self.leaving.pop(0))
+                yield from self._take(instruction.what, instruction)
+                yield self.send(step, instruction)
+                self.leaving.append((step, instruction))
             elif isinstance(instruction, Reduce):
                 if self.reduce is not None:
-                    yield actions.Sum(instruction, self.reduce)
+                    yield _summing(instruction, self.reduce)
             elif isinstance(instruction, Recv):
                 yield from self._read(instruction)
             else:
                 yield from self._compute(instruction)
-            if dropped := tuple(what for what in self._reads(instruction) if self.last_read[what] == step):
-                yield actions.Drop(dropped)
-        while self.leaving:
-            yield self._settle()
-
-    def _post(self, landing: Landing) -> Action:
-        self.arriving[landing.what] = landing
-        return actions.Post(landing.what, self.transport.receiver(landing), self.watch,
-                            self._activity(f"starting {Recv(landing.what, landing.peer)}", landing.what, landing.peer))
-
-    def _send(self, step: int, instruction: Send) -> Iterator[Action]:
-        what, peer = instruction.what, instruction.peer
-        if len(self.leaving) >= OPEN_SENDS:
-            yield self._settle()
-        yield from self._take(what, instruction, what)
-        yield actions.Send(step, what, self.worker.message(what, peer), self.transport.sender(self.messages[step]),
-                           self.watch, self._activity(f"starting {instruction}", what, peer))
-        self.leaving.append((step, instruction))
-
-    def _settle(self) -> Action:
-        step, instruction = self.leaving.pop(0)
-        return actions.Settle(step, self.watch,
-                              self._activity(f"waiting for {instruction}", instruction.what, instruction.peer))
+            if dropped := tuple(what for what in self.reads(instruction) if self.last_read[what] == step):
+                yield _dropping(dropped)
+        for message in self.leaving:
+            yield self.settle(*message)
 
     def _compute(self, work: Work) -> Iterator[Action]:
         wants = self.wants[work]
         for what in wants.awaits:
-            yield from self._take(what, work, work)
+            yield from self._take(what, work)
         if len(wants.ranks) > 1:
-            yield actions.Meet(wants.ranks, self.session,
-                               self._activity(f"waiting for the other ranks of {work}", work, *wants.ranks))
-        yield actions.Compute(work, self.worker.prepare(work), self.worker.task(work), work in self.last_read,
-                              self.slot_addresses, self.watch, self._activity(f"running {work}", work))
+            yield self.told(self.activity(f"waiting for the other ranks of {work}", work, *wants.ranks),
+                            lambda batch: self.session.meet(wants.ranks))
+        yield self.compute(work)
 
     def _read(self, instruction: Recv) -> Iterator[Action]:
         """Take a message whose shape the plan does not know, at the latest here: its SEND is over only then, and what
         is proven of the program holds for SENDs that wait for their RECVs, not for readers of these."""
         landing = self.arriving.get(instruction.what)
         if landing is not None and not landing.layout.is_known:
-            yield from self._take(instruction.what, instruction, instruction.what)
+            yield from self._take(instruction.what, instruction)
 
-    def _take(self, what: Work, reader: Instruction, needed_by: Work) -> Iterator[Action]:
-        """Wait for ``what``, if it is arriving; ``reader`` is the first that needs it, for the result of ``needed_by``.
-        """
+    def _take(self, what: Work, reader: Instruction) -> Iterator[Action]:
+        """Wait for ``what``, if it is arriving; ``reader`` is the first that needs it."""
         if (landing := self.arriving.pop(what, None)) is not None:
-            text = f"waiting for {Recv(what, landing.peer)}, for {reader} ({self.vocabulary.micro_batch(needed_by)})"
-            yield actions.Take(what, self.slots[landing] if what in self.last_read else None, self.watch,
-                               self.session.activity(text, [landing.peer]))
+            slot = self.slot(landing)
 
-    def _reads(self, instruction: Instruction) -> tuple[Work, ...]:
-        """Whose results ``instruction`` reads."""
-        if isinstance(instruction, Send):
-            return (instruction.what,)
-        return () if isinstance(instruction, (Recv, Reduce)) else self.wants[instruction].reads
+            def take(batch: Batch) -> None:
+                batch.arriving.pop(what).wait()
+                if slot is not None:
+                    batch.results[what] = slot
 
-    def _activity(self, text: str, work: Work, *peers: int) -> Activity:
-        return self.session.activity(f"{text} ({self.vocabulary.micro_batch(work)})", peers)
+            yield self.told(self.waiting(landing, reader), take)
+
+
+def _summing(instruction: Reduce, reduce: Callable[[Reduce], None]) -> Action:
+    def add_up(batch: Batch) -> None:
+        with profiler.record_function(f"weft:{instruction}"):
+            reduce(instruction)
+
+    return Action(str(instruction), add_up)
+
+
+def _dropping(whats: Sequence[Work]) -> Action:
+    """Release results that no later instruction reads."""
+    def drop(batch: Batch) -> None:
+        for what in whats:
+            batch.results.pop(what, None)
+
+    return Action(" ".join(["drop", *map(str, whats)]), drop)

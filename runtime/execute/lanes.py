@@ -1,10 +1,11 @@
 """Runs one rank's instructions where its device has lanes: each queue in a thread of its own.
 
 The device, each of its lanes and the rank's messages are queues (:mod:`weft.runtime.plan.lanes`), compiled before the
-first step into actions as one list would be (:mod:`weft.runtime.execute.actions`). Between queues there are events: an
-instruction announces that it is done, and what needs that on another queue waits for it. On a GPU a queue is a stream
-too: its thread starts kernels there, and an event is one of the stream, so kernels wait for kernels and threads only
-for the start of them. A fault on one queue ends the run with what that queue was at; the others stop where they are.
+first step into actions as one list would be (:mod:`weft.runtime.execute.compiling`). Between queues there are events:
+an instruction announces that it is done, and what needs that on another queue waits for it. On a GPU a queue is a
+stream too: its thread starts kernels there, and an event is one of the stream, so kernels wait for kernels and threads
+only for the start of them. A fault on one queue ends the run with what that queue was at; the others stop where they
+are.
 
 A result is kept until all that read it on this rank have. A message is waited for by whichever lane comes to it first,
 and a slot is posted again only when all that read what lay there are done: a lane that is late would else find another
@@ -16,27 +17,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 import torch
 
-from weft.runtime.execute import actions
-from weft.runtime.execute.actions import Action, Batch
-from weft.runtime.execute.slot_addresses import SlotAddresses
+from weft.runtime.execute.compiling import Action, Batch, Compiling
 from weft.runtime.plan.buffers import OPEN_SENDS, Landing
 from weft.runtime.plan.lanes import memory_waits, queues
-from weft.runtime.plan.program import Instruction, Recv, Reduce, Send, Work
+from weft.runtime.plan.program import Instruction, Recv, Send, Work
 from weft.runtime.ranks.session import Session
 from weft.runtime.ranks.stopwatch import stopwatch
-from weft.runtime.ranks.watch import Activity, Watch
-from weft.runtime.transports.interface import Parcel
+from weft.runtime.ranks.words import Activity
 
 if TYPE_CHECKING:
     from weft.runtime.execute.executor import Executor
-
-__all__ = ["InLanes"]
 
 MESSAGES = -1  # the queue that is no device
 
@@ -74,99 +69,6 @@ class _OnQueue(Batch):
         super().__init__(stopwatch(session))
         self.all = all_queues
         self.results, self.arriving, self.leaving = all_queues.results, all_queues.arriving, all_queues.leaving
-
-
-# -- what queues do beside the actions of a list -------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Announce:
-    """Say that what has the name ``key`` is done."""
-
-    key: Hashable
-    on_gpu: bool
-
-    def run(self, batch: Batch) -> None:
-        shared = _shared(batch)
-        if self.on_gpu:
-            shared.marks[self.key] = torch.cuda.current_stream().record_event()
-        shared.done[self.key].set()
-
-
-@dataclass(slots=True)
-class _Await:
-    """Wait for what other queues announce; of ``reads`` this queue reads the results."""
-
-    keys: tuple[Hashable, ...]
-    reads: tuple[Work, ...]
-    watch: Watch
-    on_gpu: bool
-
-    def run(self, batch: Batch) -> None:
-        shared = _shared(batch)
-        for key in self.keys:
-            event = shared.done[key]
-            if not event.is_set():
-                self.watch.rest()
-                event.wait()
-            if shared.failed:
-                raise _Stopped
-            if self.on_gpu:
-                torch.cuda.current_stream().wait_event(shared.marks[key])
-        if self.on_gpu:  # memory that another stream made must not be used anew before this one has read it
-            for what in self.reads:
-                for tensor in shared.results[what].values():
-                    tensor.record_stream(torch.cuda.current_stream())
-
-
-@dataclass(slots=True)
-class _Take:
-    """Wait for ``landing``, unless another lane has; its slot holds the result then. ``lock`` is the landing's own."""
-
-    landing: Landing
-    slot: Parcel | None
-    lock: threading.Lock
-    watch: Watch
-    activity: Activity
-
-    def run(self, batch: Batch) -> None:
-        what = self.landing.what
-        self.watch.at(self.activity)
-        with self.lock:
-            if what not in batch.arriving:
-                return
-            batch.arriving[what].wait()
-            if self.slot is not None:
-                batch.results[what] = self.slot
-            del batch.arriving[what]
-
-
-@dataclass(slots=True)
-class _Meet:
-    """Wait for the other ranks that hold ``devices`` for the next block too."""
-
-    devices: tuple[int, ...]
-    session: Session
-    activity: Activity
-
-    def run(self, batch: Batch) -> None:
-        self.session.watch.at(self.activity)
-        self.session.meet_on(self.devices)
-
-
-@dataclass(slots=True)
-class _Release:
-    """One that reads ``whats`` has: after the last one results are released."""
-
-    whats: tuple[Work, ...]
-
-    def run(self, batch: Batch) -> None:
-        shared = _shared(batch)
-        with shared.lock:
-            for what in self.whats:
-                shared.left[what] -= 1
-                if not shared.left[what]:
-                    shared.results.pop(what, None)
 
 
 def _shared(batch: Batch) -> _Batch:
@@ -233,25 +135,17 @@ class InLanes:
         return nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
-class _LaneCompiler:
+class _LaneCompiler(Compiling):
     """Makes the actions of every queue. Names of what is announced: a Work is done; ``("here", work, device)``: the
     device has come to a block that holds several; ``("posted", work)``: the receive of its result is."""
 
     def __init__(self, executor: Executor) -> None:
-        self.session, self.worker, self.transport = executor.session, executor.worker, executor.transport
-        self.plan, self.table, self.slots, self.wants = executor.plan, executor.table, executor.slots, executor.wants
-        self.watch, self.rank = executor.session.watch, executor.session.rank
-        self.instructions = executor.instructions
-        self.on_gpu = self.session.device.type == "cuda"
+        super().__init__(executor)
+        self.rank, self.on_gpu = executor.session.rank, self.session.device.type == "cuda"
         self.lanes = queues(self.plan, self.rank)
         self.memory = memory_waits(self.plan, self.rank)
         self.landings = {landing.what: landing for landing in self.table.receives}
         self.locks = {what: threading.Lock() for what in self.landings}
-        self.slot_addresses = SlotAddresses(self.slots)
-        self.readers: dict[Work, int] = {}
-        for instruction in self.instructions:
-            for what in self._reads(instruction):
-                self.readers[what] = self.readers.get(what, 0) + 1
         self.keys: dict[Hashable, None] = dict.fromkeys(self.wants)
 
     def lane(self, device: int) -> Iterator[Action]:
@@ -278,22 +172,22 @@ class _LaneCompiler:
                 if (before := lying.get(landing.slot)) is not None:
                     yield self._await(sorted(kept_until.get(before.what, ()), key=str))
                 lying[landing.slot] = landing
-                yield actions.Post(landing.what, self.transport.receiver(landing), self.watch, self._activity(
-                    f"starting {Recv(landing.what, landing.peer)}", landing.what, landing.peer))
+                yield self.post(landing)
                 yield self._announce(("posted", landing.what))
             if isinstance(instruction, Recv) and not self.landings[instruction.what].layout.is_known:
                 yield self._take(instruction.what, instruction)  # its SEND is over only then
             if isinstance(instruction, Send):
                 if len(leaving) >= OPEN_SENDS:
-                    yield self._settle(*leaving.pop(0))
-                yield from self._send(step, instruction)
+                    yield self.settle(*leaving.pop(0))
+                yield self._await([instruction.what], [instruction.what])
+                yield self.send(step, instruction)
+                yield _releasing((instruction.what,))
                 leaving.append((step, instruction))
         for message in leaving:
-            yield self._settle(*message)
+            yield self.settle(*message)
 
     def _compute(self, work: Work, held: set[int]) -> Iterator[Action]:
-        wants, block = self.wants[work], self.plan.vocabulary.block(work)
-        assert block is not None
+        wants, block = self.wants[work], self.plan.vocabulary.known(work)[0]
         local = [what for what in dict.fromkeys((*wants.awaits, *wants.reads)) if what in self.wants]
         elsewhere = [what for what in local if held.isdisjoint(self._held(what))]
         yield self._await([*elsewhere, *self.memory.get(work, ())], [what for what in elsewhere if what in wants.reads])
@@ -302,50 +196,75 @@ class _LaneCompiler:
                 yield self._await([("posted", what)])
                 yield self._take(what, work)
         if len(wants.ranks) > 1:
-            yield _Meet(tuple(sorted(self.plan.problem.blocks[block].devices)), self.session,
-                        self._activity(f"waiting for the other ranks of {work}", work, *wants.ranks))
-        yield actions.Compute(work, self.worker.prepare(work), self.worker.task(work), work in self.readers,
-                              self.slot_addresses, self.watch, self._activity(f"running {work}", work))
+            devices = tuple(sorted(self.plan.problem.blocks[block].devices))
+            yield self.told(self.activity(f"waiting for the other ranks of {work}", work, *wants.ranks),
+                            lambda batch: self.session.meet_on(devices))
+        yield self.compute(work)
         yield self._announce(work)
         if wants.reads:
-            yield _Release(wants.reads)
+            yield _releasing(wants.reads)
 
     def _take(self, what: Work, reader: Instruction) -> Action:
         """Wait for ``what``, for ``reader``, if nobody else has."""
-        landing = self.landings[what]
-        needed_by = what if isinstance(reader, (Recv, Send, Reduce)) else reader
-        text = f"waiting for {Recv(what, landing.peer)}, for {reader} ({self.plan.vocabulary.micro_batch(needed_by)})"
-        return _Take(landing, self.slots[landing] if what in self.readers else None, self.locks[what], self.watch,
-                     self.session.activity(text, [landing.peer]))
+        landing, lock = self.landings[what], self.locks[what]
+        slot = self.slot(landing)
 
-    def _send(self, step: int, instruction: Send) -> Iterator[Action]:
-        what, peer = instruction.what, instruction.peer
-        message = next(message for message in self.table.sends if message.step == step)
-        yield self._await([what], [what])
-        yield actions.Send(step, what, self.worker.message(what, peer), self.transport.sender(message), self.watch,
-                           self._activity(f"starting {instruction}", what, peer))
-        yield _Release((what,))
+        def take(batch: Batch) -> None:
+            with lock:
+                if what not in batch.arriving:
+                    return
+                batch.arriving[what].wait()
+                if slot is not None:
+                    batch.results[what] = slot
+                del batch.arriving[what]
 
-    def _settle(self, step: int, instruction: Send) -> Action:
-        return actions.Settle(step, self.watch, self._activity(f"waiting for {instruction}", instruction.what,
-                                                               instruction.peer))
+        return self.told(self.waiting(landing, reader), take)
 
     def _held(self, work: Work) -> tuple[int, ...]:
-        block = self.plan.vocabulary.block(work)
-        assert block is not None  # the plan's program has been checked
-        return self.plan.vocabulary.ranks.held(self.rank, block)
+        return self.plan.vocabulary.ranks.held(self.rank, self.plan.vocabulary.known(work)[0])
 
     def _announce(self, key: Hashable) -> Action:
-        self.keys[key] = None
-        return _Announce(key, self.on_gpu)
+        """Say that what has the name ``key`` is done."""
+        self.keys[key], on_gpu = None, self.on_gpu
+
+        def announce(batch: Batch) -> None:
+            shared = _shared(batch)
+            if on_gpu:
+                shared.marks[key] = torch.cuda.current_stream().record_event()
+            shared.done[key].set()
+
+        return Action(f"announcing {key}", announce)
 
     def _await(self, keys: Sequence[Hashable], reads: Sequence[Work] = ()) -> Action:
-        return _Await(tuple(keys), tuple(reads), self.watch, self.on_gpu)
+        """Wait for what other queues announce; of ``reads`` this queue reads the results."""
+        on_gpu, rest = self.on_gpu, self.watch.rest
 
-    def _reads(self, instruction: Instruction) -> tuple[Work, ...]:
-        if isinstance(instruction, Send):
-            return (instruction.what,)
-        return () if isinstance(instruction, (Recv, Reduce)) else self.wants[instruction].reads
+        def wait(batch: Batch) -> None:
+            shared = _shared(batch)
+            for key in keys:
+                event = shared.done[key]
+                if not event.is_set():
+                    rest()
+                    event.wait()
+                if shared.failed:
+                    raise _Stopped
+                if on_gpu:
+                    torch.cuda.current_stream().wait_event(shared.marks[key])
+            for what in reads if on_gpu else ():  # memory of another stream's must not be used anew before it is read
+                for tensor in shared.results[what].values():
+                    tensor.record_stream(torch.cuda.current_stream())
 
-    def _activity(self, text: str, work: Work, *peers: int) -> Activity:
-        return self.session.activity(f"{text} ({self.plan.vocabulary.micro_batch(work)})", peers)
+        return Action(f"waiting for {', '.join(map(str, keys))}", wait)
+
+
+def _releasing(whats: Sequence[Work]) -> Action:
+    """One that reads ``whats`` has: after the last one results are released."""
+    def release(batch: Batch) -> None:
+        shared = _shared(batch)
+        with shared.lock:
+            for what in whats:
+                shared.left[what] -= 1
+                if not shared.left[what]:
+                    shared.results.pop(what, None)
+
+    return Action(f"releasing {', '.join(map(str, whats))}", release)

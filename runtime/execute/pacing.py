@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from weft.runtime.execute.executor import Parcel, Worker
     from weft.runtime.ranks.session import Session
 
-__all__ = ["Latencies", "Paced", "arrivals", "latencies"]
-
 
 SIGN_OF_LIFE = 0.5  # seconds: a rank that waits for a micro-batch is not stuck, and says so as often
 

@@ -2,9 +2,8 @@
 
 In: a session, a module with :class:`~weft.runtime.experts.layer.ExpertLayer` in it, the placements of a family's
 phases. Out: training steps (:mod:`~weft.runtime.experts.training`), as one process would make them. Tokens go to
-experts and back by an all-to-all of any sizes (:mod:`~weft.runtime.experts.exchange`), experts compute theirs in
-grouped products (:mod:`~weft.runtime.experts.products`); the gate (:mod:`~weft.runtime.experts.gate`) says which. The
-density that it shows decides when the next phase is due (:mod:`~weft.runtime.experts.monitor`); then experts move with
-their optimizer state (:mod:`~weft.runtime.experts.moves`). Checkpoints are those of a model under its own names, and
-say their phase.
+experts and back by an all-to-all of any sizes, and experts compute theirs in grouped products
+(:mod:`~weft.runtime.experts.layer`); the gate (:mod:`~weft.runtime.experts.gate`) says which. The density that it shows
+decides when the next phase is due; then experts move with their optimizer state. Checkpoints are those of a model under
+its own names, and say their phase.
 """

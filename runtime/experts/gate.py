@@ -5,24 +5,26 @@ nearly all experts have more weight than the threshold, at last one has. From ``
 with the gradient of the soft ones (straight through). Evaluation takes the best expert, without noise. Switch (Fedus
 et al., 2021) weighs the best expert by its probability; ``top2`` (Lepikhin et al., 2020) the best two by theirs, made
 to add up to 1.
+
+When the next phase is due, by the density that the gate shows: one rule with hysteresis.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Gate", "GateKind", "Gating", "Temperature"]
-
 GateKind: TypeAlias = Literal["dts", "switch", "top2"]
 
 
 @dataclass(frozen=True, slots=True)
-class Temperature:
+class GateTemperature:
     """Falls from ``start`` to ``end`` in ``decay`` steps, ``exponential`` or straight, and stays there."""
 
     start: float = 2.0
@@ -62,7 +64,7 @@ class Gate(nn.Module):
     who trains sets it. Random numbers are torch's own. Raises ``ValueError`` for settings that mean nothing.
     """
 
-    def __init__(self, hidden: int, experts: int, kind: GateKind = "dts", *, temperature: Temperature | None = None,
+    def __init__(self, hidden: int, experts: int, kind: GateKind = "dts", *, temperature: GateTemperature | None = None,
                  threshold: float = 0.001, hard_at: int | None = None, dtype: torch.dtype | None = None) -> None:
         super().__init__()
         if kind not in get_args(GateKind):
@@ -73,7 +75,7 @@ class Gate(nn.Module):
         if experts < (2 if kind == "top2" else 1):
             raise ValueError(f"{kind} has {experts} experts to choose from, it needs more")
         self.kind, self.threshold, self.hard_at = kind, threshold, hard_at
-        self.temperature = temperature or Temperature()
+        self.temperature = temperature or GateTemperature()
         self.step = 0
         self.logits = nn.Linear(hidden, experts, bias=False, dtype=dtype)
 
@@ -123,3 +125,31 @@ def _best(soft: Tensor, count: int) -> tuple[Tensor, Tensor]:
     mask = torch.zeros_like(soft, dtype=torch.bool).scatter_(-1, chosen, True)
     weights = mask * soft
     return (weights / weights.sum(-1, keepdim=True) if count > 1 else weights), mask
+
+
+class DensityMonitor:
+    """The phase that is due, of those between ``borders``, which are densities and fall.
+
+    The measured density is smoothed (each new one counts ``share``). A border is passed where the smoothed density is
+    beyond it by more than ``margin`` of it, downwards or back: so noise within the margins switches nothing. Raises
+    ``ValueError`` for borders that do not fall and settings that mean nothing.
+    """
+
+    def __init__(self, borders: Sequence[float], *, margin: float = 0.05, share: float = 0.1, phase: int = 0) -> None:
+        if any(after >= before for before, after in pairwise(borders)) or any(border <= 0 for border in borders):
+            raise ValueError(f"the borders between phases are {list(borders)}, they must fall and be greater than 0")
+        if not 0 <= margin < 1 or not 0 < share <= 1:
+            raise ValueError(f"margin is {margin:g} and share {share:g}: a margin is at least 0 and below 1, a share "
+                             "more than 0 and at most 1")
+        self.borders, self.margin, self.share = tuple(borders), margin, share
+        self.phase = phase
+        self.density: float | None = None
+
+    def update(self, density: float) -> int:
+        """Take in a measured ``density``; the phase that is due from now on."""
+        self.density = density if self.density is None else self.density + self.share * (density - self.density)
+        while self.phase < len(self.borders) and self.density < self.borders[self.phase] * (1 - self.margin):
+            self.phase += 1
+        while self.phase and self.density > self.borders[self.phase - 1] * (1 + self.margin):
+            self.phase -= 1
+        return self.phase

@@ -1,20 +1,23 @@
-"""A layer of experts that live on several ranks, each with its own tokens."""
+"""A layer of experts that live on several ranks, each with its own tokens.
+
+Products of rows with the weights of the expert that each belongs to, rows of an expert behind each other.
+
+Rows that go from every rank to every rank, as many as each pair needs: forward, and their gradients back.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
-from weft.runtime.experts.exchange import exchange, exchange_counts
 from weft.runtime.experts.gate import Gate
-from weft.runtime.experts.products import grouped_product
-
-__all__ = ["Expert", "ExpertLayer", "ExpertPlacement", "experts_in"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,3 +139,66 @@ class ExpertLayer(nn.Module):
 def experts_in(module: nn.Module) -> dict[str, ExpertLayer]:
     """The layers of experts in ``module``, by name."""
     return {name: layer for name, layer in module.named_modules() if isinstance(layer, ExpertLayer)}
+
+
+#: What torch has a grouped product of; for other types there is a loop.
+_GROUPED = {"cuda": (torch.bfloat16,), "cpu": (torch.bfloat16, torch.float32)}
+#: It reads rows of so many bytes at once.
+_ALIGNMENT = 16
+
+
+def grouped_product(x: Tensor, counts: Sequence[int], weights: Sequence[Tensor]) -> Tensor:
+    """Of ``x`` the first ``counts[0]`` rows times ``weights[0]`` (in, out), the next ``counts[1]`` times ``weights[1]``
+    and so on: one product where torch has it, else one for each expert that has rows."""
+    if not weights or not len(x):
+        out = weights[0].shape[1] if weights else x.shape[1]
+        return x[:0].sum(1, keepdim=True).expand(0, out)
+    if _is_grouped(x, weights[0]):
+        ends = torch.tensor(counts, device=x.device).cumsum(0).to(torch.int32)
+        return F.grouped_mm(x, torch.stack(tuple(weights)), offs=ends)
+    return torch.cat([rows @ weight for rows, weight in zip(torch.split(x, list(counts)), weights, strict=True)
+                      if len(rows)])
+
+
+def _is_grouped(x: Tensor, weight: Tensor) -> bool:
+    sizes = (x.shape[1] * x.element_size(), weight.shape[1] * weight.element_size())
+    return (x.dtype in _GROUPED.get(x.device.type, ()) and hasattr(F, "grouped_mm")
+            and all(size % _ALIGNMENT == 0 for size in sizes))
+
+
+def exchange(rows: Tensor, sent: Sequence[int], received: Sequence[int], group: dist.ProcessGroup | None) -> Tensor:
+    """What this rank gets where rank i sends to rank j the next ``sent[j]`` of its ``rows``; ``received[i]`` rows come
+    from rank i, in the order of ranks. Gradients go the other way.
+
+    All ranks call it together, and all run its backward together, also those that have no rows: so what comes out needs
+    a gradient on every rank wherever gradients are made.
+    """
+    anchor = torch.zeros((), requires_grad=torch.is_grad_enabled())
+    found: Tensor = _Exchange.apply(rows, anchor, list(sent), list(received), group)  # type: ignore[no-untyped-call]
+    return found
+
+
+def exchange_counts(counts: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    """Row i of what comes out is this rank's row of the ``counts`` (ranks, n) of rank i."""
+    found = torch.empty_like(counts)
+    dist.all_to_all_single(found, counts.contiguous(), group=group)
+    return found
+
+
+class _Exchange(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, anchor: Tensor, sent: list[int], received: list[int],
+                group: dist.ProcessGroup | None) -> Tensor:
+        ctx.sent, ctx.received, ctx.group = sent, received, group
+        return _moved(rows, sent, received, group)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return _moved(gradient, ctx.received, ctx.sent, ctx.group), None, None, None, None
+
+
+def _moved(rows: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup | None) -> Tensor:
+    found = rows.new_empty((sum(received), *rows.shape[1:]))
+    dist.all_to_all_single(found, rows.contiguous(), received, sent, group=group)
+    return found

@@ -7,13 +7,16 @@ has a gradient of zero, so that the optimizer does the same wherever it is.
 
 A checkpoint has every expert under its own name (:mod:`weft.runtime.checkpoint.model_checkpoint`), and says the phase
 and the family that it is of; it is taken up in that phase.
+
+Experts that move between ranks between two steps, with what the optimizer keeps of them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,14 +26,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from weft.runtime.checkpoint.model_checkpoint import Trained, find, restore_training, save
-from weft.runtime.checkpoint.tensor_files import TensorFile, TensorFileError
-from weft.runtime.experts.layer import ExpertPlacement, experts_in
-from weft.runtime.experts.monitor import DensityMonitor
-from weft.runtime.experts.moves import move_experts, place_anew
+from weft.runtime.checkpoint.model_checkpoint import Trained, find, restore_parameters, restore_training, save
+from weft.runtime.experts.gate import DensityMonitor
+from weft.runtime.experts.layer import Expert, ExpertLayer, ExpertPlacement, experts_in
 from weft.runtime.ranks.session import Session, SessionError
-
-__all__ = ["ExpertFamily", "ExpertTraining"]
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class ExpertTraining:
     ``optimizer`` over its parameters.
 
     ``balance``: weight of the gates' auxiliary losses. ``margin``, ``share``: see
-    :class:`~weft.runtime.experts.monitor.DensityMonitor`. All ranks call all methods together. Raises ``ValueError``
+    :class:`~weft.runtime.experts.gate.DensityMonitor`. All ranks call all methods together. Raises ``ValueError``
     where the module has no layer of experts, or one that is placed otherwise.
     """
 
@@ -136,21 +135,21 @@ class ExpertTraining:
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
-    def save(self, folder: Path) -> Path:
+    def save(self, folder: str | os.PathLike[str]) -> Path:
         """Save all that goes on from here; gives the checkpoint's folder."""
         said = {"family": self.family.digest, "number": self.phase, "density": self.monitor.density}
         firsts = {str(expert) for expert, ranks in enumerate(self.family.placements[self.phase].holders)
                   if ranks[0] == self.session.rank}
         model = {name: p.detach() for name, p in self.module.named_parameters()
                  if (expert := self._expert_in(name)) in firsts or (expert is None and self.session.rank == 0)}
-        return save(self.session, folder, self.done, model, Trained(self.optimizer, self._names), phase=said)
+        return save(self.session, Path(folder), self.done, model, Trained(self.optimizer, self._names), phase=said)
 
-    def resume(self, folder: Path) -> int:
+    def resume(self, folder: str | os.PathLike[str]) -> int:
         """Go on from the newest checkpoint in ``folder``, in its phase; the steps behind it (0 without one).
 
         Raises :class:`~weft.runtime.ranks.session.SessionError` for one that is damaged, or of another family or model.
         """
-        found = find(self.session, folder)
+        found = find(self.session, Path(folder))
         if found is None:
             return 0
         said = found.phase or {}
@@ -162,16 +161,7 @@ class ExpertTraining:
         self.monitor.density = said["density"]
         for layer in self.layers.values():
             place_anew(layer, self.optimizer, self.family.placements[self.phase])
-        try:
-            files = [TensorFile(file) for file in sorted(found.path.glob("model-*.safetensors"))]
-            file_of = {name: file for file in files for name in file.tensors}
-            with torch.no_grad():
-                for name, parameter in self.module.named_parameters():
-                    if name not in file_of:
-                        raise SessionError(f"{found.path}: the checkpoint is of another model: it has no {name}")
-                    parameter.copy_(file_of[name].read(name))
-        except TensorFileError as error:
-            raise SessionError(str(error)) from None
+        restore_parameters(found, self.module.named_parameters())
         restore_training(self.session, found, Trained(self.optimizer, self._names))
         self.done = found.step
         return found.step
@@ -187,3 +177,79 @@ class ExpertTraining:
             if rest != name:
                 return rest.partition(".")[0]
         return None
+
+
+def moved(before: ExpertPlacement, after: ExpertPlacement) -> Iterator[tuple[int, int, int]]:
+    """Who sends what: expert, from, to. Copies take turns in sending."""
+    for expert, (had, have) in enumerate(zip(before.holders, after.holders, strict=True)):
+        for turn, target in enumerate(rank for rank in have if rank not in had):
+            yield expert, had[turn % len(had)], target
+
+
+def move_experts(layer: ExpertLayer, optimizer: Optimizer, after: ExpertPlacement) -> int:
+    """Bring the experts of ``layer`` to where ``after`` has them; the bytes that this rank received. All ranks call it
+    together, between a step and the next forward: gradients do not move.
+
+    Raises ``ValueError`` for a placement of other experts or ranks.
+    """
+    before = layer.placement
+    if (after.ranks, len(after.holders)) != (before.ranks, len(before.holders)):
+        raise ValueError(f"the experts are {len(before.holders)} on {before.ranks} ranks, they cannot become "
+                         f"{len(after.holders)} on {after.ranks}")
+    leaving = {expert: list(layer.experts[str(expert)].parameters()) for expert in layer.here}
+    states = {id(parameter): optimizer.state.get(parameter, {}) for named in leaving.values() for parameter in named}
+    like = optimizer.state.get(layer.gate.logits.weight, {})
+    place_anew(layer, optimizer, after)
+    taken = 0
+    for expert, source, target in moved(before, after):
+        if source == layer.rank:
+            for parameter in leaving[expert]:
+                for tensor in _tensors(parameter, states[id(parameter)]):
+                    dist.send(tensor.detach().contiguous(), _global(layer, target), group=layer.group)
+        elif target == layer.rank:
+            for parameter in layer.experts[str(expert)].parameters():
+                state = {key: torch.empty_like(parameter.data) if value.dim() else torch.empty_like(value)
+                         for key, value in like.items() if isinstance(value, Tensor)}
+                if state:
+                    optimizer.state[parameter] = state
+                for tensor in _tensors(parameter, state):
+                    found = torch.empty_like(tensor)
+                    dist.recv(found, _global(layer, source), group=layer.group)
+                    tensor.data.copy_(found)
+                    taken += found.nbytes
+    return taken
+
+
+def place_anew(layer: ExpertLayer, optimizer: Optimizer, after: ExpertPlacement) -> None:
+    """Give ``layer`` the experts that ``after`` has here: those that stay are the same parameters with their state,
+    those that come are empty."""
+    device = layer.gate.logits.weight.device
+    kept: dict[str, nn.Module] = {}
+    comes: list[nn.Parameter] = []
+    for expert in after.on(layer.rank):
+        name = str(expert)
+        if name in layer.experts:
+            kept[name] = layer.experts[name]
+            continue
+        with torch.random.fork_rng(devices=[]):  # drawn numbers would be others' on this rank alone
+            kept[name] = Expert(layer.hidden, layer.inner, layer.dtype).to(device)
+        comes += kept[name].parameters()
+    goes = {id(p) for name, expert in layer.experts.items() if name not in kept for p in expert.parameters()}
+    own = {id(p) for expert in layer.experts.values() for p in expert.parameters()}
+    for parameter in [p for p in optimizer.state if id(p) in goes]:
+        del optimizer.state[parameter]
+    groups = optimizer.param_groups
+    home = next((group for group in groups if any(id(p) in own for p in group["params"])), groups[0])
+    for group in groups:
+        group["params"] = [p for p in group["params"] if id(p) not in goes]
+    home["params"] += comes
+    layer.experts, layer.placement = nn.ModuleDict(kept), after
+
+
+def _tensors(parameter: nn.Parameter, state: dict[str, Tensor]) -> list[Tensor]:
+    """A parameter and what the optimizer keeps of it, in one order on all ranks."""
+    return [parameter, *(state[key] for key in sorted(state) if isinstance(state[key], Tensor))]
+
+
+def _global(layer: ExpertLayer, rank: int) -> int:
+    return rank if layer.group is None else dist.get_global_rank(layer.group, rank)

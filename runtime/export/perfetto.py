@@ -19,8 +19,6 @@ from weft.solver.names import Names
 from weft.solver.problem import BlockKind, Problem
 from weft.solver.schedule import Operation, Schedule
 
-__all__ = ["save_trace", "trace"]
-
 Event: TypeAlias = dict[str, Any]
 
 PLAN, RUN = 1, 2  # processes; threads are devices + 1, since 0 is the idle thread of a machine

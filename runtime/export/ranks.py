@@ -8,8 +8,6 @@ from weft.runtime.export.refusal import ExportError, require_one_kind
 from weft.solver.problem import Block, Device
 from weft.solver.schedule import Schedule
 
-__all__ = ["as_ranks"]
-
 
 def as_ranks(schedule: Schedule, tool: str, *, unequal: bool = False) -> tuple[Schedule, int]:
     """``schedule`` with GPUs that run the same blocks as one device, and how many GPUs each device then is (the least

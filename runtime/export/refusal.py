@@ -5,8 +5,6 @@ from __future__ import annotations
 from weft.solver.pipeline import NotAPipeline, Pipeline
 from weft.solver.schedule import Schedule
 
-__all__ = ["ExportError", "pipeline_for", "require_one_kind"]
-
 
 class ExportError(ValueError):
     """A schedule that a format cannot express; the message says what in it, and why."""

@@ -26,8 +26,6 @@ from weft.solver.problem import Block, BlockKind, Dependency, Device, Number, Pr
 from weft.solver.schedule import Operation, Schedule
 from weft.solver.timing import DeadlockError, time_orders
 
-__all__ = ["load_tessel", "save_tessel", "tessel_from_json", "tessel_to_json"]
-
 _TOOL = "Tessel's file"
 _TYPES = {BlockKind.FORWARD: "forward", BlockKind.BACKWARD: "backward", BlockKind.INPUT_GRAD: "backward",
           BlockKind.WEIGHT_GRAD: "backward"}

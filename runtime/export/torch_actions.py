@@ -24,8 +24,6 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-__all__ = ["COMPUTE", "Action", "TorchVersion", "parse_cell"]
-
 #: What computes.
 COMPUTE = ("F", "B", "I", "W")
 _WITH_MICRO_BATCH = (*COMPUTE, "SEND_F", "RECV_F", "SEND_B", "RECV_B", "WAIT_SEND_F", "WAIT_SEND_B")
@@ -34,7 +32,7 @@ _ACTION = re.compile(rf"([0-9]+)(?:({'|'.join(_WITH_MICRO_BATCH)})([0-9]+)|({'|'
 _OVERLAP = re.compile(r"\((.*)\)OVERLAP_F_B", re.ASCII)
 
 
-class Action(NamedTuple):
+class TorchAction(NamedTuple):
     """One action; ``micro_batch`` is ``None`` for those that are about a stage as a whole."""
 
     stage: int
@@ -72,7 +70,7 @@ class TorchVersion(NamedTuple):
         return self >= (2, 15)
 
 
-def parse_cell(text: str) -> tuple[Action, ...]:
+def parse_cell(text: str) -> tuple[TorchAction, ...]:
     """The actions of one cell, in the order in which they run; none for a bubble.
 
     Raises ``ValueError`` for anything else, with a sentence that starts with the text.
@@ -88,8 +86,8 @@ def parse_cell(text: str) -> tuple[Action, ...]:
     return tuple(action for action in actions if action is not None)
 
 
-def _action(text: str) -> Action | None:
+def _action(text: str) -> TorchAction | None:
     match = _ACTION.fullmatch(text)
     if match is None or max(map(len, re.findall("[0-9]+", text))) > 9:
         return None
-    return Action(int(match[1]), match[2], int(match[3])) if match[2] else Action(int(match[1]), match[4])
+    return TorchAction(int(match[1]), match[2], int(match[3])) if match[2] else TorchAction(int(match[1]), match[4])

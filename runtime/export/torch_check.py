@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import re
 
-from weft.runtime.export.torch_actions import COMPUTE, Action
-from weft.runtime.export.torch_import import Table, unit_problem
+from weft.runtime.export.torch_actions import COMPUTE, TorchAction
+from weft.runtime.export.torch_import import ScheduleTable, unit_problem
 from weft.runtime.plan.check import check_program
 from weft.runtime.plan.program import Instruction, Program, ProgramError, Recv, Send, StageWork
 
-__all__ = ["check_communication"]
 
-
-def check_communication(table: Table) -> list[str]:
+def check_communication(table: ScheduleTable) -> list[str]:
     """What to know about the messages of ``table``: one sentence each.
 
     Raises :class:`~weft.solver.io.entries.FormatError`, with row and cell, where they do not fit together: an action
@@ -51,7 +49,7 @@ def check_communication(table: Table) -> list[str]:
     return _reductions(table)
 
 
-def _instructions(table: Table, rank: int, action: Action, cell: int) -> list[Instruction]:
+def _instructions(table: ScheduleTable, rank: int, action: TorchAction, cell: int) -> list[Instruction]:
     stage, kind, m = action
     if m is None or kind.startswith("WAIT_"):
         return []
@@ -83,7 +81,7 @@ def _pairs_in_order(program: Program) -> bool:
     return sent == received
 
 
-def _in_time(program: Program, table: Table) -> bool:
+def _in_time(program: Program, table: ScheduleTable) -> bool:
     """Whether every rank sends what it has and computes with what it has asked for."""
     for row in program.ranks:
         held: set[StageWork] = set()
@@ -103,7 +101,7 @@ def _in_time(program: Program, table: Table) -> bool:
     return True
 
 
-def _producer(work: StageWork, table: Table) -> StageWork | None:
+def _producer(work: StageWork, table: ScheduleTable) -> StageWork | None:
     """What stands before ``work`` in the pipeline."""
     stage, letter, m = work
     if letter == "F":
@@ -113,7 +111,7 @@ def _producer(work: StageWork, table: Table) -> StageWork | None:
     return StageWork(stage + 1, "I" if "I" in table.letters(stage + 1) else "B", m)
 
 
-def _reductions(table: Table) -> list[str]:
+def _reductions(table: ScheduleTable) -> list[str]:
     """``REDUCE_GRAD`` must come behind the stage's last gradient, or some are left out."""
     notes, reduced = [], set()
     for r, row in enumerate(table.rows):

@@ -23,14 +23,12 @@ from collections.abc import Iterable
 
 from weft.runtime.export.ranks import as_ranks
 from weft.runtime.export.refusal import ExportError, pipeline_for
-from weft.runtime.export.torch_actions import Action, TorchVersion
+from weft.runtime.export.torch_actions import TorchAction, TorchVersion
 from weft.runtime.plan.lowering import lower
 from weft.runtime.plan.program import Instruction, Recv, Send, StageWork
 from weft.solver.io.writing import write_atomically
 from weft.solver.pipeline import Pipeline
 from weft.solver.schedule import Schedule
-
-__all__ = ["require_outputs_in_order", "save_torch_csv", "torch_csv", "torch_rows"]
 
 _TOOL = "PyTorch's pipelining"
 
@@ -53,7 +51,7 @@ def torch_csv(schedule: Schedule, *, communication: bool = False, torch: str = "
     return "".join(",".join(map(str, row)) + "\n" for row in rows)
 
 
-def torch_rows(schedule: Schedule, *, communication: bool = False, torch: str = "2.13") -> list[list[Action]]:
+def torch_rows(schedule: Schedule, *, communication: bool = False, torch: str = "2.13") -> list[list[TorchAction]]:
     """The actions of :func:`torch_csv`, per rank."""
     version = TorchVersion.of(torch)
     schedule, _ = as_ranks(schedule, _TOOL)
@@ -79,7 +77,7 @@ def require_outputs_in_order(schedule: Schedule, pipeline: Pipeline) -> None:
                           "outputs with the targets of 0, 1, 2, ...")
 
 
-def _actions(row: Iterable[Instruction], rank: int, pipeline: Pipeline) -> list[Action]:
+def _actions(row: Iterable[Instruction], rank: int, pipeline: Pipeline) -> list[TorchAction]:
     """A row of a program in PyTorch's words. Messages that only implied waits ask for are left out: it has none."""
     stages, actions = pipeline.stages, []
     for instruction in row:
@@ -92,18 +90,18 @@ def _actions(row: Iterable[Instruction], rank: int, pipeline: Pipeline) -> list[
             receiver = instruction.peer if sends else rank
             if 0 <= user < len(stages) and stages[user].device == receiver:
                 direction = "F" if what.letter == "F" else "B"
-                actions.append(Action(what.stage, f"SEND_{direction}", what.micro_batch) if sends else
-                               Action(user, f"RECV_{direction}", what.micro_batch))
+                actions.append(TorchAction(what.stage, f"SEND_{direction}", what.micro_batch) if sends else
+                               TorchAction(user, f"RECV_{direction}", what.micro_batch))
     return actions
 
 
-def _compute(work: StageWork, pipeline: Pipeline) -> Action:
+def _compute(work: StageWork, pipeline: Pipeline) -> TorchAction:
     """A stage 0 without an input gradient has only a weight gradient, which is all of its backward: PyTorch's B."""
     is_whole = work.letter == "W" and not pipeline.stages[work.stage].gradient
-    return Action(work.stage, "B" if is_whole else work.letter, work.micro_batch)
+    return TorchAction(work.stage, "B" if is_whole else work.letter, work.micro_batch)
 
 
-def _with_reductions(row: list[Action], micro_batches: int) -> list[Action]:
+def _with_reductions(row: list[TorchAction], micro_batches: int) -> list[TorchAction]:
     """``REDUCE_GRAD`` behind the last of each stage's weight gradients, ``micro_batches`` of them."""
     result, seen = [], dict.fromkeys((action.stage for action in row), 0)
     for action in row:
@@ -111,15 +109,15 @@ def _with_reductions(row: list[Action], micro_batches: int) -> list[Action]:
         if action.kind in ("B", "W"):
             seen[action.stage] += 1
             if seen[action.stage] == micro_batches:
-                result.append(Action(action.stage, "REDUCE_GRAD"))
+                result.append(TorchAction(action.stage, "REDUCE_GRAD"))
     return result
 
 
-def _with_waits(row: list[Action]) -> list[Action]:
+def _with_waits(row: list[TorchAction]) -> list[TorchAction]:
     """A wait for every send and reduction. A send to the next stage has arrived when that stage's gradient is there,
     so it is waited for behind this stage's own backward; what is left is waited for at the end."""
-    result: list[Action] = []
-    pending: dict[Action, Action] = {}
+    result: list[TorchAction] = []
+    pending: dict[TorchAction, TorchAction] = {}
     for action in row:
         result.append(action)
         if action.kind in ("SEND_F", "SEND_B"):

@@ -16,33 +16,31 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from weft.runtime.export.torch_actions import COMPUTE, Action, parse_cell
+from weft.runtime.export.torch_actions import COMPUTE, TorchAction, parse_cell
 from weft.solver.io.entries import FormatError, read_text
 from weft.solver.pipeline import NotAPipeline, Pipeline, Stage
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.timing import time_orders
 
-__all__ = ["Placed", "Table", "parse_table", "read_table", "schedule_of_table", "unit_problem"]
-
 _KINDS = {"F": BlockKind.FORWARD, "B": BlockKind.BACKWARD, "I": BlockKind.INPUT_GRAD, "W": BlockKind.WEIGHT_GRAD}
 _NEEDS = {"B": "F", "I": "F", "W": "I"}
 
 
-class Placed(NamedTuple):
+class PlacedAction(NamedTuple):
     """An action and the cell of its row, from 0, that it stands in."""
 
-    action: Action
+    action: TorchAction
     cell: int
 
 
 @dataclass(frozen=True)
-class Table:
+class ScheduleTable:
     """The rows of a schedule file that makes sense: every stage of every micro-batch once, on one rank, in an order in
     which it can run. ``where`` is the file's name; ``ranks`` the rank of each stage."""
 
     where: str
-    rows: tuple[tuple[Placed, ...], ...]
+    rows: tuple[tuple[PlacedAction, ...], ...]
     ranks: tuple[int, ...]
     micro_batches: int
 
@@ -54,10 +52,11 @@ class Table:
     def letters(self, stage: int) -> str:
         """What ``stage`` runs, of F, B, I and W. Where some of its micro-batches have a full backward and some a split
         one, the full one is an I with its W right behind it."""
-        return self._letters[stage]
+        return self.letters_of_stages[stage]
 
     @cached_property
-    def _letters(self) -> tuple[str, ...]:
+    def letters_of_stages(self) -> tuple[str, ...]:
+        """:meth:`letters` of every stage."""
         found: list[set[str]] = [set() for _ in self.ranks]
         for row in self.rows:
             for action, _ in row:
@@ -70,12 +69,12 @@ class Table:
         raise FormatError(f"{self.where}: row {row + 1}, cell {cell + 1}: {sentence}")
 
 
-def read_table(path: str | os.PathLike[str]) -> Table:
+def read_table(path: str | os.PathLike[str]) -> ScheduleTable:
     """Read a schedule CSV. Raises :class:`~weft.solver.io.entries.FormatError`, naming row and cell."""
     return parse_table(read_text(path), os.fspath(path))
 
 
-def parse_table(text: str, where: str = "schedule") -> Table:
+def parse_table(text: str, where: str = "schedule") -> ScheduleTable:
     """The table of a CSV's text. Raises :class:`~weft.solver.io.entries.FormatError`, led by ``where``."""
     try:
         cells = list(csv.reader(io.StringIO(text)))
@@ -88,30 +87,30 @@ def parse_table(text: str, where: str = "schedule") -> Table:
         placed = []
         for c, cell in enumerate(row):
             try:
-                placed += [Placed(action, c) for action in parse_cell(cell)]
+                placed += [PlacedAction(action, c) for action in parse_cell(cell)]
             except ValueError as error:
                 raise FormatError(f"{where}: row {r + 1}, cell {c + 1}: {error}") from None
         if not placed:
             raise FormatError(f"{where}: row {r + 1} has no action, and every row is a rank; give it a stage or delete "
                               "the line")
         rows.append(tuple(placed))
-    draft = Table(where, tuple(rows), (), 0)
+    draft = ScheduleTable(where, tuple(rows), (), 0)
     if draft.has_communication:
         _refuse_bubbles(draft, cells)
-    table = Table(where, draft.rows, _ranks(draft), _micro_batches(draft))
+    table = ScheduleTable(where, draft.rows, _ranks(draft), _micro_batches(draft))
     _require_whole(table)
     _require_runnable(table)
     return table
 
 
-def _refuse_bubbles(table: Table, cells: Sequence[Sequence[str]]) -> None:
+def _refuse_bubbles(table: ScheduleTable, cells: Sequence[Sequence[str]]) -> None:
     for r, row in enumerate(cells):
         for c, cell in enumerate(row):
             if not cell.strip():
                 table.refuse(r, c, "is empty, and PyTorch refuses that in a schedule with communication")
 
 
-def _ranks(table: Table) -> tuple[int, ...]:
+def _ranks(table: ScheduleTable) -> tuple[int, ...]:
     found: dict[int, int] = {}
     for r, row in enumerate(table.rows):
         for action, cell in row:
@@ -124,7 +123,7 @@ def _ranks(table: Table) -> tuple[int, ...]:
     return tuple(found[s] for s in range(len(found)))
 
 
-def _micro_batches(table: Table) -> int:
+def _micro_batches(table: ScheduleTable) -> int:
     found = {action.micro_batch for row in table.rows for action, _ in row if action.kind == "F"}
     numbers = {m for m in found if m is not None}
     missing = next(m for m in range(len(numbers) + 1) if m not in numbers)
@@ -133,9 +132,9 @@ def _micro_batches(table: Table) -> int:
     return len(numbers)
 
 
-def _require_whole(table: Table) -> None:
+def _require_whole(table: ScheduleTable) -> None:
     """Every stage runs every micro-batch forwards once and, if any runs backwards, backwards once, in that order."""
-    seen: dict[Action, int] = {}
+    seen: dict[TorchAction, int] = {}
     for r, row in enumerate(table.rows):
         for action, cell in row:
             if action in seen and action.kind not in ("UNSHARD", "RESHARD"):
@@ -153,22 +152,22 @@ def _require_whole(table: Table) -> None:
     trains = any(action.kind in ("B", "W") for action in seen)
     for s, rank in enumerate(table.ranks):
         for m in range(table.micro_batches):
-            whole, split = Action(s, "B", m) in seen, Action(s, "W", m) in seen
-            if Action(s, "F", m) not in seen or (trains and not whole and not split):
-                what = Action(s, "F", m) if Action(s, "F", m) not in seen else Action(
-                    s, "W" if Action(s, "I", m) in seen else "B", m)
+            whole, split = TorchAction(s, "B", m) in seen, TorchAction(s, "W", m) in seen
+            if TorchAction(s, "F", m) not in seen or (trains and not whole and not split):
+                what = TorchAction(s, "F", m) if TorchAction(s, "F", m) not in seen else TorchAction(
+                    s, "W" if TorchAction(s, "I", m) in seen else "B", m)
                 raise FormatError(f"{table.where}: row {rank + 1}: {what} is missing")
 
 
-def _require_runnable(table: Table) -> None:
+def _require_runnable(table: ScheduleTable) -> None:
     """Run the rows as far as they go: without end there is an action that waits for one behind it."""
     rows = [[placed for placed in row if placed.action.kind in COMPUTE] for row in table.rows]
-    last, done, step = len(table.ranks) - 1, set[Action](), [0] * len(rows)
+    last, done, step = len(table.ranks) - 1, set[TorchAction](), [0] * len(rows)
 
-    def waits_for(action: Action) -> Action | None:
+    def waits_for(action: TorchAction) -> TorchAction | None:
         s, m = action.stage, action.micro_batch
-        ready = ([Action(s - 1, "F", m)] if action.kind == "F" and s > 0 else
-                 [Action(s + 1, "B", m), Action(s + 1, "I", m)] if action.kind in ("B", "I") and s < last else [])
+        ready = ([TorchAction(s - 1, "F", m)] if action.kind == "F" and s > 0 else
+                 [TorchAction(s + 1, kind, m) for kind in ("B", "I")] if action.kind in ("B", "I") and s < last else [])
         return None if not ready or any(one in done for one in ready) else ready[0]
 
     moved = True
@@ -191,7 +190,7 @@ def _require_runnable(table: Table) -> None:
 # -- as a schedule -------------------------------------------------------------------------------------------------
 
 
-def unit_problem(table: Table) -> Problem:
+def unit_problem(table: ScheduleTable) -> Problem:
     """A problem for ``table`` with a unit of time for each forward, two for a full backward, one for each half of a
     split one; a forward keeps a unit of memory until its backward (its weight gradient) ends; transfers are free."""
     def device(stage: int) -> tuple[int]:
@@ -211,7 +210,7 @@ def unit_problem(table: Table) -> Problem:
                    tuple(blocks), time_unit="step", memory_unit="activations")
 
 
-def schedule_of_table(table: Table, problem: Problem | None = None) -> Schedule:
+def schedule_of_table(table: ScheduleTable, problem: Problem | None = None) -> Schedule:
     """The schedule that ``table`` is, on ``problem`` (by default :func:`unit_problem`), as early as its order allows.
 
     Where they differ in words only they are matched as PyTorch would run them: a full backward is an I and its W, a
@@ -236,7 +235,7 @@ def schedule_of_table(table: Table, problem: Problem | None = None) -> Schedule:
     return Schedule(problem, table.micro_batches, operations, 0.0, solver={"name": "imported", "source": table.where})
 
 
-def _pipeline(table: Table, problem: Problem) -> Pipeline:
+def _pipeline(table: ScheduleTable, problem: Problem) -> Pipeline:
     try:
         pipeline = Pipeline.of(problem)
     except NotAPipeline as reason:
@@ -258,7 +257,7 @@ def _pipeline(table: Table, problem: Problem) -> Pipeline:
     return pipeline
 
 
-def _blocks(stage: Stage, action: Action) -> tuple[int, ...] | None:
+def _blocks(stage: Stage, action: TorchAction) -> tuple[int, ...] | None:
     """The blocks that ``action`` runs, one after the other; ``None`` if the stage has none for it."""
     first = action.stage == 0
     if action.kind == "F":

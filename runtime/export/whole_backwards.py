@@ -10,8 +10,6 @@ from weft.solver.problem import Block, BlockKind, Number, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.timing import time_orders
 
-__all__ = ["whole_backwards", "with_whole_backwards"]
-
 
 def with_whole_backwards(schedule: Schedule, stages: Sequence[Stage]) -> Schedule:
     """``schedule``, of the pipeline of ``stages``, in its own order with each backward whole, where its input gradient

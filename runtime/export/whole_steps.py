@@ -10,8 +10,6 @@ from weft.runtime.export.refusal import ExportError
 from weft.solver.problem import Number
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 
-__all__ = ["ranked_steps", "unit_of_time"]
-
 #: A tool that lists every step would not survive more.
 MAX_STEPS = 1_000_000
 

@@ -17,8 +17,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["Account", "OverBudget"]
-
 
 class OverBudget(MemoryError):
     """What is asked for does not fit the budget."""

@@ -10,13 +10,11 @@ import torch
 from torch import Tensor
 
 from weft.runtime.graph_network.kernels import Widths
-from weft.runtime.graph_network.layers import Layer, Network
-
-__all__ = ["ChunkedEdges", "GridLike", "Host"]
+from weft.runtime.graph_network.layers import GraphNetwork, Layer
 
 
 class GridLike(Protocol):
-    """A grid of chunks (:class:`weft.models.graph_network.grid.Grid`)."""
+    """A grid of chunks (:class:`weft.models.graph_network.graph.ChunkGrid`)."""
 
     chunks: int
     begins: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
@@ -59,12 +57,9 @@ class ChunkedEdges:
         if (i, j, by_source) not in self._sparse:
             span, begins = self.grid.span(i, j), self.grid.begins
             ends, others = self.grid.target[span], self.grid.source[span]
-            if by_source:
-                order = np.lexsort((ends, others))
-                ends, others = others[order], ends[order]
-            else:
-                order = np.lexsort((others, ends))
-                ends, others = ends[order], others[order]
+            ends, others = (others, ends) if by_source else (ends, others)
+            order = np.lexsort((others, ends))
+            ends, others = ends[order], others[order]
             chunk = i if by_source else j
             counts = np.bincount(ends, minlength=int(begins[chunk + 1] - begins[chunk]))
             self._sparse[i, j, by_source] = (
@@ -76,7 +71,7 @@ class ChunkedEdges:
 class Host:
     """Arrays with a row a vertex by what they hold, ``(kind, layer, part)``: made once, written in every pass."""
 
-    def __init__(self, network: Network, found: Sequence[Widths], outputs: Sequence[int], features: Tensor,
+    def __init__(self, network: GraphNetwork, found: Sequence[Widths], outputs: Sequence[int], features: Tensor,
                  labels: Tensor | None, edges: Mapping[bool, ChunkedEdges], dtype: torch.dtype, pinned: bool) -> None:
         self.features, self.edges, self.vertices = features, edges, len(features)
         self.labels = torch.full((self.vertices,), -1) if labels is None else labels.long()
@@ -96,11 +91,6 @@ class Host:
         if kind == "inputs":
             return [self.features] if layer == 0 else self.of("outputs", layer - 1)
         return [self._held[key] for part in range(3) if (key := (kind, layer, part)) in self._held]
-
-    @property
-    def bytes(self) -> int:
-        """Of all arrays beside the features and the edges."""
-        return sum(tensor.nbytes for tensor in self._held.values())
 
 
 def _columns(layer: Layer, width: Widths, inputs: int, outputs: int, training: bool) -> Mapping[str, tuple[int, ...]]:

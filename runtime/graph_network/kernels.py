@@ -16,10 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from weft.runtime.graph_network.layers import Layer, Parameters
-
-__all__ = ["Edges", "Entry", "ShapeChanged", "Widths", "closed", "edges_back", "gather", "loss_back", "opened",
-           "prepare", "prepare_back", "vertex", "vertex_back", "widths"]
+from weft.runtime.graph_network.layers import Layer, Message, Parameters
 
 for _notice in ("Sparse CSR tensor support is in beta", "index_reduce\\(\\) is in beta"):
     warnings.filterwarnings("ignore", message=_notice)
@@ -38,7 +35,7 @@ class Edges(NamedTuple):
     begins: Tensor | None = None
 
 
-class Entry(NamedTuple):
+class LayerInput(NamedTuple):
     """What becomes of a layer's inputs before all else: a share ``dropout`` of them is 0, the rest larger. Which ones
     depends on ``seed``, the vertex and the column alone, so chunks of any size agree. ``first``: of the rows."""
 
@@ -60,7 +57,7 @@ class Entry(NamedTuple):
 
 
 #: Inputs as they are.
-AS_IS = Entry()
+AS_IS = LayerInput()
 
 
 class Widths(NamedTuple):
@@ -103,7 +100,7 @@ def widths(layer: Layer, p: Parameters, inputs: int, dtype: torch.dtype) -> Widt
 # -- forward --------------------------------------------------------------------------------------------------------
 
 
-def prepare(layer: Layer, p: Parameters, x: Tensor, degree: Tensor, entry: Entry = AS_IS) -> tuple[Tensor, ...]:
+def prepare(layer: Layer, p: Parameters, x: Tensor, degree: Tensor, entry: LayerInput = AS_IS) -> tuple[Tensor, ...]:
     """What edges read at their sources, and at their targets if they read anything there."""
     with torch.no_grad():
         source, target = layer.prepare(p, entry.of(x), degree)
@@ -125,14 +122,33 @@ def gather(layer: Layer, p: Parameters, state: Sequence[Tensor], source: Tensor,
         if edges.begins is not None:
             state[0].add_(_matrix(edges.begins, edges.source, (len(state[0]), len(source)), source) @ source)
             return
-        message = _message(layer, p, source.index_select(0, edges.source),
-                           None if target is None else target.index_select(0, edges.target), state)
-        if isinstance(message, tuple):
-            _softmax(state, message, edges.target)
-        elif layer.gather == "max":
-            _largest(state, message, edges.target)
-        else:
-            state[0].index_add_(0, edges.target, message)
+        accumulate(layer, state, apply_edge(layer, p, *scatter(source, target, edges), state), edges.target)
+
+
+def scatter(source: Tensor, target: Tensor | None, edges: Edges) -> tuple[Tensor, Tensor | None]:
+    """The values at both ends of every edge."""
+    return source.index_select(0, edges.source), None if target is None else target.index_select(0, edges.target)
+
+
+def apply_edge(layer: Layer, p: Parameters, source: Tensor, target: Tensor | None, state: Sequence[Tensor]) -> Message:
+    """The messages of edges whose ends have these values. Raises :class:`ShapeChanged`."""
+    message = source if layer.apply_edge is None else layer.apply_edge(p, source, target)
+    wanted = [(len(source), part.shape[1]) for part in (state[1::-1] if layer.gather == "softmax" else state[:1])]
+    found = [tuple(part.shape) for part in (message if isinstance(message, tuple) else (message,))]
+    if found != wanted:
+        raise ShapeChanged(f"layer {layer.name}: apply_edge gives the shape {', '.join(map(str, found))} for a chunk "
+                           f"of {len(source)} edges, it must be {', '.join(map(str, wanted))} as for other chunks")
+    return message
+
+
+def accumulate(layer: Layer, state: Sequence[Tensor], message: Message, target: Tensor) -> None:
+    """Add messages to the accumulator."""
+    if isinstance(message, tuple):
+        _softmax(state, message, target)
+    elif layer.gather == "max":
+        _largest(state, message, target)
+    else:
+        state[0].index_add_(0, target, message)
 
 
 def closed(layer: Layer, state: Sequence[Tensor], degree: Tensor) -> Tensor:
@@ -150,7 +166,7 @@ def closed(layer: Layer, state: Sequence[Tensor], degree: Tensor) -> Tensor:
 
 
 def vertex(layer: Layer, p: Parameters, x: Tensor, total: Tensor, degree: Tensor, last: bool,
-           entry: Entry = AS_IS) -> Tensor:
+           entry: LayerInput = AS_IS) -> Tensor:
     """The layer's output, through ReLU but for the last one."""
     with torch.no_grad():
         y = layer.apply_vertex(p, entry.of(x), total, degree)
@@ -169,7 +185,7 @@ def loss_back(y: Tensor, labels: Tensor, weight: float) -> tuple[Tensor, Tensor]
 
 
 def vertex_back(layer: Layer, p: Parameters, x: Tensor, state: Sequence[Tensor], degree: Tensor, gy: Tensor,
-                last: bool, entry: Entry = AS_IS) -> tuple[list[Tensor], Tensor, Sequence[Tensor | None]]:
+                last: bool, entry: LayerInput = AS_IS) -> tuple[list[Tensor], Tensor, Sequence[Tensor | None]]:
     """What the backward of edges needs at these targets; the gradient of ``x`` so far; those of the parameters."""
     with torch.enable_grad():
         inside, total = x.detach().requires_grad_(), state[0].detach().requires_grad_()
@@ -217,7 +233,7 @@ def edges_back(layer: Layer, p: Parameters, source: Tensor, target: Tensor | Non
 
 
 def prepare_back(layer: Layer, p: Parameters, x: Tensor, degree: Tensor, given: Sequence[Tensor], gx: Tensor | None,
-                 entry: Entry = AS_IS) -> tuple[Tensor | None, Sequence[Tensor | None]]:
+                 entry: LayerInput = AS_IS) -> tuple[Tensor | None, Sequence[Tensor | None]]:
     """The gradient of ``x`` with what it has so far, ``gx`` (None: it is not wanted), from those of sources and
     targets, and those of the parameters."""
     with torch.enable_grad():
@@ -232,20 +248,6 @@ def prepare_back(layer: Layer, p: Parameters, x: Tensor, degree: Tensor, given: 
 
 
 # -- accumulators ---------------------------------------------------------------------------------------------------
-
-
-def _message(layer: Layer, p: Parameters, source: Tensor, target: Tensor | None, state: Sequence[Tensor]
-             ) -> Tensor | tuple[Tensor, Tensor]:
-    message = source if layer.apply_edge is None else layer.apply_edge(p, source, target)
-    if layer.gather == "softmax":
-        wanted = [(len(source), state[1].shape[1]), (len(source), state[0].shape[1])]
-    else:
-        wanted = [(len(source), state[0].shape[1])]
-    found = [tuple(part.shape) for part in (message if isinstance(message, tuple) else (message,))]
-    if found != wanted:
-        raise ShapeChanged(f"layer {layer.name}: apply_edge gives the shape {', '.join(map(str, found))} for a chunk "
-                           f"of {len(source)} edges, it must be {', '.join(map(str, wanted))} as for other chunks")
-    return message
 
 
 def _by_head(values: Tensor, heads: Tensor) -> Tensor:

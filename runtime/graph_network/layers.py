@@ -16,8 +16,6 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-__all__ = ["LAYERS", "Gather", "Layer", "Message", "Network", "Parameters", "ready"]
-
 Parameters: TypeAlias = Mapping[str, Tensor]
 Gather: TypeAlias = Literal["sum", "mean", "max", "softmax"]
 Message: TypeAlias = "Tensor | tuple[Tensor, Tensor]"
@@ -43,7 +41,7 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Network:
+class GraphNetwork:
     """Layers one after the other, with ReLU between them. ``inputs``: the width of the features. ``dropout``: the share
     of each layer's inputs that training leaves out."""
 

@@ -14,10 +14,8 @@ from torch import Tensor
 
 from weft.runtime.graph_network import kernels
 from weft.runtime.graph_network.account import Account
-from weft.runtime.graph_network.kernels import Edges, Entry, Widths
+from weft.runtime.graph_network.kernels import Edges, LayerInput, Widths
 from weft.runtime.graph_network.layers import Layer, Parameters
-
-__all__ = ["needs"]
 
 #: Rows so large that what grows with them outweighs all else.
 _LARGE = 1 << 22
@@ -27,7 +25,7 @@ class _Without:
     """A layer's inputs at chunks of any size, without contents."""
 
     def __init__(self, layer: Layer, p: Parameters, inputs: int, outputs: int, found: Widths, dtype: torch.dtype,
-                 entry: Entry) -> None:
+                 entry: LayerInput) -> None:
         self.layer, self.inputs, self.outputs, self.found, self.dtype, self.entry = (
             layer, inputs, outputs, found, dtype, entry)
         self.account = Account()  # which knows what a computation is given
@@ -86,7 +84,7 @@ class _Without:
 
 
 def needs(layer: Layer, p: Parameters, inputs: int, outputs: int, found: Widths, dtype: torch.dtype,
-          entry: Entry = kernels.AS_IS) -> Mapping[str, tuple[int, int, int, int]]:
+          entry: LayerInput = kernels.AS_IS) -> Mapping[str, tuple[int, int, int, int]]:
     """By kind of step: bytes whatever the chunk, and for each edge, source and target."""
     without = _Without(layer, p, inputs, outputs, found, dtype, entry)
     made = {name: _slopes(without, getattr(without, name)) for name in (

@@ -1,16 +1,14 @@
 """One rank's pass over a grid of chunks: what each block of its plan does, within a budget.
 
 It is a worker of the executor (:mod:`weft.runtime.execute.executor`), which runs the device, loads, stores and the
-network in threads (on a GPU: streams) of their own in the plan's order. What blocks hand to each other on the device
-lies here by name; all of it is counted (:mod:`weft.runtime.graph_network.account`).
+network in threads (on a GPU: streams) of their own in the plan's order. What blocks hand to each other on the device is
+:mod:`weft.runtime.graph_network.held`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -19,40 +17,19 @@ from torch import Tensor
 from weft.runtime.execute.executor import Parcel, Task
 from weft.runtime.graph_network import kernels
 from weft.runtime.graph_network.account import Account
+from weft.runtime.graph_network.held import Held, StepLike
 from weft.runtime.graph_network.host import Host
-from weft.runtime.graph_network.kernels import Edges, Entry, Widths
-from weft.runtime.graph_network.layers import Network
+from weft.runtime.graph_network.kernels import Edges, LayerInput, Widths
+from weft.runtime.graph_network.layers import GraphNetwork
 from weft.runtime.interface.training import Boundary
 from weft.runtime.plan.program import BlockWork, Work
 from weft.runtime.ranks.stopwatch import sleep_until
-
-__all__ = ["ChunkWorker", "StepLike"]
 
 #: What a rank tells another that waits for one of its blocks: that it is done.
 _DONE = "done"
 
 
-class StepLike(Protocol):
-    """A step of a pass (:class:`weft.models.graph_network.steps.Step`)."""
-
-    @property
-    def kind(self) -> str:
-        """What it does."""
-
-    @property
-    def layer(self) -> int:
-        """Of which layer."""
-
-    @property
-    def i(self) -> int:
-        """Its row, -1: none."""
-
-    @property
-    def j(self) -> int:
-        """Its column, -1: none."""
-
-
-class ChunkWorker:
+class ChunkWorker(Held):
     """Does the blocks of one rank.
 
     ``steps``: by name; ``begins``: of vertex chunks; ``owner``: the rank of each. ``selected``: whether a chunk loads
@@ -60,15 +37,14 @@ class ChunkWorker:
     takes at least (on CPUs), to emulate links and devices; 0 where it takes its own time.
     """
 
-    def __init__(self, network: Network, parameters: Sequence[Mapping[str, Tensor]], found: Sequence[Widths],
+    def __init__(self, network: GraphNetwork, parameters: Sequence[Mapping[str, Tensor]], found: Sequence[Widths],
                  host: Host, steps: Mapping[str, StepLike], owner: Sequence[int], account: Account, *,
                  selected: Callable[[int, int, int], bool], fused: bool, device: torch.device,
                  dtype: torch.dtype, seconds: Callable[[StepLike], float] = lambda step: 0.0) -> None:
+        super().__init__(next(iter(host.edges.values())).grid.begins, account, device, dtype)
         self.network, self.parameters, self.found, self.host = network, parameters, found, host
-        self.steps, self.owner, self.account, self.device, self.dtype = steps, owner, account, device, dtype
+        self.steps, self.owner = steps, owner
         self._selected, self._fused, self._seconds = selected, fused, seconds
-        self._begins = next(iter(host.edges.values())).grid.begins
-        self._there: dict[tuple[str, int, int, int], list[Tensor | None]] = {}
         self._stays = {(step.layer, step.i) for step in steps.values() if step.kind.startswith("stay")}
         self.seeds = [0] * len(network.layers)
         self.dropout = 0.0
@@ -114,58 +90,19 @@ class ChunkWorker:
             return self._tokens
         return run
 
-    # -- what lies on the device ---------------------------------------------------------------------------------------
-
-    def _rows(self, chunk: int) -> slice:
-        return slice(int(self._begins[chunk]), int(self._begins[chunk + 1]))
-
-    def _brought(self, host: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """A copy of ``host`` on the device."""
-        room = self.account.room(host.shape, dtype or host.dtype, self.device)
-        return room.copy_(host, non_blocking=True)
-
-    def _put(self, step: StepLike, *tensors: Tensor | None, kind: str | None = None) -> None:
-        self._there[kind or step.kind.rstrip("0123456789"), step.layer, step.i, step.j] = list(tensors)
-
-    def _taken(self, kind: str, layer: int, i: int, j: int, keep: bool = False) -> list[Tensor | None]:
-        key = kind, layer, i, j
-        found = self._there[key] if keep else self._there.pop(key)
-        if self.device.type == "cuda":  # made on another stream: not to be used anew before this one has read it
-            for tensor in found:
-                if tensor is not None:
-                    tensor.record_stream(torch.cuda.current_stream())
-        return found
-
-    def _given(self, kind: str, layer: int, i: int, j: int, keep: bool = False) -> list[Tensor]:
-        return [tensor for tensor in self._taken(kind, layer, i, j, keep) if tensor is not None]
-
-    def _store(self, tensors: Sequence[Tensor | None], into: Sequence[Tensor], chunk: int) -> None:
-        for tensor, array in zip(tensors, into, strict=True):
-            if tensor is not None:
-                array[self._rows(chunk)].copy_(tensor, non_blocking=True)
-
-    def _bring(self, step: StepLike, chunk: int, *arrays: Tensor, new: Sequence[tuple[int, int]] = ()) -> None:
-        """Load the rows of ``chunk``; ``new``: shapes of what is made beside it."""
-        made = [self.account.room(shape, self.dtype, self.device) for shape in new]
-        self._put(step, *(self._brought(array[self._rows(chunk)], self.dtype if array.is_floating_point() else None)
-                          for array in arrays), *made)
+    # -- what steps share ----------------------------------------------------------------------------------------------
 
     def _degree(self, layer: int) -> Tensor:
         return self.host.degree[self.network.layers[layer].loops]
 
-    def _entry(self, layer: int, chunk: int) -> Entry:
-        return Entry(self.dropout, self.seeds[layer], int(self._begins[chunk]))
+    def _entry(self, layer: int, chunk: int) -> LayerInput:
+        return LayerInput(self.dropout, self.seeds[layer], int(self._begins[chunk]))
 
     def _add_gradients(self, layer: int, found: Sequence[Tensor | None]) -> None:
         for value, gradient in zip(self.parameters[layer].values(), found, strict=False):
             if gradient is not None:
                 assert value.grad is not None
                 value.grad.add_(gradient)
-
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        with self.account.counting():
-            yield
 
     def _is_fused(self, layer: int) -> bool:
         return self._fused and self.network.layers[layer].fuses
@@ -187,7 +124,7 @@ class ChunkWorker:
 
     def _prepare(self, step: StepLike) -> None:
         x, degree = self._given("in", step.layer, step.i, -1)
-        with self._counted():
+        with self.account.counting():
             self._put(step, *kernels.prepare(self.network.layers[step.layer], self.parameters[step.layer], x, degree,
                                              self._entry(step.layer, step.i)))
 
@@ -231,7 +168,7 @@ class ChunkWorker:
         if source is None:
             source, = self._given("stay", step.layer, step.i, -1, keep=True)
         target, state = self._opened(step.layer, step.j)
-        with self._counted():
+        with self.account.counting():
             kernels.gather(layer, self.parameters[step.layer], state, source, target, Edges(*edges))  # type: ignore[arg-type]
 
     def _opened(self, layer: int, j: int, keep: bool = True) -> tuple[Tensor | None, list[Tensor]]:
@@ -246,7 +183,7 @@ class ChunkWorker:
         layer, last = self.network.layers[number], number + 1 == len(self.network.layers)
         x, degree = self._given("enter", number, -1, step.j)
         _, state = self._opened(number, step.j, keep=False)
-        with self._counted():
+        with self.account.counting():
             total = kernels.closed(layer, state, degree)
             y = kernels.vertex(layer, self.parameters[number], x, total, degree, last, self._entry(number, step.j))
             self._put(step, y, *(state if self.host.of("state", number) else ()))
@@ -262,7 +199,7 @@ class ChunkWorker:
 
     def _loss(self, step: StepLike) -> None:
         y, labels = self._given("see", step.layer, -1, step.j)
-        with self._counted():
+        with self.account.counting():
             loss, gy = kernels.loss_back(y, labels, self.weight)
             self._put(step, gy)
         self.loss += loss.to("cpu", torch.float64)
@@ -280,7 +217,7 @@ class ChunkWorker:
     def _vertex_back(self, step: StepLike) -> None:
         number = step.layer
         gy, x, degree, *state = self._given("back_in", number, -1, step.j)
-        with self._counted():
+        with self.account.counting():
             back, gx, own = kernels.vertex_back(
                 self.network.layers[number], self.parameters[number], x, state, degree, gy,
                 number + 1 == len(self.network.layers), self._entry(number, step.j))
@@ -311,7 +248,7 @@ class ChunkWorker:
         at_target = brought.pop(0) if self.found[number].target else None
         at_source, into = self._given("row_open", number, step.i, -1, keep=True)
         assert source is not None and target is not None
-        with self._counted():
+        with self.account.counting():
             given, own = kernels.edges_back(layer, self.parameters[number], at_source, at_target, brought,
                                             Edges(source, target, begins), into)
             self._add_gradients(number, own)
@@ -336,7 +273,7 @@ class ChunkWorker:
         number = step.layer
         x, degree, *given = self._given("prepare_in", number, step.i, -1)
         gx = given.pop() if number else None
-        with self._counted():
+        with self.account.counting():
             found, own = kernels.prepare_back(self.network.layers[number], self.parameters[number], x, degree, given,
                                               gx, self._entry(number, step.i))
             self._add_gradients(number, own)

@@ -10,15 +10,14 @@ from torch import Tensor
 
 from weft.runtime.execute.executor import Executor
 from weft.runtime.graph_network.account import Account
+from weft.runtime.graph_network.held import StepLike
 from weft.runtime.graph_network.host import ChunkedEdges, GridLike, Host
 from weft.runtime.graph_network.kernels import widths
-from weft.runtime.graph_network.layers import Network
-from weft.runtime.graph_network.streaming import ChunkWorker, StepLike
+from weft.runtime.graph_network.layers import GraphNetwork
+from weft.runtime.graph_network.streaming import ChunkWorker
 from weft.runtime.plan.plan import Plan
 from weft.runtime.plan.timeline import Measured
 from weft.runtime.ranks.session import Session
-
-__all__ = ["Streamed", "static_bytes"]
 
 #: What Adam's counter of steps takes for each parameter, with room.
 _COUNTER = 64
@@ -40,7 +39,7 @@ class Streamed:
     Raises :class:`~weft.runtime.graph_network.account.OverBudget` where the parameters alone do not fit.
     """
 
-    def __init__(self, network: Network, parameters: Sequence[Mapping[str, Tensor]], plan: Plan, session: Session,
+    def __init__(self, network: GraphNetwork, parameters: Sequence[Mapping[str, Tensor]], plan: Plan, session: Session,
                  steps: Mapping[str, StepLike], grids: Mapping[bool, GridLike], features: Tensor,
                  labels: Tensor | None, owner: Sequence[int], *, selected: Callable[[int, int, int], bool],
                  fused: bool = False, budget: int | None = None,
@@ -95,6 +94,11 @@ class Streamed:
             for value in self._values():
                 dist.all_reduce(value.grad)
         return float(worker.loss)
+
+    def share_outputs(self) -> None:
+        """Let every rank have the outputs of all; every rank must call it."""
+        if self.session.world > 1:
+            self.worker.share_outputs()
 
     def seeds(self, number: int) -> list[int]:
         """Those of the layers' dropout in pass ``number``."""

@@ -15,8 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["LossError", "counted", "is_counted", "one_tensor"]
-
 _SHAPE = (2, 1, 1)
 
 

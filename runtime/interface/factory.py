@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from weft.runtime.interface.training import Training
 
-__all__ = ["FactoryError", "find_function", "load_factory", "takes_session"]
-
 
 class FactoryError(ValueError):
     """A function named by ``--stages`` that gives no stages; the message names it and says why."""

@@ -14,8 +14,6 @@ from torch.optim import Optimizer
 
 from weft.runtime.interface.optim import AdamA
 
-__all__ = ["misfit", "parameters_of"]
-
 
 def misfit(optimizer: object, trained: Iterable[Tensor], idle: Iterable[Tensor], where: str, *,
            folds: bool) -> str | None:

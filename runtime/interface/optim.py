@@ -37,8 +37,6 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-__all__ = ["AdamA"]
-
 
 class AdamA(torch.optim.Optimizer):
     """Adam whose moments gather the gradients of micro-batches, one after another.

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-__all__ = ["MasterWeights"]
-
 
 class MasterWeights:
     """A copy of ``parameters`` in ``dtype``, which an optimizer updates and which gathers their gradients.

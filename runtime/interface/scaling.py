@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["LossScale"]
-
 #: The first scale, the batches after which it is doubled, and bounds on it.
 FIRST, INTERVAL, LEAST, MOST = 2.0**16, 2000, 2.0**-10, 2.0**24
 

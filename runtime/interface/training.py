@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from weft.runtime.interface.precision import MasterWeights
     from weft.runtime.interface.scaling import LossScale
 
-__all__ = ["Boundary", "Loss", "Ports", "Training"]
-
 #: What a loss function gives: a mean, or a sum and a count.
 Loss: TypeAlias = "Tensor | tuple[Tensor, Tensor | float]"
 
@@ -23,7 +21,7 @@ class Boundary(NamedTuple):
     """Shape and type of a tensor that one stage hands to another for one micro-batch.
 
     A length of ``None`` is not known beforehand: it may differ from micro-batch to micro-batch, and is sent along
-    (:mod:`weft.runtime.transports.description`). All else is held against what a stage gives.
+    (:mod:`weft.runtime.transports.interface`). All else is held against what a stage gives.
     """
 
     shape: tuple[int | None, ...]
@@ -96,6 +94,9 @@ class Training:
     With :class:`~weft.runtime.interface.optim.AdamA` as the optimizer, each micro-batch's gradients are folded into its
     moments and freed as soon as they are complete: ``after_backward`` finds none, and ``clip_norm`` is refused.
 
+    With ``fully_shard`` the parameters that are trained are divided among the replicas, and ``optimizer`` must be over
+    the shares (:mod:`weft.runtime.train.sharding`).
+
     With ``scaling``, losses are scaled before they are differentiated, and a batch with a gradient that is not finite
     is left out (:mod:`weft.runtime.interface.scaling`).
 
@@ -133,3 +134,4 @@ class Training:
     seed: int = 0
     untrained: Collection[str] = ()
     scaling: LossScale | None = None
+    fully_shard: bool = False

@@ -9,6 +9,11 @@ producer ended, and that was the last of what it waited for, the time from the p
 the transfer (and what the executor adds); the lower quartile of these counts, since a late rank or a busy machine only
 ever adds to them, and on a link that carries one transfer at a time their least. Where all of a transfer was hidden
 behind other work, that time is only more than it: the planned one is kept if it is less, else the least seen.
+
+What lies between two blocks of a rank that waits for nothing is the executor's own time: it starts receives and sends,
+tells the watchdog what it does and drops results. In a timeline that is the gap between a block's end and the next
+one's start where all that the next one needs had come before. A plan has no such gaps, so they are counted with the
+blocks.
 """
 
 from __future__ import annotations
@@ -17,13 +22,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from statistics import quantiles
+from statistics import median, quantiles
 
 from weft.runtime.plan.rank_map import RankMap
 from weft.runtime.plan.timeline import Measured, Timeline
 from weft.solver.problem import Block, Dependency, Problem
-
-__all__ = ["BlockFit", "Fit", "TransferFit", "fit"]
 
 #: A block whose middle half of measurements is wider than this share of their median is no steady figure.
 LARGE_SPREAD = 0.1
@@ -184,3 +187,34 @@ def _corrected(block: Block, duration: float | None, lags: Mapping[int, float]) 
 
 def _rounded(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
+
+
+def executor_gaps(problem: Problem, timelines: Sequence[Timeline]) -> list[float]:
+    """Per rank, the median gap in seconds before a block whose producers had all ended, and whose messages had had
+    their planned time, when the block before it ended; 0 where there is none."""
+    found: list[list[float]] = [[] for _ in problem.devices]
+    for timeline in timelines:
+        ends = {(entry.block, entry.micro_batch): entry.end for entry in timeline.operations}
+        rows: list[list[Measured]] = [[] for _ in problem.devices]
+        for entry in timeline.operations:  # they are sorted by start
+            rows[entry.rank].append(entry)
+        for rank, row in enumerate(rows):
+            for before, entry in pairwise(row):
+                ready = max((ends[dependency.block, entry.micro_batch - dependency.distance]
+                             + dependency.lag * timeline.seconds_per_unit
+                             for dependency in problem.blocks[problem.index[entry.block]].after
+                             if (dependency.block, entry.micro_batch - dependency.distance) in ends), default=0.0)
+                if ready <= before.end:
+                    found[rank].append(max(0.0, entry.start - before.end))
+    return [median(gaps) if gaps else 0.0 for gaps in found]
+
+
+def with_gaps(problem: Problem, gaps: Sequence[float], seconds_per_unit: float = 1.0) -> Problem:
+    """``problem`` whose blocks last as long as their rank's gap, in seconds, more; and what comes from another rank is
+    under way for as much less, as far as it is under way at all."""
+    ranks, units = RankMap.of(problem), [gap / seconds_per_unit for gap in gaps]
+    longest = [max(units[rank] for rank in ranks.of_block(i)) for i in range(len(problem.blocks))]
+    return replace(problem, blocks=tuple(replace(
+        block, duration=block.duration + longest[i],
+        after=tuple(replace(dependency, lag=max(0.0, dependency.lag - longest[problem.index[dependency.block]]))
+                    for dependency in block.after)) for i, block in enumerate(problem.blocks)))

@@ -20,8 +20,6 @@ from torch import Tensor
 
 from weft.runtime.measure.measure import Timer, single_threaded
 
-__all__ = ["KernelTime", "measure_kernels"]
-
 Pass: TypeAlias = Literal["forward", "backward"]
 
 #: Kernels beside the classes of a device's: a chain of tiny ones, and what memory carries.

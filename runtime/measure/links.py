@@ -26,8 +26,6 @@ from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.timing import time_orders
 
-__all__ = ["LinkCost", "Links", "line", "measure_links", "there_and_back"]
-
 #: How often the token goes there and back; the first time is not counted.
 ROUNDS = 6
 #: The one tensor of each message.
@@ -112,11 +110,7 @@ class _Echo:
         self.looks = {TOKEN: Boundary((max(1, size),), torch.uint8)}
 
     def reads(self, work: Work) -> Sequence[Work]:
-        key = self.plan.vocabulary.key(work)
-        assert key is not None
-        block, number = key
-        return tuple(self.plan.vocabulary.work(self.plan.problem.index[dependency.block], number - dependency.distance)
-                     for dependency in self.plan.problem.blocks[block].after if number >= dependency.distance)
+        return self.plan.awaits(work)
 
     def keeps(self, work: Work) -> Work:
         return work

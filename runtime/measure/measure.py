@@ -22,8 +22,6 @@ from torch.profiler import ProfilerActivity, profile
 
 from weft.runtime.ranks.allocator import keep_freed_memory
 
-__all__ = ["Memory", "Sample", "Timer", "available_bytes", "memory_of", "single_threaded"]
-
 T = TypeVar("T")
 
 

@@ -10,7 +10,7 @@ needs meanwhile. Parameter gradients are there from the start, as they are from 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,8 +24,6 @@ from weft.runtime.measure.stage_costs import MODES, PassCost, StageCosts
 from weft.runtime.measure.stage_feeds import Feed, feeds_of
 from weft.runtime.train.stage import StageRunner, deferred_parameters
 
-__all__ = ["measure_stages", "measured_ties"]
-
 #: Share of the free memory that a stage may be expected to need before it is skipped.
 SAFE = 0.8
 #: Bytes after which no cache holds what was there before.
@@ -34,7 +32,7 @@ SWEPT = 512 * 2**20
 
 def measure_stages(training: Training, *, device: torch.device | None = None, repeats: int = 7, held: int = 0,
                    begin: int = 0, only: Collection[int] | None = None,
-                   slots: bool = False) -> list[StageCosts]:
+                   slots: bool = False, modes: Mapping[str, str] = MODES) -> list[StageCosts]:
     """The costs of all stages of ``training``, which holds every stage of a chain, or of a graph (then with ports); or
     of those in ``only``.
 
@@ -43,8 +41,8 @@ def measure_stages(training: Training, *, device: torch.device | None = None, re
     asked never has the whole model in memory. Medians are over ``repeats`` micro-batches. ``held`` is how many bytes of
     weights and gradients a rank will have: between two passes of one stage it goes through those of its others, and so
     does the measuring, or the caches would be warmer than in a run. With ``slots`` what a pass is given lies in room
-    of its own, as messages do, and is no part of its memory. Raises :class:`MeasureError` for a training that is
-    no such thing.
+    of its own, as messages do, and is no part of its memory. ``modes``: kinds of backward with their passes. Raises
+    :class:`MeasureError` for a training that is no such thing.
     """
     where = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     feeds = feeds_of(training, where)
@@ -59,7 +57,7 @@ def measure_stages(training: Training, *, device: torch.device | None = None, re
             module = training.stages[s].to(where)
             feed = feeds.feed(s, module)
             first = likenesses.setdefault(repr((_likeness(module), feed.likeness, feed.trains)), s)
-            cost = (_measure_stage(feed, module, where, repeats, held, slots) if first == s
+            cost = (_measure_stage(feed, module, where, repeats, held, slots, modes) if first == s
                     else replace(found[first], same_as=first))
             found[s] = replace(cost, stage=s, takes=feed.takes, owes=feed.owes,
                                parameters=sum(p.numel() for p in module.parameters()), deferred=_deferred(module))
@@ -88,7 +86,7 @@ def measured_ties(training: Training) -> tuple[tuple[str, tuple[int, ...]], ...]
 
 
 def _measure_stage(feed: Feed, module: nn.Module, device: torch.device, repeats: int, held: int,
-                   slots: bool) -> StageCosts:
+                   slots: bool, modes: Mapping[str, str]) -> StageCosts:
     parameters = sum(p.numel() * p.element_size() for p in module.parameters())
     trained = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
     buffers = sum(b.numel() * b.element_size() for b in module.buffers())
@@ -98,8 +96,8 @@ def _measure_stage(feed: Feed, module: nn.Module, device: torch.device, repeats:
             f"needs about {need} bytes beside its weights, {free} are free"))
     stage = _Stage(feed, module, device)
     between = torch.zeros(min(SWEPT, max(0, held - 2 * parameters)), dtype=torch.uint8, device=device)
-    passes = ({mode: stage.measure(mode, repeats, between, slots) for mode in MODES} if feed.trains
-              else dict.fromkeys(MODES, stage.measure_forward(repeats, between, slots)))
+    passes = ({mode: stage.measure(mode, repeats, between, slots) for mode in modes} if feed.trains
+              else dict.fromkeys(modes, stage.measure("full", repeats, between, slots)))
     for parameter in module.parameters():
         parameter.grad = None
     return StageCosts(0, parameters, buffers, feed.output_bytes, passes,
@@ -113,80 +111,49 @@ class _Stage:
         self.feed, self.module, self.device = feed, module, device
 
     def measure(self, mode: str, repeats: int, between: Tensor, slots: bool) -> dict[str, PassCost]:
-        """Every pass of one kind of backward; ``between`` is gone through before each that is timed."""
+        """Every pass of one kind of backward, of a stage that does not train the forward; ``between`` is gone through
+        before each that is timed."""
         runner = StageRunner(self.module, function=self.feed.function, split=mode == "split",
                              constant=self.feed.constant)
         try:
-            for run in self._passes(runner, mode).values():  # gradients are made, kernels chosen
+            for _, run in self._passes(runner, mode, slots=False):  # gradients are made, kernels chosen
                 run()
-            memories = {letter: memory_of(run, self.device)[1] for letter, run in (
-                self._dropping(runner, mode) if slots else self._passes(runner, mode).items())}
-            laps: dict[str, list[float]] = {letter: [] for letter in MODES[mode]}
+            memories = {letter: memory_of(partial(_dropping, run), self.device)[1]
+                        for letter, run in self._passes(runner, mode, slots)}
+            laps: dict[str, list[float]] = {letter: [] for letter in memories}
             timer = Timer(self.device)
             gc.disable()
             for _ in range(repeats):
-                for letter, run in self._timed(runner, mode):
+                for letter, run in self._passes(runner, mode, slots=True):
                     between.add_(1)
                     laps[letter].append(timer.lap(run)[1])
         finally:
             gc.enable()
             runner.close()
-        return {letter: PassCost(Sample.of(laps[letter]), memories[letter]) for letter in MODES[mode]}
+        return {letter: PassCost(Sample.of(laps[letter]), memory) for letter, memory in memories.items()}
 
-    def measure_forward(self, repeats: int, between: Tensor, slots: bool) -> dict[str, PassCost]:
-        """The forward of a stage that does not train."""
-        runner = StageRunner(self.module, function=self.feed.function)
-        timer, laps = Timer(self.device), list[float]()
+    def _passes(self, runner: StageRunner, mode: str, slots: bool) -> Iterator[tuple[str, Callable[[], Any]]]:
+        """The passes in order; what each is given is made beforehand with ``slots``, else within it."""
+        def given(make: Callable[[], Any]) -> Callable[[], Any]:
+            made = make() if slots else None
+            return make if made is None else lambda: made
 
-        lying = self.feed.inputs() if slots else None
-
-        def forward() -> None:
-            runner.infer_of(0, *(self.feed.inputs() if lying is None else lying))
-
-        forward()
-        memory = memory_of(forward, self.device)[1]
-        for _ in range(repeats):
-            xs = self.feed.inputs()
-            between.add_(1)
-            laps.append(timer.lap(partial(runner.infer_of, 0, *xs))[1])
-        runner.close()
-        return {"F": PassCost(Sample.of(laps), memory)}
-
-    def _passes(self, runner: StageRunner, mode: str) -> dict[str, Callable[[], None]]:
-        """The passes in order; each makes what it is given, and drops what it gives."""
-        def forward() -> None:
-            runner.forward(0, *self.feed.inputs())
-
-        def backward() -> None:
-            runner.backward(0, *self.feed.gradients())
-
-        def input_grad() -> None:
-            runner.input_grad(0, *self.feed.gradients())
-
-        def weight_grad() -> None:
-            runner.weight_grad(0)
-
-        every = {"F": forward, "B": backward, "I": input_grad, "W": weight_grad}
-        return {letter: every[letter] for letter in MODES[mode]}
-
-    def _dropping(self, runner: StageRunner, mode: str) -> Iterator[tuple[str, Callable[[], None]]]:
-        """The same with what they are given made beforehand, and what they give dropped."""
-        for letter, run in self._timed(runner, mode):
-            def dropping(run: Callable[[], Any] = run) -> None:
-                run()
-
-            yield letter, dropping
-
-    def _timed(self, runner: StageRunner, mode: str) -> Iterator[tuple[str, Callable[[], Any]]]:
-        """The same with what they are given made beforehand."""
-        xs = self.feed.inputs()
-        yield "F", lambda: runner.forward(0, *xs)
-        gradients = self.feed.gradients()
+        xs = given(self.feed.inputs)
+        if not self.feed.trains:
+            yield "F", lambda: runner.infer_of(0, *xs())
+            return
+        yield "F", lambda: runner.forward(0, *xs())
+        gradients = given(self.feed.gradients)
         if mode == "full":
-            yield "B", lambda: runner.backward(0, *gradients)
+            yield "B", lambda: runner.backward(0, *gradients())
         else:
-            yield "I", lambda: runner.input_grad(0, *gradients)
+            yield "I", lambda: runner.input_grad(0, *gradients())
             yield "W", lambda: runner.weight_grad(0)
+
+
+def _dropping(run: Callable[[], Any]) -> None:
+    """Run it, and drop what it gives."""
+    run()
 
 
 def _likeness(module: nn.Module) -> Any:

@@ -23,8 +23,6 @@ from weft.runtime.measure.links import measure_links
 from weft.runtime.measure.measure import Sample, Timer
 from weft.runtime.ranks.session import Session, join
 
-__all__ = ["measure_collectives", "measure_messages"]
-
 #: Seconds that one instruction or wait may take.
 _PATIENCE = 120
 

@@ -25,9 +25,6 @@ from weft.solver.io.writing import write_atomically
 from weft.solver.model_facts import ModelFacts, StageFacts, TieFacts
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
-__all__ = ["MODES", "MeasureError", "MeasuredStages", "PassCost", "StageCosts", "load_stage_costs", "measured_problem",
-           "save_stage_costs", "stage_costs_from_json", "stage_costs_to_json", "static_bytes"]
-
 COSTS_FORMAT = "weft.stage-costs/1"
 #: Kinds of backward, and the passes of each.
 MODES: Mapping[str, str] = {"full": "FB", "split": "FIW"}

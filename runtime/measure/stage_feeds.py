@@ -24,8 +24,6 @@ from weft.runtime.interface.counting import one_tensor
 from weft.runtime.interface.training import Boundary, Training
 from weft.runtime.measure.stage_costs import MeasureError
 
-__all__ = ["Feed", "Feeds", "feeds_of"]
-
 
 @dataclass(frozen=True)
 class Feed:
@@ -60,11 +58,11 @@ def feeds_of(training: Training, device: torch.device) -> Feeds:
     count = len(training.stages)
     if sorted(training.stages) != list(range(count)):
         raise MeasureError(f"the training must hold all stages 0 to n-1, it holds {sorted(training.stages)}")
-    return _Chain(training, device) if training.ports is None else _ValueGraph(training, device)
+    return _FeedChain(training, device) if training.ports is None else _ValueGraph(training, device)
 
 
 @dataclass
-class _Chain:
+class _FeedChain:
     training: Training
     device: torch.device
     trained: dict[int, bool] = field(default_factory=dict)  # by stage: whether it trains

@@ -27,9 +27,6 @@ from typing import NamedTuple
 
 from weft.runtime.plan.program import Instruction, Recv, Reduce, Send, Work
 
-__all__ = ["BufferTable", "Landing", "Layout", "OPEN_SENDS", "MessageTensor", "Staging", "buffer_table", "send_done",
-           "waiting_bytes"]
-
 #: How many SENDs of a rank may be unfinished; before one more starts, the oldest is waited for.
 OPEN_SENDS = 8
 
@@ -46,7 +43,7 @@ class MessageTensor(NamedTuple):
     offset: int
 
 
-class Layout(NamedTuple):
+class MessageLayout(NamedTuple):
     """What a message looks like: its tensors, and the bytes that a buffer for them has.
 
     Of a message with a length that is not known, the size is 0 and the offsets too: its buffer grows as messages come.
@@ -70,7 +67,7 @@ class Landing(NamedTuple):
 
     what: Work
     peer: int
-    layout: Layout
+    layout: MessageLayout
     step: int
     posted: int
     last: int
@@ -82,7 +79,7 @@ class Staging(NamedTuple):
 
     what: Work
     peer: int
-    layout: Layout
+    layout: MessageLayout
     step: int
     last: int
     slot: int
@@ -112,7 +109,7 @@ class BufferTable:
         return {step: tuple(landings) for step, landings in found.items()}
 
 
-def buffer_table(instructions: Sequence[Instruction], layouts: Mapping[Instruction, Layout],
+def buffer_table(instructions: Sequence[Instruction], layouts: Mapping[Instruction, MessageLayout],
                  reads: Callable[[Work], Iterable[Work]], keeps: Callable[[Work], Work], *,
                  early: bool = True) -> BufferTable:
     """The table of a rank that runs ``instructions``.
@@ -190,7 +187,7 @@ class _Slots:
         #: By size and whether it is known: a heap of (free from, slot).
         self._free: dict[tuple[int, bool], list[tuple[int, int]]] = defaultdict(list)
 
-    def take(self, layout: Layout, first: int, last: int) -> tuple[int, int]:
+    def take(self, layout: MessageLayout, first: int, last: int) -> tuple[int, int]:
         """A slot for steps ``first`` to ``last``, and the step from which it is free: the one free for longest."""
         ready = self._free[layout.size, layout.is_known]
         if ready and ready[0][0] <= first:

@@ -32,9 +32,7 @@ from typing import NoReturn
 
 from weft.runtime.plan.program import Instruction, Program, ProgramError, Recv, Reduce, Send, Vocabulary, Work
 from weft.solver.problem import Problem
-from weft.solver.wide.rounds import Rounds
-
-__all__ = ["check_program", "grid"]
+from weft.solver.wide.run import Rounds
 
 GRID_REACH = 3  # how many steps an error shows before and after the fault
 RANK_REACH = 4  # and how many ranks

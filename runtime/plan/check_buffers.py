@@ -20,13 +20,11 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from weft.runtime.plan.buffers import BufferTable, Landing, Layout, Staging, send_done
+from weft.runtime.plan.buffers import BufferTable, Landing, MessageLayout, Staging, send_done
 from weft.runtime.plan.check import grid
 from weft.runtime.plan.program import Program, ProgramError, Recv, Reduce, Send, StageWork, Vocabulary, Work
 from weft.solver.problem import Number, Problem
-from weft.solver.wide.rounds import Rounds
-
-__all__ = ["check_buffers", "check_memory"]
+from weft.solver.wide.run import Rounds
 
 
 def check_buffers(program: Program, problem: Problem, tables: Sequence[BufferTable],
@@ -108,7 +106,7 @@ class _Proof:
 
     def require_pairs(self, rank: int) -> None:
         """With every peer, messages start in the order of the program, and both ends agree on each."""
-        events: dict[int, list[tuple[int, int, Work, Layout, bool]]] = defaultdict(list)
+        events: dict[int, list[tuple[int, int, Work, MessageLayout, bool]]] = defaultdict(list)
         length = len(self.program.ranks[rank])
         for landing in self.tables[rank].receives:
             events[landing.peer].append((landing.posted, landing.step, landing.what, landing.layout, False))
@@ -141,9 +139,7 @@ class _Proof:
             if isinstance(instruction, Send):
                 looked, end = [instruction.what], done[step]
             else:
-                key = self.vocabulary.key(instruction)
-                assert key is not None
-                block, micro_batch = key
+                block, micro_batch = self.vocabulary.known(instruction)
                 looked = [self.vocabulary.work(problem.index[d.block], micro_batch - d.distance)
                           for d in problem.blocks[block].after if micro_batch >= d.distance]
                 end = step_of[self.keeps(instruction)]
@@ -186,9 +182,7 @@ def check_memory(program: Program, problem: Problem, rank: int, table: BufferTab
         counted += change[step]
         if isinstance(instruction, (Send, Recv, Reduce)):
             continue
-        index = vocabulary.block(instruction)
-        assert index is not None
-        block = problem.blocks[index]
+        block = problem.blocks[vocabulary.known(instruction)[0]]
         during = level + max(block.memory_on(rank), 0) + block.workspace_on(rank)
         level += block.memory_on(rank)
         if during + table.size - counted > capacity + reserve:

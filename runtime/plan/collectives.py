@@ -5,8 +5,6 @@ from __future__ import annotations
 from weft.runtime.plan.plan import Plan
 from weft.runtime.plan.program import Reduce
 
-__all__ = ["collective_rows"]
-
 
 def collective_rows(plan: Plan) -> dict[int, list[str]]:
     """Per rank, the instructions of its list that other ranks run too: blocks on several ranks, and sums of gradients

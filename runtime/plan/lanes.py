@@ -24,9 +24,6 @@ from weft.runtime.plan.program import ProgramError, Work
 from weft.solver.pools import Op, mixed_pools
 from weft.solver.pools import memory_waits as ordered_waits
 from weft.solver.problem import Number
-from weft.solver.schedule import Operation, Schedule
-
-__all__ = ["check_pool_memory", "memory_waits", "queues"]
 
 #: Two planned times closer than this share of the makespan are one.
 _NEAR = 1e-9
@@ -37,7 +34,7 @@ def queues(plan: Plan, rank: int) -> Mapping[int, tuple[Work, ...]]:
     ranks = plan.vocabulary.ranks
     found: dict[int, list[Work]] = {device: [] for device in ranks.pool(rank)}
     for work in plan.program.works(rank):
-        for device in ranks.held(rank, _key(plan, work)[0]):
+        for device in ranks.held(rank, plan.vocabulary.known(work)[0]):
             found[device].append(work)
     return {device: tuple(works) for device, works in found.items()}
 
@@ -50,7 +47,7 @@ def memory_waits(plan: Plan, rank: int) -> Mapping[Work, tuple[Work, ...]]:
     pools = [pool for pool in mixed_pools(problem, _sign, _sign) if pool.owner == owner]
     if not pools:
         return {}
-    keys = {work: _key(plan, work) for work in plan.program.works(rank)}
+    keys = {work: vocabulary.known(work) for work in plan.program.works(rank)}
     rows: list[list[Op]] = [[] for _ in problem.devices]
     for device, works in queues(plan, rank).items():
         rows[device] = [keys[work] for work in works]
@@ -71,9 +68,7 @@ def check_pool_memory(plan: Plan, rank: int, table: BufferTable, reserve: int) -
     device = plan.problem.devices[plan.vocabulary.ranks.devices[rank]]
     if plan.problem.memory_unit != "B" or device.memory is None:
         return
-    operations = [Operation(*_key(plan, work), *times) for work, times in plan.times.items()]
-    owner = plan.vocabulary.ranks.devices[rank]
-    peak = Schedule(plan.problem, plan.micro_batches, tuple(operations), 0.0).peak_memory[owner]
+    peak = plan.schedule.peak_memory[plan.vocabulary.ranks.devices[rank]]
     if peak + table.size > device.memory + reserve:
         raise ProgramError(f"rank {rank}'s blocks hold {peak} bytes at once and its {len(table.slots)} message "
                            f"buffers {table.size} more, but device {device.name!r} has {device.memory} and {reserve} "
@@ -83,9 +78,3 @@ def check_pool_memory(plan: Plan, rank: int, table: BufferTable, reserve: int) -
 def _sign(amount: Number) -> int:
     """All that waits ask of an amount."""
     return (amount > 0) - (amount < 0)
-
-
-def _key(plan: Plan, work: Work) -> tuple[int, int]:
-    key = plan.vocabulary.key(work)
-    assert key is not None, work  # the plan's program has been checked
-    return key

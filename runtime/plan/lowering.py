@@ -31,8 +31,6 @@ from weft.runtime.plan.stage_graph import StageGraph
 from weft.solver.problem import Problem
 from weft.solver.schedule import Operation, Schedule
 
-__all__ = ["LoweringError", "lower", "routes", "with_reductions"]
-
 
 class LoweringError(ProgramError):
     """A schedule that has no program: it leaves an operation out, or its order contradicts the dependencies."""
@@ -102,9 +100,7 @@ def _positions(program: Program, vocabulary: Vocabulary, ends: Mapping[Work, flo
     def together(rank: int, instruction: Instruction) -> Sequence[int]:
         if isinstance(instruction, (Send, Recv)):
             return rank, instruction.peer
-        block = vocabulary.block(_named(instruction))
-        assert block is not None
-        return vocabulary.ranks.of_block(block)
+        return vocabulary.ranks.of_block(vocabulary.known(_named(instruction))[0])
 
     def offer(rank: int) -> None:
         instruction = at(rank)

@@ -5,7 +5,7 @@ predicted, in the problem's time unit; ``stages``, the rank of every stage (a li
 where the blocks are no stages; ``ranks[]``, each ``{device, instructions}``; ``solver``, who made the schedule. An
 instruction is ``{"do": "SEND 0F0>1"}``, or with the predicted times of what computes
 ``{"do": "0F0", "start": 0, "end": 1.5}``. Where devices have lanes, ``ranks[]`` has an entry for each device that is no
-lane, with ``lanes``, the names of its lanes. A plan of rounds (:mod:`weft.solver.wide.rounds`) has the ``problem`` and
+lane, with ``lanes``, the names of its lanes. A plan of rounds (:mod:`weft.solver.wide.run`) has the ``problem`` and
 the ``micro_batches`` of a schedule file with jobs or classes, and its instructions name blocks and micro-batches as
 that does. It may have ``signatures``: per stage, a hash of the
 module that it is for (:mod:`weft.runtime.checkpoint.signature`); and ``shared``: the sets of stages that hold
@@ -39,15 +39,13 @@ from weft.runtime.plan.program import (
     parse_instruction,
 )
 from weft.solver.io.entries import Entry, FormatError, read_json, require_format
+from weft.solver.io.problem_files import any_problem_from_json, problem_to_json
 from weft.solver.io.provenance import check_provenance
 from weft.solver.io.schedule_files import rounds_from_json
-from weft.solver.io.wide_files import any_problem_from_json, any_problem_to_json
 from weft.solver.io.writing import write_atomically
 from weft.solver.problem import BlockKind, Problem
 from weft.solver.schedule import Operation, Schedule
-from weft.solver.wide.rounds import Rounds
-
-__all__ = ["PLAN_FORMATS", "Plan", "load_plan", "plan_from_json", "plan_of", "plan_to_json", "save_plan"]
+from weft.solver.wide.run import Rounds
 
 PLAN_FORMAT = "weft.plan/2"
 WITHOUT_REDUCTIONS = "weft.plan/1"
@@ -77,6 +75,20 @@ class Plan:
     def vocabulary(self) -> Vocabulary:
         """What the instructions' names mean."""
         return Vocabulary(self.problem, self.rounds)
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The schedule that it was made of."""
+        keys = ((self.vocabulary.key(work), times) for work, times in self.times.items())
+        return Schedule(self.problem, self.micro_batches, tuple(Operation(*key, *times) for key, times in keys
+                                                                if key is not None), 0.0)
+
+    def awaits(self, work: Work) -> tuple[Work, ...]:
+        """What an instruction waits for, each once."""
+        block, micro_batch = self.vocabulary.known(work)
+        needed = dict.fromkeys((dependency.block, micro_batch - dependency.distance)
+                               for dependency in self.problem.blocks[block].after)
+        return tuple(self.vocabulary.work(self.problem.index[name], m) for name, m in needed if m >= 0)
 
     @property
     def why_not_trained(self) -> str | None:
@@ -225,7 +237,7 @@ def _to_json(plan: Plan, shown: Callable[[Instruction], bool]) -> dict[str, Any]
                       "instructions": instructions})
     return {
         "format": PLAN_FORMAT,
-        "problem": any_problem_to_json(plan.problem if rounds is None else rounds.wide),
+        "problem": problem_to_json(plan.problem if rounds is None else rounds.wide),
         "micro_batches": plan.micro_batches if rounds is None else rounds.run.to_json(),
         "makespan": plan.makespan,
         "stages": _stages(plan),

@@ -49,12 +49,7 @@ from weft.runtime.plan.rank_map import RankMap
 from weft.runtime.plan.stage_graph import LETTERS, NotAStageGraph, StageGraph
 from weft.solver.pipeline import NotAPipeline, Pipeline
 from weft.solver.problem import Problem
-from weft.solver.wide.rounds import Rounds
-
-__all__ = [
-    "BlockWork", "Instruction", "Program", "ProgramError", "Recv", "Reduce", "Send", "StageWork", "Vocabulary", "Work",
-    "parse_instruction",
-]
+from weft.solver.wide.run import Rounds
 
 
 class ProgramError(ValueError):
@@ -240,6 +235,12 @@ class Vocabulary:
             return None if wide is None else self.rounds.joined(wide, work.micro_batch)
         block = self.block(work)
         return None if block is None else (block, work.micro_batch)
+
+    def known(self, work: Work) -> tuple[int, int]:
+        """The same of an instruction of a program that has been checked."""
+        key = self.key(work)
+        assert key is not None, work
+        return key
 
     def micro_batch(self, work: Work) -> str:
         """Whose micro-batch ``work`` is on, in words."""

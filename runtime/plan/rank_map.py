@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from weft.solver.problem import Problem
 
-__all__ = ["RankMap"]
-
 
 @dataclass(frozen=True)
 class RankMap:

@@ -10,8 +10,6 @@ from dataclasses import replace
 from weft.runtime.plan.plan import Plan, plan_of
 from weft.solver.schedule import Operation, Schedule
 
-__all__ = ["shortened"]
-
 
 def shortened(plan: Plan, micro_batches: int) -> Plan:
     """``plan`` with its first ``micro_batches`` alone, proven; it must have at least as many, and no rounds."""

@@ -23,8 +23,6 @@ from functools import cached_property
 from weft.solver.pipeline import NotAPipeline, Pipeline
 from weft.solver.problem import BlockKind, Problem
 
-__all__ = ["LETTERS", "NotAStageGraph", "Passes", "StageGraph"]
-
 #: Every pass that a stage may have, in the order in which one micro-batch runs them.
 LETTERS = "FOLRBIW"
 GRADIENTS = (BlockKind.BACKWARD, BlockKind.INPUT_GRAD)
@@ -35,7 +33,7 @@ class NotAStageGraph(ValueError):
 
 
 @dataclass(frozen=True)
-class Passes:
+class StagePasses:
     """One stage: its blocks by letter (indices into ``problem.blocks``), and its ranks, ascending."""
 
     ranks: tuple[int, ...]
@@ -62,7 +60,7 @@ class StageGraph:
     """A problem seen as stages, numbered in topological order of their forwards."""
 
     problem: Problem
-    stages: tuple[Passes, ...]
+    stages: tuple[StagePasses, ...]
 
     @classmethod
     def of(cls, problem: Problem) -> StageGraph:
@@ -80,7 +78,7 @@ class StageGraph:
             pipeline = Pipeline.of(problem)
         except NotAPipeline:
             return cls(problem, _Recognition(problem).stages())
-        return cls(problem, tuple(Passes((stage.device,), {problem.blocks[b].kind.letter: b for b in stage.blocks})
+        return cls(problem, tuple(StagePasses((stage.device,), {problem.blocks[b].kind.letter: b for b in stage.blocks})
                                   for stage in pipeline.stages))
 
     @cached_property
@@ -155,7 +153,7 @@ class _Recognition:
         self.gradients = [b for b in order if self.blocks[b].kind in GRADIENTS]
         self.found: dict[int, dict[str, int]] = {forward: {"F": forward} for forward in self.forwards}
 
-    def stages(self) -> tuple[Passes, ...]:
+    def stages(self) -> tuple[StagePasses, ...]:
         if not self.forwards:
             raise NotAStageGraph("it has no forward block")
         for forward, gradient in self._gradient_of().items():
@@ -172,7 +170,7 @@ class _Recognition:
                         "is waited for by the gradient of no stage on its devices that has no other recompute block")
         self._offloads()
         self._require_all_found()
-        return tuple(Passes(self.ranks[forward], passes) for forward, passes in self.found.items())
+        return tuple(StagePasses(self.ranks[forward], passes) for forward, passes in self.found.items())
 
     # -- gradients -----------------------------------------------------------------------------------------------------
 

@@ -23,11 +23,6 @@ from weft.solver.names import Names
 from weft.solver.problem import LARGEST_AMOUNT, SMALLEST_AMOUNT
 from weft.solver.schedule import Operation, Schedule
 
-__all__ = [
-    "Comparison", "Measured", "Timeline", "compare", "load_timeline", "places", "save_timeline", "timeline_from_json",
-    "timeline_to_json",
-]
-
 TIMELINE_FORMAT = "weft.timeline/1"
 
 
@@ -65,7 +60,7 @@ class Timeline:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class AgainstPlan:
     """Measured against predicted makespan, both in seconds."""
 
     measured: float
@@ -86,11 +81,11 @@ def places(schedule: Schedule) -> dict[tuple[str, int, int], tuple[Operation, tu
             for operation in schedule.operations for rank in ranks.of_block(operation.block)}
 
 
-def compare(timeline: Timeline, plan: Plan) -> Comparison:
+def compare(timeline: Timeline, plan: Plan) -> AgainstPlan:
     """Hold ``timeline`` against ``plan``. Raises ``ValueError`` if it was measured on another plan."""
     if timeline.plan != plan.digest:
         raise ValueError(f"the timeline of {timeline.name!r} was not measured on this plan of {plan.problem.name!r}")
-    return Comparison(timeline.makespan, plan.makespan * timeline.seconds_per_unit)
+    return AgainstPlan(timeline.makespan, plan.makespan * timeline.seconds_per_unit)
 
 
 def load_timeline(path: str | os.PathLike[str]) -> Timeline:

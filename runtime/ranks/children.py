@@ -26,8 +26,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-__all__ = ["Start", "children", "end", "end_with_parent"]
-
 _PDEATHSIG = 1  # of prctl(2): the signal that a process gets when the one that started it ends
 #: What the keeper does. It reads ``rank NUMBER``, ``over NUMBER``, ``folder PATH``; at ``done`` nothing is left to do.
 _KEEPER = """

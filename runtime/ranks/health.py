@@ -7,8 +7,6 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-__all__ = ["RunError", "require_finite"]
-
 
 class RunError(RuntimeError):
     """A run that must not go on: all ranks end with its sentence and exit code 1."""

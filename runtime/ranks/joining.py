@@ -32,8 +32,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from weft.runtime.ranks.loopback import is_loopback, listening, loopback_interface, own_name_is_loopback
-
-__all__ = ["JoinedStore", "NotJoined", "find_others"]
+from weft.runtime.ranks.words import some
 
 LOOK = 0.05  # seconds between two looks at who is there
 SLACK = 1.0  # seconds that a library has beyond the limit it was given
@@ -139,9 +138,8 @@ def _call_roll(store: Store, rank: int, world: int, timeout: float, until: float
     missing = [str(other) for other in range(world)]
     while missing := [other for other in missing if not roll.check([other])]:
         if time.monotonic() > until:
-            shown = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
-            raise NotJoined(f"rank {rank} waited {timeout:g} s for rank{'s' * (len(missing) > 1)} {shown} of {world} "
-                            "to join, in vain: start all ranks, with one MASTER_ADDR and MASTER_PORT")
+            raise NotJoined(f"rank {rank} waited {timeout:g} s for rank{'s' * (len(missing) > 1)} {some(missing)} of "
+                            f"{world} to join, in vain: start all ranks, with one MASTER_ADDR and MASTER_PORT")
         time.sleep(LOOK)
 
 

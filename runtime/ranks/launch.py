@@ -1,7 +1,7 @@
 """Starting the ranks of one machine without ``torchrun``: one way for all, with an end sure to come.
 
 Every command that starts ranks starts them here: ``weft train`` (:func:`run_ranks`), ``weft profile --ranks`` and
-``weft transports`` (:func:`launch_local`), ``weft replay --processes job`` (:mod:`weft.runtime.share.processes`), and
+``weft transports`` (:func:`launch_local`), ``weft replay`` of jobs (:mod:`weft.runtime.share.processes`), and
 experiments. What ranks are told by their environment is :func:`rank_environment`, how they end with this process
 :mod:`weft.runtime.ranks.children`. All of their traffic stays on the loopback interface.
 """
@@ -23,8 +23,6 @@ from types import FrameType
 
 from weft.runtime.ranks.children import Start, children, end
 from weft.runtime.ranks.loopback import loopback_interface
-
-__all__ = ["Ended", "free_port", "launch_local", "rank_environment", "run_ranks"]
 
 LOOK = 0.02  # seconds between two looks at the processes
 GRACE = 5.0  # seconds that ranks have to end by themselves when one has ended, or a signal has come

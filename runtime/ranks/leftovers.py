@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["beginning", "shared_folder"]
-
 SHARED_MEMORY = Path("/dev/shm")
 
 

@@ -8,8 +8,6 @@ import socket
 from functools import cache
 from typing import Any
 
-__all__ = ["is_loopback", "listening", "loopback_interface", "own_name_is_loopback"]
-
 _NAMES = ("lo", "lo0")
 _BACKLOG = 2048  # connections that wait to be accepted: two of each rank, which all come at once
 

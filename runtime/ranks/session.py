@@ -20,9 +20,8 @@ from torch.distributed.distributed_c10d import PrefixStore
 from weft.runtime.ranks.allocator import keep_freed_memory
 from weft.runtime.ranks.health import RunError
 from weft.runtime.ranks.joining import NotJoined, find_others
-from weft.runtime.ranks.watch import CLOSED, Activity, Watch, output_is_closed
-
-__all__ = ["Session", "SessionError", "clock_offset", "join", "meet", "share_gpus", "told"]
+from weft.runtime.ranks.watch import CLOSED, Watch, output_is_closed
+from weft.runtime.ranks.words import Activity
 
 PINGS = 20
 RESERVE = 1024**3  # bytes
@@ -39,8 +38,9 @@ class Session:
     the time on the first process's clock. ``transport`` carries messages (:mod:`weft.runtime.transports`); ``reserve``:
     bytes of the device that a problem's capacities leave out, for messages that arrive early.
 
-    The plan runs in ``replicas`` copies, of which this is number ``replica``: the processes 0 to ``world`` - 1 are the
-    first copy, and so on. What is said about ranks is meant within the copy.
+    The plan runs in ``replicas`` copies, of which this is number ``replica``, each with a part of the batch; and each
+    of them is ``peers`` copies, of which this is ``peer``, with shares of the parameters. The processes 0 to ``world``
+    - 1 are the first copy, and so on. What is said about ranks is meant within the copy.
     """
 
     rank: int
@@ -52,6 +52,8 @@ class Session:
     reserve: int = RESERVE
     replica: int = 0
     replicas: int = 1
+    peer: int = 0
+    peers: int = 1
     groups: dict[tuple[int, ...], dist.ProcessGroup | None] = field(default_factory=dict)
     meetings: dict[tuple[int, ...], dist.ProcessGroup | None] = field(default_factory=dict)
     members: dist.ProcessGroup | None = None  # of all its processes; ``None``: of all that there are
@@ -67,12 +69,17 @@ class Session:
 
     @property
     def processes(self) -> int:
-        """How many processes there are: all ranks of all replicas."""
-        return self.world * self.replicas
+        """How many processes there are: all ranks of all copies."""
+        return self.world * self.replicas * self.peers
+
+    @property
+    def copy(self) -> int:
+        """The number of this copy of the plan among all, of replicas and of peers."""
+        return self.replica * self.peers + self.peer
 
     def process(self, rank: int) -> int:
         """The number of the process that is ``rank`` of this copy of the plan."""
-        return self.replica * self.world + rank
+        return self.copy * self.world + rank
 
     def place(self, rank: int) -> int:
         """The number in ``torch.distributed`` of the process that is ``rank`` of this copy of the plan."""
@@ -82,6 +89,11 @@ class Session:
     def first_place(self) -> int:
         """The same of its first process."""
         return self._places[0]
+
+    @property
+    def alike(self) -> list[int]:
+        """The numbers of the processes that are this rank, and this peer, in all replicas."""
+        return [(replica * self.peers + self.peer) * self.world + self.rank for replica in range(self.replicas)]
 
     def activity(self, text: str, waits_for: Iterable[int] = ()) -> Activity:
         """What the watchdog is told when this rank does that; it cannot go on without the ranks ``waits_for``."""
@@ -112,7 +124,7 @@ class Session:
 
     def exchange(self, value: Value, text: str) -> list[Value]:
         """The values of all ranks of this copy of the plan, on all of them; ``text`` says what for."""
-        return self._exchange(value, text)[self.replica * self.world:(self.replica + 1) * self.world]
+        return self._exchange(value, text)[self.process(0):self.process(self.world)]
 
     def everywhere(self, value: Value, text: str) -> list[Value]:
         """The values of all ranks of all replicas, on all of them; ``text`` says what for."""
@@ -121,9 +133,14 @@ class Session:
     def gather(self, value: Value) -> list[Value] | None:
         """The values of all ranks of all replicas, on process 0; ``None`` elsewhere."""
         self.watch.doing("handing the results to rank 0", self._everyone)
-        values = [value] * len(self._everyone) if self.replica == self.rank == 0 else None
+        values = [value] * len(self._everyone) if self.process(self.rank) == 0 else None
         dist.gather_object(value, values, self._places[0], self.members)
         return None if values is None else self._in_order(values)
+
+    def asked_to_stop(self) -> signal.Signals | None:
+        """The signal that came to any rank since the watch heeds them, on all of them; ``None`` if none did."""
+        came = self.everywhere(self.watch.asked, "asking whether to stop")
+        return next((signal.Signals(number) for number in came if number is not None), None)
 
     def agree(self, what: str, value: object) -> None:
         """Raise :class:`SessionError` unless all ranks of all replicas have the same ``value``; ``what`` names it."""
@@ -156,9 +173,9 @@ class Session:
         """A group of ``ranks`` in each replica, by the session's backend or another; this replica's, if this rank is in
         it. All ranks of the session must call it, at the same point."""
         found = None
-        for replica in range(self.replicas):
-            made = self._made([replica * self.world + rank for rank in ranks], backend)
-            if replica == self.replica and isinstance(made, dist.ProcessGroup):
+        for copy in range(self.replicas * self.peers):
+            made = self._made([copy * self.world + rank for rank in ranks], backend)
+            if copy == self.copy and isinstance(made, dist.ProcessGroup):
                 found = made
         return found
 
@@ -177,9 +194,9 @@ class Session:
     def counterparts(self) -> dist.ProcessGroup:
         """The process group of this rank in all replicas. All ranks of the session must call it, at the same point."""
         if self._counterparts is None:
-            for rank in range(self.world):
-                made = self._made([replica * self.world + rank for replica in range(self.replicas)])
-                if rank == self.rank and isinstance(made, dist.ProcessGroup):
+            for first in range(self.world * self.peers):
+                made = self._made(range(first, self.processes, self.world * self.peers))
+                if first == self.alike[0] and isinstance(made, dist.ProcessGroup):
                     self._counterparts = made
         assert self._counterparts is not None
         return self._counterparts

@@ -11,8 +11,6 @@ import torch
 from weft.runtime.plan.program import Work
 from weft.runtime.ranks.session import Session
 
-__all__ = ["Stopwatch", "sleep_until", "stopwatch"]
-
 
 class Stopwatch(Protocol):
     """Measures laps, one after another."""

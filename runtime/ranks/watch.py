@@ -4,7 +4,7 @@ Each rank says what it is doing (:meth:`Watch.doing`); a thread beside it tells 
 reads there whether another rank gave up, and gives up itself when the rank has been at one thing for longer than the
 timeout. Giving up is ``os._exit``: a rank that waits inside a communication library, or sleeps, cannot be stopped more
 gently. The sentence on standard error names the rank, the instruction and the micro-batch, and where the fault seems to
-lie: the rank that all others wait for, directly or through others.
+lie (:mod:`weft.runtime.ranks.words`): the rank that all others wait for, directly or through others.
 
 The store lives in rank 0's process. Where that is stopped, or its host cut off, a call of the store never returns; so a
 second thread, which does not use it, ends the rank when the first has not come back in time.
@@ -20,43 +20,22 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, NamedTuple, NoReturn, TypeGuard
+from typing import Any, NoReturn
 
 from torch.distributed.distributed_c10d import Store
+
+from weft.runtime.ranks.words import SILENCE, Activity, Word, Words
 
 __all__ = ["CLOSED", "Activity", "Unwatched", "Watch", "output_is_closed"]
 
 BEAT = 0.2  # seconds between two looks of the watching thread
-SILENCE = 3.0  # a rank whose last word is this old counts as gone
 LEAVING = 0.005  # seconds between two looks of a rank that leaves for the others
 GRACE = 1.0  # seconds from losing the store to giving up: rank 0 may just have finished a little earlier
 JOINING = 15.0  # seconds that ranks which have all come may take to connect, on a machine that is busy
 CLOSED = 128 + signal.SIGPIPE  # exit code where nobody reads the output any more, as shells know it
 LOADING = 120.0  # seconds that anything may take until work begins: importing, building a model
-
-
-class Word(NamedTuple):
-    """What a rank says of itself in the store: what it does, which ranks it waits for, and for how many seconds; the
-    last call that all make together; whether its script has ended; ``silent``: for how many seconds those that it waits
-    for have said nothing, where that is long; a number that changes. No time of day: machines' clocks differ."""
-
-    text: str
-    waits_for: tuple[int, ...] = ()
-    spent: float = 0.0
-    call: int = 0
-    name: str = ""
-    ended: bool = False
-    silent: Mapping[str, float] = {}
-    beat: int = 0
-
-
-class Activity(NamedTuple):
-    """Something a rank does, and the processes without which it cannot go on."""
-
-    text: str
-    waits_for: tuple[int, ...] = ()
 
 
 class Watch:
@@ -70,12 +49,12 @@ class Watch:
 
     def __init__(self, store: Store, rank: int, world: int, timeout: float) -> None:
         self.store, self.rank, self.world, self.timeout = store, rank, world, timeout
+        self.words = Words(store, rank, world)
         self._limit = max(timeout, JOINING)
         self.asked: int | None = None
         self._call = (0, "")  # how many calls that all ranks make together were begun, and which was the last
         self.ended = False  # whether the rank's script has come to its end, by itself or by sys.exit
         self._beat = 0
-        self._heard: dict[int, tuple[Word, float]] = {}  # of whom this rank waits for: the last new word, and when
         self._handlers: dict[int, Any] | None = None  # those of before; ``None``: signals are not waited with
         # By thread, what it does and since when: one assignment, other threads see both or neither.
         self._doing = {threading.get_ident(): (Activity("starting"), time.monotonic())}
@@ -164,13 +143,13 @@ class Watch:
         this rank ends by it.
         """
         try:
-            first = {rank: self._read(f"now/{rank}") for rank in range(self.world) if rank != self.rank}
+            first = {rank: self.words.read(f"now/{rank}") for rank in range(self.world) if rank != self.rank}
             until = time.monotonic() + SILENCE
             while time.monotonic() < until:
-                if self._given_up() is not None:
+                if self.words.given_up() is not None:
                     self.give_up("")
                 time.sleep(BEAT)
-            gone = [rank for rank, word in first.items() if self._read(f"now/{rank}") == word]
+            gone = [rank for rank, word in first.items() if self.words.read(f"now/{rank}") == word]
         except RuntimeError:
             return "lost rank 0 (and the rendezvous store with it)"
         if not gone:
@@ -182,10 +161,10 @@ class Watch:
     def give_up(self, why: str, code: int = 1) -> NoReturn:
         """Tell all ranks ``why``, and end this process with exit code ``code``."""
         self._ending.acquire()
-        cause = self._given_up()
+        cause = self.words.given_up()
         if cause is None:
             cause = {"rank": self.rank, "why": why, "code": code}
-            self._tell("given up", cause)
+            self.words.tell("given up", cause)
             self._say(f"weft: rank {self.rank}: {why}")
         elif cause["code"] != CLOSED:  # whoever cuts off the output of one rank knows why all end
             self._say(f"weft: rank {self.rank}: stopped while {self.text}, because rank {cause['rank']} gave up: "
@@ -201,12 +180,12 @@ class Watch:
             spent = self._looked - since
             try:
                 self.say(now, spent)
-                if self._given_up() is not None:
+                if self.words.given_up() is not None:
                     self.give_up("")
-                if spent > BEAT and (why := self._apart(now)) is not None:
+                if spent > BEAT and (why := self.words.apart(now, *self._call, self.ended)) is not None:
                     self.give_up(why, code=2)
                 if spent > self._limit:
-                    self.give_up(self._blame(now, spent))
+                    self.give_up(self.words.blame(now, spent))
             except RuntimeError:
                 if not self._over.wait(GRACE):
                     self.give_up(f"lost the rendezvous store, so rank 0 is gone, while {now.text}")
@@ -217,22 +196,11 @@ class Watch:
         """Put this rank's word into the store: it has been at ``now`` for ``spent`` seconds."""
         silent = {}
         if spent > BEAT:
-            self._listen(now.waits_for)
-            silent = {str(other): age for other in now.waits_for if (age := self._silence(other)) > SILENCE}
+            self.words.listen(now.waits_for)
+            silent = {str(other): age for other in now.waits_for if (age := self.words.silence(other)) > SILENCE}
         self._beat += 1
         self.store.set(f"now/{self.rank}", json.dumps(
             Word(now.text, now.waits_for, spent, *self._call, self.ended, silent, self._beat)))
-
-    def _listen(self, others: Iterable[int]) -> None:
-        """Note which of ``others`` have said something new."""
-        for other in others:
-            word = self._word(other)
-            if word is not None and (other not in self._heard or self._heard[other][0] != word):
-                self._heard[other] = word, time.monotonic()
-
-    def _silence(self, other: int) -> float:
-        """For how many seconds, on this rank's own clock, ``other`` has said nothing new."""
-        return time.monotonic() - self._heard[other][1] if other in self._heard else 0.0
 
     def heed(self) -> None:
         """From now on the rank's own loop looks for signals: the first is only noted, in :attr:`asked`."""
@@ -256,82 +224,11 @@ class Watch:
                           f"for {silent:.1f} s; it lives with rank 0")
                 os._exit(1)
 
-    def _blame(self, now: Activity, spent: float) -> str:
-        """What this rank was at for too long, and what the rank at the end of the chain of waits is at."""
-        sentence = f"gave up after {spent:.1f} s of {now.text}"
-        self._listen(now.waits_for)
-        silent = {str(culprit): self._silence(culprit) for culprit in now.waits_for}
-        for culprit in now.waits_for:  # one that is gone may have been at the same
-            if (word := self._word(culprit)) is not None and silent[str(culprit)] > SILENCE:
-                return f"{sentence}; rank {culprit} was last heard of {silent[str(culprit)]:.1f} s ago, {word.text}"
-        waiting, seen = now, {self.rank}
-        while True:
-            for culprit in waiting.waits_for:
-                if (word := self._word(culprit)) is None:
-                    return f"{sentence}; rank {culprit} was never heard of"
-                if word.text != waiting.text:  # else it waits for the same others
-                    break
-            else:
-                return sentence
-            if (age := silent.get(str(culprit), 0.0)) > SILENCE:
-                return f"{sentence}; rank {culprit} was last heard of {age:.1f} s ago, {word.text}"
-            if not word.waits_for or culprit in seen:
-                return f"{sentence}; rank {culprit} has been {word.text} for {word.spent:.1f} s"
-            seen.add(culprit)
-            waiting, silent = Activity(word.text, tuple(word.waits_for)), dict(word.silent)
-
-    def _apart(self, now: Activity) -> str | None:
-        """Whether a rank that this one waits for has made another call in the place of its own."""
-        number, name = self._call
-        for other in now.waits_for if number else ():
-            word = self._word(other)
-            if word is not None and word.call == number and word.name != name:
-                if word.ended != self.ended:
-                    ended, goes_on, call = (other, self.rank, name) if word.ended else (self.rank, other, word.name)
-                    return (f"rank {ended}'s script has ended, at its last line or by sys.exit, where rank {goes_on} "
-                            f"calls {call}, as call {number} of the pipeline: all ranks make the same calls")
-                return (f"rank {self.rank} calls {name} where rank {other} calls {word.name}, as call {number} of the "
-                        "pipeline: all ranks make the same calls, also at the end of the script, which is a close")
-        return None
-
-    def _given_up(self) -> dict[str, object] | None:
-        try:
-            found = self._read("given up")
-        except RuntimeError:
-            return None
-        return found if _is_cause(found, self.world) and found["rank"] != self.rank else None
-
-    def _word(self, rank: int) -> Word | None:
-        """The last word of ``rank``."""
-        found = self._read(f"now/{rank}")
-        return Word(*found) if isinstance(found, list) else None
-
-    def _read(self, key: str) -> list | dict | None:  # type: ignore[type-arg]
-        if not self.store.check([key]):
-            return None
-        with contextlib.suppress(ValueError):  # whatever reaches the store may write there: no word of a rank's
-            value = json.loads(self.store.get(key))
-            return value if isinstance(value, (list, dict)) else None
-        return None
-
-    def _tell(self, key: str, value: object) -> None:
-        try:
-            self.store.set(key, json.dumps(value))
-        except RuntimeError:
-            return  # the store is gone: the others notice that themselves
-
     @staticmethod
     def _say(sentence: str) -> None:
         with contextlib.suppress(OSError, ValueError):  # whoever read it may have ended
             sys.stderr.write(sentence + "\n")
             sys.stderr.flush()
-
-
-def _is_cause(found: object, world: int) -> TypeGuard[dict[str, object]]:
-    """Whether ``found`` is what a rank of ``world`` writes that gives up: who, why, and with which exit code. Anything
-    else in its place ends nobody."""
-    return isinstance(found, dict) and isinstance(found.get("rank"), int) and 0 <= found["rank"] < world and (
-        isinstance(found.get("why"), str) and bool(found["why"])) and isinstance(found.get("code"), int)
 
 
 def _failed(code: object) -> int:

@@ -25,11 +25,9 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from weft.runtime.ranks.allocator import keep_freed_memory
 from weft.runtime.ranks.session import RESERVE, Session, SessionError, clock_offset, meet, share_gpus, told
 from weft.runtime.ranks.watch import Watch
-
-__all__ = ["join_within"]
+from weft.runtime.ranks.words import some
 
 LOOK = 0.02  # seconds between two looks at who is there
-SHOWN = 8  # ranks that a sentence names
 #: How often processes have been a session together, by their numbers: one after the other, or beside each other.
 _TIMES: Counter[tuple[int, ...]] = Counter()
 
@@ -50,7 +48,7 @@ class _Within(Session):
         if self.places[self.process(self.rank)] not in places:
             return -1
         self.numbers[places] += 1
-        with _called(f"{self.name} {'-'.join(map(str, places))} {self.numbers[places]}"):
+        with called(f"{self.name} {'-'.join(map(str, places))} {self.numbers[places]}"):
             found: dist.ProcessGroup = dist.new_group(
                 list(places), backend=backend or self.backend, use_local_synchronization=True,
                 timeout=datetime.timedelta(seconds=2 * self.limit + 30))
@@ -60,9 +58,9 @@ class _Within(Session):
 
 @contextlib.contextmanager
 def join_within(places: Sequence[int], timeout: float, device: torch.device, transport: str | None = None,
-                replicas: int = 1, reserve: int = RESERVE) -> Iterator[Session]:
+                replicas: int = 1, reserve: int = RESERVE, peers: int = 1) -> Iterator[Session]:
     """The session of the processes ``places`` of the group that there is, this one among them: ``replicas`` copies of a
-    plan, one after another. See :func:`~weft.runtime.ranks.session.join`.
+    plan, one after another, each of ``peers`` copies. See :func:`~weft.runtime.ranks.session.join`.
 
     Raises :class:`~weft.runtime.ranks.session.SessionError` where some do not come within ``timeout`` seconds.
     """
@@ -76,9 +74,11 @@ def join_within(places: Sequence[int], timeout: float, device: torch.device, tra
     _call_roll(store, own, rank, timeout)
     with Watch(watched, rank, len(own), timeout) as watch, told(watch):
         watch.doing("joining the other ranks", range(len(own)))
-        session = _Within(rank % (len(own) // replicas), len(own) // replicas, device, watch, 0.0,
+        world = len(own) // replicas // peers
+        replica, peer = divmod(rank // world, peers)
+        session = _Within(rank % world, world, device, watch, 0.0,
                           transport or ("nccl" if device.type == "cuda" else "gloo"), reserve,
-                          rank // (len(own) // replicas), replicas, places=own, name=name, limit=timeout,
+                          replica, replicas, peer, peers, places=own, name=name, limit=timeout,
                           backend="cpu:gloo,cuda:nccl" if device.type == "cuda" and not share_gpus() else "gloo")
         made = session._made(range(len(own)))
         assert isinstance(made, dist.ProcessGroup)
@@ -101,8 +101,7 @@ def _call_roll(store: Store, places: Sequence[int], rank: int, timeout: float) -
     missing = list(range(len(places)))
     while missing := [other for other in missing if not store.check([f"here {other}"])]:
         if time.monotonic() > until:
-            shown = ", ".join(str(places[other]) for other in missing[:SHOWN]) + (
-                f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else "")
+            shown = some([places[other] for other in missing])
             raise SessionError(f"rank {places[rank]} waited {timeout:g} s for rank{'s' * (len(missing) > 1)} {shown} "
                                f"to make the pipeline of the ranks {', '.join(map(str, places))} too, in vain: all "
                                "ranks of its mesh or group call weft.pipeline, pipelines in one order")
@@ -123,8 +122,8 @@ def _another(store: Store) -> Store:
 
 
 @contextlib.contextmanager
-def _called(name: str) -> Iterator[None]:
-    """The group that is made inside is called ``name``."""
+def called(name: str) -> Iterator[None]:
+    """The process group that is made inside is called ``name``."""
     before = c10d._process_group_name
     c10d._process_group_name = lambda ranks, use_hashed_name: name  # type: ignore[assignment,return-value]
     try:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from weft.runtime.interface.factory import FactoryError, load_factory, takes_session
 from weft.runtime.plan.plan import Plan, load_plan
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from weft.runtime.interface.training import Training
     from weft.runtime.ranks.session import Session
 
-__all__ = ["ReplayError", "ReplayOptions", "checked_plan", "seconds_in_unit", "training_of"]
+Checked = TypeVar("Checked")
 
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
 
@@ -26,8 +28,57 @@ class ReplayError(ValueError):
     """A replay that cannot begin, by a mistake of its user: one sentence."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class TogetherOptions:
+    """How ranks run together, of one training or of several jobs; see :class:`ReplayOptions`."""
+
+    timeout: float = 60.0
+    time_scale: float = 1.0
+    checkpoint: str | os.PathLike[str] | None = None
+    checkpoint_every: int = 0
+    resume: bool = False
+    allow_unsplit: bool = False
+    allow_other_model: bool = False
+
+    def require_numbers(self) -> None:
+        """Raise :class:`ReplayError` for times that are none."""
+        for option, value in (("--timeout", self.timeout), ("--time-scale", self.time_scale)):
+            if not 0 < value < float("inf"):
+                raise ReplayError(f"{option} is {value}, it must be a number greater than 0")
+
+    def require_saving(self) -> None:
+        """Raise :class:`ReplayError` for checkpoints that are nowhere, or never."""
+        if self.checkpoint is None and (self.checkpoint_every or self.resume):
+            raise ReplayError("--checkpoint-every and --resume need --checkpoint FOLDER")
+        if self.checkpoint is not None and not (self.checkpoint_every or self.resume):
+            raise ReplayError("--checkpoint needs --checkpoint-every N, or --resume")
+
+
+def require_processes(name: str, what: str, ranks: int, arguments: Sequence[str], copies: str = "") -> None:
+    """Refuse a call of ``weft replay NAME ARGUMENTS`` outside ``torchrun``, and another number of processes than the
+    ``ranks`` of the plan, or the job."""
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        command = shlex.join(["torchrun", "--standalone", f"--nproc-per-node={ranks}", "-m", "weft", "replay", name,
+                              *arguments])
+        raise ReplayError(f"{name}: a {what} runs under torchrun, one process a rank; use: {command}")
+    if int(os.environ["WORLD_SIZE"]) != ranks:
+        raise ReplayError(f"{name}: the {what} is for {ranks} ranks{copies}, but {os.environ['WORLD_SIZE']} were "
+                          f"started; use torchrun --nproc-per-node={ranks}")
+
+
+def on_rank_0(check: Callable[[], Checked]) -> Checked:
+    """What ``check`` gives. What it raises is said by rank 0 alone: the other ranks exit with 2 and print nothing."""
+    try:
+        return check()
+    except ValueError:
+        if int(os.environ.get("RANK", "0")) == 0:
+            raise
+        time.sleep(1)  # torchrun stops all ranks when the first one exits: let rank 0 speak
+        raise SystemExit(2) from None
+
+
 @dataclass(frozen=True)
-class ReplayOptions:
+class ReplayOptions(TogetherOptions):
     """How a plan is replayed; the same on all ranks.
 
     Either ``emulate``: blocks sleep for their predicted durations, and no model is run. Or ``stages``,
@@ -54,19 +105,12 @@ class ReplayOptions:
 
     emulate: bool = False
     stages: str | None = None
-    timeout: float = 60.0
     timeline_path: str | os.PathLike[str] | None = None
-    time_scale: float = 1.0
     transport: str | None = None
     reserve: int | None = None
-    checkpoint: str | os.PathLike[str] | None = None
-    checkpoint_every: int = 0
-    resume: bool = False
     unchecked: bool = False
     replicas: int = 1
     paced: bool = False
-    allow_unsplit: bool = False
-    allow_other_model: bool = False
 
 
 def checked_plan(path: str | os.PathLike[str], options: ReplayOptions) -> Plan:
@@ -93,27 +137,17 @@ def _require_valid(name: str, options: ReplayOptions) -> None:
     """Refuse values that no plan can run with."""
     if options.emulate == (options.stages is not None):
         raise ReplayError(f"{name}: say what to run: either --emulate, or --stages MODULE:FUNCTION")
-    for option, value in (("--timeout", options.timeout), ("--time-scale", options.time_scale)):
-        if not 0 < value < float("inf"):
-            raise ReplayError(f"{option} is {value}, it must be a number greater than 0")
+    options.require_numbers()
     if options.replicas < 1:
         raise ReplayError(f"--replicas is {options.replicas}, it must be at least 1")
 
 
 def _require_ranks(name: str, plan: Plan, options: ReplayOptions) -> None:
     """Refuse a call outside ``torchrun``, and another number of processes than the plan's."""
-    replicas = options.replicas
-    ranks = len(plan.program.ranks) * replicas
-    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
-        command = shlex.join(["torchrun", "--standalone", f"--nproc-per-node={ranks}", "-m", "weft", "replay", name,
-                              *(["--emulate"] if options.emulate else ["--stages", str(options.stages)]),
-                              *(["--replicas", str(replicas)] if replicas > 1 else [])])
-        raise ReplayError(f"{name}: a plan runs under torchrun, one process a rank; use: {command}")
-    if int(os.environ["WORLD_SIZE"]) != ranks:
-        copies = f" ({replicas} replicas)" if replicas > 1 else ""
-        started = os.environ["WORLD_SIZE"]
-        raise ReplayError(f"{name}: the plan is for {ranks} ranks{copies}, but {started} were started; use torchrun"
-                          f" --nproc-per-node={ranks}")
+    copies = options.replicas > 1
+    require_processes(name, "plan", len(plan.program.ranks) * options.replicas, [
+        *(["--emulate"] if options.emulate else ["--stages", str(options.stages)]),
+        *["--replicas", str(options.replicas)] * copies], f" ({options.replicas} replicas)" * copies)
 
 
 def _require_consistent(options: ReplayOptions) -> None:
@@ -125,14 +159,11 @@ def _require_consistent(options: ReplayOptions) -> None:
             raise ReplayError(str(error)) from None
     if options.checkpoint_every < 0:
         raise ReplayError(f"--checkpoint-every is {options.checkpoint_every}, it must be a number of batches")
-    if options.checkpoint is None and (options.checkpoint_every or options.resume):
-        raise ReplayError("--checkpoint-every and --resume need --checkpoint FOLDER")
+    options.require_saving()
     if options.unchecked and not options.resume:
         raise ReplayError("--unchecked is for a checkpoint to go on from: it needs --resume")
     if options.checkpoint is not None and options.emulate:
         raise ReplayError("--checkpoint is for training: an emulated run has nothing to save")
-    if options.checkpoint is not None and not (options.checkpoint_every or options.resume):
-        raise ReplayError("--checkpoint needs --checkpoint-every N, or --resume")
     if options.emulate and (options.allow_unsplit or options.allow_other_model):
         raise ReplayError("--allow-unsplit and --allow-other-model are about stages: they need --stages")
 

@@ -1,33 +1,38 @@
-"""Running a plan with the other ranks: emulated, or once for each batch of a training."""
+"""Running a plan with the other ranks: emulated, or once for each batch of a training.
+
+Where losses are sums and counts, gradients are those of the mean over what a batch counts
+(:mod:`weft.runtime.interface.counting`).
+
+What a replay found on all ranks, gathered on the first.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
 
 from weft.runtime.checkpoint.signature import SignatureError, require_signature
 from weft.runtime.execute.emulate import Emulation
 from weft.runtime.execute.executor import Executor, Worker
-from weft.runtime.execute.pacing import Paced
+from weft.runtime.execute.pacing import Latencies, Paced, latencies
 from weft.runtime.interface.fitting import misfit
 from weft.runtime.interface.training import Training
 from weft.runtime.plan.plan import Plan
 from weft.runtime.plan.program import Reduce
-from weft.runtime.plan.timeline import Measured
-from weft.runtime.ranks.health import require_finite
+from weft.runtime.plan.timeline import AgainstPlan, Measured, Timeline, compare
+from weft.runtime.ranks.health import RunError, require_finite
 from weft.runtime.ranks.session import Session, SessionError
-from weft.runtime.replay.averaging import Averaging
 from weft.runtime.replay.options import seconds_in_unit
-from weft.runtime.replay.result import Replay, gather_replay
 from weft.runtime.train.agreement import Allowed, require_agreement
 from weft.runtime.train.reduction import Reduction
-from weft.runtime.train.worker import Stages
+from weft.runtime.train.worker import StageWorker
 
 if TYPE_CHECKING:
     from weft.runtime.checkpoint.checkpoint import Checkpoints
-
-__all__ = ["Trainer", "run_emulated", "run_training"]
 
 
 def run_emulated(plan: Plan, session: Session, seconds_per_unit: float, paced: bool = False) -> Replay | None:
@@ -46,7 +51,7 @@ class Trainer:
     """What runs a training on one rank: the ``worker`` that computes, the ``gradients`` that are summed, and the
     ``averaging`` of losses that have counts."""
 
-    worker: Stages
+    worker: StageWorker
     gradients: Reduction
     averaging: Averaging
 
@@ -62,7 +67,7 @@ class Trainer:
         except SignatureError as error:
             raise SessionError(str(error)) from None
         _require_optimizer(training)
-        worker = Stages(plan, session, training)
+        worker = StageWorker(plan, session, training)
         require_agreement(plan, session, training, allowed)
         return cls(worker, Reduction(plan, session, training, worker.folding), Averaging())
 
@@ -72,10 +77,10 @@ class Trainer:
         return self.worker.graph.has_backward
 
     def beside(self, plan: Plan, session: Session, training: Training, before: int, whole: int) -> Trainer:
-        """One that runs the same stages of parts of a batch (see :class:`~weft.runtime.train.worker.Stages`), of other
-        shapes, and adds to the same gradients. What stages hand on has other bytes than planned, so nothing of them is
-        held against the plan: they are those of this one."""
-        return Trainer(Stages(plan, session, training, before, whole), self.gradients, self.averaging)
+        """One that runs the same stages of parts of a batch (see :class:`~weft.runtime.train.worker.StageWorker`), of
+        other shapes, and adds to the same gradients. What stages hand on has other bytes than planned, so nothing of
+        them is held against the plan: they are those of this one."""
+        return Trainer(StageWorker(plan, session, training, before, whole), self.gradients, self.averaging)
 
     def begin(self, step: int, place: int = 0, count: int = 1, part: tuple[int, int] = (0, 1)) -> None:
         """Batch ``step`` begins, number ``place`` of ``count`` whose gradients' mean is added up, or its part number
@@ -166,3 +171,92 @@ def _executor(plan: Plan, session: Session, worker: Worker, reduce: Callable[[Re
         worker = Paced(worker, plan, session, pace, lambda: executor.begun)
     executor = Executor(plan, session, worker, reduce=reduce)
     return executor
+
+
+class Averaging:
+    """Sums the counts of what has been computed over all ranks of all replicas. All ranks call it together."""
+
+    def __init__(self) -> None:
+        self._counted: bool | None = None  # whether losses have counts: known to all after the first batch
+        self._behind = 0.0  # what has been counted of the batches whose gradients are added up
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether losses were found to have counts."""
+        return bool(self._counted)
+
+    def begin(self) -> None:
+        """Gradients have become zero."""
+        self._behind = 0.0
+
+    def end(self, worker: StageWorker, session: Session, step: int) -> float | None:
+        """Batch ``step``, or a part of it, has been computed by ``worker``: by what to multiply the gradients of all
+        batches since :meth:`begin`, so that they are those of the mean over what these have counted; ``None`` where
+        losses are means.
+
+        Raises :class:`~weft.runtime.ranks.health.RunError` for a batch that counts nothing.
+        """
+        mine = worker.is_counted
+        if self._counted is None:
+            self._counted = any(session.everywhere(mine, "asking whether losses have counts"))
+        if mine is not None and mine != self._counted:
+            raise SessionError(f"the loss of batch {step} is {_KIND[mine]}, but before it was {_KIND[self._counted]}: "
+                               "give one kind for all micro-batches")
+        if not self._counted:
+            return None
+        session.watch.doing("adding up what the batch counts", range(session.processes))
+        total = torch.tensor([worker.count], dtype=torch.float64)
+        dist.all_reduce(total, group=session.members)
+        count = float(total)
+        if not count > 0:
+            raise RunError(f"batch {step} counts {count:g} in all its micro-batches: a mean needs at least one")
+        worker.total = count
+        self._behind += count
+        return worker.batch_size * worker.batches / self._behind
+
+
+_KIND = {True: "a sum and a count", False: "one number"}
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What a replay found: the timeline of its last batch, that held against the plan (``None`` if the problem's time
+    unit says nothing in seconds), and for each batch its mean loss (none if no stage gives one) and the norm of its
+    gradient before clipping (none without clipping). With replicas of a plan, the timeline is the first one's.
+    ``latencies`` are those of its micro-batches, where they were paced."""
+
+    timeline: Timeline
+    comparison: AgainstPlan | None
+    losses: tuple[float, ...] = ()
+    norms: tuple[float, ...] = ()
+    latencies: Latencies | None = None
+
+    def __str__(self) -> str:
+        if not self.timeline.operations:
+            return "nothing was left to run: the checkpoint has all batches behind it"
+        lines = [f"measured makespan  {self.timeline.makespan:.6g} s"]
+        if self.comparison is not None:
+            lines.append(f"predicted          {self.comparison.predicted:.6g} s")
+            lines.append(f"ratio              {self.comparison.ratio:.4f}")
+        if self.latencies is not None:
+            lines.append(str(self.latencies))
+        if self.losses:
+            lines.append("loss per batch     " + " ".join(f"{loss:.6g}" for loss in self.losses))
+        return "\n".join(lines)
+
+
+def gather_replay(plan: Plan, session: Session, seconds_per_unit: float | None, measured: Sequence[Measured],
+                  losses: Sequence[float] = (), norms: Sequence[float] = (), paced: bool = False) -> Replay | None:
+    """What all ranks found, on process 0; ``None`` elsewhere. All ranks of all replicas must call it together.
+
+    ``measured`` are this rank's blocks in the last batch, ``losses`` its parts of each batch's mean loss.
+    ``seconds_per_unit``: what one of the plan's time units lasts; ``None`` if that is not known.
+    """
+    found = session.gather((measured, losses))
+    if found is None:
+        return None
+    timeline = Timeline.of(plan, seconds_per_unit or 1.0, [o for blocks, _ in found[:session.world] for o in blocks])
+    comparison = None if seconds_per_unit is None or not timeline.operations else compare(timeline, plan)
+    by_batch = zip(*(parts for _, parts in found), strict=True)
+    return Replay(timeline, comparison, tuple(sum(parts) / session.replicas for parts in by_batch), tuple(norms),
+                  latencies(timeline, plan) if paced and timeline.operations else None)

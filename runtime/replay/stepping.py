@@ -16,11 +16,9 @@ from weft.runtime.plan.plan import Plan
 from weft.runtime.plan.timeline import Measured
 from weft.runtime.ranks.session import Session
 from weft.runtime.replay.options import seconds_in_unit
-from weft.runtime.replay.result import Replay, gather_replay
-from weft.runtime.replay.run import Trainer
+from weft.runtime.replay.run import Replay, Trainer, gather_replay
 from weft.runtime.train.agreement import Allowed
-
-__all__ = ["THEIRS", "Running", "Stepping", "stages_of"]
+from weft.runtime.train.worker import StageWorker
 
 #: Batches that all ranks begin at one moment, so that their times can be held against the plan: with what is made in
 #: the first one, and some without.
@@ -62,11 +60,13 @@ class Stepping:
         self.trainer = Trainer.of(plan, session, training, allowed)
         self.plan = self.trainer.gradients.plan
         self.running = [Running(self.trainer, self.plan, session)]
-        self.executor = self.running[0].executor
         self.steps, self.norm = 0, None  # type: int, float | None
-        self._added, self._batches, self._behind = 0, 1, 0
+        #: ``added``: how many batches have been added up of those that are to be.
+        self.added, self._batches, self._behind = 0, 1, 0
         self._measured: list[list[Measured]] = []
         self._seconds: deque[float] = deque(maxlen=KEPT)
+        self._tellers: dict[int, int] | None = None  # by process that has losses: its number in torch.distributed
+        self._telling: dist.Work | None = None  # what this rank has told last
 
     def beside(self, plan: Plan, training: Training, before: int, whole: int) -> Running:
         """What runs ``plan`` on micro-batches of another shape: those behind the first ``before`` of ``whole``. All
@@ -86,16 +86,16 @@ class Stepping:
         number, norm, loss = self._behind + self.steps, None, 0.0
         parts, is_plain, mean, counted = parts or self.running[:1], not parts, 0.0, 0.0
         for i, part in enumerate(parts):
-            part.trainer.begin(number, self._added, self._batches, (i, len(parts)))
+            part.trainer.begin(number, self.added, self._batches, (i, len(parts)))
             measured = part.run(together=is_plain and self.steps in TOGETHER)
             if is_plain and self.steps in TOGETHER:
                 self._measured.append(measured)
             norm = part.trainer.end(self.session, self.training, number)
-            loss, total = self._everywhere(part.trainer.worker.loss()), part.trainer.worker.total
+            loss, total = self._everywhere(part.trainer.worker), part.trainer.worker.total
             mean, counted = mean + loss * (part.weight if total is None else total), counted + (total or 0.0)
-        self._added += 1
-        if self._added == self._batches:
-            self.norm, self._added = norm, 0
+        self.added += 1
+        if self.added == self._batches:
+            self.norm, self.added = norm, 0
         if self.steps and is_plain:
             self._seconds.append(time.perf_counter() - begun)
         self.steps += 1
@@ -104,7 +104,7 @@ class Stepping:
 
     def accumulate(self, batches: int) -> None:
         """From here on gradients are the mean over ``batches`` batches, ready after the last of them."""
-        self._added, self._batches = 0, batches
+        self.added, self._batches = 0, batches
 
     def go_on(self, behind: int, seed: int | None) -> None:
         """The next batch is number ``behind`` of a training; with ``seed``, its random operators draw from that."""
@@ -113,11 +113,6 @@ class Stepping:
             for running in self.running:
                 for runner in running.trainer.worker.runners.values():
                     runner.moment.seed = seed
-
-    @property
-    def added(self) -> int:
-        """How many batches have been added up of those that are to be."""
-        return self._added
 
     @property
     def seconds(self) -> float | None:
@@ -134,14 +129,25 @@ class Stepping:
 
     def close(self) -> None:
         """Give buffers and modules back."""
+        if self._telling is not None:
+            self._telling.wait()
         for running in reversed(self.running):
             running.close()
 
-    def _everywhere(self, part: float) -> float:
-        total = torch.tensor([part], dtype=torch.float64)
-        self.session.watch.doing("adding up the loss", range(self.session.processes))
-        dist.all_reduce(total, group=self.session.members)
-        return float(total) / self.session.replicas
+    def _everywhere(self, worker: StageWorker) -> float:
+        """The mean over the copies of what the ranks that have losses tell; these wait for each other alone."""
+        session = self.session
+        if self._tellers is None:
+            told = session.everywhere((worker.own_losses != [], session.place(session.rank)), "asking who has losses")
+            self._tellers = {process: place for process, (tells, place) in enumerate(told) if tells}
+        values = {process: torch.tensor([worker.loss()], dtype=torch.float64) for process in self._tellers}
+        works = {process: dist.broadcast(values[process], place, group=session.members, async_op=True)
+                 for process, place in self._tellers.items()}
+        self._telling = works.pop(session.process(session.rank), None)
+        session.watch.doing("adding up the loss", works)
+        for work in filter(None, works.values()):
+            work.wait()
+        return sum(map(float, values.values())) / session.replicas
 
 
 def stages_of(plan: Plan, rank: int) -> tuple[int, ...]:

@@ -1,9 +1,9 @@
-"""What is known of turns, in one place for all who take them: the threads of a process, or processes beside each other.
+"""What is known of turns, in one place for all who take them.
 
-A board is a row of numbers and a lock. Several processes have it in a file that each maps into its memory; each holds
-a lock of the operating system on a file of its own, which comes free when it ends, however it ends: so the others learn
-of a process that was killed, and no number is left to guess whose it was. A process that is stopped, and not ended,
-keeps its turn: who waits for it says so.
+A board is a row of numbers and a lock, in a file that each process maps into its memory; each holds a lock of the
+operating system on a file of its own, which comes free when it ends, however it ends: so the others learn of a process
+that was killed, and no number is left to guess whose it was. A process that is stopped, and not ended, keeps its turn:
+who waits for it says so.
 """
 
 from __future__ import annotations
@@ -16,58 +16,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
-
-__all__ = ["ABSENT", "Board", "FileBoard", "GONE", "HERE", "LocalBoard"]
 
 #: What the board says of a job on this rank: its process has not come, runs, or has ended.
 ABSENT, HERE, GONE = 0, 1, 2
-#: Seconds between two looks at a board of several processes: the first, the longest, and between two looks at whether
+#: Seconds between two looks at a board: the first, the longest, and between two looks at whether
 #: another process still runs.
 _FIRST, _LONGEST, _ALIVE = 5e-5, 1e-3, 0.05
 _HEAD = 32  # bytes before the numbers
 
 
-class Board(Protocol):
-    """Numbers that may be looked at and changed under :meth:`locked` only."""
-
-    cells: memoryview[int]
-
-    def locked(self) -> AbstractContextManager[None]:
-        """Hold the board."""
-
-    def wait(self, blockers: Callable[[], Collection[int]]) -> Collection[int]:
-        """With the board held: let others change it, then hold it again. Gives those of ``blockers``, jobs by number,
-        that have gone without a word."""
-
-    def changed(self) -> None:
-        """With the board held: others may go on."""
-
-
-class LocalBoard:
-    """A board for the threads of one process."""
-
-    def __init__(self, count: int) -> None:
-        self.cells = memoryview(bytearray(8 * count)).cast("q")
-        self._condition = threading.Condition()
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        with self._condition:
-            yield
-
-    def wait(self, blockers: Callable[[], Collection[int]]) -> Collection[int]:
-        self._condition.wait()
-        return ()
-
-    def changed(self) -> None:
-        self._condition.notify_all()
-
-
 class FileBoard:
     """A board for the processes of several ``jobs`` on one rank, in the file ``path``; ``digest`` says of which plan.
+    Its numbers, ``cells``, may be looked at and changed under :meth:`locked` only.
 
     A job of which no process has come within ``patience`` seconds counts as gone. Where nothing changes for
     ``told_after`` seconds, who waits says on standard error for whom, and again after as long. Whoever cannot hold the
@@ -117,10 +79,13 @@ class FileBoard:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
+        """Hold the board."""
         with self._thread, self._file_locked():
             yield
 
     def wait(self, blockers: Callable[[], Collection[int]]) -> Collection[int]:
+        """With the board held: let others change it, then hold it again. Gives those of ``blockers``, jobs by number,
+        that have gone without a word."""
         pause, looked, told = _FIRST, time.monotonic(), time.monotonic()
         before = bytes(self.cells)
         while True:
@@ -141,9 +106,6 @@ class FileBoard:
                 whose = " and ".join(self.jobs[job] for job in sorted(blockers()))
                 self._say(f"has waited for {self.told_after:g} s for the turn of job {whose}: its process is at "
                           "something long, stopped, or not there yet")
-
-    def changed(self) -> None:
-        """Others look by themselves."""
 
     def _say(self, what: str) -> None:
         own = "" if self._own is None else f"job {self.jobs[self._own]} "

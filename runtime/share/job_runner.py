@@ -3,16 +3,13 @@
 All ranks of a job say whether it is well there before they do anything together that one of them might not come to.
 Where it is not, it is over on all of them: no rank is left in a collective that another one never comes to, and the
 other jobs go on.
-
-Whatever a job draws from torch's random numbers is its own: their state changes hands with the device.
 """
 
 from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,28 +17,26 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from weft.runtime.execute.executor import Parcel, Task
-from weft.runtime.interface.training import Boundary, Training
+from weft.runtime.execute.executor import Executor, Parcel, Task
+from weft.runtime.interface.training import Training
 from weft.runtime.plan.program import Work
 from weft.runtime.ranks.session import Session, SessionError
 from weft.runtime.ranks.stopwatch import sleep_until
 from weft.runtime.replay.run import Trainer
-from weft.runtime.share.job_plans import JobPlan
-from weft.runtime.share.turns import Turns
+from weft.runtime.share.stages_plan import JobPlan
+from weft.runtime.share.turns import JobOver, Turns
 from weft.runtime.train.agreement import Allowed
-from weft.runtime.train.worker import Stages
+from weft.runtime.train.worker import StageWorker
 
 if TYPE_CHECKING:
     from weft.runtime.checkpoint.checkpoint import Checkpoints
-
-__all__ = ["InTurn", "JobRunner", "RunOptions"]
 
 
 @dataclass(frozen=True)
 class RunOptions:
     """``seconds``: what one of the plan's time units lasts at least, 0 where blocks last as long as they take.
-    ``stopped_by``: a file whose coming ends the job. ``checkpoints``: where it is saved, for a job that has its
-    processes for itself. ``tell``: is given each batch and its loss on this rank."""
+    ``stopped_by``: a file whose coming ends the job. ``checkpoints``: where it is saved. ``tell``: is given each batch
+    and its loss on this rank."""
 
     seconds: float = 0.0
     allowed: Allowed | None = None
@@ -58,13 +53,15 @@ class JobRunner(ABC):
     those of the plan.
     """
 
+    executor: Executor
+
     def __init__(self, job: JobPlan, session: Session, training: Training, turns: Turns,
                  held: Mapping[str, Sequence[int]], options: RunOptions) -> None:
         self.job, self.session, self.training, self.turns, self.held = job, session, training, turns, held
         self.options = options
         self.trainer = Trainer.of(job.plan, session, training, options.allowed)
         self.trainer.worker.may_count = False
-        self.devices = sorted({device for devices in held.values() for device in devices})
+        self.computing = sorted({device for devices in held.values() for device in devices})  # where passes run
         self.losses: list[float] = []
         self.began: list[tuple[str, int, float]] = []
         self.fault: tuple[float, str] | None = None  # when and why it ended before its last batch, on this rank
@@ -73,7 +70,6 @@ class JobRunner(ABC):
         self.first = 0 if saved is None else saved.restore(job.plan, session, training)
         self.step = self.first
         self.ended_at = 0.0
-        self._random = torch.get_rng_state()
         self._changed = threading.Condition()
 
     @abstractmethod
@@ -81,8 +77,34 @@ class JobRunner(ABC):
         """What runs it, not started yet."""
 
     @abstractmethod
+    def batch(self) -> bool:
+        """Run batch :attr:`step`; False where the job is over."""
+
+    def compute(self) -> None:
+        """Run one batch after another, on a thread of its own."""
+        try:
+            for step in range(self.first, self.training.steps):
+                self.step = step
+                if not self.batch():
+                    break
+        except JobOver:
+            pass
+        except BaseException as error:
+            self.give_up(error)
+        finally:
+            self.turns.end(self.job.name, self.computing)
+            self.ended_at = self.session.now()
+            self.session.watch.rest()
+
+    def give_up(self, error: BaseException) -> None:
+        """This process cannot go on after ``error``."""
+        self.broken = error
+        self.fail(error)
+
     def close(self) -> None:
         """Give the modules back."""
+        self.executor.close()
+        self.trainer.worker.close()
 
     @property
     def has_losses(self) -> bool:
@@ -108,17 +130,6 @@ class JobRunner(ABC):
         with self._changed:
             self.began.append((name, number, begun))
 
-    @contextmanager
-    def random(self) -> Iterator[None]:
-        """With the job's own state of torch's random numbers."""
-        elsewhere = torch.get_rng_state()
-        torch.set_rng_state(self._random)
-        try:
-            yield
-        finally:
-            self._random = torch.get_rng_state()
-            torch.set_rng_state(elsewhere)
-
     # -- what is well --------------------------------------------------------------------------------------------------
 
     def fail(self, error: BaseException | str) -> None:
@@ -140,8 +151,7 @@ class JobRunner(ABC):
     def all_say(self, well: bool, what: str, group: dist.ProcessGroup | None) -> bool:
         """Whether all ranks of ``group`` say ``well``."""
         said = torch.tensor([well], dtype=torch.int32)
-        self.session.watch.doing(f"waiting for the other ranks before {what} of job {self.job.name}",
-                                 self.job.ranks if self.session.members is not None else ())
+        self.session.watch.doing(f"waiting for the other ranks before {what} of job {self.job.name}")
         dist.all_reduce(said, op=dist.ReduceOp.MIN, group=group)
         return bool(said.item())
 
@@ -158,8 +168,7 @@ class JobRunner(ABC):
         if self.options.checkpoints is None:
             return
         try:
-            with self.random():
-                self.options.checkpoints.save(self.job.plan, self.session, self.training, step)
+            self.options.checkpoints.save(self.job.plan, self.session, self.training, step)
         except SessionError as error:
             self.session.watch.give_up(str(error), code=2)
 
@@ -172,21 +181,13 @@ class JobRunner(ABC):
         self.options.tell(self.step, loss)
 
 
-class InTurn:
+class WorkerInTurn:
     """A worker of ``runner`` whose passes wait for their turn."""
 
-    def __init__(self, worker: Stages, runner: JobRunner) -> None:
+    def __init__(self, worker: StageWorker, runner: JobRunner) -> None:
         self.worker, self.runner = worker, runner
+        self.reads, self.keeps, self.layout = worker.reads, worker.keeps, worker.layout
         self._begun = 0.0
-
-    def reads(self, work: Work) -> Sequence[Work]:
-        return self.worker.reads(work)
-
-    def keeps(self, work: Work) -> Work:
-        return self.worker.keeps(work)
-
-    def layout(self, what: Work, target: int) -> Mapping[str, Boundary]:
-        return self.worker.layout(what, target)
 
     def message(self, what: Work, target: int) -> Callable[[Parcel], Parcel]:
         return self.worker.message(what, target)
@@ -206,8 +207,7 @@ class InTurn:
             if opens:
                 self._begun = runner.begin(name, number)
             try:
-                with runner.random():
-                    found = run(results)
+                found = run(results)
             except BaseException:
                 runner.end(name, number, self._begun, waits=False)
                 raise

@@ -27,12 +27,19 @@ from weft.runtime.plan.plan import Plan
 from weft.runtime.ranks.children import Start, children
 from weft.runtime.ranks.launch import free_port, rank_environment
 from weft.runtime.ranks.leftovers import shared_folder
-from weft.runtime.replay.options import ReplayError, seconds_in_unit
-from weft.runtime.share.job_plans import JobPlan
-from weft.runtime.share.replay import SharedOptions, checked_shared, losses_path, result_path, turns_of
-from weft.runtime.share.result import JobRun, SharedRun, predicted_seconds
-
-__all__ = ["Worker", "replay_in_processes"]
+from weft.runtime.replay.options import ReplayError
+from weft.runtime.share.replay import (
+    JobRun,
+    SharedOptions,
+    SharedRun,
+    checked_shared,
+    losses_path,
+    predicted_seconds,
+    result_path,
+    scale_of,
+    turns_of,
+)
+from weft.runtime.share.stages_plan import JobPlan
 
 #: Seconds between two looks at the processes.
 _LOOK = 0.02
@@ -45,7 +52,7 @@ _TURNS = "weft-turns"  # what the names of folders of turns begin with
 
 
 @dataclass(frozen=True)
-class Worker:
+class JobWorker:
     """The process ``number`` of ``job``, on ``rank`` of the plan with jobs."""
 
     job: str
@@ -55,7 +62,7 @@ class Worker:
 
 
 def replay_in_processes(plan_path: str | os.PathLike[str], options: SharedOptions, *,
-                        beside: Callable[[Sequence[Worker], Path], None] | None = None) -> SharedRun:
+                        beside: Callable[[Sequence[JobWorker], Path], None] | None = None) -> SharedRun:
     """Run the jobs of the plan in ``plan_path``, each in its own processes on this machine, until all have ended.
 
     A job of which a process ends early, however, is over on all its ranks; the others go on, with the same losses.
@@ -65,10 +72,9 @@ def replay_in_processes(plan_path: str | os.PathLike[str], options: SharedOption
     """
     name = os.fspath(plan_path)
     if "RANK" in os.environ:
-        raise ReplayError("--processes job starts all processes itself: call it without torchrun; on several machines "
-                          "start each job with a torchrun of its own (--job NAME --turns FOLDER)")
-    if options.job is not None or options.turns is not None:
-        raise ReplayError("--job and --turns are for one job that is started by itself, not with --processes job")
+        raise ReplayError(f"{name}: the jobs of a plan have processes of their own, which are started here: call it "
+                          "without torchrun; on several machines start each job with a torchrun of its own (--job NAME "
+                          "--turns FOLDER)")
     plan, jobs = checked_shared(name, options)
     with _stopped_by_signals(), shared_folder(_TURNS) as folder:
         with _workers(name, jobs, options, folder) as workers:
@@ -77,13 +83,12 @@ def replay_in_processes(plan_path: str | os.PathLike[str], options: SharedOption
             ends = _wait(plan, jobs, workers, folder, options.timeout)
         told = tuple(_told(job, folder, [(worker, ends[worker.job, worker.number]) for worker in workers
                                          if worker.job == job.name]) for job in jobs)
-    scale = options.time_scale * (seconds_in_unit(plan) or 1.0) if options.stretched else 0.0
     return SharedRun(told, max(run.seconds for run in told),
-                     predicted_seconds(plan, jobs, told, scale), {})
+                     predicted_seconds(plan, jobs, told, scale_of(plan, options)))
 
 
 @contextmanager
-def _workers(name: str, jobs: Sequence[JobPlan], options: SharedOptions, folder: Path) -> Iterator[list[Worker]]:
+def _workers(name: str, jobs: Sequence[JobPlan], options: SharedOptions, folder: Path) -> Iterator[list[JobWorker]]:
     """The processes of all jobs; none is left behind."""
     places, starts = [], []
     ports: set[int] = set()
@@ -96,7 +101,7 @@ def _workers(name: str, jobs: Sequence[JobPlan], options: SharedOptions, folder:
             starts.append(Start(_command(name, job.name, replace(options, turns=folder)),
                                 rank_environment(number, len(job.ranks), port), stdout=_ERRORS))
     with children(starts, [folder]) as running:
-        yield [Worker(*place, process) for place, process in zip(places, running, strict=True)]
+        yield [JobWorker(*place, process) for place, process in zip(places, running, strict=True)]
 
 
 @contextmanager
@@ -122,13 +127,13 @@ def _stopped_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _wait(plan: Plan, jobs: tuple[JobPlan, ...], workers: Sequence[Worker], folder: Path, timeout: float
+def _wait(plan: Plan, jobs: tuple[JobPlan, ...], workers: Sequence[JobWorker], folder: Path, timeout: float
           ) -> Mapping[tuple[str, int], tuple[float, int]]:
     """When each process ended, and with which code. Whatever turns it had come free: it may have ended before it could
     say that it was there. One that is stopped for half of ``timeout`` is ended, before others that wait for its turns
     give up."""
     ends: dict[tuple[str, int], tuple[float, int]] = {}
-    stopped: dict[Worker, float] = {}
+    stopped: dict[JobWorker, float] = {}
     while len(ends) < len(workers):
         time.sleep(_LOOK)
         for worker in workers:
@@ -147,7 +152,7 @@ def _wait(plan: Plan, jobs: tuple[JobPlan, ...], workers: Sequence[Worker], fold
     return ends
 
 
-def _end_rest(workers: Sequence[Worker], ends: Mapping[tuple[str, int], tuple[float, int]], timeout: float) -> None:
+def _end_rest(workers: Sequence[JobWorker], ends: Mapping[tuple[str, int], tuple[float, int]], timeout: float) -> None:
     """End what is left of jobs of which a process was killed, if it has not ended by itself: it would wait for the dead
     one up to its own timeout, and other jobs for its turns as long."""
     killed: dict[str, float] = {}
@@ -160,7 +165,7 @@ def _end_rest(workers: Sequence[Worker], ends: Mapping[tuple[str, int], tuple[fl
             worker.process.kill()
 
 
-def _end_stopped(worker: Worker, stopped: dict[Worker, float], patience: float) -> None:
+def _end_stopped(worker: JobWorker, stopped: dict[JobWorker, float], patience: float) -> None:
     """Say that ``worker`` is stopped (SIGSTOP), and end it where it has been for ``patience`` seconds. ``stopped``:
     since when each is. Where the system does not tell, the others say for whom they wait."""
     if sys.platform == "win32" or not hasattr(os, "waitid") or worker.process.returncode is not None:
@@ -182,7 +187,7 @@ def _end_stopped(worker: Worker, stopped: dict[Worker, float], patience: float) 
         worker.process.kill()
 
 
-def _told(job: JobPlan, folder: Path, ends: Sequence[tuple[Worker, tuple[float, int]]]) -> JobRun:
+def _told(job: JobPlan, folder: Path, ends: Sequence[tuple[JobWorker, tuple[float, int]]]) -> JobRun:
     """What became of ``job``: what its first process says; where there is none, what each had written by then."""
     result = result_path(folder, job.name)
     if result.exists():

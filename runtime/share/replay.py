@@ -1,8 +1,11 @@
-"""Running the jobs of a plan: what ``weft replay plan.json --stages a=... --stages b=...`` does on each rank.
+"""Running a job of a plan: what ``weft replay plan.json --job a --turns FOLDER --stages a=...`` does on each rank.
 
-In one set of processes (:func:`replay_shared`) all jobs of a rank are threads of its process, which ``torchrun``
-started. One job by itself (:func:`replay_job`) has processes of its own, one for each of its ranks, and takes turns
-with other jobs' through a folder of the machine; so it may be killed, and is the only one that ends.
+A job has processes of its own, one for each of its ranks, and takes turns with other jobs' through a folder of the
+machine; so it may be killed, and is the only one that ends.
+
+A job of a plan runs on one rank in a process of its own, in turns with other jobs' processes, until it has ended.
+
+What jobs that were run beside each other came to.
 """
 
 from __future__ import annotations
@@ -10,37 +13,29 @@ from __future__ import annotations
 import json
 import math
 import os
-import shlex
-import time
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from weft.runtime.interface.training import Training
 from weft.runtime.plan.plan import Plan, load_plan
 from weft.runtime.plan.program import ProgramError
-from weft.runtime.replay.options import ReplayError, seconds_in_unit
+from weft.runtime.ranks.session import Session
+from weft.runtime.replay.options import ReplayError, TogetherOptions, on_rank_0, require_processes, seconds_in_unit
 from weft.runtime.share.boards import FileBoard
-from weft.runtime.share.job_plans import JobPlan, orders_of
-from weft.runtime.share.taking_apart import job_plans
+from weft.runtime.share.job_runner import JobRunner, RunOptions
+from weft.runtime.share.stages_plan import JobPlan, job_plans, orders_of
+from weft.runtime.share.stages_runner import DataParallelRunner, StagesRunner
 from weft.runtime.share.turns import Turns, cells_of
-
-if TYPE_CHECKING:
-    from weft.runtime.interface.training import Training
-    from weft.runtime.ranks.session import Session
-    from weft.runtime.share.result import SharedRun
-    from weft.runtime.share.run import Factory
-
-__all__ = ["SharedOptions", "checked_shared", "losses_path", "replay_job", "replay_shared", "result_path", "turns_of"]
 
 #: Seconds that a job waits for another one's processes at least: they import torch and build a model before they come.
 PATIENCE = 120.0
 
 
 @dataclass(frozen=True)
-class SharedOptions:
+class SharedOptions(TogetherOptions):
     """How the jobs of a plan are run; the same on all ranks.
 
     ``stages``: for each job ``"module:function"`` or ``"file.py:function"``, as
@@ -49,77 +44,43 @@ class SharedOptions:
     seconds for one block or one wait. With ``stretched`` a block takes its planned time at least, times ``time_scale``.
     ``stop_folder``: where a file of its name ends a job.
 
-    For a job with processes of its own: ``job`` names it; ``turns`` is a folder that the processes of all jobs on this
-    machine share, new for each run. It is saved in a folder of its name in ``checkpoint`` after every
-    ``checkpoint_every`` batches and after the last, and goes on from there with ``resume``, as one training does.
-    Each rank writes its loss of each batch into the folder of turns, the first one what all came to.
+    ``job`` names the one that this process is of; ``turns`` is a folder that the processes of all jobs on this machine
+    share, new for each run. A job is saved in a folder of its name in ``checkpoint`` after every ``checkpoint_every``
+    batches and after the last, and goes on from there with ``resume``, as one training does. Each rank writes its loss
+    of each batch into the folder of turns, the first one what all came to.
 
     ``allow_unsplit`` and ``allow_other_model`` allow what they allow there.
     """
 
     stages: Mapping[str, str]
-    timeout: float = 60.0
     stretched: bool = False
-    time_scale: float = 1.0
     stop_folder: str | os.PathLike[str] | None = None
     job: str | None = None
     turns: str | os.PathLike[str] | None = None
-    checkpoint: str | os.PathLike[str] | None = None
-    checkpoint_every: int = 0
-    resume: bool = False
-    allow_unsplit: bool = False
-    allow_other_model: bool = False
-
-
-def replay_shared(plan_path: str | os.PathLike[str], options: SharedOptions) -> SharedRun | None:
-    """Run the jobs of the plan in ``plan_path`` as one of the ranks that ``torchrun`` started; the result is on rank 0.
-
-    Raises :class:`~weft.runtime.replay.options.ReplayError` or :class:`~weft.solver.io.entries.FormatError` on rank 0
-    for a mistake of the user; the other ranks then exit with 2 and print nothing.
-    """
-    plan, _ = _on_rank_0(lambda: _with_ranks(os.fspath(plan_path), options))
-
-    from weft.runtime.ranks.session import join
-    from weft.runtime.share.job_runner import RunOptions
-    from weft.runtime.share.run import run_shared
-    from weft.runtime.train.agreement import Allowed
-
-    with join(options.timeout) as session:
-        return run_shared(plan, session, {job: _factory(stages) for job, stages in options.stages.items()},
-                          options=RunOptions(_scale(plan, options),
-                                             Allowed(options.allow_unsplit, options.allow_other_model)),
-                          stop_folder=_folder(options.stop_folder))
 
 
 def replay_job(plan_path: str | os.PathLike[str], options: SharedOptions) -> SharedRun | None:
     """Run one job, ``options.job``, as one of its own processes; the result is on the first of them.
 
-    Raises what :func:`replay_shared` does.
+    Raises :class:`~weft.runtime.replay.options.ReplayError` or :class:`~weft.solver.io.entries.FormatError` on rank 0
+    for a mistake of the user; the other ranks then exit with 2 and print nothing.
     """
-    plan, job = _on_rank_0(lambda: _with_ranks(os.fspath(plan_path), options))
-    assert job is not None
+    plan, job = on_rank_0(lambda: _with_ranks(os.fspath(plan_path), options))
 
     from weft.runtime.checkpoint.checkpoint import Checkpoints
     from weft.runtime.ranks.session import join
-    from weft.runtime.share.job_runner import RunOptions
-    from weft.runtime.share.run import run_job
     from weft.runtime.train.agreement import Allowed
 
     number = int(os.environ["RANK"])
     saving = _folder(options.checkpoint)
     checkpoints = None if saving is None else Checkpoints(saving / job.name, options.checkpoint_every, options.resume)
-    folder = _folder(options.turns)
-    assert folder is not None
+    folder, stopping = Path(options.turns or ""), _folder(options.stop_folder)
     tell = _told_in(folder, job.name, number)
-    with join(options.timeout, replicas=job.replicas) as session:
-        turns, board = _come(plan, job, job.ranks[number], options)
-        with closing(board):
-            found = run_job(plan, job.name, session, _factory(options.stages[job.name]), turns,
-                            options=RunOptions(_scale(plan, options),
-                                               Allowed(options.allow_unsplit, options.allow_other_model),
-                                               checkpoints=checkpoints, tell=tell),
-                            stop_folder=_folder(options.stop_folder))
-            turns.leave(job.name)
+    with join(options.timeout, replicas=job.replicas) as session, taking_turns(
+            plan, job, number, folder, options.timeout) as turns:
+        found = run_job(job, session, _factory(options.stages[job.name]), turns, RunOptions(
+            scale_of(plan, options), Allowed(options.allow_unsplit, options.allow_other_model),
+            None if stopping is None else stopping / job.name, checkpoints, tell))
     if found is not None:
         result = result_path(folder, job.name)
         partial = result.with_suffix(".partial")  # whoever is killed while it writes has written nothing
@@ -139,21 +100,26 @@ def turns_of(plan: Plan, jobs: tuple[JobPlan, ...], rank: int, folder: Path, pat
     return Turns(orders, counts, board), board
 
 
-def _come(plan: Plan, job: JobPlan, rank: int, options: SharedOptions) -> tuple[Turns, FileBoard]:
+@contextmanager
+def taking_turns(plan: Plan, job: JobPlan, number: int, folder: Path, timeout: float) -> Iterator[Turns]:
+    """The turns of process ``number`` of ``job`` on the board in ``folder``, which it comes to and leaves.
+
+    Raises :class:`~weft.runtime.ranks.session.SessionError` for a folder of another run.
+    """
     from weft.runtime.ranks.session import SessionError
 
     jobs = job_plans(plan)
-    folder = _folder(options.turns)
-    assert folder is not None
     try:
-        turns, board = turns_of(plan, jobs, rank, folder, max(options.timeout, PATIENCE), told_after=options.timeout)
+        turns, board = turns_of(plan, jobs, job.ranks[number], folder, max(timeout, PATIENCE), told_after=timeout)
         board.hold([other.name for other in jobs].index(job.name))
         if not turns.come(job.name):
             raise ValueError(f"{folder}: the job {job.name} was there before, or came so late that the others went on "
                              "without it: its turns are over; give each run a folder of its own")
     except (OSError, ValueError) as error:
         raise SessionError(str(error)) from None
-    return turns, board
+    with closing(board):
+        yield turns
+        turns.leave(job.name)
 
 
 def result_path(folder: Path, job: str) -> Path:
@@ -184,7 +150,8 @@ def _factory(stages: str) -> Factory:
     return made
 
 
-def _scale(plan: Plan, options: SharedOptions) -> float:
+def scale_of(plan: Plan, options: SharedOptions) -> float:
+    """Seconds that a time unit of ``plan`` lasts at least; 0 where blocks last as long as they take."""
     return options.time_scale * (seconds_in_unit(plan) or 1.0) if options.stretched else 0.0
 
 
@@ -192,33 +159,26 @@ def _folder(path: str | os.PathLike[str] | None) -> Path | None:
     return None if path is None else Path(path)
 
 
-def _on_rank_0(check: Callable[[], tuple[Plan, JobPlan | None]]) -> tuple[Plan, JobPlan | None]:
-    """What ``check`` gives. What it raises is said by rank 0 alone."""
-    try:
-        return check()
-    except ValueError:
-        if int(os.environ.get("RANK", "0")) == 0:
-            raise
-        time.sleep(1)  # torchrun stops all ranks when the first one exits: let rank 0 speak
-        raise SystemExit(2) from None
-
-
-def _with_ranks(name: str, options: SharedOptions) -> tuple[Plan, JobPlan | None]:
+def _with_ranks(name: str, options: SharedOptions) -> tuple[Plan, JobPlan]:
     """The plan and the one job that is asked for, after every check of the call that needs no other rank."""
     plan, jobs = checked_shared(name, options)
-    job = next((job for job in jobs if job.name == options.job), None)
-    _require_ranks(name, len(plan.program.ranks) if job is None else len(job.ranks), options)
+    job = next(job for job in jobs if job.name == options.job)
+    stages = [part for named, own in options.stages.items() for part in ("--stages", f"{named}={own}")]
+    require_processes(name, "job", len(job.ranks), [
+        "--job", options.job or "", "--turns", os.fspath(options.turns or ""), *stages])
     return plan, job
 
 
 def checked_shared(name: str, options: SharedOptions) -> tuple[Plan, tuple[JobPlan, ...]]:
     """The plan in the file ``name`` and its jobs, after every check that says nothing of processes."""
-    for option, value in (("--timeout", options.timeout), ("--time-scale", options.time_scale)):
-        if not 0 < value < float("inf"):
-            raise ReplayError(f"{option} is {value}, it must be a number greater than 0")
+    options.require_numbers()
     if options.time_scale != 1.0 and not options.stretched:
         raise ReplayError("--time-scale is of planned times: with stages of jobs it needs --stretched")
-    _require_saving(options)
+    options.require_saving()
+    if options.turns is not None and options.job is None:
+        raise ReplayError("--turns is for one job that is started by itself: it needs --job JOB")
+    if options.job is not None and options.turns is None:
+        raise ReplayError("--job needs --turns FOLDER, which the processes of all jobs on this machine share")
     plan = load_plan(name)
     try:
         jobs = job_plans(plan)
@@ -240,25 +200,111 @@ def checked_shared(name: str, options: SharedOptions) -> tuple[Plan, tuple[JobPl
     return plan, jobs
 
 
-def _require_saving(options: SharedOptions) -> None:
-    if options.checkpoint is None and (options.checkpoint_every or options.resume):
-        raise ReplayError("--checkpoint-every and --resume need --checkpoint FOLDER")
-    if options.checkpoint is not None and not (options.checkpoint_every or options.resume):
-        raise ReplayError("--checkpoint needs --checkpoint-every N, or --resume")
-    if options.turns is not None and options.job is None:
-        raise ReplayError("--turns is for one job that is started by itself: it needs --job JOB")
-    if options.job is not None and options.turns is None:
-        raise ReplayError("--job needs --turns FOLDER, which the processes of all jobs on this machine share")
+#: Makes the training of a job, given its plan and session.
+Factory = Callable[[Plan, Session], Training]
 
 
-def _require_ranks(name: str, ranks: int, options: SharedOptions) -> None:
-    """Refuse a call outside ``torchrun``, and another number of processes than the plan's."""
-    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
-        stages = [part for job, own in options.stages.items() for part in ("--stages", f"{job}={own}")]
-        one = [] if options.job is None else ["--job", options.job, "--turns", os.fspath(options.turns or "")]
-        command = shlex.join(["torchrun", "--standalone", f"--nproc-per-node={ranks}", "-m", "weft", "replay", name,
-                              *one, *stages])
-        raise ReplayError(f"{name}: a plan runs under torchrun, one process a rank; use: {command}")
-    if int(os.environ["WORLD_SIZE"]) != ranks:
-        raise ReplayError(f"{name}: the plan is for {ranks} ranks, but {os.environ['WORLD_SIZE']} were started; use "
-                          f"torchrun --nproc-per-node={ranks}")
+@dataclass(frozen=True)
+class _Part:
+    """What a rank tells of a job: its losses, when and why it ended early, how many batches it was to make and had
+    made before, when it ended, and whether there are losses at all."""
+
+    losses: Sequence[float]
+    fault: tuple[float, str] | None
+    steps: int
+    first: int
+    ended_at: float
+    has_losses: bool
+
+
+def run_job(job: JobPlan, session: Session, factory: Factory, turns: Turns, options: RunOptions) -> SharedRun | None:
+    """Run ``job`` for as many batches as its training has, which ``factory`` makes, in the processes of ``session``,
+    among other jobs that take ``turns`` beside it; the result is on process 0.
+
+    Raises :class:`~weft.runtime.ranks.session.SessionError` for a plan that cannot be run and for stages that are not
+    those of the job.
+    """
+    runner = _runner(job, session, factory, turns, options)
+    begun = session.common_start()
+    threads = runner.threads()
+    for thread in threads:
+        thread.start()
+    session.watch.rest()
+    for thread in threads:
+        thread.join()
+    if runner.broken is not None:
+        raise runner.broken
+    runner.close()
+    spent = max(0.0, session.now() - begun)  # it may be over before the common start
+    found = session.gather((_Part(runner.losses, runner.fault, runner.training.steps, runner.first, runner.ended_at,
+                                  runner.has_losses), spent))
+    if found is None:
+        return None
+    return SharedRun((_told(job, [part for part, _ in found], begun),), max(seconds for _, seconds in found), None)
+
+
+def _runner(job: JobPlan, session: Session, factory: Factory, turns: Turns, options: RunOptions) -> JobRunner:
+    held: dict[str, list[int]] = {}
+    for device, order in turns.orders.items():
+        for name, block, _ in order:
+            if name == job.name and device not in held.setdefault(block, []):
+                held[block].append(device)
+    kind = DataParallelRunner if job.data_parallel else StagesRunner
+    return kind(job, session, factory(job.plan, session), turns, held, options)
+
+
+def _told(job: JobPlan, parts: Sequence[_Part], begun: float) -> JobRun:
+    """What became of ``job``, from what its ranks say."""
+    faults = sorted((when, f"{why} (rank {rank})") for rank, part in zip(job.ranks, parts, strict=True)
+                    if part.fault is not None for when, why in [part.fault])
+    complete = min(len(part.losses) for part in parts)
+    losses = tuple(sum(own) / job.replicas for own in zip(*(part.losses[:complete] for part in parts), strict=True))
+    first, steps = parts[0].first, parts[0].steps
+    fault = faults[0][1] if faults else None if first + complete >= steps else "its turns were taken from it"
+    return JobRun(job.name, losses if parts[0].has_losses else (), fault, steps=complete, first=first,
+                  seconds=max(0.0, *(part.ended_at - begun for part in parts)))
+
+
+@dataclass(frozen=True)
+class JobRun:
+    """What became of a job: ``steps`` batches that it made, after ``first`` that a checkpoint had, and the mean loss of
+    each (nothing in inference); ``fault``: why it made no more, ``None`` where it made all; ``seconds`` until its
+    end."""
+
+    name: str
+    losses: tuple[float, ...]
+    fault: str | None = None
+    steps: int = 0
+    first: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class SharedRun:
+    """What all jobs came to: ``seconds`` from the common start to the end of the last; ``predicted``: what the plan
+    says of as many rounds, ``None`` where its times say nothing."""
+
+    jobs: tuple[JobRun, ...]
+    seconds: float
+    predicted: float | None
+
+    def __str__(self) -> str:
+        lines = [f"measured  {self.seconds:.6g} s"]
+        if self.predicted is not None:
+            lines.append(f"predicted {self.predicted:.6g} s")
+        for job in self.jobs:
+            before = f" after {job.first} of a checkpoint" if job.first else ""
+            lines.append(f"{job.name}: {job.steps} steps{before}" + (f", then {job.fault}" if job.fault else ""))
+            if job.losses:
+                lines.append("  loss per step " + " ".join(f"{loss:.6g}" for loss in job.losses))
+        return "\n".join(lines)
+
+
+def predicted_seconds(plan: Plan, jobs: Sequence[JobPlan], runs: Sequence[JobRun], seconds_per_unit: float
+                      ) -> float | None:
+    """How long the plan takes for what ``runs`` made of its jobs, where a time unit is so long; ``None`` where that is
+    not said, or not all jobs ran to their ends."""
+    steps = {run.name: run.steps for run in runs if run.fault is None}
+    if not seconds_per_unit or len(steps) < len(jobs):
+        return None
+    return plan.makespan * max(steps[job.name] / job.batches for job in jobs) * seconds_per_unit

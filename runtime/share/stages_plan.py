@@ -2,22 +2,35 @@
 
 Its blocks are those of the plan with jobs, in the same order on every rank, at the same times. The micro-batches that a
 lap has of it are one batch: the optimizer steps between laps, and nothing of the next lap begins before.
+
+:func:`job_plans` says in which of the two ways each job of a plan runs.
+
+A data parallel job among others, as a plan of one rank with a replica on each of its ranks.
+
+Each of its blocks that computes is on all its GPUs, and sums of gradients are on their lanes (as
+:mod:`weft.models.share.data_parallel` makes them); each sum of the plan with jobs makes those REDUCEs of the job's own
+plan that come behind the backwards it waits for. A block of kind ``other`` in front of the forwards is the passes of
+all micro-batches of a step but the last, whose gradients are added up before anything is summed.
+
+A plan with jobs, taken apart: what each job runs on its ranks by itself, and where in the common order it stands.
+
+A job with blocks on lanes alone sums gradients there and is trained *data parallel*: a plan of one rank, in a replica
+on each of its ranks. Any other is a graph of *stages*: its own blocks, in the order that the plan has them in, all
+micro-batches of one lap of the plan being one batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from weft.runtime.plan.plan import Plan, plan_of
-from weft.runtime.plan.program import BlockWork, ProgramError
-from weft.runtime.share.job_plans import JobPlan
-from weft.solver.problem import Device, Problem
+from weft.runtime.plan.program import BlockWork, ProgramError, Reduce, Work
+from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.schedule import Operation, Schedule
 from weft.solver.wide.block import WideBlock
-from weft.solver.wide.rounds import Rounds
-
-__all__ = ["stages_plan"]
+from weft.solver.wide.run import Rounds
 
 
 def stages_plan(plan: Plan, rounds: Rounds, job: str, blocks: Sequence[WideBlock]) -> JobPlan:
@@ -38,17 +51,13 @@ def stages_plan(plan: Plan, rounds: Rounds, job: str, blocks: Sequence[WideBlock
                            "data parallel: each block on all GPUs of the job, and sums on a lane of each")
     passes = {alone.vocabulary.work(number, m): (block.name, m)
               for number, block in enumerate(problem.blocks) for m in range(count)}
-    durations: dict[str, float] = {}
-    for block in blocks:
-        assert not isinstance(block.duration, Mapping)
-        durations[block.name] = block.duration
-    names = {device.name: rank for rank, device in enumerate(_ranks(plan))}
+    names = {device.name: rank for rank, device in enumerate(_devices_of_ranks(plan))}
     everything = frozenset(passes)
     return JobPlan(job, alone, tuple(names[device.name] for device in problem.devices), 1, passes, everything,
-                   everything, (), 1, count, durations)
+                   everything, (), 1, count, durations_of(blocks))
 
 
-def _ranks(plan: Plan) -> list[Device]:
+def _devices_of_ranks(plan: Plan) -> list[Device]:
     return [plan.problem.devices[device] for device in plan.vocabulary.ranks.devices]
 
 
@@ -69,3 +78,238 @@ def _alone(plan: Plan, rounds: Rounds, job: str, blocks: Sequence[WideBlock]) ->
     return Problem(job, tuple(devices[device] for device in used),
                    tuple(replace(block, devices=tuple(place[d] for d in block.devices)) for block in plain), links,
                    rounds.wide.time_unit, rounds.wide.memory_unit)
+
+
+def job_plans(plan: Plan) -> tuple[JobPlan, ...]:
+    """The jobs of ``plan``, each as a training or inference of its own.
+
+    Raises :class:`~weft.runtime.plan.program.ProgramError` for a plan without several jobs, and for a job that can be
+    emulated among others but not run, with the block that is in the way.
+    """
+    rounds = plan.rounds
+    if rounds is None or len(rounds.wide.jobs) < 2:
+        raise ProgramError(f"the plan of {plan.problem.name!r} has no jobs that share its ranks: it is one training")
+    devices = plan.problem.devices
+    found = []
+    for job in rounds.wide.jobs:
+        own = [block for block in rounds.wide.blocks if block.job == job]
+        on_lanes = any(all(devices[d].lane_of is not None for d in block.devices) for block in own)
+        found.append((data_parallel_plan if on_lanes else stages_plan)(plan, rounds, job, own))
+    return tuple(found)
+
+
+def data_parallel_plan(plan: Plan, rounds: Rounds, job: str, blocks: Sequence[WideBlock]) -> JobPlan:
+    """The training of ``job``, of which ``blocks`` are a step, by itself.
+
+    Raises :class:`~weft.runtime.plan.program.ProgramError` for blocks that are no such training.
+    """
+    ranks = sorted({rank for block in blocks for rank in _ranks(plan, block)})
+    computing = [block for block in blocks if _computes(plan, job, block, ranks)]
+    names = {block.name for block in computing}
+    _require_nothing_behind_sums(job, computing, names)
+    before, count = _accumulating(plan, job, computing)
+    passing = [block for block in computing if block is not before]
+    alone = _alone_plan(plan, rounds, job, passing, count)
+    last = count - 1
+    passes: dict[Work, tuple[str, int]] = {}
+    for number, block in enumerate(alone.problem.blocks):
+        for m in range(count):
+            name = block.name if before is None or m == last else before.name
+            passes[alone.vocabulary.work(number, m)] = name, 0
+    order = [work for work in alone.program.works(0)]
+    first_of = {passes[work]: work for work in reversed(order)}
+    last_of = {passes[work]: work for work in order}
+    waits = _before(blocks)
+    sums = [block.name for block in blocks if block.name not in names]
+    listed = tuple(Sum(name, frozenset(waits[name] & names)) for name in _order(plan, job, sums))
+    return JobPlan(job, alone, tuple(ranks), len(ranks), passes, frozenset(first_of.values()),
+                   frozenset(last_of.values()), listed, len(rounds.run.classes[job]), 1,
+                   durations_of(blocks))
+
+
+def _computes(plan: Plan, job: str, block: WideBlock, ranks: Sequence[int]) -> bool:
+    """Whether the block computes on all ``ranks`` of the job; False for one on a lane of each alone."""
+    devices = plan.problem.devices
+    gpus = [d for d in block.devices if devices[d].lane_of is None]
+    if len(_ranks(plan, block)) < len(ranks) or (gpus and len(gpus) < len(block.devices)):
+        where = ", ".join(devices[d].name for d in block.devices)
+        raise ProgramError(f"job {job!r}: block {block.name!r} is on {where}, and jobs that share ranks are trained "
+                           "data parallel, each block on all GPUs or on a lane of each, or as stages without lanes; "
+                           "use --emulate")
+    return bool(gpus)
+
+
+def _ranks(plan: Plan, block: WideBlock) -> tuple[int, ...]:
+    assert plan.rounds is not None
+    return plan.vocabulary.ranks.of_block(plan.rounds.joined(plan.rounds.number[block.name], 0)[0])
+
+
+def _require_nothing_behind_sums(job: str, computing: Sequence[WideBlock], names: set[str]) -> None:
+    for block in computing:
+        for wait in block.after:
+            if wait.distance == 0 and wait.block not in names:
+                raise ProgramError(f"job {job!r}: block {block.name!r} waits for {wait.block!r} of the same step, a "
+                                   "communication inside it, which data parallel training has not; use --emulate")
+
+
+def _accumulating(plan: Plan, job: str, computing: Sequence[WideBlock]) -> tuple[WideBlock | None, int]:
+    """The block that is all micro-batches of a step but the last, and how many there are with that one."""
+    told: Any = plan.solver.get("share")
+    jobs = told.get("jobs", ()) if isinstance(told, Mapping) else ()
+    count = next((entry.get("micro_batches", 1) for entry in jobs if entry.get("name") == job), 1)
+    others = [block for block in computing if block.kind == BlockKind.OTHER
+              and not any(wait.distance == 0 for wait in block.after)]
+    if type(count) is not int or count < 2 or len(others) != 1:
+        return None, 1
+    return others[0], count
+
+
+def _alone_plan(plan: Plan, rounds: Rounds, job: str, passing: Sequence[WideBlock], count: int) -> Plan:
+    """A step of ``count`` micro-batches on one device, one after another, each in the order of the plan."""
+    names = {block.name for block in passing}
+    blocks = []
+    for wide in passing:
+        plain = wide.of_class(None)
+        blocks.append(Block(wide.name, wide.kind, (0,), plain.duration, after=tuple(
+            Dependency(wait.block) for wait in plain.after if wait.distance == 0 and wait.block in names)))
+    problem = Problem(job, (Device("all ranks"),), tuple(blocks), time_unit=rounds.wide.time_unit)
+    operations: list[Operation] = []
+    now = 0.0
+    for m in range(count):
+        for name in _order(plan, job, [block.name for block in passing]):
+            end = now + blocks[problem.index[name]].duration
+            operations.append(Operation(problem.index[name], m, now, end))
+            now = end
+    try:
+        alone = plan_of(Schedule(problem, count, tuple(operations), 0.0))
+    except ProgramError as error:
+        raise ProgramError(f"job {job!r}: {error}") from None
+    if alone.why_not_trained is not None:
+        raise ProgramError(f"job {job!r}: {alone.why_not_trained}")
+    return alone
+
+
+def _order(plan: Plan, job: str, names: Sequence[str]) -> list[str]:
+    """``names`` in the order of every step, on every rank that has them."""
+    wanted: set[str] = set(names)
+    found: list[str] | None = None
+    for rank in range(len(plan.program.ranks)):
+        by_step: dict[int, list[str]] = {}
+        for work in plan.program.works(rank):
+            if isinstance(work, BlockWork) and work.block in wanted:
+                by_step.setdefault(work.micro_batch, []).append(work.block)
+        for step, order in by_step.items():
+            if found is not None and order != found:
+                raise ProgramError(f"job {job!r}: step {step} runs {', '.join(order)} in another order than the steps "
+                                   "before it, and training runs each step alike; use --emulate")
+            found = order
+    return found or []
+
+
+def _before(blocks: Sequence[WideBlock]) -> dict[str, set[str]]:
+    """Per block, those of the same step that end before it starts."""
+    waits = {block.name: [wait.block for wait in block.after if wait.distance == 0] for block in blocks}
+    found: dict[str, set[str]] = {}
+
+    def of(name: str) -> Iterator[str]:
+        for other in waits[name]:
+            yield other
+            yield from known(other)
+
+    def known(name: str) -> set[str]:
+        if name not in found:
+            found[name] = set(of(name))
+        return found[name]
+
+    return {name: known(name) for name in waits}
+
+
+#: A block in the common order: its job, its name, and which of the job's micro-batches it is of.
+Key = tuple[str, str, int]
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A block ``name`` that sums gradients: behind ``needs``, the blocks that compute before it."""
+
+    name: str
+    needs: frozenset[str]
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """A job's part: ``plan`` is one batch of it, in ``replicas`` copies on ``ranks`` of the plan with jobs.
+
+    ``blocks``: what the plan with jobs calls each pass, a name and which of a batch's micro-batches; ``opens`` and
+    ``closes`` are the passes with which a block begins and ends there. ``sums``: in their order in a batch. A lap of
+    the plan with jobs has ``batches`` of it, of ``size`` micro-batches as that plan counts. ``durations``: of its
+    blocks by name, in the plan's time unit.
+    """
+
+    name: str
+    plan: Plan
+    ranks: tuple[int, ...]
+    replicas: int
+    blocks: Mapping[Work, tuple[str, int]]
+    opens: frozenset[Work]
+    closes: frozenset[Work]
+    sums: tuple[Sum, ...]
+    batches: int
+    size: int
+    durations: Mapping[str, float]
+
+    @property
+    def data_parallel(self) -> bool:
+        """Whether each of its ranks has all of it, and gradients are summed in blocks of their own."""
+        return bool(self.sums)
+
+    @property
+    def trains(self) -> bool:
+        """Whether it has a backward, and so losses."""
+        graph = self.plan.vocabulary.graph
+        return graph is not None and graph.has_backward
+
+    def reduces(self, plan: Plan) -> dict[str, list[Reduce]]:
+        """By name of a sum, the REDUCEs of ``plan`` (this job's, with its parameters known) that it makes.
+
+        Raises :class:`~weft.runtime.plan.program.ProgramError` for gradients that no block sums.
+        """
+        found: dict[str, list[Reduce]] = {entry.name: [] for entry in self.sums}
+        graph = plan.vocabulary.graph
+        assert graph is not None
+        for instruction in plan.program.ranks[0]:
+            if not isinstance(instruction, Reduce):
+                continue
+            behind = {plan.problem.blocks[block].name for block in graph.contributions(instruction.stages)}
+            home = next((entry.name for entry in self.sums if behind <= entry.needs), None)
+            if home is None:
+                raise ProgramError(f"job {self.name!r}: no block of the plan sums the gradients of "
+                                   f"{' and '.join(sorted(behind))}: one on the lanes of all ranks must wait for them")
+            found[home].append(instruction)
+        return found
+
+
+def durations_of(blocks: Sequence[WideBlock]) -> dict[str, float]:
+    """How long each of a job's blocks takes, by name; jobs have no classes."""
+    return {block.name: block.duration for block in blocks if not isinstance(block.duration, Mapping)}
+
+
+def orders_of(plan: Plan, rank: int) -> dict[int, list[Key]]:
+    """Per device and lane of ``rank``, its blocks in the common order."""
+    found: dict[int, list[Key]] = {}
+    for work, key in keys_of(plan, rank):
+        for device in plan.vocabulary.ranks.held(rank, plan.vocabulary.known(work)[0]):
+            found.setdefault(device, []).append(key)
+    return found
+
+
+def keys_of(plan: Plan, rank: int) -> Sequence[tuple[BlockWork, Key]]:
+    """What ``rank`` runs of all jobs, in its order."""
+    found = []
+    assert plan.rounds is not None
+    for work in plan.program.works(rank):
+        assert isinstance(work, BlockWork)
+        job = plan.rounds.wide.blocks[plan.rounds.number[work.block]].job
+        assert job is not None
+        found.append((work, (job, work.block, work.micro_batch)))
+    return found

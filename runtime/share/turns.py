@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from weft.runtime.share.boards import GONE, HERE, Board, LocalBoard
-from weft.runtime.share.job_plans import Key
-
-__all__ = ["JobOver", "Turns", "cells_of"]
+from weft.runtime.share.boards import GONE, HERE, FileBoard
+from weft.runtime.share.stages_plan import Key
 
 
 class JobOver(Exception):
@@ -31,14 +29,13 @@ class Turns:
     there; per job what is known of its process.
     """
 
-    def __init__(self, orders: Mapping[int, Sequence[Key]], counts: Mapping[str, int], board: Board | None = None
-                 ) -> None:
+    def __init__(self, orders: Mapping[int, Sequence[Key]], counts: Mapping[str, int], board: FileBoard) -> None:
         self.orders, self.counts = {device: tuple(order) for device, order in orders.items()}, dict(counts)
         self._jobs = {job: number for number, job in enumerate(self.counts)}
         self._names = tuple(self.counts)
         self._place = {device: number for number, device in enumerate(self.orders)}
         self._size = len(self.orders)
-        self.board: Board = board or LocalBoard(cells_of(orders, self._names))
+        self.board = board
         # A job that a rank has nothing of is over there, for the loop that asks who is next.
         self._present = {device: tuple(dict.fromkeys(job for job, _, _ in order))
                          for device, order in self.orders.items()}
@@ -64,7 +61,6 @@ class Turns:
                 place = self._place[device]
                 self.board.cells[place] += 1
                 self.board.cells[self._size + place] = 0
-            self.board.changed()
 
     def end(self, job: str, devices: Iterable[int]) -> None:
         """The ``job`` takes no turn on ``devices`` any more; where it has it just now, it keeps it until it gives it
@@ -72,7 +68,6 @@ class Turns:
         with self.board.locked():
             for device in devices:
                 self._set_over(job, device)
-            self.board.changed()
 
     def come(self, job: str) -> bool:
         """The process of ``job`` is here; False where one has been before."""
@@ -92,7 +87,6 @@ class Turns:
             self._set_over(job, device)
             if self._holder(device) == self._jobs[job] + 1:
                 self.board.cells[self._size + place] = 0
-        self.board.changed()
 
     def _state_place(self, job: str) -> int:
         return (2 + len(self._names)) * self._size + self._jobs[job]
@@ -116,10 +110,9 @@ class Turns:
         """The jobs that have the turn on one of ``devices``, or are next there."""
         found = set()
         for device in devices:
-            head = self._head(device)
-            if holder := self._holder(device):
+            if holder := self._holder(device):  # who has the turn is passed over by nobody: it gives it back
                 found.add(holder - 1)
-            elif head is not None:
+            elif (head := self._head(device)) is not None:
                 found.add(self._jobs[head[0]])
         return found
 

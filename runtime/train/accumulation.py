@@ -31,8 +31,6 @@ from weft.runtime.interface.training import Training
 from weft.runtime.ranks.session import SessionError
 from weft.runtime.train.stage import StageRunner
 
-__all__ = ["Folding", "tied_parameters"]
-
 
 def tied_parameters(training: Training) -> set[nn.Parameter]:
     """The parameters of this rank whose gradients come from several stages: named in ties, or shared by stages."""

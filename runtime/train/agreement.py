@@ -26,14 +26,12 @@ from weft.runtime.interface.training import Boundary, Training
 from weft.runtime.plan.plan import Plan
 from weft.runtime.plan.stage_graph import StageGraph
 from weft.runtime.ranks.session import Session, SessionError
+from weft.runtime.ranks.words import some
 from weft.runtime.train.deferring import deferred_parameters
 from weft.runtime.train.parallel import is_sharded
-from weft.runtime.train.tied_parameters import Holding, holding, shared_stages
+from weft.runtime.train.tied_parameters import HeldTies, holding, shared_stages
 from weft.runtime.train.wiring import Wiring
 from weft.solver.model_facts import StageFacts
-
-__all__ = ["HELD_BACK", "Allowed", "RankFacts", "differences", "facts_of", "require_agreement",
-           "require_allowed", "warn", "wiring_of"]
 
 #: The share of a stage's planned backward that may run in I though the plan has it in W, as with a patch embedding or
 #: learned positions beside layers that are linear: the scatter of timings.
@@ -70,7 +68,7 @@ class RankFacts(NamedTuple):
 
     stages: Mapping[int, StageFound]
     outputs: Mapping[int, int]
-    holding: Holding
+    holding: HeldTies
 
 
 def wiring_of(plan: Plan, rank: int, training: Training) -> Wiring:
@@ -233,9 +231,8 @@ def _unsplit(plan: Plan, graph: StageGraph, wanted: StageFacts | None, stage: in
     early, late = (plan.problem.blocks[graph.stages[stage].blocks[letter]].duration for letter in "IW")
     if lost * late <= HELD_BACK * it.matrices * (early + late):
         return None
-    names = ", ".join(f"{name} ({kind})" for name, kind, _ in it.held_back[:SHOWN])
-    more = f" and {len(it.held_back) - SHOWN} more" if len(it.held_back) > SHOWN else ""
+    names = some([f"{name} ({kind})" for name, kind, _ in it.held_back], SHOWN)
     return (f"stage {stage}: the plan splits its backward, but of {lost / it.matrices:.0%} of its weights ({lost:,} of "
-            f"{it.matrices:,}) the executor computes the gradient in I, not in W: {names}{more}, as it defers those of "
+            f"{it.matrices:,}) the executor computes the gradient in I, not in W: {names}, as it defers those of "
             "registered layers only (weft.runtime.register_deferred); plan with full backwards, or from stages "
             "measured with `weft profile --stages`")

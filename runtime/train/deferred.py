@@ -21,8 +21,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Again", "DeferredOperator", "Formula", "DeferredInputs", "tapped"]
-
 
 class Formula:
     """What one operator computes, and how its weights' gradients are made later.

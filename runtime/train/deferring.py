@@ -17,8 +17,6 @@ from torch.func import functional_call
 from weft.runtime.train.deferred import Again, DeferredOperator, Formula
 from weft.runtime.train.formulas import Convolution, GroupNorm, LayerNorm, Linear, RMSNorm, Table, same_padding
 
-__all__ = ["deferrable", "deferred_parameters", "operator_of", "register_deferred"]
-
 #: What makes the formula of a layer, or ``None`` where this one cannot wait.
 Maker = Callable[..., Formula | None]
 

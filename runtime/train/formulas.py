@@ -19,9 +19,6 @@ from torch import Tensor
 
 from weft.runtime.train.deferred import Again, Formula
 
-__all__ = ["LIGHT", "BatchNorm", "Convolution", "Einsum", "GroupNorm", "GroupedProduct", "LayerNorm", "Linear",
-           "Product", "ProductOfWeight", "RMSNorm", "Scale", "Shift", "Table", "same_padding"]
-
 _aten = torch.ops.aten
 #: By how many dimensions there are, less one.
 _PLAIN: Sequence[Callable[..., Tensor]] = (torch.conv1d, torch.conv2d, torch.conv3d)

@@ -18,8 +18,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["Moment", "Seeded", "seeds_of"]
-
 
 @dataclass
 class Moment:

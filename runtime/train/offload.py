@@ -30,8 +30,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["CopyEngine", "Copying", "Shelf"]
-
 
 class Copying(Protocol):
     """Copies under way."""

@@ -19,9 +19,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-__all__ = ["ColumnLinear", "RowLinear", "VocabularyEmbedding", "enter", "is_sharded", "leave",
-           "parallel_cross_entropy", "share", "sharded"]
-
 
 def share(size: int, group: dist.ProcessGroup) -> slice:
     """This rank's part of ``size`` rows or columns."""

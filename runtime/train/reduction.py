@@ -31,12 +31,11 @@ from weft.runtime.plan.plan import Plan
 from weft.runtime.plan.program import ProgramError, Reduce
 from weft.runtime.ranks.session import Session, SessionError
 from weft.runtime.train.parallel import is_sharded
+from weft.runtime.train.sharding import Sharding, is_divided, local_of, lying_in, own_share, settled
 from weft.runtime.train.tied_parameters import Tie, TiedParameters
 
 if TYPE_CHECKING:
     from weft.runtime.train.accumulation import Folding
-
-__all__ = ["Reduction"]
 
 BUCKET = 25 * 2**20  # bytes that are summed over replicas at once
 AnyTensor = TypeVar("AnyTensor", bound=Tensor)
@@ -74,7 +73,8 @@ class Reduction:
         self.counted = list(self._counted())
         self._kept: dict[nn.Parameter, tuple[Tensor, int]] = {}  # by holder: the gradient, its version when cleared
         self._flat: dict[tuple[int, ...], list[Tensor]] = {}  # by group: what replicas sum
-        if session.replicas > 1 and folding is None:
+        self.sharding = self._sharded() if training.fully_shard else None
+        if session.replicas > 1 and folding is None and self.sharding is None:
             self._flat = {instruction.stages: list(self._lay_out(self.members[instruction.stages]))
                           for instruction in self.plan.program.ranks[session.rank] if isinstance(instruction, Reduce)}
         self._open: list[dist.Work] = []
@@ -91,12 +91,26 @@ class Reduction:
     @property
     def holders_counted(self) -> list[nn.Parameter]:
         """What holds the gradients that this rank adds to the norm over all ranks."""
-        return [self._holder(parameter) for parameter in self.counted]
+        if self.session.peers > 1 and self.session.replica:  # the first copy of all has them
+            return []
+        return [self._final(parameter) for parameter in self.counted]
+
+    @property
+    def has_shares(self) -> bool:
+        """Whether gradients of one copy of the plan are on ranks of others too."""
+        return self.sharding is not None or self.session.peers > 1
 
     def clear(self) -> None:
         """Begin a batch: gradients that are there become zero (those that go into AdamA's moments are dropped)."""
+        if self.sharding is not None:
+            self._before = {share: share.grad for parameter in self.parameters if self.adding
+                            and (share := self._final(parameter)).grad is not None}
+            for parameter in self.parameters:
+                parameter.grad = self._final(parameter).grad = None
+            return
         self._before = {holder: holder.grad.clone() for parameter in self.parameters if self.adding
-                        and (holder := self._holder(parameter)).grad is not None and holder.grad.any()}
+                        and (holder := self._holder(parameter)).grad is not None
+                        and (is_divided(holder) or holder.grad.any())}
         for parameter in self.parameters:
             holder = self._holder(parameter)
             kept = self._kept[holder][0] if holder in self._kept else None
@@ -112,14 +126,19 @@ class Reduction:
         if not self.summing:
             return
         members = self.members.get(instruction.stages, [])
-        if not self._flat:
+        if not self._flat and self.sharding is None:
             self._drop_unused(members)
+            for holder in map(self._holder, members):
+                if holder.grad is not None:
+                    holder.grad = settled(holder.grad, holder)
         for tie in self.ties:
             if tie.stages == instruction.stages:
                 self._sum_tie(tie, instruction)
         if self.session.replicas > 1:
             self._wait_for_replicas(instruction)
-            if self.folding is None:
+            if self.sharding is not None:
+                self.sharding.scatter(instruction.stages)
+            elif self.folding is None:
                 for parameter in members:
                     self._gradient(parameter)
                 sums = (dist.all_reduce(flat, group=self.counterparts, async_op=True)
@@ -148,8 +167,7 @@ class Reduction:
 
     def _wait_for_replicas(self, what: object) -> None:
         """Say that this rank cannot go on without its counterparts."""
-        self.session.watch.doing(f"summing gradients over the replicas ({what})", [
-            replica * self.session.world + self.session.rank for replica in range(self.session.replicas)])
+        self.session.watch.doing(f"summing gradients over the replicas ({what})", self.session.alike)
 
     def _sum_folded(self, members: Iterable[nn.Parameter], folding: Folding) -> None:
         self._sum_over_replicas([self._gradient(parameter) for parameter in members if parameter in folding.tied])
@@ -173,8 +191,9 @@ class Reduction:
         squares = torch.zeros((), dtype=torch.float64, device=self.session.device)
         for holder in self.holders_counted:
             if (gradient := holder.grad) is not None:
-                squares += torch.linalg.vector_norm(gradient, dtype=_wide(gradient)).double() ** 2
-        dist.all_reduce(squares, group=self.session.group(range(self.session.world)))
+                squares += torch.linalg.vector_norm(own_share(gradient), dtype=_wide(gradient)).double() ** 2
+        dist.all_reduce(squares, group=self.session.members if self.has_shares else
+                        self.session.group(range(self.session.world)))
         norm = float(squares.sqrt())
         if norm + TINY > limit:
             self.scale(limit / (norm + TINY))
@@ -191,14 +210,14 @@ class Reduction:
 
     def scale(self, factor: float) -> None:
         """Multiply all gradients of this rank."""
-        for gradient in {id(g): g for p in self.parameters if (g := self._holder(p).grad) is not None}.values():
+        for gradient in {id(g): g for p in self.parameters if (g := self._final(p).grad) is not None}.values():
             gradient *= factor
 
     def unscale(self, scaling: LossScale) -> None:
         """Divide gradients by the scale of the loss; drop them where one, on any rank, is not finite."""
         self.scale(1 / scaling.value)
-        holders = [self._holder(parameter) for parameter in self.parameters]
-        fine = all(bool(holder.grad.isfinite().all()) for holder in holders if holder.grad is not None)
+        holders = [self._final(parameter) for parameter in self.parameters]
+        fine = all(bool(own_share(holder.grad).isfinite().all()) for holder in holders if holder.grad is not None)
         self.session.watch.doing("asking whether gradients are finite", range(self.session.processes))
         worst = torch.tensor([float(fine)])
         dist.all_reduce(worst, op=dist.ReduceOp.MIN, group=self.session.members)
@@ -219,11 +238,10 @@ class Reduction:
     def _lay_out(self, members: Iterable[nn.Parameter]) -> Iterator[Tensor]:
         """The buckets in which the gradients of ``members`` lie from now on."""
         for bucket in _buckets(self._holder(parameter) for parameter in members):
-            flat = torch.zeros(sum(holder.numel() for holder in bucket), dtype=bucket[0].dtype, device=bucket[0].device)
-            begin = 0
-            for holder in bucket:
-                self._kept[holder] = flat[begin:begin + holder.numel()].view_as(holder), -1
-                begin += holder.numel()
+            sizes = [local_of(holder).numel() for holder in bucket]
+            flat = torch.zeros(sum(sizes), dtype=bucket[0].dtype, device=bucket[0].device)
+            for holder, memory in zip(bucket, torch.split(flat, sizes), strict=True):
+                self._kept[holder] = lying_in(memory, holder.detach()), -1
             yield flat
 
     def _sum_tie(self, tie: Tie, instruction: Reduce) -> None:
@@ -232,13 +250,17 @@ class Reduction:
             total += self._gradient(parameter)
         if tie.ranks:
             self.session.doing(f"summing the gradients of tied parameters ({instruction})", tie.ranks)
-            dist.all_reduce(total, group=self.session.group(tie.ranks))
+            dist.all_reduce(local_of(total), group=self.session.group(tie.ranks))
         for parameter in tie.parameters:
             self._gradient(parameter).copy_(total)
 
     def _holder(self, parameter: nn.Parameter) -> nn.Parameter:
         """What holds the gradient of ``parameter``."""
         return parameter if self.training.masters is None else self.training.masters.of(parameter)
+
+    def _final(self, parameter: nn.Parameter) -> nn.Parameter:
+        """What holds the gradient of ``parameter`` after a step."""
+        return self._holder(parameter) if self.sharding is None else self.sharding.of(parameter)
 
     def _gradient(self, parameter: nn.Parameter) -> Tensor:
         holder = self._holder(parameter)
@@ -264,6 +286,18 @@ class Reduction:
         for tie in self.ties:
             if tie.counted:
                 yield tie.parameters[0]
+
+    def _sharded(self) -> Sharding:
+        if self.counterparts is None:
+            raise SessionError("fully_shard divides parameters among the copies of the pipeline, of which there is "
+                               "one: give data=, or a mesh with a dimension named data")
+        if self.training.masters is not None or self.folding is not None:
+            raise SessionError("fully_shard divides what the optimizer updates in the modules' own type: leave dtype "
+                               "out (autocast= computes in bf16), or fully_shard")
+        names = {id(parameter): f"{name!r} of stage {stage}" for stage, module in self.training.stages.items()
+                 for name, parameter in module.named_parameters()}
+        return Sharding(self.members, dist.get_process_group_ranks(self.counterparts), self.session.device,
+                        lambda p: names[id(p)])
 
     def _proven(self, plan: Plan, ties: TiedParameters) -> Plan:
         """``plan`` with a REDUCE for each group of parameters; every parameter that is trained is in one of them."""
@@ -291,8 +325,9 @@ class Reduction:
         sums: dict[str, tuple[float, float]] = {}
         for stage, module in self.training.stages.items():
             for name, parameter in module.named_parameters(remove_duplicate=False):
-                share = f" on rank {self.session.rank}" if is_sharded(parameter) else ""
-                sums[f"{name!r} of stage {stage}{share}"] = _checksum(parameter)
+                share = (f" on rank {self.session.rank}" if is_sharded(parameter) else
+                         f" of peer {self.session.peer}" if is_divided(parameter) else "")
+                sums[f"{name!r} of stage {stage}{share}"] = _checksum(local_of(parameter))
         found = self.session.gather(sums)
         if found is None:
             return

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["Requests"]
-
 
 class Requests:
     """``requests``, tensors of one shape, in micro-batches of ``size``; a plan runs ``micro_batches`` at a time.

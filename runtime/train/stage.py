@@ -28,6 +28,7 @@ from weft.runtime.train.deferred import DeferredInputs, DeferredOperator, tapped
 from weft.runtime.train.deferring import deferrable, deferred_parameters, operator_of
 from weft.runtime.train.moment import Moment, seeds_of
 from weft.runtime.train.offload import CopyEngine, Shelf
+from weft.runtime.train.sharding import local_of
 
 __all__ = ["Offloading", "StageRunner", "add_gradient", "deferrable", "deferred_parameters"]
 
@@ -248,7 +249,7 @@ class StageRunner:
         lent = {gradient.untyped_storage().data_ptr() for gradient in gradients}
         for parameter in self._parameters:
             own = parameter.grad
-            if own is not None and own.layout == torch.strided and own.untyped_storage().data_ptr() in lent:
+            if own is not None and own.layout == torch.strided and local_of(own).untyped_storage().data_ptr() in lent:
                 parameter.grad = own.clone()
 
     def input_grad(self, micro_batch: int, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:

@@ -17,11 +17,10 @@ from weft.runtime.interface.training import Training
 from weft.runtime.plan.plan import Plan
 from weft.runtime.ranks.session import Session, SessionError
 from weft.runtime.train.parallel import is_sharded
+from weft.runtime.train.sharding import local_of
 
-__all__ = ["Holding", "Tie", "TiedParameters", "holding", "shared_stages"]
 
-
-class Holding(NamedTuple):
+class HeldTies(NamedTuple):
     """What one rank knows of parameters that several stages hold: of each tie the stages, with those of this rank that
     hold the same object; and the stages that hold an object which no tie names."""
 
@@ -29,18 +28,18 @@ class Holding(NamedTuple):
     objects: list[tuple[int, ...]]
 
 
-def holding(training: Training) -> Holding:
+def holding(training: Training) -> HeldTies:
     """That of the rank with ``training``. Raises :class:`~weft.runtime.ranks.session.SessionError` for a tie that names
     what is not there."""
     holders = _holders(training)
     named = [set(_named(training, tie).values()) for tie in training.ties]
-    return Holding([tuple(sorted(set(tie).union(*(holders.get(p, ()) for p in found))))
-                    for tie, found in zip(training.ties, named, strict=True)],
-                   [tuple(sorted(stages)) for parameter, stages in holders.items()
-                    if len(stages) > 1 and not any(parameter in found for found in named)])
+    return HeldTies([tuple(sorted(set(tie).union(*(holders.get(p, ()) for p in found))))
+                     for tie, found in zip(training.ties, named, strict=True)],
+                    [tuple(sorted(stages)) for parameter, stages in holders.items()
+                     if len(stages) > 1 and not any(parameter in found for found in named)])
 
 
-def shared_stages(found: Iterable[Holding]) -> list[tuple[int, ...]]:
+def shared_stages(found: Iterable[HeldTies]) -> list[tuple[int, ...]]:
     """The sets of stages that hold parameters together, from what all ranks know."""
     every = list(found)
     ties = [tuple(sorted({stage for stages in same for stage in stages}))
@@ -144,7 +143,7 @@ class TiedParameters:
             if groups.setdefault(parameter, self.ranks[stage]) != self.ranks[stage]:
                 raise SessionError(f"{tie[stage]!r} of stage {stage} is the same parameter object in stages on "
                                    "different ranks: give each stage its own, the tie keeps them equal")
-            if not torch.equal(found[0], parameter):
+            if not torch.equal(local_of(found[0]), local_of(parameter)):
                 raise SessionError(f"tied parameters begin with different values: {dict(tie)}")
         added = tuple(p for p, group in groups.items() if not split or group[0] == self.rank)
         return Tie(tuple(groups), added, ranks if split else (),

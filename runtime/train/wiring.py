@@ -14,8 +14,6 @@ from weft.runtime.plan.program import StageWork
 from weft.runtime.plan.stage_graph import StageGraph
 from weft.runtime.ranks.session import SessionError
 
-__all__ = ["INPUT", "OUTPUT", "TARGET", "Wiring"]
-
 #: How the data and the result of a chain are called, whose stages have no names for them.
 INPUT, TARGET, OUTPUT = "input", "target", "output"
 

@@ -23,15 +23,13 @@ from weft.runtime.train.offload import CopyEngine
 from weft.runtime.train.stage import Offloading, StageRunner, add_gradient
 from weft.runtime.train.wiring import INPUT, OUTPUT, TARGET
 
-__all__ = ["Stages"]
-
 #: What a message looks like that is only there to be waited for.
 TOKEN: Mapping[str, Boundary] = {"": Boundary((1,), torch.uint8)}
 #: What a pass gives that leaves all it computes in the stage.
 NOTHING: Parcel = {}
 
 
-class Stages:
+class StageWorker:
     """Rank ``session.rank``'s stages of ``plan``, as ``training`` hands them over.
 
     They may be a part of a batch of ``whole`` micro-batches in each replica (by default the plan's), behind the first
@@ -46,7 +44,7 @@ class Stages:
         self.graph, self.training, self.rank, self.device = graph, training, session.rank, session.device
         self.micro_batches = plan.micro_batches
         whole = plan.micro_batches if whole is None else whole
-        self.replicas = session.replicas
+        self.replicas, self.is_first = session.replicas, not session.peer
         self.first_micro_batch = session.replica * whole + before
         self.batch_size = session.replicas * whole
         self.weight = 1.0  # the share of a batch that these micro-batches are, where their losses are means
@@ -77,9 +75,10 @@ class Stages:
         self.total = None
 
     @property
-    def _own_losses(self) -> list[Tensor]:
-        """A stage's losses count on its first rank."""
-        return [loss for (stage, _, _), loss in self.losses.items() if self.graph.stages[stage].ranks[0] == self.rank]
+    def own_losses(self) -> list[Tensor]:
+        """A stage's losses count on its first rank, of the first of peers."""
+        return [loss for (stage, _, _), loss in self.losses.items()
+                if self.is_first and self.graph.stages[stage].ranks[0] == self.rank]
 
     @property
     def is_counted(self) -> bool | None:
@@ -89,14 +88,14 @@ class Stages:
     @property
     def count(self) -> float:
         """What this rank adds to the count of the batch, where losses are sums and counts."""
-        return sum(float(loss[1, 0, 0]) for loss in self._own_losses)
+        return sum(float(loss[1, 0, 0]) for loss in self.own_losses)
 
     def loss(self) -> float:
         """What this rank adds to its replica's mean loss of the batch; where losses have counts, ``R`` times what it
         adds to the mean over all ``R`` replicas, so that their mean is that too."""
         if self.total is not None:
-            return sum(float(loss[0, 0, 0]) for loss in self._own_losses) * (self.replicas / self.total)
-        return sum(float(loss) for loss in self._own_losses) / self.micro_batches
+            return sum(float(loss[0, 0, 0]) for loss in self.own_losses) * (self.replicas / self.total)
+        return sum(float(loss) for loss in self.own_losses) / self.micro_batches
 
     def close(self) -> None:
         """Give the modules back as they came."""

@@ -1,4 +1,4 @@
-"""How do tensors move between ranks? One small interface, and one file a transport.
+"""How do tensors move between ranks? One small interface, and one table of transports.
 
 In: a session (:mod:`weft.runtime.ranks.session`) and all ranks' buffer tables (:mod:`weft.runtime.plan.buffers`). Out:
 one rank's :class:`~weft.runtime.transports.interface.Transport`, which posts receives and starts sends. Every message
@@ -14,21 +14,5 @@ the sender has them (:mod:`.one_host.one_sided_reads`).
 :mod:`~weft.runtime.transports.interface` has the roles, :mod:`~weft.runtime.transports.registry` the list. Sockets and
 ``nccl`` are built on :mod:`~weft.runtime.transports.process_groups`; ``shared``, ``symmetric`` and ``emulated`` on
 :mod:`~weft.runtime.transports.one_host`, where slots on GPUs are opened by CUDA IPC or lie in symmetric memory;
-``gloo`` takes shared memory within a host and sockets beyond it (:mod:`.near_and_far`). To add a transport, write a
-file with a :class:`~weft.runtime.transports.interface.TransportKind` and add a line to the registry.
+``gloo`` takes shared memory within a host and sockets beyond it (:mod:`.near_and_far`).
 """
-
-from __future__ import annotations
-
-from weft.runtime.transports.interface import (
-    Devices,
-    Parcel,
-    Transfer,
-    Transport,
-    TransportError,
-    TransportKind,
-)
-from weft.runtime.transports.registry import TRANSPORTS, device_for, open_transport, parse_transport
-
-__all__ = ["TRANSPORTS", "Devices", "Parcel", "Transfer", "Transport", "TransportError", "TransportKind", "device_for",
-           "open_transport", "parse_transport"]

@@ -7,8 +7,9 @@ A *transport* (:class:`TransportKind`) is what ``--transport`` names: it says wh
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from weft.runtime.plan.buffers import BufferTable, Landing, Staging
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
     from weft.runtime.ranks.session import Session
 
-__all__ = ["Devices", "Parcel", "Transfer", "Transport", "TransportError", "TransportKind"]
 
 #: What a message carries: tensors by name.
 Parcel: TypeAlias = "Mapping[str, Tensor]"
@@ -27,7 +27,7 @@ class TransportError(ValueError):
     """A transport that does not exist, or cannot carry this: one sentence."""
 
 
-class Devices(Enum):
+class RunsOn(Enum):
     """Where the stages of a rank run under a transport."""
 
     CPU = "the CPU"
@@ -81,26 +81,21 @@ class Transport(Protocol):
         """Release all buffers and connections. No transfer may be under way."""
 
 
-class TransportKind(Protocol):
-    """One value of ``--transport``: a class in the registry, or an instance of it with its parameters.
+@dataclass(frozen=True)
+class TransportKind:
+    """One value of ``--transport``.
 
     ``name`` stands before the colon of the option. ``usage`` is how the option is written, for error messages.
-    ``posts_early``: whether receives are posted as soon as their buffer is free, rather than where the program has
-    them. ``devices`` says where the stages run.
+    ``runs_on`` says where the stages run. ``open`` gives this rank's transport, its buffers made and its ranks
+    connected in pairs: all ranks must call it together, with the parameters, the text after the colon (``None``: there
+    is no colon); it raises :class:`TransportError` where this transport cannot work. ``takes``: whether parameters are
+    valid. ``posts_early``: whether receives are posted as soon as their buffer is free, rather than where the program
+    has them.
     """
 
-    name: ClassVar[str]
-    usage: ClassVar[str]
-    posts_early: ClassVar[bool]
-    devices: ClassVar[Devices]
-
-    @classmethod
-    def parse(cls, parameters: str | None) -> Self | None:
-        """The transport with ``parameters``, the text after the colon (``None``: there is no colon); ``None`` if they
-        are not valid."""
-
-    def open(self, session: Session, tables: Sequence[BufferTable]) -> Transport:
-        """This rank's transport, its buffers made and its ranks connected in pairs.
-
-        All ranks must call it together. Raises :class:`TransportError` where this transport cannot work.
-        """
+    name: str
+    usage: str
+    runs_on: RunsOn
+    open: Callable[[Session, Sequence[BufferTable], str | None], Transport]
+    takes: Callable[[str | None], bool]
+    posts_early: bool = True

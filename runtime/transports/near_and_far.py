@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -20,10 +19,9 @@ from weft.runtime.plan.buffers import BufferTable, Landing, Staging
 from weft.runtime.ranks.session import Session
 from weft.runtime.transports.interface import Parcel, Transfer, Transport, TransportError
 from weft.runtime.transports.one_host.one_sided import OneSided
+from weft.runtime.transports.one_host.peers import machine
 from weft.runtime.transports.one_host.shared_memory import can_share, share
 from weft.runtime.transports.process_groups import ProcessGroupTransport
-
-__all__ = ["NearAndFar", "by_host", "host", "memory_of", "split"]
 
 
 class NearAndFar:
@@ -106,8 +104,5 @@ def _kept(sizes: Sequence[int], slots: set[int]) -> tuple[int, ...]:
 
 def host() -> str | None:
     """The same for processes of one user that see each other; ``None`` where no memory can be shared."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')} {os.geteuid()}" if can_share() else None
-    except OSError:
-        return None
+    here = machine() if can_share() else None
+    return None if here is None else f"{here} {os.geteuid()}"

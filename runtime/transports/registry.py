@@ -1,4 +1,20 @@
-"""The transports that ``--transport`` knows. A new one is a file of this room and a line in :data:`TRANSPORTS`."""
+"""The transports that ``--transport`` knows. A new one is an entry of :data:`TRANSPORTS`, and what opens it.
+
+``gloo``
+    From CPU memory to CPU memory, by sockets between hosts. On one host these are slow: there the sender writes into
+    the receiver's memory itself (:mod:`weft.runtime.transports.near_and_far`), unless ``gloo:sockets`` is asked for.
+``nccl``
+    From GPU to GPU, one communicator for every pair of ranks. Receives are posted where the program has them: a posted
+    receive of NCCL is a kernel that occupies the GPU until the message has come.
+``shared``
+    One-sided, between processes of one host, through memory that they share, or by CUDA IPC: the sender writes into the
+    receiver's slot.
+``symmetric``
+    The same between the GPUs of one host, a GPU a rank, in ``torch.distributed._symmetric_memory``.
+``emulated:L,B``
+    Shared memory that behaves like a slow link, for tests. A message arrives no earlier than L seconds and its size /
+    (B bytes a second) after it left. Messages from one rank to another follow each other.
+"""
 
 from __future__ import annotations
 
@@ -7,31 +23,78 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from weft.runtime.plan.buffers import BufferTable
-from weft.runtime.transports.emulated import Emulated
-from weft.runtime.transports.gloo import Gloo
-from weft.runtime.transports.interface import Devices, Transport, TransportError, TransportKind
-from weft.runtime.transports.nccl import Nccl
-from weft.runtime.transports.shared import Shared
-from weft.runtime.transports.symmetric import Symmetric
+from weft.runtime.transports.interface import RunsOn, Transport, TransportError, TransportKind
 
 if TYPE_CHECKING:
     import torch
 
     from weft.runtime.ranks.session import Session
 
-__all__ = ["TRANSPORTS", "device_for", "open_transport", "parse_transport"]
+
+def _gloo(session: Session, tables: Sequence[BufferTable], parameters: str | None) -> Transport:
+    if parameters == "sockets":
+        return _process_groups(session, tables, "gloo")
+    from weft.runtime.transports.near_and_far import by_host
+
+    return by_host(session, tables, "gloo")
+
+
+def _nccl(session: Session, tables: Sequence[BufferTable], parameters: str | None) -> Transport:
+    return _process_groups(session, tables, "nccl")
+
+
+def _process_groups(session: Session, tables: Sequence[BufferTable], backend: str) -> Transport:
+    from weft.runtime.transports.process_groups import ProcessGroupTransport
+
+    return ProcessGroupTransport(session, tables[session.rank], backend)
+
+
+def _shared(session: Session, tables: Sequence[BufferTable], parameters: str | None) -> Transport:
+    from weft.runtime.transports.one_host.shared_memory import share
+
+    return share(session, tables, None if parameters is None else _link(parameters))
+
+
+def _symmetric(session: Session, tables: Sequence[BufferTable], parameters: str | None) -> Transport:
+    from weft.runtime.transports.one_host.gpu_slots import SymmetricSlots, require_symmetric_memory
+    from weft.runtime.transports.one_host.shared_memory import share
+
+    require_symmetric_memory(session)
+    return share(session, tables, gpu_slots=SymmetricSlots)
+
+
+def _link(parameters: str | None) -> tuple[float, float] | None:
+    """Latency in seconds and bytes per second of an emulated link; ``None`` if they are none."""
+    try:
+        latency, bandwidth = (float(part) for part in (parameters or "").split(","))
+    except ValueError:
+        return None
+    return (latency, bandwidth) if 0 <= latency < float("inf") and bandwidth > 0 else None
+
+
+def _nothing(parameters: str | None) -> bool:
+    return parameters is None
+
 
 #: All transports, in the order in which error messages list them.
-TRANSPORTS: tuple[type[TransportKind], ...] = (Gloo, Nccl, Shared, Symmetric, Emulated)
+TRANSPORTS: tuple[TransportKind, ...] = (
+    TransportKind("gloo", "gloo, gloo:sockets", RunsOn.CPU, _gloo, lambda parameters: parameters in (None, "sockets")),
+    TransportKind("nccl", "nccl", RunsOn.OWN_GPU, _nccl, _nothing, posts_early=False),
+    TransportKind("shared", "shared", RunsOn.ANY_GPU, _shared, _nothing),
+    TransportKind("symmetric", "symmetric", RunsOn.OWN_GPU, _symmetric, _nothing),
+    TransportKind("emulated", "emulated:LATENCY,BANDWIDTH, in seconds and bytes per second (emulated:1e-3,1e9)",
+                  RunsOn.CPU, _shared, lambda parameters: _link(parameters) is not None),
+)
 
 
-def parse_transport(text: str) -> TransportKind:
-    """The transport that ``text`` names: ``NAME`` or ``NAME:PARAMETERS``. Raises
+def parse_transport(text: str) -> tuple[TransportKind, str | None]:
+    """The transport that ``text`` names, ``NAME`` or ``NAME:PARAMETERS``, and its parameters. Raises
     :class:`~weft.runtime.transports.interface.TransportError`."""
     name, colon, parameters = text.partition(":")
+    given = parameters if colon else None
     for kind in TRANSPORTS:
-        if kind.name == name and (found := kind.parse(parameters if colon else None)) is not None:
-            return found
+        if kind.name == name and kind.takes(given):
+            return kind, given
     *others, last = (kind.usage for kind in TRANSPORTS)
     raise TransportError(f"--transport is {text!r}, it must be {', '.join(others)} or {last}")
 
@@ -42,16 +105,17 @@ def open_transport(session: Session, tables: Sequence[BufferTable]) -> Transport
     All ranks must call it together. Raises :class:`~weft.runtime.transports.interface.TransportError` where that
     transport does not exist or cannot work.
     """
-    return parse_transport(session.transport).open(session, tables)
+    kind, parameters = parse_transport(session.transport)
+    return kind.open(session, tables, parameters)
 
 
 def device_for(transport: str | None) -> torch.device:
     """Where a rank's stages run under ``transport`` (``None``: none is named, and the device decides)."""
     import torch
 
-    devices = Devices.OWN_GPU if transport is None else parse_transport(transport).devices
-    count = torch.cuda.device_count() if devices is not Devices.CPU and torch.cuda.is_available() else 0
-    if not count or (devices is Devices.OWN_GPU and count < int(os.environ.get("LOCAL_WORLD_SIZE", "1"))):
+    runs_on = RunsOn.OWN_GPU if transport is None else parse_transport(transport)[0].runs_on
+    count = torch.cuda.device_count() if runs_on is not RunsOn.CPU and torch.cuda.is_available() else 0
+    if not count or (runs_on is RunsOn.OWN_GPU and count < int(os.environ.get("LOCAL_WORLD_SIZE", "1"))):
         return torch.device("cpu")
     local = int(os.environ.get("LOCAL_RANK", "0"))
-    return torch.device("cuda", local % count if devices is Devices.ANY_GPU else local)
+    return torch.device("cuda", local % count if runs_on is RunsOn.ANY_GPU else local)

@@ -25,8 +25,6 @@ from weft.solver.baselines.lib.priority_rule import schedule_by_priority
 from weft.solver.pipeline import Stage
 from weft.solver.problem import Problem
 
-__all__ = ["orders"]
-
 
 def orders(problem: Problem, micro_batches: int) -> list[Row]:
     """Per-device orders. Two training pipelines in opposite directions, two stages or more a device; a micro-batch is a

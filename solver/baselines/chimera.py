@@ -14,8 +14,6 @@ from weft.solver.baselines.lib.base import Row
 from weft.solver.baselines.lib.bidirectional import both_ways, in_slots
 from weft.solver.problem import Problem
 
-__all__ = ["orders"]
-
 
 def orders(problem: Problem, micro_batches: int) -> list[Row]:
     """Per-device orders. Two training pipelines, one down the devices and one up; a micro-batch is a pair.

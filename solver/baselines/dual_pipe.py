@@ -17,8 +17,6 @@ from weft.solver.baselines.lib.bidirectional import both_ways
 from weft.solver.pipeline import Stage
 from weft.solver.problem import Problem
 
-__all__ = ["orders", "orders_v"]
-
 
 def orders(problem: Problem, micro_batches: int) -> list[Row]:
     """Per-device orders of DualPipe. Two training pipelines with split backwards, one down the devices and one up.

@@ -33,8 +33,6 @@ from weft.solver.control.clock import checkpoint
 from weft.solver.pipeline import Pipeline
 from weft.solver.problem import Problem
 
-__all__ = ["OfEach", "injections", "limits_in_flight", "orders", "orders_of_run"]
-
 #: What a block of a micro-batch takes on a device when it starts, and by how much it has changed its level once it has
 #: ended: (device, block, micro-batch) in whole numbers.
 OfEach: TypeAlias = Callable[[int, int, int], tuple[int, int]]
@@ -98,24 +96,26 @@ def _rows(pipeline: Pipeline, room_of: Sequence[int | None], amounts: OfEach, mi
     done = [0] * len(steps)
     arrived[0] = micro_batches
     levels = [0] * len(on)
+    begun, finished = [0] * len(on), [0] * len(on)  # the most of any forward and of any backward on a device
     rows: list[Row] = [[] for _ in on]
     while done[-1] < micro_batches:
         checkpoint()
         ran: list[int] = []
         for d, mine in enumerate(on):
-            for step in _in_turns([(done[i], i) for i in mine if done[i] < arrived[i]], len(stages)):
+            waiting = [(done[i], i) for i in mine if done[i] < arrived[i]]
+            for step in _in_turns(waiting, len(stages)) if len(waiting) > 1 else [i for _, i in waiting]:
                 m = done[step]
-                begun = max(done[i] for i in mine if i < len(stages))
-                finished = max((done[i] for i in mine if i >= len(stages)), default=0)
-                if step < len(stages) and m >= begun:  # new to the device
+                if step < len(stages) and m >= begun[d]:  # new to the device
                     room = room_of[d]
                     need = levels[d] + amounts(d, steps[step][0], m)[0]
-                    if (room is not None and need > room) or begun - finished >= limit:
+                    if (room is not None and need > room) or begun[d] - finished[d] >= limit:
                         continue
                 for block in steps[step]:
                     rows[d].append((block, m))
                     levels[d] += amounts(d, block, m)[1]
                 done[step] += 1
+                most = begun if step < len(stages) else finished
+                most[d] = max(most[d], m + 1)
                 ran.append(step)
         for step in ran:
             if step + 1 < len(steps):

@@ -11,8 +11,6 @@ from __future__ import annotations
 from weft.solver.baselines.lib.base import Row, require_pipeline
 from weft.solver.problem import Problem
 
-__all__ = ["orders"]
-
 
 def orders(problem: Problem, micro_batches: int) -> list[Row]:
     """Per-device orders. Any pipeline, training or inference; a split backward runs its parts back to back.

@@ -24,8 +24,6 @@ from weft.solver.baselines.lib.extend import extended
 from weft.solver.pipeline import Pipeline
 from weft.solver.problem import Problem
 
-__all__ = ["orders"]
-
 #: Slots between micro-batches for each stage of a device: the wave front's, and what is shorter for more micro-batches
 #: than devices (on uniform stages, 3 to 8 devices, 3 to 6 ways, idle times fall by 10 to 40 %).
 _SLOTS = (2.0, 1.5, 1.0)

@@ -22,13 +22,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from weft.solver.baselines.lib.alternating import Grouping, Turns, groupings
+from weft.solver.baselines.lib.alternating import Grouping, TurnRule, groupings
 from weft.solver.baselines.lib.base import Row, require_training
 from weft.solver.baselines.lib.choosing import Maker, best_of
 from weft.solver.pipeline import Pipeline
 from weft.solver.problem import Problem
-
-__all__ = ["orders", "zero_bubble_orders"]
 
 #: What is tried, and what is where nothing of that fits: by how many forwards a device is ahead for every device behind
 #: it, by how many more, and by how many backwards at most a weight gradient is put off.
@@ -68,6 +66,6 @@ def _best(pipeline: Pipeline, micro_batches: int, usual: _Rules, less: _Rules) -
 
 def _rows(pipeline: Pipeline, micro_batches: int, *, slope: int, extra: int, put_off: int,
           groups: Grouping) -> list[Row]:
-    turns = Turns(groups(micro_batches), slope, extra, put_off)
+    turns = TurnRule(groups(micro_batches), slope, extra, put_off)
     return [turns.row(rank, len(pipeline.chunks), [(pipeline.stages[s],) for s in chunks], micro_batches)
             for rank, chunks in enumerate(pipeline.chunks)]

@@ -28,9 +28,7 @@ from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.timing import DeadlockError, Orders, time_orders
 from weft.solver.wide.block import WideBlock
 from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.rounds import Rounds
-
-__all__ = ["baseline_on_rounds", "best_on_rounds", "known_on_rounds", "stand_ins"]
+from weft.solver.wide.run import Rounds
 
 
 def known_on_rounds(rounds: Rounds, names: Iterable[str] = BASELINES) -> dict[str, Schedule]:

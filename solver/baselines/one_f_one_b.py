@@ -7,13 +7,11 @@ with a flush that Fan et al., "DAPPLE", PPoPP 2021, and Megatron-LM run. On unif
 
 from __future__ import annotations
 
-from weft.solver.baselines.lib.alternating import Turns
+from weft.solver.baselines.lib.alternating import TurnRule
 from weft.solver.baselines.lib.amounts import Amounts
 from weft.solver.baselines.lib.base import NotApplicable, Row, require_training
 from weft.solver.pipeline import Stage
 from weft.solver.problem import Problem
-
-__all__ = ["orders", "orders_within_memory"]
 
 
 def orders(problem: Problem, micro_batches: int) -> list[Row]:
@@ -53,4 +51,4 @@ def _stages(problem: Problem) -> tuple[Stage, ...]:
 
 def _row(stage: Stage, ahead: int, micro_batches: int) -> Row:
     """``ahead``: forwards before the first backward can be there, and before each later one."""
-    return Turns((micro_batches,), slope=0, extra=ahead).row(0, 1, [(stage,)], micro_batches)
+    return TurnRule((micro_batches,), slope=0, extra=ahead).row(0, 1, [(stage,)], micro_batches)

@@ -22,8 +22,6 @@ from weft.solver.baselines.rivals import building_blocks as block_search
 from weft.solver.problem import BlockKind, Dependency, Problem
 from weft.solver.timing import time_orders
 
-__all__ = ["around", "around_blocks", "orders"]
-
 
 def orders(problem: Problem, micro_batches: int) -> list[Row]:
     """Per-device orders. A training pipeline, one stage a device, with blocks on several devices along its chain.

@@ -32,8 +32,6 @@ from weft.solver.baselines.lib.choosing import Maker, best_of
 from weft.solver.baselines.lib.time_pass import earliest_starts
 from weft.solver.problem import BlockKind, Problem
 
-__all__ = ["gpipe_orders", "orders"]
-
 
 def orders(problem: Problem, micro_batches: int) -> list[Row]:
     """Per-device orders. A chain of forwards, of which the last have gradients, in one chain back.

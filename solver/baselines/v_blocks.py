@@ -13,8 +13,6 @@ from weft.solver.baselines.lib.building_block import BuildingBlock, StepChain
 from weft.solver.baselines.lib.stable_pattern import INTERVAL, held, with_weights
 from weft.solver.problem import Problem
 
-__all__ = ["half_orders", "min_orders"]
-
 
 def min_orders(problem: Problem, micro_batches: int) -> list[Row]:
     """Per-device orders of V-Min. A pipeline with split backwards in a V: stage s of 2p on device s or 2p - 1 - s.

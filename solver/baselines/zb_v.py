@@ -13,8 +13,6 @@ from weft.solver.control.clock import checked
 from weft.solver.pipeline import Stage
 from weft.solver.problem import Problem
 
-__all__ = ["orders"]
-
 
 def orders(problem: Problem, micro_batches: int) -> list[Row]:
     """Per-device orders. A pipeline with split backwards in a V: stage s of 2p on device s or 2p - 1 - s.

@@ -14,11 +14,9 @@ rF late.
 
 from __future__ import annotations
 
-from weft.solver.baselines.lib.alternating import Turns
+from weft.solver.baselines.lib.alternating import TurnRule
 from weft.solver.baselines.lib.base import Row, require_training
 from weft.solver.problem import Problem
-
-__all__ = ["h2_orders", "orders"]
 
 
 def orders(problem: Problem, micro_batches: int) -> list[Row]:
@@ -37,5 +35,5 @@ def h2_orders(problem: Problem, micro_batches: int) -> list[Row]:
 def _delayed(problem: Problem, micro_batches: int, factor: int) -> list[Row]:
     """1F1B with weight gradients put off by the rank, as if ``factor`` devices stood from each to the next."""
     stages = require_training(problem, "chain", split=True).stages
-    turns, ranks = Turns((micro_batches,), slope=1, put_off=micro_batches), factor * (len(stages) - 1) + 1
+    turns, ranks = TurnRule((micro_batches,), slope=1, put_off=micro_batches), factor * (len(stages) - 1) + 1
     return [turns.row(factor * rank, ranks, [(stage,)], micro_batches) for rank, stage in enumerate(stages)]

@@ -10,11 +10,10 @@ is one of its rules. Each argument stands with its code:
 * :mod:`weft.solver.relations.graph`: blocks that hold all devices, cut out of time;
 * :mod:`weft.solver.bounds.load`: each device's work alone, of times as they are written;
 * :mod:`weft.solver.bounds.memory`: memory x time that one micro-batch needs, of what the devices have;
-* :mod:`weft.solver.bounds.makespan` and :mod:`weft.solver.bounds.steady` put them together;
+* :mod:`weft.solver.bounds.makespan` puts them together, for a step and for steady states;
 * :mod:`weft.solver.bounds.span`: how soon a step can follow another, by each machine's own clock.
 """
 
-from weft.solver.bounds.makespan import least_time, makespan_bound
-from weft.solver.bounds.steady import steady_bound
+from weft.solver.bounds.makespan import least_time, makespan_bound, steady_bound
 
 __all__ = ["least_time", "makespan_bound", "steady_bound"]

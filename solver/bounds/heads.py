@@ -19,10 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.solver.control.clock import checkpoint
-from weft.solver.relations.graph import Graph
+from weft.solver.relations.graph import RelationGraph
 from weft.solver.relations.implied_order import Order
-
-__all__ = ["NEVER", "Heads", "Times", "heads", "laid_out", "one_machine", "tails"]
 
 #: The head of what may run at any time before the clock begins.
 NEVER = -(1 << 60)
@@ -30,7 +28,7 @@ NEVER = -(1 << 60)
 Times = npt.NDArray[np.int64]
 
 
-def heads(graph: Graph, order: Order, micro_batches: int, crowded: int) -> Times:
+def heads(graph: RelationGraph, order: Order, micro_batches: int, crowded: int) -> Times:
     """The least start of every operation. The one-machine argument is used for the first ``crowded`` micro-batches."""
     found = Heads(graph, order, micro_batches)
     for m in range(micro_batches):
@@ -45,7 +43,7 @@ class Heads:
     depends on it is raised.
     """
 
-    def __init__(self, graph: Graph, order: Order, micro_batches: int, least: Times | None = None) -> None:
+    def __init__(self, graph: RelationGraph, order: Order, micro_batches: int, least: Times | None = None) -> None:
         n = len(graph.durations)
         self.head: Times = np.zeros((n, micro_batches), dtype=np.int64) if least is None else least
         self._durations = np.array(graph.durations, dtype=np.int64)
@@ -87,7 +85,7 @@ class Heads:
         return int((starts[ranked] + np.cumsum(lengths[ranked])).max())
 
 
-def tails(graph: Graph, order: Order, micro_batches: int, crowded: int) -> Times:
+def tails(graph: RelationGraph, order: Order, micro_batches: int, crowded: int) -> Times:
     """The least time from the end of every operation to the end of the schedule."""
     return heads(graph.mirrored, order.T, micro_batches, crowded)[:, ::-1]
 
@@ -116,7 +114,7 @@ def one_machine(runs: list[tuple[int, int, int]]) -> int:
     return best
 
 
-def laid_out(graph: Graph, head: Times, tail: Times) -> int:
+def laid_out(graph: RelationGraph, head: Times, tail: Times) -> int:
     """The least makespan that all heads and tails leave: by one operation, and by each machine on its own."""
     durations = np.array(graph.durations, dtype=np.int64)
     best = int((head + durations[:, None] + tail).max())

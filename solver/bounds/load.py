@@ -16,8 +16,6 @@ from fractions import Fraction
 from weft.solver.problem import Number, Problem
 from weft.solver.ticks import TickProblem, in_whole_numbers
 
-__all__ = ["exact_load", "exact_load_bound", "load_bound", "work_alone", "work_bound"]
-
 #: Floats are added up here: what is claimed is that much less.
 _ROUNDING = 1e-9
 

@@ -5,24 +5,26 @@ Few micro-batches are laid out one by one. Of many, only the first and the last 
 * the work of each machine: of the first micro-batches' operations only those with a head below some e can run before
   e, of the last ones' only those with a tail below some t can run in the last t ticks, hence makespan >=
   (e - length of the former) + N x load + (t - length of the latter), for the best e and the best t;
-* the cycle of waits that is longest for the micro-batches it passes (:mod:`weft.solver.bounds.steady`), once round
+* the cycle of waits that is longest for the micro-batches it passes, once round
   after another.
+
+The least time per micro-batch of any steady state, however many micro-batches its period has.
 """
 
 from __future__ import annotations
 
 from fractions import Fraction
 
+import numpy as np
+
 from weft.solver.bounds.heads import Times, heads, laid_out, tails
 from weft.solver.bounds.load import exact_load_bound
 from weft.solver.bounds.memory import area_in, area_of_one, bound_in, chains_of_one, memory_bound
-from weft.solver.bounds.steady import slowest_cycle
 from weft.solver.control.clock import checkpoint
-from weft.solver.relations.graph import Graph, barriers, graph_of, without_barriers
+from weft.solver.relations.difference_constraints import Constraint, longest_paths_or_cycle, ratio
+from weft.solver.relations.graph import RelationGraph, barriers, graph_of, without_barriers
 from weft.solver.relations.implied_order import Order, implied_order
 from weft.solver.ticks import TickProblem
-
-__all__ = ["busy", "least_time", "makespan_bound"]
 
 #: Up to so many operations are laid out one by one.
 _LAID_OUT = 4000
@@ -76,7 +78,7 @@ def _bound(instance: TickProblem, micro_batches: int, order: Order) -> int:
     return max(bounds)
 
 
-def busy(graph: Graph, machine: tuple[int, ...], micro_batches: int, head: Times, tail: Times) -> int:
+def busy(graph: RelationGraph, machine: tuple[int, ...], micro_batches: int, head: Times, tail: Times) -> int:
     """The work of a machine, with the time it has to idle at the beginning and at the end: ``head`` and ``tail`` are
     those of the first and of the last micro-batches."""
     def idle(times: Times) -> int:  # rising
@@ -94,7 +96,7 @@ def busy(graph: Graph, machine: tuple[int, ...], micro_batches: int, head: Times
     return idle(head[nodes]) + micro_batches * sum(graph.durations[i] for i in machine) + idle(tail[nodes, ::-1])
 
 
-def _round_and_round(graph: Graph, order: Order, micro_batches: int, head: Times, tail: Times) -> int:
+def _round_and_round(graph: RelationGraph, order: Order, micro_batches: int, head: Times, tail: Times) -> int:
     """From an early operation round the slowest cycle, as often as there are micro-batches for, to a late one."""
     load = max([1, *(sum(graph.durations[i] for i in machine) for machine in graph.machines)])
     cycle = slowest_cycle(graph, order, Fraction(load))
@@ -120,3 +122,63 @@ def _links(instance: TickProblem, micro_batches: int) -> int:
         if arc.link is not None:
             work[arc.link] += arc.lag * max(0, micro_batches - arc.distance)
     return max(work, default=0)
+
+
+_MANY = 2**20
+
+
+def steady_bound(instance: TickProblem, order: Order | None = None) -> Fraction:
+    """A lower bound on the time per micro-batch of any steady state, however many micro-batches a period has.
+
+    The largest of: the work of the busiest device or link; per device, memory x time that a micro-batch takes up over
+    the capacity; over the cycles of waits and of what memory makes precede what, length over micro-batches
+    passed. All of them also with the time cut out in which all devices run one block, which is added again.
+    ``order`` is the implied one, if known (that of few micro-batches holds for more).
+    """
+    if order is None:
+        order = implied_order(instance, graph_of(instance), _MANY)
+    barrier_blocks = barriers(instance)
+    best = _steady(instance, order)
+    if barrier_blocks:
+        blocks = order[:len(instance.durations), :len(instance.durations)]
+        cut = sum(instance.durations[i] for i in barrier_blocks)
+        best = max(best, cut + _steady(without_barriers(instance, barrier_blocks), blocks))
+    return best
+
+
+def _steady(instance: TickProblem, order: Order) -> Fraction:
+    lags = chains_of_one(instance)
+    best = Fraction(instance.heaviest_load)
+    for device in instance.distinct_devices:
+        checkpoint()
+        capacity = instance.capacity[device]
+        area = area_of_one(instance, device, lags)
+        if area is not None and capacity:
+            best = max(best, Fraction(area, capacity))
+    for pool in instance.mixed_pools:
+        area = area_in(instance, pool.take, pool.change, lags)
+        if area is not None and pool.capacity:
+            best = max(best, Fraction(area, pool.capacity))
+    cycle = slowest_cycle(graph_of(instance), order, best)
+    return best if cycle is None else ratio(cycle)
+
+
+def slowest_cycle(graph: RelationGraph, order: Order, least: Fraction) -> list[Constraint] | None:
+    """The cycle with the largest ratio of length to micro-batches passed, if that is more than ``least`` (> 0)."""
+    # Edges within a micro-batch in topological order, so that one round of relaxation takes a path all the way.
+    rank = np.count_nonzero(order == 0, axis=0)
+    edges = {(wait.source, wait.target, wait.distance): graph.durations[wait.source] + wait.lag
+             for wait in reversed(sorted(graph.waits, key=lambda wait: -wait.lag))}
+    for machine in graph.machines:
+        checkpoint()
+        among = order[np.ix_(machine, machine)]
+        for a, b in np.argwhere(among < _MANY).tolist():
+            edges.setdefault((machine[a], machine[b], int(among[a, b])), graph.durations[machine[a]])
+    queue = sorted((Constraint(i, j, weight, height) for (i, j, height), weight in edges.items()),
+                   key=lambda edge: (int(rank[edge.source]), edge.source, edge.target, edge.height))
+    found = None
+    while True:
+        _, cycle = longest_paths_or_cycle(len(graph.durations), queue, least)
+        if cycle is None:
+            return found
+        found, least = cycle, ratio(cycle)

@@ -12,8 +12,6 @@ from weft.solver.bounds.heads import Times
 from weft.solver.relations.min_dist import Distances, lifetimes_in, longest_paths
 from weft.solver.ticks import TickProblem
 
-__all__ = ["area_in", "area_of_one", "bound_in", "chains_of_one", "memory_bound"]
-
 
 def chains_of_one(instance: TickProblem) -> Distances:
     """Longest chains within one micro-batch: a period so long that nothing reaches into the next one."""

@@ -6,7 +6,7 @@ end (:mod:`weft.solver.relations.spans`). Three arguments:
 * *Steps as a steady state.* Steps that follow each other every T, the span, are a schedule of any number of
   micro-batches: each machine does one step after the other, so nothing overlaps, blocks run in micro-batch order, and
   what a step gives back a device has when its next step begins. So T >= N x the least time per micro-batch of any
-  steady state (:mod:`weft.solver.bounds.steady`). This needs that micro-batches give back what they take, and that
+  steady state (:mod:`weft.solver.bounds.makespan`). This needs that micro-batches give back what they take, and that
   nothing waits for another micro-batch's work: the first of a step would not.
 * *A machine's own clock.* Count time from the first start of machine r: its operations have heads of 0 or more, and
   what follows them, on any machine, has the heads that this implies (:mod:`weft.solver.bounds.heads`); of all else
@@ -26,15 +26,12 @@ from fractions import Fraction
 import numpy as np
 
 from weft.solver.bounds.heads import NEVER, Heads, Times, one_machine
-from weft.solver.bounds.makespan import busy
-from weft.solver.bounds.steady import steady_bound
+from weft.solver.bounds.makespan import busy, steady_bound
 from weft.solver.control.clock import checkpoint
 from weft.solver.relations.difference_constraints import Constraint, longest_paths_or_cycle, ratio
-from weft.solver.relations.graph import Graph, graph_of
+from weft.solver.relations.graph import RelationGraph, graph_of
 from weft.solver.relations.implied_order import Order
 from weft.solver.ticks import TickProblem
-
-__all__ = ["span_bound", "work_of_busiest"]
 
 #: Up to so many operations are laid out one by one, by the clock of one machine; and by those of all, the busiest
 #: machines first.
@@ -83,7 +80,7 @@ def work_of_busiest(instance: TickProblem, micro_batches: int) -> int:
     return max([*(micro_batches * instance.load(d) for d in instance.distinct_devices), *carried])
 
 
-def _heads(graph: Graph, order: Order, micro_batches: int, machine: tuple[int, ...]) -> Times:
+def _heads(graph: RelationGraph, order: Order, micro_batches: int, machine: tuple[int, ...]) -> Times:
     """The least starts by the clock of ``machine``; :data:`NEVER` or little more of what may run before."""
     least: Times = np.full((len(graph.durations), micro_batches), NEVER, dtype=np.int64)
     least[list(machine)] = 0
@@ -94,7 +91,7 @@ def _heads(graph: Graph, order: Order, micro_batches: int, machine: tuple[int, .
     return found.head
 
 
-def _between(graph: Graph, head: Times, tail: Times, machines: set[tuple[int, ...]]) -> int | None:
+def _between(graph: RelationGraph, head: Times, tail: Times, machines: set[tuple[int, ...]]) -> int | None:
     """The least time between two clocks: by one operation, and by the work of each of ``machines``; ``None`` where no
     operation has a head by the one and a tail by the other."""
     known = (head > NEVER // 2) & (tail > NEVER // 2)

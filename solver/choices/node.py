@@ -9,12 +9,10 @@ from collections.abc import Hashable, Sequence
 from typing import Protocol
 
 from weft.solver.wide.block import Options
-from weft.solver.wide.rounds import Rounds
-
-__all__ = ["Node"]
+from weft.solver.wide.run import Rounds
 
 
-class Node(Protocol):
+class ChoiceNode(Protocol):
     """Some of what may be decided is.
 
     ``bound``: no schedule of any problem below is better, in the problem's time unit; infinite where none has one.
@@ -30,7 +28,7 @@ class Node(Protocol):
     @property
     def key(self) -> Hashable: ...
 
-    def children(self) -> Sequence[Node] | None:
+    def children(self) -> Sequence[ChoiceNode] | None:
         """The same problems divided; ``None`` for a leaf."""
         ...
 
@@ -38,10 +36,10 @@ class Node(Protocol):
         """The plain problem of a leaf. Raises :class:`~weft.solver.problem.ProblemError` where it is none."""
         ...
 
-    def looks(self) -> Sequence[Node]:
+    def looks(self) -> Sequence[ChoiceNode]:
         """Leaves below this node where known schedules are tried first."""
         ...
 
-    def beside(self, leaf: Node) -> Sequence[Node]:
+    def beside(self, leaf: ChoiceNode) -> Sequence[ChoiceNode]:
         """Leaves below this node that differ from ``leaf`` by little."""
         ...

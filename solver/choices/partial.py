@@ -1,22 +1,20 @@
-"""A node of open choices: some options are taken, and what is proven of the rest holds for all that is left."""
+"""A node of open choices: some options are taken, and what is proven of the rest holds for all that is left.
+
+Which assignments get a first look: known schedules are made on them, so none of these is better than the answer.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import combinations
 
-from weft.solver.choices.looks import first_looks
-from weft.solver.choices.node import Node
-from weft.solver.choices.relaxed.bounds import bound_of
-from weft.solver.choices.relaxed.loads import load_bound
+from weft.solver.choices.node import ChoiceNode
+from weft.solver.choices.relaxed.bounds import bound_of, load_bound
 from weft.solver.wide.block import Options
 from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.rounds import Rounds
-from weft.solver.wide.run import Run
-
-__all__ = ["Partial"]
+from weft.solver.wide.run import Rounds, Run
 
 #: Choices of which it is tried out how much they raise the bound; of more, those whose options differ most in work.
 _TRIED = 6
@@ -74,7 +72,7 @@ class Partial:
         """All of few, else those that take the first option of every choice, the second ..."""
         return [self.at(options) for options in first_looks(self.problem)]
 
-    def beside(self, leaf: Node) -> Sequence[Partial]:
+    def beside(self, leaf: ChoiceNode) -> Sequence[Partial]:
         """All that differ from it by one option, then those in which two choices with the same options swap theirs."""
         taken, choices = leaf.options, self.problem.choices
         changes = [{choice: option} for choice, options in choices.items() for option in options
@@ -102,3 +100,16 @@ class Partial:
         loads = [load_bound(self.problem.under({choice: option}), self.run, self.objective)
                  for option in self.problem.choices[choice]]
         return max(loads) - min(loads) if loads else -math.inf
+
+
+#: All of so many assignments: the known schedules of one take a tenth of a second or so.
+MOST_LOOKS = 16
+
+
+def first_looks(problem: WideProblem) -> Iterator[dict[str, str]]:
+    """All assignments of few; of more those that take the first, the second ... option of every choice."""
+    if problem.assignment_count <= MOST_LOOKS:
+        yield from problem.assignments
+        return
+    for place in range(max(map(len, problem.choices.values()))):
+        yield {choice: options[min(place, len(options) - 1)] for choice, options in problem.choices.items()}

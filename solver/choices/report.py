@@ -14,8 +14,6 @@ from weft.solver.schedule import Schedule
 from weft.solver.wide.block import Options, holds, options_text
 from weft.solver.wide.problem import WideProblem
 
-__all__ = ["options_of", "result_of"]
-
 
 def result_of(tree: Tree, problem: WideProblem) -> Schedule:
     """The best schedule of ``problem``. Raises :class:`~weft.solver.feasibility.infeasible.Infeasible` where no

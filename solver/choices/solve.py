@@ -1,6 +1,6 @@
 """The best schedule of a problem with choices, jobs, or micro-batches that differ: the one way in.
 
-Jobs and classes make a plain problem of rounds (:mod:`weft.solver.wide.rounds`), choices a tree of them
+Jobs and classes make a plain problem of rounds (:mod:`weft.solver.wide.run`), choices a tree of them
 (:mod:`weft.solver.choices.tree`); where nothing is to be chosen the tree is one leaf, the plain search.
 """
 
@@ -12,15 +12,13 @@ from typing import Unpack
 
 from weft.solver.choices.partial import Partial
 from weft.solver.choices.report import result_of
-from weft.solver.choices.tree import Found, Tree
+from weft.solver.choices.tree import LeafFound, Tree
 from weft.solver.choices.whole_model import solve_whole
 from weft.solver.cpsat.budget import Budget
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Limits, Progress, budget_of
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Counted, Run
-
-__all__ = ["solve_wide", "tree_of"]
 
 #: Deterministic seconds for the whole problem in one model, and the share of what is left that it may take.
 _WHOLE, _WHOLE_SHARE = 10.0, 0.25
@@ -66,12 +64,12 @@ def tree_of(problem: WideProblem, run: Run, budget: Budget, objective: str = "ma
     return Tree(root, budget, objective, on_progress, partial(_at_once, root, budget))
 
 
-def _at_once(root: Partial, budget: Budget, least: float, best: float) -> Found | None:
+def _at_once(root: Partial, budget: Budget, least: float, best: float) -> LeafFound | None:
     """The whole problem in one model, where that is small."""
     if root.objective != "makespan":
         return None
     found = solve_whole(root.problem, root.run, budget, deterministic=budget.share(_WHOLE_SHARE, _WHOLE), least=least,
                         best=best)
     if found is None or found.schedule is None:
-        return None if found is None else Found(found.bound)
-    return Found(found.bound, root.at(found.options), found.schedule)
+        return None if found is None else LeafFound(found.bound)
+    return LeafFound(found.bound, root.at(found.options), found.schedule)

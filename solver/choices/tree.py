@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from weft.solver.baselines.on_rounds import best_on_rounds
-from weft.solver.choices.carried import carried, scheduled
-from weft.solver.choices.decision import Leaves, Taken
-from weft.solver.choices.node import Node
+from weft.solver.choices.decision import Leaves, Taken, carried, scheduled
+from weft.solver.choices.node import ChoiceNode
 from weft.solver.choices.partial import Partial
 from weft.solver.cpsat.budget import Budget
 from weft.solver.orders.climb import Climb, Decided
@@ -24,9 +23,7 @@ from weft.solver.problem import ProblemError
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Progress
 from weft.solver.wide.block import Options, options_text
-from weft.solver.wide.rounds import Rounds
-
-__all__ = ["AtOnce", "Found", "Tree"]
+from weft.solver.wide.run import Rounds
 
 #: Seconds of a leaf's first slice; each later one is twice as long.
 _FIRST_SLICE = 0.25
@@ -43,17 +40,17 @@ _MOST_OPERATIONS = 10_000
 
 
 @dataclass(frozen=True)
-class Found:
+class LeafFound:
     """What is known of all problems at once: a ``bound``, and perhaps the ``node`` of a leaf and its ``schedule``."""
 
     bound: float
-    node: Node | None = None
+    node: ChoiceNode | None = None
     schedule: Schedule | None = None
 
 
 #: Asked for what is known of all problems at once, where it is known that nothing is below the first number, in the
 #: problem's time unit, and what is no better than the second one is not asked for.
-AtOnce: TypeAlias = Callable[[float, float], Found | None]
+AtOnce: TypeAlias = Callable[[float, float], LeafFound | None]
 
 
 class Tree(Portfolio[Taken]):
@@ -64,23 +61,23 @@ class Tree(Portfolio[Taken]):
     that.
     """
 
-    def __init__(self, root: Node, budget: Budget, objective: str, on_progress: Callable[[Progress], None],
+    def __init__(self, root: ChoiceNode, budget: Budget, objective: str, on_progress: Callable[[Progress], None],
                  at_once: AtOnce = lambda _least, _best: None) -> None:
         super().__init__(budget, objective, on_progress)
         self.root = root
         self.at_once = at_once
         self.least = 0.0
         self.leaves: dict[Hashable, Candidate[Taken]] = {}
-        self.passed: list[Node] = []
+        self.passed: list[ChoiceNode] = []
         self.done: list[Candidate[Taken]] = []
-        self._queue: Parts[Node] = Parts()
+        self._queue: Parts[ChoiceNode] = Parts()
         self._queue.push(0.0, root)
         # What has left the queue and is not back yet: whatever breaks off in between, its bound counts.
-        self._current: tuple[float, Node] | None = None
+        self._current: tuple[float, ChoiceNode] | None = None
         self._climb: Climb[Taken] = Climb(budget, again=True)
         self._leaves = Leaves(root, budget)
         self._climbed, self._in_vain = 0.0, 0
-        self._beside: Iterator[Node] = iter(())
+        self._beside: Iterator[ChoiceNode] = iter(())
         self._beside_of: Candidate[Taken] | None = None
 
     @property
@@ -177,7 +174,7 @@ class Tree(Portfolio[Taken]):
         self._divide(self._queue.pop())
         self._current = None
 
-    def _divide(self, node: Node) -> None:
+    def _divide(self, node: ChoiceNode) -> None:
         children = node.children() if node.key not in self.leaves else None
         if children is None:
             leaf = self._begin(node)
@@ -194,7 +191,7 @@ class Tree(Portfolio[Taken]):
             else:
                 self.passed.append(child)
 
-    def _begin(self, node: Node, start: Schedule | None = None) -> Candidate[Taken]:
+    def _begin(self, node: ChoiceNode, start: Schedule | None = None) -> Candidate[Taken]:
         """The search of a leaf, with a first schedule: ``start``, or the best one's order."""
         leaf = self.leaves.get(node.key)
         if leaf is not None and start is not None and leaf.search is not None:
@@ -211,7 +208,7 @@ class Tree(Portfolio[Taken]):
                 self.go_on(leaf, 0.0)
         return leaf
 
-    def _leaf(self, node: Node, start: Schedule | None) -> Candidate[Taken]:
+    def _leaf(self, node: ChoiceNode, start: Schedule | None) -> Candidate[Taken]:
         of = self._leaves.at(node)
         start = self._start(of.rounds) if start is None else start
         leaf = Candidate(of, node.bound, of.problem, of.micro_batches, _better(start, of.rounds, node.bound))
@@ -273,7 +270,7 @@ class Tree(Portfolio[Taken]):
                 self._begin(node)
                 return
 
-    def _one_option_away(self, leaf: Candidate[Taken]) -> list[Node]:
+    def _one_option_away(self, leaf: Candidate[Taken]) -> list[ChoiceNode]:
         """The leaves that differ from it by one option, those with the least bounds first."""
         taken = leaf.of.node.options.items()
         return sorted((node for node in self.root.beside(leaf.of.node) if len(node.options.items() - taken) == 1),

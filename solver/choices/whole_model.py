@@ -20,7 +20,7 @@ from functools import cached_property
 from weft.solver.choices.relaxed.certain import owners
 from weft.solver.choices.relaxed.memory import held_of
 from weft.solver.cpsat.budget import Budget
-from weft.solver.cpsat.confirm import proven
+from weft.solver.cpsat.solve import proven
 from weft.solver.judge.validate import InvalidSchedule, validate
 from weft.solver.late import cp_model
 from weft.solver.problem import Dependency, Number
@@ -29,10 +29,7 @@ from weft.solver.ticks import in_whole_numbers
 from weft.solver.timing import time_orders
 from weft.solver.wide.block import Options, WideBlock, excludes
 from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.rounds import Rounds
-from weft.solver.wide.run import Run
-
-__all__ = ["Whole", "is_small", "solve_whole"]
+from weft.solver.wide.run import Rounds, Run
 
 #: Up to so many operations, those of all alternatives together, and pairs of transfers on one link.
 _MOST_OPERATIONS, _MOST_PAIRS = 160, 2000
@@ -41,7 +38,7 @@ _MOST_TICKS, _MOST_MEMORY = 2**36, 2**50
 
 
 @dataclass(frozen=True)
-class Whole:
+class WholeAnswer:
     """``bound``: what no assignment's makespan is below, in the problem's time unit, infinite where none has a
     schedule. ``schedule``: the best one found, where it is better than what was known, under ``options``."""
 
@@ -56,7 +53,7 @@ def is_small(problem: WideProblem, run: Run) -> bool:
 
 
 def solve_whole(problem: WideProblem, run: Run, budget: Budget, *, deterministic: float = float("inf"),
-                least: float = 0.0, best: float = float("inf")) -> Whole | None:
+                least: float = 0.0, best: float = float("inf")) -> WholeAnswer | None:
     """The least makespan over all assignments, or what is known of it after so many ``deterministic`` seconds of
     CP-SAT's. It is known to be no less than ``least``, and what is no better than ``best`` is not looked for.
 
@@ -64,19 +61,22 @@ def solve_whole(problem: WideProblem, run: Run, budget: Budget, *, deterministic
     """
     if not is_small(problem, run):
         return None
-    made = _Model(problem, run)
-    if made.total > _MOST_TICKS or made.amounts > _MOST_MEMORY or made.pairs > _MOST_PAIRS:
+    try:
+        made = _Model(problem, run)
+    except _TooFine:
+        return None
+    if made.pairs > _MOST_PAIRS:
         return None
     made.aim(least, best)
     outcome = proven(made.model, budget, deterministic=deterministic)
     if outcome.infeasible:
-        return Whole(best, {}, None)
+        return WholeAnswer(best, {}, None)
     bound = max(0, outcome.solver.best_objective_bound) if outcome.status != cp_model.UNKNOWN else 0
     bound = max(least, float(round(bound) * made.tick))
     if not outcome.found:
-        return Whole(bound, {}, None)
+        return WholeAnswer(bound, {}, None)
     options = made.options(outcome.solver)
-    return Whole(bound, options, made.schedule(outcome.solver, options))
+    return WholeAnswer(bound, options, made.schedule(outcome.solver, options))
 
 
 def _operations(problem: WideProblem, run: Run) -> int:
@@ -109,6 +109,10 @@ class _Transfer:
     active: tuple[cp_model.IntVar, ...]
 
 
+class _TooFine(Exception):
+    """The numbers of a problem are too fine for CP-SAT: variables would not fit into 64 bits."""
+
+
 class _Model:
     def __init__(self, problem: WideProblem, run: Run) -> None:
         self.problem = problem
@@ -137,11 +141,12 @@ class _Model:
         self.tick = in_whole_numbers(times)[1]
         self.horizon = sum(self._ticks(plain.duration) + sum(self._ticks(wait.lag) for wait in plain.after)
                            for i in range(len(self.problem.blocks)) for plain in self._each(i))
-        self.total = self.horizon
         amounts = [amount for block in blocks for amount in (*block.memory, *block.workspace)]
         self.unit = in_whole_numbers(amounts)[1]
         self.amounts = sum(int(abs(Fraction(str(amount))) / self.unit) for i in range(len(self.problem.blocks))
                            for plain in self._each(i) for amount in (*plain.memory, *plain.workspace))
+        if self.horizon > _MOST_TICKS or self.amounts > _MOST_MEMORY:
+            raise _TooFine
 
     def _each(self, i: int) -> list:  # type: ignore[type-arg]
         return [self.plain[i][name] for name in self.run.classes[self.problem.blocks[i].job]]

@@ -2,6 +2,7 @@
 
 Nothing comes in; :mod:`~weft.solver.control.clock` ends work at its checkpoints, :mod:`~weft.solver.control.stopping`
 says what Ctrl-C may break off, :mod:`~weft.solver.control.parallel` runs tasks in processes,
-:mod:`~weft.solver.control.history` keeps how a search went, :mod:`~weft.solver.control.counts` what each of its
-techniques did, and :mod:`~weft.solver.control.garbage` says how often garbage is collected. This room imports no other.
+:mod:`~weft.solver.control.counts` keeps how a search went and what each of its techniques did,
+:mod:`~weft.solver.control.garbage` says how often garbage is collected, and :mod:`~weft.solver.control.compiled` finds
+the compiled kernel. This room imports no other.
 """

@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from typing import TypeVar
 
-__all__ = ["OutOfTime", "checked", "checkpoint", "is_over", "process_start", "unwatched", "watching"]
-
 _T = TypeVar("_T")
 
 

@@ -6,18 +6,16 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["seldom_collected"]
-
 #: When it is: with Python's own numbers looking through millions of operations again and again takes up to half of the
 #: time, and nothing here makes garbage in circles at that rate.
 _COLLECT = (100_000, 50, 1000)
 
 
 @contextmanager
-def seldom_collected() -> Iterator[None]:
-    """Inside, garbage is collected seldom; afterwards as before."""
+def seldom_collected(never: bool = False) -> Iterator[None]:
+    """Inside, garbage is collected seldom, or never; afterwards as before."""
     before = gc.get_threshold()
-    gc.set_threshold(*_COLLECT)
+    gc.set_threshold(*((0,) if never else _COLLECT))
     try:
         yield
     finally:

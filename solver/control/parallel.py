@@ -19,8 +19,6 @@ from typing import ParamSpec, TypeVar
 
 from weft.solver.control.stopping import SIGNALS, STOP
 
-__all__ = ["cores", "mapped", "processes"]
-
 _P = ParamSpec("_P")
 _S = TypeVar("_S")
 _T = TypeVar("_T")

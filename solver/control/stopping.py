@@ -13,8 +13,6 @@ import signal
 import threading
 from types import TracebackType
 
-__all__ = ["SIGNALS", "STOP", "Stop", "breakable", "shielded"]
-
 #: The signals that ask for a stop, as far as this system has them.
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 

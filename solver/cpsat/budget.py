@@ -25,8 +25,6 @@ from typing import TypeVar
 from weft.solver.control.clock import OutOfTime, watching
 from weft.solver.control.stopping import STOP, breakable
 
-__all__ = ["Budget", "Pace", "Slice"]
-
 _S = TypeVar("_S")
 _T = TypeVar("_T")
 
@@ -56,7 +54,7 @@ class Budget:
 
     ``started``: since when the seconds count, by ``now`` (by default from here on). ``reserve``: seconds at the end
     that are kept free for what follows the search, such as writing what it found. ``pace``: what a solve is charged.
-    ``without``: techniques that an ablation leaves out (:mod:`weft.solver.step.optional`).
+    ``without``: techniques that an ablation leaves out (:mod:`weft.solver.step.search`).
     """
 
     seconds: float = float("inf")

@@ -1,4 +1,11 @@
-"""Running CP-SAT under one budget of time, stoppable by Ctrl-C at any moment without losing what was found."""
+"""Running CP-SAT under one budget of time, stoppable by Ctrl-C at any moment without losing what was found.
+
+One way to confirm a proof of infeasibility: a second configuration of CP-SAT gets the chance to find a solution.
+
+CP-SAT releases have had wrong proofs of infeasibility, each in one part of the solver (presolve, the propagators of
+disjunctive devices). A proof counts here only if another configuration, given the time that the first one took, finds
+no solution either.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +14,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from weft.solver.control.clock import is_over
 from weft.solver.control.stopping import STOP, shielded
 from weft.solver.cpsat.budget import Budget
 from weft.solver.late import cp_model
-
-__all__ = ["Attempt", "Outcome", "race", "run"]
 
 #: Seconds of its thread's CPU time that a solve may take, and more for each deterministic second that it may. Where
 #: domains are wide and constraints push each other on a tick at a time, deterministic time all but stands still: such a
@@ -198,3 +203,31 @@ def _finish(solves: Sequence[_Solve], budget: Budget,
     outcomes = [solve.outcome for solve in solves]
     budget.deterministic_used += sum(solve.charge for solve in solves)
     return outcomes
+
+
+#: Deterministic seconds that the second configuration gets beside what the first one took: tiny models take none.
+_FURTHER = 0.05
+
+
+def confirmed(attempt: Attempt, outcome: Outcome, budget: Budget) -> Outcome:
+    """``outcome`` of ``attempt``; where that is a proof of infeasibility, a solution that disproves it.
+
+    The second configuration has presolve where the first one had none and none where it had some, no linear relaxation,
+    no stronger propagation on devices and one worker. Its time counts in ``budget``.
+    """
+    if not outcome.infeasible:
+        return outcome
+    used = outcome.solver.response_proto.deterministic_time
+    again = replace(attempt, presolve=not attempt.presolve, relaxation=False, disjunctive=False,
+                    deterministic=used + _FURTHER)
+    second, = race([again], budget)
+    return second if second.found else outcome
+
+
+def proven(model: cp_model.CpModel, budget: Budget, *, deterministic: float = float("inf")) -> Outcome:
+    """Solve ``model`` as :func:`weft.solver.cpsat.solve.run` does, with presolve; a proof is :func:`confirmed`.
+
+    ``deterministic``: CP-SAT's deterministic seconds that the first solve may take.
+    """
+    outcome = run(model, budget, deterministic=deterministic, presolve=True)
+    return confirmed(Attempt(model, deterministic, presolve=True), outcome, budget)

@@ -25,8 +25,6 @@ from typing import Literal, TypeAlias, get_args
 from weft.solver.diagnose.critical_path import Levels, Waits
 from weft.solver.schedule import Operation, Schedule
 
-__all__ = ["CAUSES", "Cause", "DeviceIdle", "Gap", "idle_times"]
-
 Cause: TypeAlias = Literal["warm_up", "dependency", "transfer", "device", "memory", "order", "cool_down"]
 
 #: All causes, in the order in which they are told.

@@ -20,8 +20,6 @@ from weft.solver.schedule import RELATIVE_TOLERANCE, Operation, Schedule
 from weft.solver.step.stretch import ends_of_repeats
 from weft.solver.ticks import TickProblem
 
-__all__ = ["CriticalCycle", "Wait", "critical_cycle"]
-
 
 @dataclass(frozen=True, slots=True)
 class Wait:

@@ -29,8 +29,6 @@ from weft.solver.problem import Dependency, Problem
 from weft.solver.schedule import RELATIVE_TOLERANCE, Operation, Schedule
 from weft.solver.ticks import TickProblem
 
-__all__ = ["CriticalPath", "Levels", "Reason", "CriticalStep", "Waits", "critical_path"]
-
 #: Why something starts no earlier: the first of all; a producer; the transfer before it on its link; the operation
 #: before it on its device, and whether memory forces that order; nothing (it could start earlier).
 Reason: TypeAlias = Literal["start", "dependency", "link", "device", "memory", "none"]
@@ -111,7 +109,7 @@ def critical_path(schedule: Schedule) -> CriticalPath:
             return CriticalPath(tuple(reversed(steps)))
 
 
-def _through_transfers(transfer: Transfer, waits: Waits, steps: list[CriticalStep]) -> Operation:
+def _through_transfers(transfer: TransferWait, waits: Waits, steps: list[CriticalStep]) -> Operation:
     """Add the transfers that led to the end of ``transfer``, latest first; the producer of the first of them."""
     while True:
         producer, before = transfer.producer, transfer.before
@@ -128,18 +126,18 @@ def _through_transfers(transfer: Transfer, waits: Waits, steps: list[CriticalSte
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class TransferWait:
     """From ``producer``'s end, or when the transfer ``before`` it has left the link, to the arrival at ``end``."""
 
     producer: Operation
     begin: float
     end: float
     link: str | None
-    before: Transfer | None
+    before: TransferWait | None
 
 
 #: Until when something holds an operation, why, on which device, and what it is.
-Held: TypeAlias = tuple[float, Reason, "int | None", "Operation | Transfer | None"]
+Held: TypeAlias = tuple[float, Reason, "int | None", "Operation | TransferWait | None"]
 
 
 class Waits:
@@ -163,14 +161,14 @@ class Waits:
             self._given.setdefault(taker, []).append(self.at[giver])
         self._owner, self._devices = problem.pool_of, [block.devices for block in problem.blocks]
 
-    def _on_links(self, schedule: Schedule) -> dict[tuple[int, int], Transfer]:
+    def _on_links(self, schedule: Schedule) -> dict[tuple[int, int], TransferWait]:
         """Transfers on links by (dependency number, producer's micro-batch)."""
-        carried: dict[tuple[int, int], Transfer] = {}
+        carried: dict[tuple[int, int], TransferWait] = {}
         outgoing: dict[int, list[tuple[int, Dependency]]] = {}
         for number, (producer, _, dependency) in enumerate(schedule.problem.dependencies()):
             if dependency.link is not None:
                 outgoing.setdefault(producer, []).append((number, dependency))
-        last: dict[str, Transfer] = {}
+        last: dict[str, TransferWait] = {}
         for operation in schedule.operations if outgoing else ():  # by start: a link follows its source device's order
             for number, dependency in outgoing.get(operation.block, ()):
                 link = dependency.link
@@ -178,11 +176,11 @@ class Waits:
                     continue
                 before = last.get(link)
                 begin = operation.end if before is None else max(operation.end, before.end)
-                last[link] = carried[number, operation.micro_batch] = Transfer(
+                last[link] = carried[number, operation.micro_batch] = TransferWait(
                     operation, begin, begin + dependency.lag, link, before)
         return carried
 
-    def transfers(self, operation: Operation) -> Iterator[Transfer]:
+    def transfers(self, operation: Operation) -> Iterator[TransferWait]:
         """What ``operation`` needs from its producers, each with when it is there."""
         for number, producer, dependency in self._sources[operation.block]:
             m = operation.micro_batch - dependency.distance
@@ -192,7 +190,7 @@ class Waits:
                 yield self._carried[number, m]
             else:
                 source = self.at[producer, m]
-                yield Transfer(source, source.end, source.end + dependency.lag, None, None)
+                yield TransferWait(source, source.end, source.end + dependency.lag, None, None)
 
     def ready(self, operation: Operation) -> float:
         """When all that ``operation`` needs from its producers is there."""

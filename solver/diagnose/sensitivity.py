@@ -26,8 +26,6 @@ from weft.solver.step.search import solve
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
 
-__all__ = ["Change", "Figure", "WhatIf", "changes", "what_if"]
-
 Kind: TypeAlias = Literal["memory", "transfer", "work"]
 
 GIB = 2**30
@@ -46,7 +44,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Figure:
+class ChangeEffect:
     """What a change gives. ``schedule`` is the best found under it, valid for the changed problem and no shorter than
     its ``makespan_bound``. ``resolved``: it comes from the search; else it is the known order re-timed. ``period`` is
     the least time per micro-batch of a steady state that was found, in the known order or by the search.
@@ -65,7 +63,7 @@ class WhatIf:
     and the known order gains nothing by them, or because a stop came."""
 
     unchanged: Schedule
-    figures: tuple[Figure, ...]
+    figures: tuple[ChangeEffect, ...]
     untried: tuple[Change, ...]
 
 
@@ -133,8 +131,8 @@ def _what_if(schedule: Schedule, effort: float, most: int, seed: int, spent: Cal
                 bound = least_time(TickProblem.of(change.problem), start.micro_batches)
                 best = replace(start, makespan_bound=min(start.makespan, bound))
         periods = [start.period, best.period, best.solver.get("repetend_period")]
-        figures.append(Figure(change, best, best.makespan < start.makespan * (1 - RELATIVE_TOLERANCE),
-                              min((period for period in periods if period is not None), default=None)))
+        figures.append(ChangeEffect(change, best, best.makespan < start.makespan * (1 - RELATIVE_TOLERANCE),
+                                    min((period for period in periods if period is not None), default=None)))
     figures.sort(key=lambda figure: figure.schedule.makespan)
     return WhatIf(unchanged, tuple(figures), tuple(untried))
 

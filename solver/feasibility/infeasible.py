@@ -20,14 +20,11 @@ from fractions import Fraction
 from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.solve import run
 from weft.solver.feasibility.memory_conflict import Collision, Shortage, in_units, shortages
-from weft.solver.feasibility.memory_order import Excess, OrderModel, find_room
-from weft.solver.feasibility.refusal import Infeasible, NoneFound
+from weft.solver.feasibility.memory_order import Excess, PlaceModel, find_room
 from weft.solver.late import cp_model
 from weft.solver.problem import Number
 from weft.solver.relations.fixed_order import Op
 from weft.solver.ticks import TickProblem
-
-__all__ = ["Infeasible", "NoneFound", "require_room"]
 
 #: Deterministic seconds for the least memory of one micro-batch, and of all of them.
 _ONE, _ALL = 5.0, 2.0
@@ -47,7 +44,7 @@ def require_room(instance: TickProblem, micro_batches: int, budget: Budget,
     """
     instance = instance.in_sequence
     in_turn = _never_gives_first(instance, budget)
-    one = OrderModel(instance, 1, more=True).least_excess(budget, _ONE) if in_turn else None
+    one = PlaceModel(instance, 1, more=True).least_excess(budget, _ONE) if in_turn else None
     if one is not None and one.missing and one.least and _confirmed(instance, budget):
         raise _Refusal(instance, micro_batches, budget, in_turn).of_one(one)
     if one is not None and not one.missing and not _left_behind(instance):
@@ -113,14 +110,14 @@ class _Refusal:
                               most)
         found = in_turn
         if self.micro_batches * len(self.instance.durations) <= _MOST_OPERATIONS:
-            found = OrderModel(self.instance, self.micro_batches, more=True).least_excess(self.budget, _ALL) or in_turn
+            found = PlaceModel(self.instance, self.micro_batches, more=True).least_excess(self.budget, _ALL) or in_turn
         return self._said(() if found is None else tuple(self._shortage(device, amount, found)
                                                          for device, amount in found.missing.items()), most)
 
     def _one_after_another(self) -> Excess | None:
         """What one micro-batch after the other needs; the least if what is left behind alone needs as much."""
         kept = {device: left * (self.micro_batches - 1) for device, left in self.left.items()}
-        found = OrderModel(self.instance, 1, more=True, kept=kept).least_excess(self.budget, _ONE)
+        found = PlaceModel(self.instance, 1, more=True, kept=kept).least_excess(self.budget, _ONE)
         if found is None:
             return None
         least = all(_least_at_last(self.instance, device, self.micro_batches) >= capacity + amount
@@ -253,3 +250,22 @@ def _never_gives_first(instance: TickProblem, budget: Budget) -> bool:
     model.minimize(cp_model.LinearExpr.sum(floors))
     outcome = run(model, budget, deterministic=1.0, workers=1)
     return outcome.optimal and outcome.solver.objective_value == 0
+
+
+class Infeasible(ValueError):
+    """No schedule fits the devices' memory; the message says where, how much is missing and what would work.
+
+    ``shortages`` says the same device by device, where that is known. ``most_micro_batches`` is how many fit
+    where each leaves memory behind, None where their number is not what matters; ``most_exact``: one more does not.
+    """
+
+    def __init__(self, message: str, shortages: tuple[Shortage, ...] = (),
+                 most_micro_batches: int | None = None, *, most_exact: bool = True) -> None:
+        super().__init__(message)
+        self.shortages = shortages
+        self.most_micro_batches = most_micro_batches
+        self.most_exact = most_exact
+
+
+class NoneFound(Infeasible):
+    """No schedule or placement was found within the limit, and it is not proven that there is none."""

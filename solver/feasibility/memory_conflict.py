@@ -15,9 +15,6 @@ from weft.solver.late import nx
 from weft.solver.problem import Number, Problem
 from weft.solver.ticks import TickProblem
 
-__all__ = ["Collision", "InFlight", "Shortage", "forced_collision", "held_together", "in_flight",
-           "in_units", "shortages"]
-
 
 @dataclass(frozen=True, slots=True)
 class Collision:

@@ -9,7 +9,7 @@ after the other, each where dependencies and memory allow it.
   these states enters none twice; if it ends without an order, there is none. An operation that fits and after which no
   device holds more than before is run at once: from any order that continues without it, take it out and put it first;
   then it fits, and whatever ran before it finds no less room.
-* *Model.* Where the states are too many, CP-SAT is asked for places of the operations (:class:`OrderModel`). Its proofs
+* *Model.* Where the states are too many, CP-SAT is asked for places of the operations (:class:`PlaceModel`). Its proofs
   count if a second configuration does not object.
 """
 
@@ -19,15 +19,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.solver.cpsat.budget import Budget
-from weft.solver.cpsat.confirm import proven
-from weft.solver.cpsat.solve import run
+from weft.solver.cpsat.solve import proven, run
 from weft.solver.late import cp_model
 from weft.solver.pools import one_after_another
 from weft.solver.relations.fixed_order import Op
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders
-
-__all__ = ["Excess", "OrderModel", "Room", "device_rows", "find_room"]
 
 #: Looks at a block in a state that count as a second of deterministic time.
 _SECOND = 1e6
@@ -38,7 +35,7 @@ _MOST_OPERATIONS = 300
 
 
 @dataclass(frozen=True)
-class Room:
+class MemoryOrder:
     """``order``: all operations in an order that fits, where one is found. ``impossible``: it is proven that none does.
     Neither: not decided."""
 
@@ -51,7 +48,8 @@ class Room:
         return self.impossible or self.order is not None
 
 
-def find_room(instance: TickProblem, micro_batches: int, budget: Budget, deterministic: float = float("inf")) -> Room:
+def find_room(instance: TickProblem, micro_batches: int, budget: Budget, deterministic: float = float("inf")
+              ) -> MemoryOrder:
     """Whether ``micro_batches`` micro-batches fit the memory at all, in any order.
 
     Within ``budget`` and about ``deterministic`` seconds of it.
@@ -66,12 +64,12 @@ def find_room(instance: TickProblem, micro_batches: int, budget: Budget, determi
         if found.decided:
             return found
     if time.spent or micro_batches * len(instance.durations) > _MOST_OPERATIONS:
-        return Room()
-    model = OrderModel(instance, micro_batches)
+        return MemoryOrder()
+    model = PlaceModel(instance, micro_batches)
     outcome = proven(model.model, budget, deterministic=time.left)
     if outcome.found:
-        return Room(model.read(outcome.solver))
-    return Room(impossible=outcome.infeasible)
+        return MemoryOrder(model.read(outcome.solver))
+    return MemoryOrder(impossible=outcome.infeasible)
 
 
 def device_rows(instance: TickProblem, order: Sequence[Op]) -> Orders:
@@ -113,7 +111,7 @@ class _States:
         self.counts = [0] * len(self._needs)
         self.ran: list[int] = []
 
-    def search(self, budget: Budget, most_looks: int) -> Room:
+    def search(self, budget: Budget, most_looks: int) -> MemoryOrder:
         """An order or a proof, after at most about so many looks at blocks."""
         blocks = range(len(self.counts))
         seen: set[tuple[int, ...]] = set()
@@ -121,14 +119,14 @@ class _States:
         stack: list[tuple[int, list[int]]] = [(len(self.ran), self._choices())]
         while len(self.ran) < self.micro_batches * len(self.counts):
             if self.looks > most_looks or budget.spent:
-                return Room()
+                return MemoryOrder()
             begin, choices = stack[-1]
             while len(self.ran) > begin:
                 self._undo()
             if not choices:
                 stack.pop()
                 if not stack:
-                    return Room(impossible=True)
+                    return MemoryOrder(impossible=True)
                 continue
             block = choices.pop()
             self._run(block)
@@ -142,7 +140,7 @@ class _States:
         for block in self.ran:
             order.append((block, counted[block]))
             counted[block] += 1
-        return Room(tuple(order))
+        return MemoryOrder(tuple(order))
 
     def _choices(self) -> list[int]:
         """What can run, the most preferred last."""
@@ -189,7 +187,7 @@ class Excess:
     least: bool
 
 
-class OrderModel:
+class PlaceModel:
     """Places of all operations in one sequence that keeps dependencies and memory.
 
     ``more``: devices may have more memory, which :meth:`least_excess` keeps small. ``kept`` is what other micro-batches

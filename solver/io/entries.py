@@ -17,10 +17,6 @@ from typing import Any
 from weft.solver.problem import LARGEST, Number, is_finite_number, unprintable
 from weft.solver.spelling import near
 
-__all__ = ["MOST_BYTES", "Entry", "FormatError", "named", "number", "read_json", "read_text",
-           "require_format", "show"]
-
-
 #: Larger files are a mistake: two million operations, the most a search takes, are a third of that.
 MOST_BYTES = 2**29
 #: What escaped characters begin with, and characters that stand in a file as they are but cannot be shown.

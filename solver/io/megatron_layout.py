@@ -11,8 +11,6 @@ import re
 from collections.abc import Sequence
 from itertools import groupby
 
-__all__ = ["LayoutTextError", "layers_of_layout", "layout_text", "stages_of_layout"]
-
 _TOKEN = re.compile(r"[\s,]*(?:(?P<letter>[A-Za-z|])|(?P<open>\()|(?P<close>\)))(?:\*(?P<times>[0-9]{1,9})(?![0-9]))?")
 #: Characters that a text may come to when everything is repeated.
 _MOST = 100_000

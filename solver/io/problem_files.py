@@ -1,9 +1,19 @@
-"""The JSON files of block problems, ``weft.problem/1``, where they are plain (:mod:`weft.solver.io.wide_files`).
+"""The JSON files of block problems, ``weft.problem/1``, plain or not.
+
+What makes a problem no plain one is optional: ``choices`` of the problem; ``when`` and ``job`` of a block, ``when`` of
+a wait; a number for each class where else one stands.
 
 Readers refuse an unknown ``format``, an unknown field, a missing one and values of the wrong type, and say which
 entry and which field (:class:`~weft.solver.io.entries.FormatError`); what the values mean is checked by
 :class:`~weft.solver.problem.Problem` itself. Writers go through :func:`~weft.solver.io.writing.write_atomically`, so
 that a full disk or a killed process leaves no half file.
+
+What is known of a problem's model, in its file: the optional entry ``model`` of ``weft.problem/1``.
+
+``{"stages": [{"forward", "layers", "parameters", "parameter_bytes", "output_bytes", "deferred", "micro_batch"}],
+"ties":
+[{"parameter", "stages"}], "tolerance"}``. A stage goes by the name of its forward block; of its other entries each may
+be absent, as may ``ties`` and ``tolerance``.
 """
 
 from __future__ import annotations
@@ -11,25 +21,30 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from weft.solver.io.entries import Entry, FormatError, named, number, read_json, require_format, show
-from weft.solver.io.model_files import facts_from_json, facts_to_json
 from weft.solver.io.writing import write_atomically
+from weft.solver.model_facts import ModelFacts, StageFacts, TieFacts
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Number, Problem, ProblemError
 from weft.solver.spelling import near
+from weft.solver.wide.block import WideBlock, WideDependency
+from weft.solver.wide.problem import WideProblem
 
-__all__ = ["PROBLEM_FORMAT", "amounts_from_json", "amounts_to_json", "block_place", "frame_from_json", "frame_to_json",
-           "load_problem", "naming", "problem_from_json", "problem_to_json", "save_problem", "wait_place"]
-
+Value = TypeVar("Value")
 
 PROBLEM_FORMAT = "weft.problem/1"
 
 
 def load_problem(path: str | os.PathLike[str]) -> Problem:
-    """Read a ``weft.problem/1`` file. Raises :class:`FormatError`."""
+    """Read a ``weft.problem/1`` file of a plain problem. Raises :class:`FormatError`."""
     return problem_from_json(read_json(path), os.fspath(path))
+
+
+def load_any_problem(path: str | os.PathLike[str]) -> Problem | WideProblem:
+    """Read a ``weft.problem/1`` file, plain or not. Raises :class:`FormatError`."""
+    return any_problem_from_json(read_json(path), os.fspath(path))
 
 
 def save_problem(problem: Problem, path: str | os.PathLike[str]) -> None:
@@ -40,58 +55,66 @@ def save_problem(problem: Problem, path: str | os.PathLike[str]) -> None:
 # -- problems ----------------------------------------------------------------------------------------------------
 
 
-def problem_to_json(problem: Problem) -> dict[str, Any]:
+def problem_to_json(problem: Problem | WideProblem) -> dict[str, Any]:
     """The ``weft.problem/1`` object of ``problem``."""
-    result = frame_to_json(problem.name, problem.time_unit, problem.memory_unit, problem.devices, problem.links)
-    result["blocks"] = [_block_to_json(block) for block in problem.blocks]
+    devices = problem.devices
+    result: dict[str, Any] = {
+        "format": PROBLEM_FORMAT,
+        "name": problem.name,
+        "time_unit": problem.time_unit,
+        "memory_unit": problem.memory_unit,
+        "devices": [{"name": device.name, "memory": device.memory,
+                     **({"static": device.static} if device.static else {}),
+                     **({"lane_of": device.lane_of} if device.lane_of is not None else {})} for device in devices],
+    }
+    if problem.links:
+        result["links"] = [{"name": link.name, "source": devices[link.source].name,
+                            "target": devices[link.target].name} for link in problem.links]
+    if isinstance(problem, WideProblem) and problem.choices:
+        result["choices"] = {choice: list(options) for choice, options in problem.choices.items()}
+    result["blocks"] = list(map(_block_to_json, problem.blocks))
     if problem.model is not None:
         result["model"] = facts_to_json(problem.model)
     return result
 
 
-def frame_to_json(name: str, time_unit: str, memory_unit: str, devices: Sequence[Device], links: Sequence[Link]
-                  ) -> dict[str, Any]:
-    """What stands before the blocks."""
-    result: dict[str, Any] = {
-        "format": PROBLEM_FORMAT,
-        "name": name,
-        "time_unit": time_unit,
-        "memory_unit": memory_unit,
-        "devices": [{"name": device.name, "memory": device.memory,
-                     **({"static": device.static} if device.static else {}),
-                     **({"lane_of": device.lane_of} if device.lane_of is not None else {})} for device in devices],
-    }
-    if links:
-        result["links"] = [{"name": link.name, "source": devices[link.source].name,
-                            "target": devices[link.target].name} for link in links]
-    return result
-
-
 def problem_from_json(value: Any, where: str = "problem") -> Problem:
-    """The problem of a ``weft.problem/1`` object; ``where`` (a file name) leads every error message."""
+    """The plain problem of a ``weft.problem/1`` object; ``where`` (a file name) leads every error message."""
+    found = any_problem_from_json(value, where)
+    if isinstance(found, WideProblem):
+        raise FormatError(f"{where}: has choices, jobs or classes, and only a plain problem is read here")
+    return found
+
+
+def any_problem_from_json(value: Any, where: str = "problem", *, wide: bool = False) -> Problem | WideProblem:
+    """The problem of a ``weft.problem/1`` object, plain where nothing in it is open unless it is to be ``wide``."""
     entry = Entry(value, where)
     require_format(entry, PROBLEM_FORMAT)
-    entry.allow("format", "name", "time_unit", "memory_unit", "devices", "links", "blocks", "model")
-    devices, links = frame_from_json(entry)
-    blocks = tuple(_block(item) for item in entry.list("blocks"))
-    with naming(where):
-        return Problem(
-            name=entry.text("name"),
-            devices=devices,
-            links=links,
-            blocks=blocks,
-            time_unit=entry.text("time_unit"),
-            memory_unit=entry.text("memory_unit"),
-            model=facts_from_json(entry.child("model"), (block.name for block in blocks)) if entry.has("model")
-            else None,
-        )
-
-
-def frame_from_json(entry: Entry) -> tuple[tuple[Device, ...], tuple[Link, ...]]:
-    """The devices of a problem and the links between them."""
-    devices = tuple(_device(item) for item in entry.list("devices"))
+    entry.allow("format", "name", "time_unit", "memory_unit", "devices", "links", "choices", "blocks", "model")
+    devices = tuple(map(_device, entry.list("devices")))
     names = {device.name: i for i, device in enumerate(devices)}
-    return devices, tuple(_link(item, names) for item in entry.list("links", required=False))
+    links = tuple(_link(item, names) for item in entry.list("links", required=False))
+    blocks = tuple(map(_block, entry.list("blocks")))
+    facts = facts_from_json(entry.child("model"), (block.name for block in blocks)) if entry.has("model") else None
+    name, units = entry.text("name"), (entry.text("time_unit"), entry.text("memory_unit"))
+    with naming(where):
+        if not wide and not entry.has("choices") and all(map(_is_plain, blocks)):
+            return Problem(name, devices, tuple(block.of_class(None) for block in blocks), links, *units, facts)
+        found = WideProblem(name, devices, blocks, links, _choices(entry), *units, facts)
+        return found.plain() if found.is_plain and not wide else found
+
+
+def _is_plain(block: WideBlock) -> bool:
+    return block.job is None and not block.when and not block.classes and not any(wait.when for wait in block.after)
+
+
+def _choices(entry: Entry) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for choice, options in entry.child("choices").value.items() if entry.has("choices") else ():
+        if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
+            raise FormatError(f"{entry.where}: choices: {choice} is {show(options)}, it must be a list of options")
+        found[choice] = tuple(options)
+    return found
 
 
 def _device(entry: Entry) -> Device:
@@ -115,9 +138,8 @@ def _link(entry: Entry, devices: Mapping[str, int]) -> Link:
         return Link(entry.text("name"), *ends)
 
 
-def block_place(entry: Entry, *further: str) -> tuple[BlockKind, tuple[int, ...]]:
-    """A block's kind and devices; ``further``: which fields it may have beside those of every block."""
-    entry.allow("name", "kind", "devices", "duration", "memory", "workspace", "after", *further)
+def _block(entry: Entry) -> WideBlock:
+    entry.allow("name", "kind", "devices", "duration", "memory", "workspace", "after", "when", "job")
     kind = entry.text("kind")
     if kind not in set(BlockKind):
         allowed = ", ".join(BlockKind)
@@ -125,75 +147,88 @@ def block_place(entry: Entry, *further: str) -> tuple[BlockKind, tuple[int, ...]
     devices = entry.get("devices")
     if not isinstance(devices, list) or not all(isinstance(d, int) and not isinstance(d, bool) for d in devices):
         raise FormatError(f"{entry.where}: devices is {show(devices)}, it must be a list of indices into devices")
-    return BlockKind(kind), tuple(devices)
 
+    def amounts(value: Any, where: str) -> tuple[Number, ...]:
+        """A number for each device; one that stands alone is that of all."""
+        values = value if isinstance(value, list) else [value] * len(devices)
+        if len(values) != len(devices):
+            raise FormatError(f"{where} has {len(values)} entries for {len(devices)} devices")
+        return tuple(number(item, where) for item in values)
 
-def _block(entry: Entry) -> Block:
-    kind, devices = block_place(entry)
     with naming(entry.where):
-        return Block(
-            name=entry.text("name"),
-            kind=kind,
-            devices=devices,
-            duration=entry.number("duration"),
-            memory=_amounts(entry, "memory", len(devices)),
-            workspace=_amounts(entry, "workspace", len(devices)) if entry.has("workspace") else (),
-            after=tuple(_dependency(item) for item in entry.list("after", text_as="block")),
-        )
+        return WideBlock(
+            entry.text("name"), BlockKind(kind), tuple(devices), _per_class(entry, "duration", number),
+            _per_class(entry, "memory", amounts), _per_class(entry, "workspace", amounts, ()),
+            tuple(map(_wait, entry.list("after", text_as="block"))), _when(entry),
+            entry.text("job") if entry.has("job") else None)
 
 
-def _amounts(entry: Entry, field: str, devices: int) -> tuple[Number, ...]:
-    return amounts_from_json(entry.get(field), f"{entry.where}: {field}", devices)
-
-
-def amounts_from_json(value: Any, where: str, devices: int) -> tuple[Number, ...]:
-    """A number for each of so many devices; one that stands alone is that of all."""
-    values = value if isinstance(value, list) else [value] * devices
-    if len(values) != devices:
-        raise FormatError(f"{where} has {len(values)} entries for {devices} devices")
-    return tuple(number(item, where) for item in values)
-
-
-def wait_place(entry: Entry, *further: str) -> tuple[str | None, int]:
-    """A wait's link and distance; ``further``: which fields it may have beside those of every wait."""
-    entry.allow("block", "lag", "link", "distance", *further)
+def _wait(entry: Entry) -> WideDependency:
+    entry.allow("block", "lag", "link", "distance", "when")
     link = entry.text("link") if entry.get("link", None) is not None else None
     distance = entry.get("distance", 0)
     if not isinstance(distance, int) or isinstance(distance, bool):
         raise FormatError(f"{entry.where}: distance is {show(distance)}, it must be a whole number")
-    return link, distance
+    return WideDependency(entry.text("block"), _per_class(entry, "lag", number, 0), link, distance, _when(entry))
 
 
-def _dependency(entry: Entry) -> Dependency:
-    link, distance = wait_place(entry)
-    return Dependency(entry.text("block"), entry.number("lag") if entry.has("lag") else 0, link, distance)
+def _when(entry: Entry) -> Mapping[str, str]:
+    if not entry.has("when"):
+        return {}
+    found = entry.child("when")
+    for choice, option in found.value.items():
+        if not isinstance(option, str):
+            raise FormatError(f"{found.where}: {choice} is {show(option)}, it must be one of its options")
+    return found.value
 
 
-def _block_to_json(block: Block) -> dict[str, Any]:
+def _per_class(entry: Entry, field: str, read: Callable[[Any, str], Value], *default: Value
+               ) -> Value | Mapping[str, Value]:
+    if default and not entry.has(field):
+        return default[0]
+    value, where = entry.get(field), f"{entry.where}: {field}"
+    if not isinstance(value, dict):
+        return read(value, where)
+    if not value:
+        raise FormatError(f"{where} is empty, it must have a number for each class")
+    return {name: read(item, f"{where}: {name}") for name, item in value.items()}
+
+
+def _block_to_json(block: Block | WideBlock) -> dict[str, Any]:
     result: dict[str, Any] = {"name": block.name, "kind": str(block.kind), "devices": list(block.devices),
-                              "duration": block.duration, "memory": amounts_to_json(block.memory)}
-    if any(block.workspace):
-        result["workspace"] = amounts_to_json(block.workspace)
-    result["after"] = [_dependency_to_json(dependency) for dependency in block.after]
+                              "duration": _each(block.duration, lambda value: value),
+                              "memory": _each(block.memory, _amounts_to_json)}
+    if any(block.workspace) if isinstance(block, Block) else block.workspace:
+        result["workspace"] = _each(block.workspace, _amounts_to_json)
+    if isinstance(block, WideBlock):
+        if block.when:
+            result["when"] = dict(block.when)
+        if block.job is not None:
+            result["job"] = block.job
+    result["after"] = list(map(_wait_to_json, block.after))
     return result
 
 
-def amounts_to_json(amounts: tuple[Number, ...]) -> Number | list[Number]:
+def _wait_to_json(wait: Dependency | WideDependency) -> str | dict[str, Any]:
+    result: dict[str, Any] = {"block": wait.block}
+    if wait.lag:
+        result["lag"] = _each(wait.lag, lambda value: value)
+    if wait.link is not None:
+        result["link"] = wait.link
+    if wait.distance:
+        result["distance"] = wait.distance
+    if isinstance(wait, WideDependency) and wait.when:
+        result["when"] = dict(wait.when)
+    return wait.block if len(result) == 1 else result
+
+
+def _each(value: Value | Mapping[str, Value], shown: Callable[[Value], Any]) -> Any:
+    return {name: shown(item) for name, item in value.items()} if isinstance(value, Mapping) else shown(value)
+
+
+def _amounts_to_json(amounts: tuple[Number, ...]) -> Number | list[Number]:
     """One number where it is that of all devices."""
-    return amounts[0] if len(set(amounts)) == 1 else list(amounts)
-
-
-def _dependency_to_json(dependency: Dependency) -> str | dict[str, Any]:
-    if not dependency.lag and dependency.link is None and not dependency.distance:
-        return dependency.block
-    result: dict[str, Any] = {"block": dependency.block}
-    if dependency.lag:
-        result["lag"] = dependency.lag
-    if dependency.link is not None:
-        result["link"] = dependency.link
-    if dependency.distance:
-        result["distance"] = dependency.distance
-    return result
+    return list(amounts) if len(set(amounts)) > 1 else amounts[0] if amounts else 0
 
 
 @contextlib.contextmanager
@@ -203,3 +238,54 @@ def naming(where: str) -> Iterator[None]:
         yield
     except ProblemError as error:
         raise FormatError(f"{where}: {error}") from None
+
+
+_AMOUNTS = ("parameters", "parameter_bytes", "output_bytes", "deferred", "micro_batch")
+
+
+def facts_to_json(facts: ModelFacts) -> dict[str, Any]:
+    """The ``model`` entry of a problem file."""
+    return {
+        "stages": [{"forward": stage.forward, **({"layers": list(stage.layers)} if stage.layers else {}),
+                    **{name: value for name in _AMOUNTS if (value := getattr(stage, name)) is not None}}
+                   for stage in facts.stages],
+        **({"ties": [{"parameter": tie.parameter, "stages": list(tie.stages)} for tie in facts.ties]}
+           if facts.ties else {}),
+        **({"tolerance": facts.tolerance} if facts.tolerance else {}),
+    }
+
+
+def facts_from_json(entry: Entry, blocks: Iterable[str]) -> ModelFacts:
+    """The facts of a ``model`` entry about stages among ``blocks``.
+
+    Raises :class:`~weft.solver.io.entries.FormatError`.
+    """
+    entry.allow("stages", "ties", "tolerance")
+    known, stages, ties = set(blocks), [], []
+    for item in entry.list("stages"):
+        item.allow("forward", "layers", *_AMOUNTS)
+        stages.append(StageFacts(_known(item.text("forward"), item, "forward", known), _texts(item, "layers"),
+                                 **{name: item.count(name) for name in _AMOUNTS if item.has(name)}))
+    for item in entry.list("ties", required=False):
+        item.allow("parameter", "stages")
+        ties.append(TieFacts(item.text("parameter"),
+                             tuple(_known(name, item, "stages", known) for name in _texts(item, "stages"))))
+    tolerance = entry.number("tolerance") if entry.has("tolerance") else 0.0
+    if not 0 <= tolerance < 1:
+        raise FormatError(f"{entry.where}: tolerance is {tolerance}, it must be at least 0 and less than 1")
+    if len({stage.forward for stage in stages}) < len(stages):
+        raise FormatError(f"{entry.where}: stages names a forward block twice")
+    return ModelFacts(tuple(stages), tuple(ties), float(tolerance))
+
+
+def _texts(item: Entry, field: str) -> tuple[str, ...]:
+    value = item.get(field, [])
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise FormatError(f"{item.where}: {field} is {show(value)}, it must be a list of texts")
+    return tuple(value)
+
+
+def _known(name: str, item: Entry, field: str, blocks: set[str]) -> str:
+    if name not in blocks:
+        raise FormatError(f"{item.where}: {field}: there is no block named {show(name)}")
+    return name

@@ -16,8 +16,6 @@ from typing import Any, TypeAlias
 from weft.solver.io.entries import FormatError, number, show
 from weft.solver.objectives import OBJECTIVES
 
-__all__ = ["check_provenance"]
-
 #: Raises ``FormatError`` for a value of another shape; the text says where it stands.
 _Shape: TypeAlias = Callable[[Any, str], object]
 

@@ -2,7 +2,7 @@
 
 In a file with jobs, or with micro-batches that differ, operations bear the names of the problem's blocks and the
 numbers of their jobs' micro-batches; a :class:`~weft.solver.schedule.Schedule` of it is one of rounds
-(:mod:`weft.solver.wide.rounds`), as are its period and repetend in the file. How many rounds there are stands in the
+(:mod:`weft.solver.wide.run`), as are its period and repetend in the file. How many rounds there are stands in the
 file where they could be more and shorter.
 """
 
@@ -16,19 +16,14 @@ from dataclasses import replace
 from typing import Any
 
 from weft.solver.io.entries import Entry, FormatError, named, number, read_json, require_format, show
-from weft.solver.io.problem_files import naming
+from weft.solver.io.problem_files import any_problem_from_json, naming, problem_to_json
 from weft.solver.io.provenance import check_provenance
-from weft.solver.io.wide_files import any_problem_from_json, any_problem_to_json, wide_problem_from_json
 from weft.solver.io.writing import write_atomically
-from weft.solver.problem import Number, Problem
+from weft.solver.problem import Number, Problem, require_name
 from weft.solver.schedule import Operation, Repetend, Schedule
 from weft.solver.spelling import near
 from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.rounds import Rounds
-from weft.solver.wide.run import Run
-
-__all__ = ["SCHEDULE_FORMAT", "load_schedule", "rounds_from_json", "save_schedule", "schedule_from_json",
-           "schedule_to_json"]
+from weft.solver.wide.run import Rounds, Run
 
 SCHEDULE_FORMAT = "weft.schedule/1"
 #: Up to so many micro-batches may be more than there are operations.
@@ -69,7 +64,7 @@ def schedule_to_json(schedule: Schedule, *, operations: bool = True) -> dict[str
     repetend, rounds = schedule.repetend, schedule.rounds
     return {
         "format": SCHEDULE_FORMAT,
-        "problem": any_problem_to_json(schedule.problem if rounds is None else rounds.wide),
+        "problem": problem_to_json(schedule.problem if rounds is None else rounds.wide),
         **({"choices": dict(schedule.choices)} if schedule.choices else {}),
         "micro_batches": schedule.micro_batches if rounds is None else rounds.run.to_json(),
         **({} if rounds is None or rounds.run.rounds == _most_rounds(rounds) else {"rounds": rounds.run.rounds}),
@@ -109,12 +104,11 @@ def schedule_from_json(value: Any, where: str = "schedule") -> Schedule:
     require_format(entry, SCHEDULE_FORMAT)
     entry.allow("format", "problem", "choices", "micro_batches", "rounds", "operations", "makespan", "makespan_bound",
                 "period", "period_bound", "repetend", "peak_memory", "status", "solver")
-    problem = any_problem_from_json(entry.get("problem"), f"{where}: problem")
+    # With rounds, micro-batches that are all alike are told apart too.
+    problem = any_problem_from_json(entry.get("problem"), f"{where}: problem", wide=entry.has("rounds"))
     solver = check_provenance(entry.get("solver"), len(problem.devices), f"{where}: solver")
     _check_derived_fields(entry, len(problem.devices))
     listed = list(entry.list("operations"))
-    if entry.has("rounds"):  # of micro-batches that are all alike too
-        problem = wide_problem_from_json(entry.get("problem"), f"{where}: problem")
     rounds = None if isinstance(problem, Problem) else rounds_from_json(entry, problem, len(listed))
     plain = problem if isinstance(problem, Problem) else _plain(rounds, f"{where}: problem")
     return Schedule(
@@ -132,8 +126,13 @@ def schedule_from_json(value: Any, where: str = "schedule") -> Schedule:
 
 
 def _choices(entry: Entry) -> dict[str, str]:
-    return {choice: entry.child("choices").text(choice) for choice in entry.child("choices").value
-            } if entry.has("choices") else {}
+    if not entry.has("choices"):
+        return {}
+    taken = entry.child("choices")
+    with naming(taken.where):
+        for choice in taken.value:
+            require_name(taken.text(choice), f"the option of {choice!r:.60},")
+    return dict(taken.value)
 
 
 def rounds_from_json(entry: Entry, problem: WideProblem, operations: int) -> Rounds:

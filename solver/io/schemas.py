@@ -14,8 +14,6 @@ from weft.solver.io.problem_files import PROBLEM_FORMAT
 from weft.solver.io.schedule_files import SCHEDULE_FORMAT
 from weft.solver.problem import LARGEST, LARGEST_AMOUNT, MOST_NAME, BlockKind
 
-__all__ = ["problem_schema", "schedule_schema"]
-
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _NAME = {"type": "string", "maxLength": MOST_NAME,
          "pattern": "^[^\\u0000-\\u001f\\u007f-\\u009f\\ufdd0-\\ufdef\\ufffe\\uffff]*$"}
@@ -96,7 +94,7 @@ def _problem() -> dict[str, Any]:
 
 
 def _model() -> dict[str, Any]:
-    """What is known of the stages' modules (:mod:`weft.solver.io.model_files`)."""
+    """What is known of the stages' modules (:mod:`weft.solver.io.problem_files`)."""
     count, texts = _whole(0), _list({"type": "string"})
     stage = _object({"forward": _NAME, "layers": texts, "parameters": count, "parameter_bytes": count,
                      "output_bytes": count, "deferred": count, "micro_batch": count}, "forward")

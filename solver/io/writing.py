@@ -12,8 +12,6 @@ from pathlib import Path
 
 from weft.solver.control.stopping import STOP
 
-__all__ = ["discard_partial", "is_replaced", "write_atomically"]
-
 #: Files being written now, to be removed should the process end at once.
 _partial: set[str] = set()
 #: Seconds between looks for a reader of a pipe.

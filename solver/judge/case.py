@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
 from weft.solver.control.clock import checked
-from weft.solver.problem import Problem
+from weft.solver.problem import Dependency, Problem
 from weft.solver.schedule import Operation, Schedule
-
-__all__ = ["TOLERANCE", "Case", "tolerance_of"]
 
 #: Times that differ by no more than this share of the makespan are equal.
 TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
-class Case:
+class JudgedCase:
     """What the checks share: the operations that make sense by themselves, and how they are spoken of."""
 
     problem: Problem
@@ -32,7 +30,7 @@ class Case:
     tolerance: float
 
     @classmethod
-    def of(cls, schedule: Schedule) -> Case:
+    def of(cls, schedule: Schedule) -> JudgedCase:
         """The case of ``schedule``."""
         problem, n = schedule.problem, schedule.micro_batches
         sound = _all_sound(schedule.operations, problem, n)
@@ -48,9 +46,27 @@ class Case:
         makespan = max((o.end for o in operations), default=0.0)
         return cls(problem, n, operations, rows, table, makespan, tolerance_of(problem, n, makespan, len(operations)))
 
+    def waits(self) -> Iterator[tuple[int, int, Dependency]]:
+        """Every wait: its place in the file, the block that waits, and what for."""
+        place = 0
+        for consumer, block in enumerate(self.problem.blocks):
+            for dependency in block.after:
+                place += 1
+                yield place, consumer, dependency
+
+    def rows_of_blocks(self) -> Iterator[tuple[int, int, Mapping[int, Operation]]]:
+        """Per block that a schedule names: one of this problem's, how many micro-batches run, and what there is of
+        them."""
+        for block, present in enumerate(self.table):
+            yield block, self.micro_batches, present
+
+    def called(self, block: int, micro_batch: int) -> str:
+        """What an operation of the block in such a row is called in a sentence."""
+        return f"block {self.problem.blocks[block].name!r} of micro-batch {micro_batch}"
+
     def name(self, operation: Operation) -> str:
         """What ``operation`` is called in a sentence."""
-        return f"block {self.problem.blocks[operation.block].name!r} of micro-batch {operation.micro_batch}"
+        return self.called(operation.block, operation.micro_batch)
 
     def where(self, operation: Operation) -> str:
         """Its name, and where it runs."""

@@ -7,23 +7,22 @@ this needs the whole problem beside it. What exists under the options is worked 
 - a block exists where every option in its ``when`` is taken, and so does a wait; a wait for a block that does not exist
   is void;
 - what exists costs what it does in the whole problem, on the same devices.
+
+What a block of a wide problem costs for one class of micro-batches: a part of the judge, which reads it off itself.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
-from weft.solver.judge.wide_costs import block_of, lag_of, unknown_class
 from weft.solver.problem import Block, Device, Link, Number
 from weft.solver.schedule import Schedule
-from weft.solver.wide.block import WideBlock
+from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
-
-__all__ = ["violations_of_choice"]
 
 _Wait: TypeAlias = tuple[str, Number, str | None, int]
 
@@ -168,3 +167,35 @@ def _names(waits: Counter[_Wait]) -> str:
 
 def _shown(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+Value = TypeVar("Value")
+
+
+def block_of(block: WideBlock, class_: str | None, name: str) -> Block:
+    """``block`` as it is for a micro-batch of ``class_``, called ``name`` and without what it waits for."""
+    return Block(name, block.kind, block.devices, _cost(block.duration, class_), _cost(block.memory, class_),
+                 _cost(block.workspace, class_))
+
+
+def lag_of(wait: WideDependency, class_: str | None) -> Number:
+    """How long the transfer of ``wait`` takes from a micro-batch of ``class_``."""
+    return _cost(wait.lag, class_)
+
+
+def unknown_class(block: WideBlock, classes: Iterable[str | None]) -> str | None:
+    """What ``block`` says of some classes and not of one of these, in words; None where it speaks of all."""
+    values = [("duration", block.duration), ("memory", block.memory), ("workspace", block.workspace),
+              *((f"the lag after {wait.block!r}", wait.lag) for wait in block.after)]
+    for label, value in values:
+        for class_ in classes:
+            if isinstance(value, Mapping) and class_ not in value and (class_ is not None or len(value) > 1):
+                return (f"{label} is given for the classes {', '.join(map(repr, value))}, and a micro-batch is of "
+                        + ("none" if class_ is None else repr(class_)))
+    return None
+
+
+def _cost(value: Value | Mapping[str, Value], class_: str | None) -> Value:
+    if not isinstance(value, Mapping):
+        return value
+    return next(iter(value.values())) if class_ is None else value[class_]

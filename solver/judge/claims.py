@@ -15,12 +15,10 @@ from typing import Any
 
 from weft.solver.judge.contradictions import contradictions
 from weft.solver.judge.spans import least_span, span_of
-from weft.solver.judge.statements import Verdict
+from weft.solver.judge.statements import StatementVerdict
 from weft.solver.judge.validate import peaks, statements
 from weft.solver.problem import Number
 from weft.solver.schedule import Schedule
-
-__all__ = ["judge_claims"]
 
 _TOLERANCE = 1e-9
 #: What is called proven is within this share of its bound.
@@ -47,7 +45,7 @@ _OPEN: Mapping[str, str] = {
 _HOW = "it says how the schedule came about"
 
 
-def judge_claims(value: Mapping[str, Any], schedule: Schedule) -> Verdict:
+def judge_claims(value: Mapping[str, Any], schedule: Schedule) -> StatementVerdict:
     """The verdict on all that ``value``, the ``weft.schedule/1`` object that ``schedule`` was read from, states beside
     its operations. What is said of a schedule that breaks other rules (:mod:`weft.solver.judge`) means little."""
     verdict = statements(schedule)
@@ -58,7 +56,7 @@ def judge_claims(value: Mapping[str, Any], schedule: Schedule) -> Verdict:
     return verdict
 
 
-def _derived(value: Mapping[str, Any], schedule: Schedule, verdict: Verdict) -> None:
+def _derived(value: Mapping[str, Any], schedule: Schedule, verdict: StatementVerdict) -> None:
     makespan = max((operation.end for operation in schedule.operations), default=0.0)
     false = len(verdict.false)
     if not _equal(value["makespan"], makespan):
@@ -91,7 +89,7 @@ def _equal(one: Number, other: Number, slack: float = 0.0) -> bool:
 class _Solver:
     """The entries of ``schedule.solver``, each of which is verified, open, or false."""
 
-    def __init__(self, schedule: Schedule, verdict: Verdict) -> None:
+    def __init__(self, schedule: Schedule, verdict: StatementVerdict) -> None:
         self.schedule, self.verdict = schedule, verdict
         self.stated = schedule.solver
         self.makespan = max((operation.end for operation in schedule.operations), default=0.0)

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from itertools import combinations, pairwise
 
-__all__ = ["collective_order_faults"]
-
 
 def collective_order_faults(rows: Mapping[int, Sequence[Hashable]]) -> list[str]:
     """What is wrong with the order of collectives, a sentence each; none where there is one order for all ranks.

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +21,6 @@ import numpy.typing as npt
 from weft.solver.control.clock import checked
 from weft.solver.problem import Problem
 from weft.solver.schedule import Operation
-
-__all__ = ["Amounts", "Columns"]
 
 _Floats: TypeAlias = npt.NDArray[np.float64]
 _Whole: TypeAlias = npt.NDArray[np.int64]
@@ -55,16 +53,19 @@ class Columns:
         if len(operations) != total or any(dependency.link is not None or dependency.distance < 0
                                            for block in problem.blocks for dependency in block.after):
             return None
-        blocks, batches, starts, ends = zip(*operations, strict=True)
-        if {*map(type, blocks), *map(type, batches)} != {int} or {*map(type, starts), *map(type, ends)} != {float}:
+        columns: Sequence[Any] | None = getattr(operations, "columns", None)  # these are arrays
+        if columns is None:
+            columns = list(zip(*operations, strict=True))
+            if [{*map(type, column)} for column in columns] != [{int}, {int}, {float}, {float}]:
+                return None
+        blocks, batches, starts, ends = map(np.asarray, columns)
+        if (min(blocks.min(), batches.min()) < 0 or blocks.max() >= len(problem.blocks)
+                or batches.max() >= micro_batches):
             return None
-        if (min(blocks) < 0 or min(batches) < 0 or max(blocks) >= len(problem.blocks)
-                or max(batches) >= micro_batches):
-            return None
-        number = np.array(blocks) * micro_batches + np.array(batches)
+        number = blocks.astype(np.int64) * micro_batches + batches
         place = np.full(total, -1, dtype=np.int64)
         place[number] = np.arange(total)
-        start, end = np.array(starts)[place], np.array(ends)[place]
+        start, end = starts[place], ends[place]
         if place.min() < 0 or not (np.isfinite(start).all() and np.isfinite(end).all()):
             return None
         rows: dict[tuple[int, ...], _Whole] = {}  # devices with the same blocks run the same

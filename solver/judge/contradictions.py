@@ -16,8 +16,6 @@ from collections.abc import Iterator, Mapping
 
 from weft.solver.schedule import Schedule
 
-__all__ = ["contradictions"]
-
 _TOLERANCE = 1e-9
 #: What is called proven is within this share of its bound.
 _PROVEN = 1e-6

@@ -16,15 +16,13 @@ from fractions import Fraction
 from operator import itemgetter
 
 from weft.solver.control.clock import checked
-from weft.solver.judge.case import Case
+from weft.solver.judge.case import JudgedCase
 from weft.solver.judge.columns import Amounts
 from weft.solver.problem import Number, Problem
 from weft.solver.schedule import Operation
 
-__all__ = ["check_memory", "hang_on_times", "levels_on", "scaled_room"]
 
-
-def check_memory(case: Case) -> Iterator[str]:
+def check_memory(case: JudgedCase) -> Iterator[str]:
     """One sentence for each device that holds more than its memory."""
     problem = case.problem
     fits: set[object] = set()  # what devices that run the same in the same memory have in common
@@ -58,7 +56,7 @@ def check_memory(case: Case) -> Iterator[str]:
                    f"{amount(room)}{peak}")
 
 
-def levels_on(case: Case, device: int, capacity: Number) -> tuple[int, Iterator[tuple[int, bool, int]]]:
+def levels_on(case: JudgedCase, device: int, capacity: Number) -> tuple[int, Iterator[tuple[int, bool, int]]]:
     """``(level, is start, place in row)`` of every change on ``device``, in units of which so many are one of the
     problem's, ``capacity`` a whole number of them. The row is that of its pool, by start; a lane has none."""
     unit, taken, given = _scaled(case.problem, device, capacity)
@@ -100,7 +98,7 @@ def scaled_room(problem: Problem, device: int) -> Amounts:
     return int(_exact(capacity) * unit), taken, given
 
 
-def _pool_row(case: Case, device: int) -> list[Operation]:
+def _pool_row(case: JudgedCase, device: int) -> list[Operation]:
     """What counts on the memory of ``device``, by start: its row, and where it has lanes theirs among it."""
     pool = case.problem.pool_places[device]
     if not pool:
@@ -112,7 +110,7 @@ def _pool_row(case: Case, device: int) -> list[Operation]:
     return sorted(together.values(), key=itemgetter(2, 3, 0, 1))
 
 
-def _lane(case: Case, operation: Operation, device: int) -> str:
+def _lane(case: JudgedCase, operation: Operation, device: int) -> str:
     """The end of ``operation``'s name where it runs on lanes of ``device`` alone."""
     devices = case.problem.blocks[operation.block].devices
     if device in devices:

@@ -1,4 +1,4 @@
-"""The judge's rules on order: devices and lanes, waits, links, and the turn of micro-batches."""
+"""The judge's rules on order: devices and lanes, waits, links, the turn of micro-batches, and that all are there."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import math
 from collections.abc import Iterator
 
 from weft.solver.control.clock import checked
-from weft.solver.judge.case import Case
+from weft.solver.judge.case import JudgedCase
 from weft.solver.problem import Number
 
-__all__ = ["check_dependencies", "check_devices", "check_links", "check_turns"]
 
-
-def check_devices(case: Case) -> Iterator[str]:
+def check_devices(case: JudgedCase) -> Iterator[str]:
     """A device runs one block at a time."""
     for device, row in zip(case.problem.devices, checked(case.rows), strict=True):
         running = None
@@ -24,7 +22,7 @@ def check_devices(case: Case) -> Iterator[str]:
                 running = operation
 
 
-def check_dependencies(case: Case) -> Iterator[str]:
+def check_dependencies(case: JudgedCase) -> Iterator[str]:
     """A block starts after those it waits for without a link."""
     problem = case.problem
     for consumer, block in enumerate(checked(problem.blocks, 16)):
@@ -41,39 +39,53 @@ def check_dependencies(case: Case) -> Iterator[str]:
                        f"{case.name(producer)}, which ends at {case.time(producer.end)}{transfer}")
 
 
-def check_links(case: Case) -> Iterator[str]:
-    """A link carries one transfer at a time, and a block starts after its transfers."""
-    problem = case.problem
+def check_links(case: JudgedCase) -> Iterator[str]:
+    """A link carries one transfer at a time, in the order in which their producers run (several of one producer in file
+    order), and a block starts after its transfers."""
     # (start, end, block, micro-batch) of the producer, place in the file, consumer, consumer's micro-batch, length
     transfers: dict[str, list[tuple[float, float, int, int, int, int, int, Number]]] = {}
-    place = 0
-    for consumer, block in enumerate(problem.blocks):
-        for dependency in block.after:
-            place += 1
-            if dependency.link is None:
-                continue
-            listed = transfers.setdefault(dependency.link, [])
-            for m, producer in case.table[problem.index[dependency.block]].items():
-                if m + dependency.distance < case.micro_batches:
-                    listed.append((producer.start, producer.end, producer.block, m,
-                                   place, consumer, m + dependency.distance, dependency.lag))
+    for place, consumer, dependency in case.waits():
+        if dependency.link is None:
+            continue
+        listed = transfers.setdefault(dependency.link, [])
+        for m, producer in case.table[case.problem.index[dependency.block]].items():
+            if m + dependency.distance < case.micro_batches:
+                listed.append((producer.start, producer.end, producer.block, m,
+                               place, consumer, m + dependency.distance, dependency.lag))
     for link, listed in transfers.items():
         free = -math.inf
-        for _, end, producer_block, m, _, consumer, k, lag in sorted(listed):
+        for _, end, block, m, _, consumer, k, lag in sorted(listed):
             begin = max(end, free)
             free = begin + lag
             operation = case.table[consumer].get(k)
             if operation is not None and operation.start < free - case.tolerance:
-                yield (f"{case.where(operation)} starts at {case.time(operation.start)}, but its transfer from block "
-                       f"{problem.blocks[producer_block].name!r} of micro-batch {m} is on link {link!r} from "
-                       f"{case.time(begin)} to {case.time(free)}")
+                yield (f"{case.where(operation)} starts at {case.time(operation.start)}, but its transfer from "
+                       f"{case.name(case.table[block][m])} is on link {link!r} from {case.time(begin)} to "
+                       f"{case.time(free)}")
 
 
-def check_turns(case: Case) -> Iterator[str]:
+def check_turns(case: JudgedCase) -> Iterator[str]:
     """Per block, micro-batch m starts before m + 1."""
-    for present in checked(case.table, 16):
+    for _, _, present in checked(case.rows_of_blocks(), 16):
         for m, operation in present.items():
             later = present.get(m + 1)
             if later is not None and later.start <= operation.start:
                 yield (f"{case.where(later)} starts at {case.time(later.start)}, not after micro-batch {m} of the "
                        f"same block, which starts at {case.time(operation.start)}")
+
+
+def check_completeness(case: JudgedCase) -> Iterator[str]:
+    """Every micro-batch of a block runs once."""
+    for block, count, present in case.rows_of_blocks():
+        missing = count - len(present)
+        if missing:
+            first = next(m for m in range(count) if m not in present)
+            device = case.problem.devices[case.problem.blocks[block].devices[0]].name
+            more = f", nor do {missing - 1} other micro-batches of it" if missing > 1 else ""
+            yield f"{case.called(block, first)} on device {device!r} never runs{more}"
+    if len(case.operations) > sum(map(len, case.table)):
+        seen: set[tuple[int, int]] = set()
+        for operation in case.operations:
+            if (operation.block, operation.micro_batch) in seen:
+                yield f"{case.where(operation)} runs twice, again at {case.time(operation.start)}"
+            seen.add((operation.block, operation.micro_batch))

@@ -22,8 +22,6 @@ import numpy.typing as npt
 from weft.solver.problem import Number, Problem
 from weft.solver.schedule import Operation
 
-__all__ = ["Ring", "Stretches", "Waits", "greatest_ratio", "stretches", "waits_of"]
-
 _Whole: TypeAlias = npt.NDArray[np.int64]
 #: One period of a device: ``(block, micro-batch)`` in the order in which they run.
 Ring: TypeAlias = tuple[tuple[int, int], ...]
@@ -126,7 +124,7 @@ def _neighbours(ring: Ring, q: int) -> Iterable[tuple[tuple[int, int], tuple[int
 
 
 @dataclass(frozen=True)
-class Waits:
+class RingWaits:
     """``start[target] >= start[source] + weight - height x period``, an entry each; sorted by target.
 
     Every node is some wait's target. ``guess`` is a start for each node in the period of turn 0, but for whole periods:
@@ -142,7 +140,7 @@ class Waits:
     turn: _Whole
 
 
-def waits_of(problem: Problem, rings: Sequence[Ring], q: int, starts: dict[tuple[int, int], float]) -> Waits:
+def waits_of(problem: Problem, rings: Sequence[Ring], q: int, starts: dict[tuple[int, int], float]) -> RingWaits:
     """What waits for what, when every device repeats its ring of ``q`` micro-batches for ever.
 
     ``rings`` has one for each device, empty where nothing runs there; ``starts`` the time of every operation that is in
@@ -194,12 +192,12 @@ def waits_of(problem: Problem, rings: Sequence[Ring], q: int, starts: dict[tuple
         for (one, lag, k), (other, _, n) in zip(queue, following, strict=True):
             wait(one, other, lag, n - k)
     order = np.argsort(np.asarray(target), kind="stable")
-    return Waits(np.asarray(source)[order], np.asarray(target)[order],
-                 np.asarray(exact, dtype=np.float64)[order], np.asarray(height)[order],
-                 tuple(exact[place] for place in order), np.asarray(guess), np.asarray(turn))
+    return RingWaits(np.asarray(source)[order], np.asarray(target)[order],
+                     np.asarray(exact, dtype=np.float64)[order], np.asarray(height)[order],
+                     tuple(exact[place] for place in order), np.asarray(guess), np.asarray(turn))
 
 
-def greatest_ratio(waits: Waits, least: float) -> float | None:
+def greatest_ratio(waits: RingWaits, least: float) -> float | None:
     """The greatest weight / height of a circle of waits: the period; ``least`` where none is above it.
 
     None if the waits contradict each other whatever the period: a circle of no height.
@@ -216,7 +214,7 @@ def greatest_ratio(waits: Waits, least: float) -> float | None:
     return period
 
 
-def _growing_circle(waits: Waits, period: float) -> list[int] | None:
+def _growing_circle(waits: RingWaits, period: float) -> list[int] | None:
     """A circle of waits (places in ``waits``) that is too long for ``period``, or None.
 
     Longest paths by rounds over all waits at once. As long as a circle grows, so does the path along it, and it shows
@@ -247,7 +245,7 @@ def _growing_circle(waits: Waits, period: float) -> list[int] | None:
                 return circle
 
 
-def _circle(waits: Waits, reached: _Whole) -> list[int] | None:
+def _circle(waits: RingWaits, reached: _Whole) -> list[int] | None:
     """A circle among the waits by which nodes were reached, if there is one."""
     came_from = [int(waits.source[place]) if place >= 0 else -1 for place in reached.tolist()]
     seen = [0] * len(came_from)

@@ -19,8 +19,6 @@ from collections.abc import Iterator
 from weft.solver.judge.memory_rule import hang_on_times
 from weft.solver.schedule import Schedule
 
-__all__ = ["least_span", "span_of"]
-
 
 def span_of(schedule: Schedule) -> tuple[float, str]:
     """The span in the problem's time unit, and the name of a device or link that is busy for so long."""

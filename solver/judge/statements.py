@@ -16,7 +16,7 @@ true of these operations; a bound is verified where a simple argument of its own
   Without a repetend it is the one interval at which blocks start in the middle third of the
   makespan; it stays open where there is none.
 
-Of a schedule in rounds (:mod:`weft.solver.wide.rounds`) all of this is said of rounds: a period and a repetend are of
+Of a schedule in rounds (:mod:`weft.solver.wide.run`) all of this is said of rounds: a period and a repetend are of
 the plain problem whose micro-batches they are.
 """
 
@@ -32,8 +32,6 @@ from weft.solver.judge.ring_waits import Ring, Stretches, greatest_ratio, stretc
 from weft.solver.problem import Problem
 from weft.solver.schedule import Operation, Repetend, Schedule
 
-__all__ = ["Verdict", "judge_statements"]
-
 #: Times and bounds that differ by no more than this share are equal.
 _TOLERANCE = 1e-9
 #: Periods are stated in whole ticks of 2**-36 of a micro-batch's work, rounded up, and are called proven within this.
@@ -43,7 +41,7 @@ _MOST_COMBINATIONS = 16
 
 
 @dataclass
-class Verdict:
+class StatementVerdict:
     """What became of statements: ``false`` holds a sentence each, ``verified`` names, ``open`` names and reasons."""
 
     false: list[str] = field(default_factory=list)
@@ -52,10 +50,11 @@ class Verdict:
 
 
 def judge_statements(schedule: Schedule, rows: Sequence[Sequence[Operation]], makespan: float,
-                     tolerance: float) -> Verdict:
+                     tolerance: float) -> StatementVerdict:
     """The verdict on the bounds, the period and the repetend of ``schedule``.
 
-    ``rows`` are every device's operations by start, ``tolerance`` is how far times may be apart that are equal.
+    ``rows`` are every device's operations by start, of no matter without a period and a repetend; ``tolerance`` is how
+    far times may be apart that are equal.
     """
     return _Statements(schedule, rows, makespan, tolerance).judge()
 
@@ -65,17 +64,17 @@ class _Statements:
                  tolerance: float) -> None:
         self.schedule, self.problem = schedule, schedule.problem
         self.rows, self.makespan, self.tolerance = rows, makespan, tolerance
-        self.verdict = Verdict()
+        self.verdict = StatementVerdict()
         #: What a period advances, one and several of them.
         self.each, self.all = ("micro-batch", "micro-batches") if schedule.rounds is None else ("round", "rounds")
 
-    def judge(self) -> Verdict:
+    def judge(self) -> StatementVerdict:
         for label in ("makespan_bound", "period", "period_bound"):
             value = getattr(self.schedule, label)
             if value is not None and not math.isfinite(value):
                 self.verdict.false.append(f"{label} is {value}, it must be finite")
                 return self.verdict
-        count = min(self.schedule.micro_batches, sum(map(len, self.rows)))  # more are stated than there are operations
+        count = min(self.schedule.micro_batches, len(self.schedule.operations))  # it may state more than it has
         self._bound("makespan_bound", self.schedule.makespan_bound, "makespan", self.makespan, self.tolerance,
                     _least_makespan(self.problem, count))
         rings = None if self.schedule.repetend is None else self._repetend(self.schedule.repetend)

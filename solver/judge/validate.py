@@ -33,14 +33,18 @@ from functools import partial
 from itertools import islice
 
 from weft.solver.control.clock import checked
-from weft.solver.judge.case import Case, tolerance_of
+from weft.solver.judge.case import JudgedCase, tolerance_of
 from weft.solver.judge.columns import Columns
 from weft.solver.judge.memory_rule import check_memory, levels_on, scaled_room
-from weft.solver.judge.order_rules import check_dependencies, check_devices, check_links, check_turns
-from weft.solver.judge.statements import Verdict, judge_statements
+from weft.solver.judge.order_rules import (
+    check_completeness,
+    check_dependencies,
+    check_devices,
+    check_links,
+    check_turns,
+)
+from weft.solver.judge.statements import StatementVerdict, judge_statements
 from weft.solver.schedule import Schedule
-
-__all__ = ["InvalidSchedule", "peaks", "statements", "validate", "violations"]
 
 #: From so many operations on it is told at once, where it is so, that no rule is broken
 #: (:mod:`weft.solver.judge.columns`).
@@ -76,19 +80,19 @@ def violations(schedule: Schedule, *, capacities: bool = True, in_turn: bool = T
     return list(islice(_violations(schedule, capacities, in_turn), limit))
 
 
-def statements(schedule: Schedule) -> Verdict:
+def statements(schedule: Schedule) -> StatementVerdict:
     """Which of the bounds, period and repetend of ``schedule`` are verified, false or open; none of them where it has
     no micro-batches."""
     n = schedule.micro_batches
     if not isinstance(n, int) or n < 1:
-        return Verdict()
-    case = Case.of(schedule)
+        return StatementVerdict()
+    case = JudgedCase.of(schedule)
     return judge_statements(schedule, case.rows, case.makespan, case.tolerance)
 
 
 def peaks(schedule: Schedule) -> list[Fraction]:
     """Per device the most that it holds at any time, exactly, in the problem's memory unit; at least 0."""
-    case = Case.of(schedule)
+    case = JudgedCase.of(schedule)
     found = []
     for device in range(len(case.rows)):
         unit, levels = levels_on(case, device, 0)
@@ -122,12 +126,12 @@ def _plain_violations(schedule: Schedule, capacities: bool, in_turn: bool) -> It
         tolerance = tolerance_of(schedule.problem, n, makespan, len(schedule.operations))
         amounts = partial(scaled_room, schedule.problem) if capacities else None
         if columns.keep_rules(tolerance, amounts, in_turn):
-            yield from judge_statements(schedule, columns.rows(), makespan, tolerance).false
+            rows = () if schedule.period is None and schedule.repetend is None else columns.rows()
+            yield from judge_statements(schedule, rows, makespan, tolerance).false
             return
-    case = Case.of(schedule)
+    case = JudgedCase.of(schedule)
     yield from _check_operations(schedule, case)
-    yield from _check_completeness(case)
-    for check in (check_devices, check_dependencies, check_links):
+    for check in (check_completeness, check_devices, check_dependencies, check_links):
         yield from check(case)
     if in_turn:
         yield from check_turns(case)
@@ -139,7 +143,7 @@ def _plain_violations(schedule: Schedule, capacities: bool, in_turn: bool) -> It
 # -- the operations themselves -----------------------------------------------------------------------------------
 
 
-def _check_operations(schedule: Schedule, case: Case) -> Iterator[str]:
+def _check_operations(schedule: Schedule, case: JudgedCase) -> Iterator[str]:
     blocks, n = case.problem.blocks, case.micro_batches
     for operation in checked(schedule.operations, 4096):
         block, m, start, end = operation
@@ -158,20 +162,3 @@ def _check_operations(schedule: Schedule, case: Case) -> Iterator[str]:
     if case.operations and case.operations[0].start > case.tolerance:
         first = case.operations[0]
         yield f"nothing starts at 0: the first is {case.where(first)} at {case.time(first.start)}"
-
-
-def _check_completeness(case: Case) -> Iterator[str]:
-    for index, block in enumerate(case.problem.blocks):
-        present = case.table[index]
-        missing = case.micro_batches - len(present)
-        if missing:
-            first = next(m for m in range(case.micro_batches) if m not in present)
-            device = case.problem.devices[block.devices[0]].name
-            more = f", nor do {missing - 1} other micro-batches of it" if missing > 1 else ""
-            yield f"block {block.name!r} of micro-batch {first} on device {device!r} never runs{more}"
-    if len(case.operations) > sum(map(len, case.table)):
-        seen: set[tuple[int, int]] = set()
-        for operation in case.operations:
-            if (operation.block, operation.micro_batch) in seen:
-                yield f"{case.where(operation)} runs twice, again at {case.time(operation.start)}"
-            seen.add((operation.block, operation.micro_batch))

@@ -1,7 +1,7 @@
 """A schedule in rounds, judged as what it is a schedule of: micro-batches of jobs, each of its class.
 
 A schedule with jobs or classes is written down as one of a plain problem whose micro-batches are rounds
-(:mod:`weft.solver.wide.rounds`). The judge holds it against the wide problem itself. A round holds p micro-batches of a
+(:mod:`weft.solver.wide.run`). The judge holds it against the wide problem itself. A round holds p micro-batches of a
 job, so copy c of a block in round r stands for its micro-batch r p + c: which copy a block of the plain problem is, its
 name claims (the block's own name, and from two a round on a mark of stars and the copy's number). From there on rounds
 play no part. Every micro-batch's block is taken as a block of its own, with what its class costs; it waits for the
@@ -22,21 +22,24 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from operator import itemgetter
 
 from weft.solver.control.clock import checked
-from weft.solver.judge.case import Case, tolerance_of
+from weft.solver.judge.case import JudgedCase, tolerance_of
+from weft.solver.judge.choice_rules import block_of, lag_of, unknown_class
 from weft.solver.judge.memory_rule import check_memory
-from weft.solver.judge.order_rules import check_dependencies, check_devices
-from weft.solver.judge.wide_costs import block_of, lag_of, unknown_class
+from weft.solver.judge.order_rules import (
+    check_completeness,
+    check_dependencies,
+    check_devices,
+    check_links,
+    check_turns,
+)
 from weft.solver.problem import Block, Dependency, Number, Problem
 from weft.solver.schedule import Operation, Schedule
 from weft.solver.wide.block import WideBlock
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Run
-
-__all__ = ["wide_operations", "wide_violations"]
 
 #: Behind a block's name: which copy of it a block of the plain problem is.
 _COPY = re.compile(r"\*+(\d+)")
@@ -53,11 +56,10 @@ def wide_violations(schedule: Schedule, *, capacities: bool = True, in_turn: boo
     yield from _check_operations(schedule, wide, run)
     case = _WideCase.of_run(schedule, wide, run)
     yield from _check_each(case)
-    yield from check_devices(case)
-    yield from check_dependencies(case)
-    yield from _check_links(case)
+    for check in (check_completeness, check_devices, check_dependencies, check_links):
+        yield from check(case)
     if in_turn:
-        yield from _check_turns(case)
+        yield from check_turns(case)
     if capacities:
         yield from check_memory(case)
 
@@ -197,7 +199,7 @@ def _of(block: WideBlock) -> str:
 
 
 @dataclass(frozen=True)
-class _WideCase(Case):
+class _WideCase(JudgedCase):
     """A case of one micro-batch whose blocks are the blocks of all micro-batches of all jobs."""
 
     wide: WideProblem
@@ -223,18 +225,34 @@ class _WideCase(Case):
         return cls(problem, 1, operations, rows, table, makespan,
                    tolerance_of(problem, 1, makespan, len(operations)), wide, numbers)
 
-    def name(self, operation: Operation) -> str:
-        """What ``operation`` is called in a sentence: by its block, micro-batch and job."""
-        i, m = self.numbers[operation.block]
-        return f"block {self.wide.blocks[i].name!r} of micro-batch {m}{_of(self.wide.blocks[i])}"
+    def waits(self) -> Iterator[tuple[int, int, Dependency]]:
+        """Places are those of the wide problem's waits."""
+        places = {(i, k): place for place, (i, k) in enumerate(
+            (i, k) for i, block in enumerate(self.wide.blocks) for k in range(len(block.after)))}
+        for consumer, (i, m) in enumerate(self.numbers):
+            begun = [k for k, wait in enumerate(self.wide.blocks[i].after) if wait.distance <= m]
+            for k, dependency in zip(begun, self.problem.blocks[consumer].after, strict=True):
+                yield places[i, k], consumer, dependency
 
-    def rows_of_blocks(self) -> Iterator[tuple[WideBlock, list[Operation | None]]]:
-        """Per wide block its operation of every micro-batch, None where there is none."""
-        found: dict[int, list[Operation | None]] = {}
-        for (i, _), present in zip(self.numbers, self.table, strict=True):
-            found.setdefault(i, []).append(present.get(0))
-        for i, row in found.items():
-            yield self.wide.blocks[i], row
+    def rows_of_blocks(self) -> Iterator[tuple[int, int, Mapping[int, Operation]]]:
+        """Per wide block: its first of this case, and its micro-batches."""
+        found: dict[int, tuple[int, dict[int, Operation]]] = {}
+        counts = Counter(i for i, _ in self.numbers)
+        for block, ((i, m), present) in enumerate(zip(self.numbers, self.table, strict=True)):
+            row = found.setdefault(i, (block, {}))[1]
+            if present:
+                row[m] = present[0]
+        for i, (block, row) in found.items():
+            yield block, counts[i], row
+
+    def called(self, block: int, micro_batch: int) -> str:
+        """By the wide block, its micro-batch and job."""
+        wide = self.wide.blocks[self.numbers[block][0]]
+        return f"block {wide.name!r} of micro-batch {micro_batch}{_of(wide)}"
+
+    def name(self, operation: Operation) -> str:
+        """What ``operation`` is called in a sentence."""
+        return self.called(operation.block, self.numbers[operation.block][1])
 
 
 def _sound(schedule: Schedule) -> Schedule:
@@ -260,7 +278,7 @@ def _blocks(wide: WideProblem, run: Run) -> Iterator[Block]:
 
 
 def _check_each(case: _WideCase) -> Iterator[str]:
-    """Every micro-batch's block once, as long as its class makes it, and none before 0."""
+    """Every micro-batch's block as long as its class makes it, and none before 0."""
     for operation in checked(case.operations, 4096):
         lasts = case.problem.blocks[operation.block].duration
         if operation.start < -case.tolerance:
@@ -268,53 +286,6 @@ def _check_each(case: _WideCase) -> Iterator[str]:
         elif abs(operation.end - operation.start - lasts) > case.tolerance:
             yield (f"{case.where(operation)} runs from {case.time(operation.start)} to {case.time(operation.end)}, "
                    f"that is {case.time(operation.end - operation.start)}, but the block lasts {case.time(lasts)}")
-        if case.table[operation.block][0] is not operation:
-            yield f"{case.where(operation)} runs twice, again at {case.time(operation.start)}"
     if case.operations and case.operations[0].start > case.tolerance:
         first = case.operations[0]
         yield f"nothing starts at 0: the first is {case.where(first)} at {case.time(first.start)}"
-    for block, row in case.rows_of_blocks():
-        missing = [m for m, operation in enumerate(row) if operation is None]
-        if missing:
-            more = f", nor do {len(missing) - 1} other micro-batches of it" if len(missing) > 1 else ""
-            yield (f"block {block.name!r} of micro-batch {missing[0]}{_of(block)} on device "
-                   f"{case.problem.devices[block.devices[0]].name!r} never runs{more}")
-
-
-# -- order ---------------------------------------------------------------------------------------------------------
-
-
-def _check_turns(case: _WideCase) -> Iterator[str]:
-    for _, row in case.rows_of_blocks():
-        for m, (before, later) in enumerate(pairwise(row)):
-            if before is not None and later is not None and later.start <= before.start:
-                yield (f"{case.where(later)} starts at {case.time(later.start)}, not after micro-batch {m} of the same "
-                       f"block, which starts at {case.time(before.start)}")
-
-
-def _check_links(case: _WideCase) -> Iterator[str]:
-    """A link carries transfers in the order in which their producers run; several of one producer in file order."""
-    # (start, end, block and micro-batch of the producer, place in the file, consumer, length)
-    transfers: dict[str, list[tuple[float, float, int, int, int, int, Number]]] = {}
-    number_of = {place: number for number, place in enumerate(case.numbers)}
-    places = {(i, k): place for place, (i, k) in enumerate(
-        (i, k) for i, block in enumerate(case.wide.blocks) for k in range(len(block.after)))}
-    of_name = {block.name: i for i, block in enumerate(case.wide.blocks)}
-    for consumer, (i, m) in enumerate(case.numbers):
-        begun = [(k, wait) for k, wait in enumerate(case.wide.blocks[i].after) if wait.distance <= m]
-        for (k, wait), of_class in zip(begun, case.problem.blocks[consumer].after, strict=True):
-            producer = case.table[number_of[of_name[wait.block], m - wait.distance]].get(0)
-            if wait.link is not None and producer is not None:
-                transfers.setdefault(wait.link, []).append((
-                    producer.start, producer.end, of_name[wait.block], m - wait.distance, places[i, k], consumer,
-                    of_class.lag))
-    for link, listed in transfers.items():
-        free = -math.inf
-        for _, end, block, m, _, consumer, lag in sorted(listed):
-            begin = max(end, free)
-            free = begin + lag
-            operation = case.table[consumer].get(0)
-            if operation is not None and operation.start < free - case.tolerance:
-                yield (f"{case.where(operation)} starts at {case.time(operation.start)}, but its transfer from block "
-                       f"{case.wide.blocks[block].name!r} of micro-batch {m} is on link {link!r} from "
-                       f"{case.time(begin)} to {case.time(free)}")

@@ -32,8 +32,6 @@ from weft.solver.late import cp_model
 from weft.solver.relations.min_dist import Distances, longest_paths
 from weft.solver.ticks import TickProblem
 
-__all__ = ["FreePeriodModel", "heads_and_tails", "lags_within"]
-
 #: Up to so many blocks of a device, three of them are related at once.
 _FEW_BLOCKS = 12
 #: CP-SAT's numbers have 63 bits; some are left for what it makes of a sum.

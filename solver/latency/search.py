@@ -4,8 +4,7 @@ Latency is the time from a micro-batch's first start to its last end; fast enoug
 most a given length. It is not monotone in the period itself: the order on the devices that is best for one period may
 need a longer one, or a shorter one. So the period is a variable of the model
 (:mod:`weft.solver.latency.free_period_model`), whose optimum is a bound, and for the order that was found the best
-times and period are computed exactly (:mod:`weft.solver.latency.retime`). Where fractions of a tick leave a gap between
-the two, the ticks are made finer.
+times and period are computed exactly. Where fractions of a tick leave a gap between the two, the ticks are made finer.
 
 *Exactness.* The best t and P of an order are a corner of two paths or cycles of constraints, L = w + h P and
 L = v + g P (or P at its limit), so the denominators of P and L are at most |h - g|. A path's weight w is at most W, the
@@ -14,25 +13,34 @@ D = (L + W) / P for the least P. No latency lies closer below a / b than 1 / (b 
 
 *Windows.* The least latency is mostly near the critical path. Small limits on it come first: they leave few orders, and
 a limit that is refuted is a bound.
+
+Schedules that a search for the least latency begins with: made in milliseconds, at several periods.
+
+Below the longest period allowed, a modulo list schedule (:mod:`weft.solver.period.improvers.list_schedule`) is often
+close to the critical path, as devices have time to spare there; at the least period few orders are left. Of each order
+the times are those of least latency.
+
+The best times and period for a given order of blocks, the period free: exact, in fractions.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import combinations
+from math import floor
 
+from weft.solver.control.clock import checkpoint
 from weft.solver.cpsat.budget import Budget, Slice
-from weft.solver.cpsat.confirm import proven
-from weft.solver.cpsat.solve import Outcome
+from weft.solver.cpsat.solve import Outcome, proven
 from weft.solver.late import cp_model
 from weft.solver.latency.free_period_model import FreePeriodModel, heads_and_tails, lags_within
-from weft.solver.latency.retime import FixedHeights
+from weft.solver.period.improvers.list_schedule import list_periodic
 from weft.solver.period.periodic import Periodic, fits_pools
+from weft.solver.relations.difference_constraints import Constraint, longest_paths_or_cycle
 from weft.solver.ticks import TickProblem
-
-__all__ = ["LatencySearch", "least_latency", "longest_chain", "slowest_useful_period"]
 
 #: A latency is called proven when it is within this share of its bound: finer than any measured duration.
 PROOF_TOLERANCE = Fraction(1, 10**6)
@@ -183,3 +191,116 @@ class _Round:
         work = sum(self.instance.durations) + sum(arc.lag for arc in self.instance.arcs)
         loose, least = self.instance.loosened(self.limit), self.least
         return max((search.best.latency + work) / least, Fraction(max(loose.denominator, least.denominator)))
+
+
+#: Periods from the longest down to the least, each so much shorter, and no more of them than that.
+_SHORTER, _MOST = Fraction(8, 9), 12
+
+
+def listed_within(instance: TickProblem, least: Fraction, limit: Fraction) -> Iterator[Periodic]:
+    """List schedules with periods from ``limit`` down to ``least`` (ticks), each at its least latency."""
+    period = limit
+    for _ in range(_MOST):
+        checkpoint()
+        found = list_periodic(instance, floor(period), floor(period))
+        if found is not None and found.period <= limit:
+            yield least_latency_of(found, limit)
+        period *= _SHORTER
+        if period < least:
+            return
+
+
+def least_latency_of(found: Periodic, limit: Fraction) -> Periodic:
+    """The order of ``found``, of one micro-batch a period, at the times and the period of at most ``limit`` ticks that
+    have the least latency."""
+    instance = found.instance
+    heights = {(i, j): floor((found.starts[j] - found.starts[i] - instance.durations[i]) / found.period)
+               for i, j in instance.shared_pairs()}
+    best = FixedHeights(instance, heights).best(Fraction(instance.heaviest_load), limit)
+    return found if best is None or best.latency >= found.latency or not fits_pools(best) else best
+
+
+class FixedHeights:
+    """What is left to choose once the height of every pair of blocks on one device is fixed
+    (:mod:`weft.solver.latency.free_period_model`): starts and the period.
+
+    These are difference constraints, with the latency as one more: at (P, L) either starts satisfy them, or a cycle
+    is violated, whose weights make it a half-plane a L + h P >= w of what is possible. Half-planes are gathered until
+    the best point (least L, then least P) violates no further one. There are finitely many simple cycles.
+    """
+
+    def __init__(self, instance: TickProblem, heights: Mapping[tuple[int, int], int]) -> None:
+        self.instance = instance
+        blocks = len(instance.durations)
+        first, last = blocks, blocks + 1
+        self.nodes = blocks + 2
+        self._back = Constraint(last, first, 0, 0)  # from the last end to the first start: later by minus the latency
+        self.edges = [self._back]
+        for i, duration in enumerate(instance.durations):
+            self.edges += [Constraint(first, i, 0, 0), Constraint(i, last, duration, 0)]
+        for (i, j), q in heights.items():
+            self.edges += [Constraint(i, j, instance.durations[i], -q), Constraint(j, i, instance.durations[j], q + 1)]
+        carried: dict[int, list[tuple[int, int]]] = {}
+        for number, arc in enumerate(instance.arcs):
+            if arc.link is None:
+                self.edges.append(Constraint(arc.source, arc.target, instance.durations[arc.source] + arc.lag,
+                                             arc.distance))
+                continue
+            transfer, self.nodes = self.nodes, self.nodes + 1
+            self.edges += [Constraint(arc.source, transfer, instance.durations[arc.source], 0),
+                           Constraint(transfer, arc.target, arc.lag, arc.distance)]
+            for other, earlier in carried.setdefault(arc.link, []):
+                before = instance.arcs[other]
+                pair = (min(before.source, arc.source), max(before.source, arc.source))
+                q = 0 if pair[0] == pair[1] else heights[pair] if pair[0] == before.source else -1 - heights[pair]
+                self.edges += [Constraint(earlier, transfer, before.lag, -q),
+                               Constraint(transfer, earlier, arc.lag, q + 1)]
+            carried[arc.link].append((number, transfer))
+
+    def best(self, least: Fraction, most: Fraction) -> Periodic | None:
+        """The schedule of least latency, and among those of the least period, with a period from ``least`` to ``most``;
+        None if there is none."""
+        lines: list[tuple[int, int]] = [(0, 0)]  # (w, h): latency >= w - h P
+        while True:
+            point = _lowest(lines, least, most)
+            if point is None:
+                return None
+            period, latency = point
+            starts, cycle = self._at(period, latency)
+            if cycle is None:
+                blocks = starts[:len(self.instance.durations)]
+                return Periodic(self.instance, period, tuple(start - min(blocks) for start in blocks))
+            weight, height = sum(edge.weight for edge in cycle), sum(edge.height for edge in cycle)
+            if any(edge is self._back for edge in cycle):
+                lines.append((weight, height))
+            elif height > 0:
+                least = max(least, Fraction(weight, height))
+            elif height < 0:
+                most = min(most, Fraction(weight, height))
+            else:
+                return None
+
+    def _at(self, period: Fraction, latency: Fraction) -> tuple[list[Fraction], list[Constraint] | None]:
+        """Starts for this period and latency, or a violated cycle."""
+        scale = math.lcm(period.denominator, latency.denominator)
+        back = -int(latency * scale)
+        scaled = [Constraint(edge.source, edge.target, back if edge is self._back else edge.weight * scale, edge.height)
+                  for edge in self.edges]
+        starts, cycle = longest_paths_or_cycle(self.nodes, scaled, period * scale)
+        if cycle is not None:
+            originals = {id(fine): edge for fine, edge in zip(scaled, self.edges, strict=True)}
+            return [], [originals[id(edge)] for edge in cycle]
+        return [start / scale for start in starts], None
+
+
+def _lowest(lines: list[tuple[int, int]], least: Fraction, most: Fraction) -> tuple[Fraction, Fraction] | None:
+    """(P, L) with the least L, then P, above all ``lines`` (w, h), L >= w - h P, for P from ``least`` to ``most``."""
+    if least > most:
+        return None
+    corners = {least, most}
+    for (w, h), (v, g) in combinations(lines, 2):
+        if h != g:
+            corners.add(Fraction(w - v, h - g))
+    points = [(max(w - h * period for w, h in lines), period) for period in corners if least <= period <= most]
+    latency, period = min(points)
+    return period, Fraction(latency)

@@ -24,8 +24,6 @@ from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders, time_orders
 
-__all__ = ["Climb", "Decided", "Decision", "judged"]
-
 #: Decisions that are kept, of one group, and of one makespan, where the newest replaces the oldest.
 _KEPT, _OF_GROUP, _ALIKE = 12, 6, 2
 #: Moves of local search on a decision: at first, and in all where it comes near the best of its time.

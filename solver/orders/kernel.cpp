@@ -26,8 +26,8 @@ namespace {
 using Time = std::int64_t;
 using Node = std::int32_t;
 
-// Raised with every change that the Python side can see; native.py refuses a binary of another version.
-constexpr int kVersion = 5;
+// Raised with every change that the Python side can see; control/compiled.py refuses a binary of another version.
+constexpr int kVersion = 6;
 constexpr Time kNever = INT64_MAX / 4;
 enum Objective : std::int32_t { kMakespan, kSpan, kPeriod };
 

@@ -2,7 +2,8 @@
 // Each function does what a Python one does, decision by decision, and gives the same numbers to the bit:
 // `weft_by_width` weft.solver.baselines.rivals.greedy.py, `weft_by_priority` .../lib/priority_rule.py and `weft_building_block`
 // .../lib/building_block.py. These say what each step means, and run where there is no compiler.
-// weft/solver/orders/lists.py calls the functions at the end.
+// weft/solver/orders/lists.py calls the functions at the end, and weft/solver/timing.py `weft_times`, which does what
+// `time_orders` there says.
 
 #include <algorithm>
 #include <cstdint>
@@ -411,5 +412,37 @@ WEFT_API double weft_building_block(const Chain* chain, const Index* begin, Inde
   const auto [makespan, found] = RepeatedBlock(*chain, Rows(chain->devices, begin, block, micro_batch)).run();
   *pace = found;
   return makespan;
+}
+// Longest paths over `from[e]` -> `to[e]` and the arcs, from what `start` and `free` (of links) hold on; the first
+// operation that waits in a circle, or -1.
+WEFT_API std::int64_t weft_times(Index blocks, Index n, const double* duration, const Index* arc_begin,
+                                 const Index* arc_target, const Index* arc_distance, const Index* arc_link,
+                                 const double* arc_lag, std::int64_t edges, const Index* from, const Index* to,
+                                 double* free, double* start) {
+  const std::size_t total = static_cast<std::size_t>(blocks) * n;
+  std::vector<Index> waits(total, 0), ready;
+  std::vector<std::int64_t> first(total, -1), next(edges);
+  for (std::int64_t e = edges; e-- > 0; first[from[e]] = e, ++waits[to[e]]) next[e] = first[from[e]];
+  for (Index a = 0; a < arc_begin[blocks]; ++a)
+    for (Index m = arc_distance[a]; m < n; ++m) ++waits[arc_target[a] * n + m];
+  ready.reserve(total);
+  for (std::size_t i = 0; i < total; ++i) if (waits[i] == 0) ready.push_back(static_cast<Index>(i));
+  auto arrives = [&](Index j, double at) {
+    start[j] = std::max(start[j], at);
+    if (--waits[j] == 0) ready.push_back(j);
+  };
+  for (std::size_t k = 0; k < ready.size(); ++k) {
+    const Index i = ready[k], b = i / n, m = i % n;
+    const double end = start[i] + duration[b];
+    for (std::int64_t e = first[i]; e >= 0; e = next[e]) arrives(to[e], end);
+    for (Index a = arc_begin[b]; a < arc_begin[b + 1]; ++a) {
+      if (m + arc_distance[a] >= n) continue;
+      double at = end + arc_lag[a];
+      if (arc_link[a] >= 0) free[arc_link[a]] = at = std::max(end, free[arc_link[a]]) + arc_lag[a];
+      arrives(arc_target[a] * n + m + arc_distance[a], at);
+    }
+  }
+  const auto stuck = std::find_if(waits.begin(), waits.end(), [](Index left) { return left != 0; });
+  return stuck == waits.end() ? -1 : stuck - waits.begin();
 }
 }

@@ -7,23 +7,22 @@ caller runs its own loop. None stands for a pass that memory leaves stuck.
 from __future__ import annotations
 
 import ctypes
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from weft.solver.control.clock import checkpoint
-from weft.solver.orders.native import LARGEST_AMOUNT, compiled_kernel
+from weft.solver.control.compiled import compiled_kernel
+from weft.solver.orders.native import LARGEST_AMOUNT
 from weft.solver.pools import MixedPool
 from weft.solver.problem import Problem
-
-__all__ = ["GraphTables", "building_block", "fits_kernel"]
+from weft.solver.timing import Array, arcs_by_source, begins_of
 
 #: Operations (block, micro-batch) of a device, in order.
 Row: TypeAlias = list[tuple[int, int]]
-_Array: TypeAlias = npt.NDArray[Any]
 
 _UNLIMITED = np.iinfo(np.int64).max
 _GRAPH = (("blocks", "micro_batches", "devices", "links", "pools", "dependencies"),
@@ -52,7 +51,7 @@ class _Rows:
     """Room for the operations of each device: ``sizes`` of them."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
-        self.begin = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
+        self.begin = begins_of(sizes)
         self.block, self.micro_batch = (np.zeros(self.begin[-1], dtype=np.int32) for _ in range(2))
 
     @property
@@ -80,8 +79,6 @@ class GraphTables:
         blocks = problem.blocks
         self.sizes = [len(row) for row in problem.blocks_on]
         self.on = [(i, d) for i, block in enumerate(blocks) for d in block.devices]
-        arcs = sorted(problem.dependencies(), key=lambda arc: arc[0])  # stable: of one block, in their own order
-        links = {name: k for k, name in enumerate(problem.links_by_name)}
         amounts = [[take[d][i] for i, d in self.on], [change[d][i] for i, d in self.on],
                    [_UNLIMITED if amount is None else amount for amount in room]]
         pooled = [[[by.get(i, 0) for i in range(len(blocks))] for by in (
@@ -90,17 +87,15 @@ class GraphTables:
                  *(pool.capacity for pool in pools), *(amount for amount in room if amount is not None)]
         #: The largest amount.
         self.largest = max(map(abs, every), default=0)
-        self.counts = (len(blocks), len(problem.devices), len(links), len(pools), len(arcs))
+        self.counts = (len(blocks), len(problem.devices), len(problem.links), len(pools),
+                       sum(len(block.after) for block in blocks))
         if not fits_kernel([self.largest], 1):
             return
-        self.arrays: dict[str, _Array] = {
+        self.arrays: dict[str, Array] = {
             "duration": _doubles(block.duration for block in blocks),
-            "on_begin": _begins([len(block.devices) for block in blocks]), "on": _ints(d for _, d in self.on),
+            "on_begin": begins_of([len(block.devices) for block in blocks]), "on": _ints(d for _, d in self.on),
             "take": _longs(amounts[0]), "change": _longs(amounts[1]), "room": _longs(amounts[2]),
-            "arc_begin": _begins(np.bincount([arc[0] for arc in arcs], minlength=len(blocks)).tolist()),
-            "arc_target": _ints(arc[1] for arc in arcs), "arc_distance": _ints(arc[2].distance for arc in arcs),
-            "arc_link": _ints(-1 if arc[2].link is None else links[arc[2].link] for arc in arcs),
-            "arc_lag": _doubles(arc[2].lag for arc in arcs),
+            **arcs_by_source(problem),
             "pool_room": _longs(pool.capacity for pool in pools),
             "pool_member": _ints(int(i in pool.take) for pool in pools for i in range(len(blocks))),
             "pool_take": _longs(amount for pool in pooled for amount in pool[0]),
@@ -138,40 +133,48 @@ class GraphTables:
         return None if makespan < 0 else (makespan, rows.rows)
 
 
-def building_block(device: Sequence[int], has_filler: Sequence[bool], times: Sequence[Sequence[float]],
-                   amounts: Sequence[Sequence[int]], room: Sequence[int | None], micro_batches: int,
-                   offsets: Sequence[float],
-                   manner: tuple[float, float, float]) -> tuple[list[Row], float, float] | None:
-    """Rows, makespan and pace of a pass of :class:`weft.solver.baselines.lib.building_block.StepChain`, or None.
+class ChainTables:
+    """Arrays of a chain of steps for passes of any building block.
 
-    ``times`` are durations of steps, of fillers and lags; ``amounts`` what steps take and change, then fillers;
-    ``manner`` is the interval, the lead and the patience. In the rows the filler of step i of k is k + i.
+    ``times`` are durations of steps, of fillers and lags; ``amounts`` what steps take and change, then fillers.
     """
-    library = compiled_kernel()
-    assert library is not None
-    checkpoint()
-    arrays = [_ints(device), _ints(has_filler), *map(_doubles, times), *map(_longs, amounts),
-              _longs(_UNLIMITED if amount is None else amount for amount in room), _doubles(offsets)]
-    chain = _Chain(len(device), len(room), micro_batches, *(array.ctypes.data for array in arrays), *manner)
-    sizes = [0] * len(room)
-    for d, filled in zip(device, has_filler, strict=True):
-        sizes[d] += micro_batches * (1 + filled)
-    rows, pace = _Rows(sizes), ctypes.c_double()
-    makespan = library.weft_building_block(ctypes.byref(chain), *rows.pointers, ctypes.byref(pace))
-    return None if makespan < 0 else (rows.rows, makespan, pace.value)
+
+    def __init__(self, device: Sequence[int], has_filler: Sequence[bool], times: Sequence[Sequence[float]],
+                 amounts: Sequence[Sequence[int]]) -> None:
+        self.steps = len(device)
+        self.sizes: Counter[int] = Counter()
+        for d, filled in zip(device, has_filler, strict=True):
+            self.sizes[d] += 1 + filled
+        #: The largest amount.
+        self.largest = max((abs(amount) for row in amounts for amount in row), default=0)
+        if fits_kernel([self.largest], 1):
+            self.arrays = [_ints(device), _ints(has_filler), *map(_doubles, times), *map(_longs, amounts)]
+            self.pointers = [array.ctypes.data for array in self.arrays]
+
+    def run(self, room: Sequence[int | None], micro_batches: int, offsets: Sequence[float],
+            manner: tuple[float, float, float]) -> tuple[list[Row], float, float] | None:
+        """Rows, makespan and pace of a pass of :class:`weft.solver.baselines.lib.building_block.StepChain`, or None.
+
+        ``manner`` is the interval, the lead and the patience. In the rows the filler of step i of k is k + i.
+        """
+        library = compiled_kernel()
+        assert library is not None
+        checkpoint()
+        limits, keys = _longs(_UNLIMITED if amount is None else amount for amount in room), _doubles(offsets)
+        chain = _Chain(self.steps, len(room), micro_batches, *self.pointers, limits.ctypes.data, keys.ctypes.data,
+                       *manner)
+        rows, pace = _Rows([self.sizes[d] * micro_batches for d in range(len(room))]), ctypes.c_double()
+        makespan = library.weft_building_block(ctypes.byref(chain), *rows.pointers, ctypes.byref(pace))
+        return None if makespan < 0 else (rows.rows, makespan, pace.value)
 
 
-def _begins(sizes: Sequence[int]) -> _Array:
-    return np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
-
-
-def _ints(values: Iterable[int]) -> _Array:
+def _ints(values: Iterable[int]) -> Array:
     return np.array(list(values), dtype=np.int32)
 
 
-def _longs(values: Iterable[int]) -> _Array:
+def _longs(values: Iterable[int]) -> Array:
     return np.array(list(values), dtype=np.int64)
 
 
-def _doubles(values: Iterable[float]) -> _Array:
+def _doubles(values: Iterable[float]) -> Array:
     return np.array(list(values), dtype=np.float64)

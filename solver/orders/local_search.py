@@ -10,15 +10,14 @@ from __future__ import annotations
 import warnings
 from functools import cache
 
+from weft.solver.control import compiled
 from weft.solver.cpsat.budget import Budget, Slice
-from weft.solver.orders import native
+from weft.solver.orders.native import NativeKernel
 from weft.solver.orders.tables import Tables
 from weft.solver.orders.timed_rows import NEVER
 from weft.solver.orders.twin import TwinKernel
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders
-
-__all__ = ["LocalSearch", "kernel_of"]
 
 #: Moves of the first round, and how often that may double. Rounds of 50,000 do as well as longer ones after the same
 #: time on the generated suite, and a short first one finds most of the gain.
@@ -53,11 +52,11 @@ def _notice(why: str) -> None:
                   RuntimeWarning, stacklevel=3)
 
 
-def kernel_of(tables: Tables) -> native.NativeKernel | TwinKernel:
+def kernel_of(tables: Tables) -> NativeKernel | TwinKernel:
     """The compiled kernel, or where there is none its twin in Python."""
-    why = native.why_not()
+    why = compiled.why_not()
     if why is None:
-        return native.NativeKernel(tables)
+        return NativeKernel(tables)
     _notice(why)
     return TwinKernel(tables)
 

@@ -17,11 +17,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from weft.solver.relations.pool_times import with_waits
+from weft.solver.relations.pool_pass import with_waits
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders
-
-__all__ = ["ORDERED_FOR", "Integers", "Longs", "Tables"]
 
 #: What orders are searched for, in the order of ``Objective`` in kernel.cpp.
 ORDERED_FOR = ("makespan", "span", "period")

@@ -13,8 +13,6 @@ import numpy as np
 from weft.solver.orders.tables import Tables
 from weft.solver.relations.difference_constraints import Constraint, longest_paths_or_cycle, ratio
 
-__all__ = ["NEVER", "TimedRows"]
-
 #: The makespan of orders that wait for each other in a circle.
 NEVER = (2**63 - 1) // 4
 

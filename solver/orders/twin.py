@@ -31,8 +31,6 @@ from weft.solver.control.clock import checkpoint
 from weft.solver.orders.tables import Integers, Longs, Tables
 from weft.solver.orders.timed_rows import NEVER, TimedRows
 
-__all__ = ["TwinKernel"]
-
 _MASK = 2**64 - 1
 
 

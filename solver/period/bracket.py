@@ -11,8 +11,6 @@ from weft.solver.period.params import PARAMETERS
 from weft.solver.period.periodic import Periodic, fits_pools
 from weft.solver.ticks import TickProblem
 
-__all__ = ["PROOF_TOLERANCE", "Bracket"]
-
 #: A period is called proven when it is within this share of its bound.
 PROOF_TOLERANCE = PARAMETERS.proof_tolerance
 

@@ -2,8 +2,8 @@
 
 Feasibility is monotone in the period, so all that is refuted lies below all that is achieved. A climb goes up from what
 is refuted by growing steps; where a period stays open it comes closer from below. How far and how close is each
-refuter's own (:class:`~weft.solver.period.technique.Steps`): least distances are cheap and settle a tick, models are
-dear and leave a near period open, the V shape looks at two periods at a time.
+refuter's own (:class:`~weft.solver.period.technique.Steps`): least distances are cheap and settle a tick, the V shape
+looks at two periods at a time.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from weft.solver.cpsat.budget import Slice
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.params import PARAMETERS
 from weft.solver.period.technique import Refuter
-
-__all__ = ["Bisection", "Doubling", "Once", "Thirds", "climb", "refute"]
 
 
 def refute(refuter: Refuter, bracket: Bracket, time: Slice) -> None:
@@ -42,31 +40,6 @@ def climb(refuter: Refuter, bracket: Bracket, time: Slice) -> None:
 def _known(refuter: Refuter, bracket: Bracket) -> int:
     """Up to which period is refuted before the refuter starts."""
     return int(bracket.refuted) if refuter.known is None else refuter.known
-
-
-class Doubling:
-    """A period at a time: steps double with each refutation and halve with each period that stays open.
-
-    A step that reaches an open or achieved period ends the climb, as does an open period closer than ``closest``, a
-    share of the period: dear refuters do not try the same stretch again.
-    """
-
-    def __init__(self, closest: float = 0.0) -> None:
-        self.closest = closest
-        self._step = self._last = 0
-
-    def next(self, low: int, high: int) -> list[int]:
-        """See :class:`~weft.solver.period.technique.Steps`."""
-        if not self._step:
-            self._step = max(1, int(low * PARAMETERS.rise))
-        elif low >= self._last:
-            self._step *= 2
-        elif self._step == 1 or self._last < low * (1 + self.closest):
-            return []
-        else:
-            self._step //= 2
-        self._last = low + self._step
-        return [self._last] if self._last < high else []
 
 
 class Thirds:
@@ -99,17 +72,3 @@ class Bisection:
     def next(self, low: int, high: int) -> list[int]:
         """See :class:`~weft.solver.period.technique.Steps`."""
         return [isqrt((low + 1) * high)] if low + 1 < high else []
-
-
-class Once:
-    """The least period that is open, and no other."""
-
-    def __init__(self) -> None:
-        self._tried = False
-
-    def next(self, low: int, high: int) -> list[int]:
-        """See :class:`~weft.solver.period.technique.Steps`."""
-        if self._tried or low + 1 >= high:
-            return []
-        self._tried = True
-        return [low + 1]

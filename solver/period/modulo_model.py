@@ -25,33 +25,22 @@ as redundant constraints.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
-
 from weft.solver.control.clock import checked
 from weft.solver.late import cp_model
 from weft.solver.period.params import PARAMETERS
-from weft.solver.period.periodic import Periodic, ring_of
-from weft.solver.relations.min_dist import UNRELATED, Distances, lag_range, lifetimes_in
+from weft.solver.period.periodic import Periodic
+from weft.solver.relations.min_dist import Distances, lag_range, lifetimes_in
 from weft.solver.ticks import TickProblem
 
-__all__ = ["ModuloModel"]
 
 class ModuloModel:
-    """The blocks of ``instance`` at ``period`` ticks, with its least distances ``lags``.
+    """The blocks of ``instance`` at ``period`` ticks, with its least distances ``lags``."""
 
-    With ``devices``, only of the blocks that run on those: what the others and the links from them need is left out but
-    for the lags.
-    """
-
-    def __init__(self, instance: TickProblem, period: int, lags: Distances,
-                 devices: Sequence[int] | None = None) -> None:
+    def __init__(self, instance: TickProblem, period: int, lags: Distances) -> None:
         self.instance = instance
         self.period = period
         self.lags = lags
-        self.devices = range(len(instance.capacity)) if devices is None else devices
-        self.blocks = sorted({i for device in self.devices for i in instance.blocks_on[device]})
+        self.devices = range(len(instance.capacity))
         self.model = cp_model.CpModel()
         self.offset: dict[int, cp_model.IntVar] = {}
         self.shift: dict[int, cp_model.IntVar] = {}  # k
@@ -69,8 +58,8 @@ class ModuloModel:
     def _make_starts(self) -> None:
         # Shifting a periodic schedule in time changes nothing: one block, which says most of the others, starts at 0.
         window = -self.lags - self.lags.T  # how far two starts' difference can vary
-        root = min(self.blocks, key=lambda i: (int(window[i, self.blocks].sum()), i))
-        for i in self.blocks:
+        root = min(self.instance.blocks, key=lambda i: (int(window[i].sum()), i))
+        for i in self.instance.blocks:
             earliest, latest = int(self.lags[root, i]), -int(self.lags[i, root])
             first, last = earliest // self.period, latest // self.period
             name = self.instance.problem.blocks[i].name
@@ -100,37 +89,17 @@ class ModuloModel:
 
     def _chain_blocks(self) -> None:
         for arc in self.instance.arcs:
-            if arc.source in self.start and arc.target in self.start:
-                lag = self.instance.durations[arc.source] + arc.lag - arc.distance * self.period
-                self.model.add(self.start[arc.target] >= self.start[arc.source] + lag)
-        redundant = self._order if len(self.blocks) == len(self.instance.durations) else self._nearest()
-        for i, j in checked(redundant, 16):  # from the least distances
+            lag = self.instance.durations[arc.source] + arc.lag - arc.distance * self.period
+            self.model.add(self.start[arc.target] >= self.start[arc.source] + lag)
+        for i, j in checked(self._order, 16):  # from the least distances
             for a, b in ((i, j), (j, i)):
                 self.model.add(self.start[b] >= self.start[a] + int(self.lags[a, b]))
-
-    def _nearest(self) -> list[tuple[int, int]]:
-        """Pairs of blocks whose lag does not follow from the lags over a third.
-
-        Blocks that leave each other no slack at all follow from each other in turn, and none of their pairs is here:
-        without the windows of the starts (exact for those that hang on the root so) the model is weaker, never wrong.
-        """
-        lags = self.lags[np.ix_(self.blocks, self.blocks)]
-        around = lags.copy()
-        np.fill_diagonal(around, UNRELATED)
-        over = np.full_like(lags, UNRELATED)
-        for k in checked(range(len(self.blocks))):
-            np.maximum(over, around[:, k, None] + around[None, k, :], out=over)
-        near = {(min(a, b), max(a, b)) for a, b in np.argwhere((lags > over) & (lags > UNRELATED // 2)).tolist()
-                if a != b}
-        return [(self.blocks[a], self.blocks[b]) for a, b in sorted(near)]
 
     def _carry_transfers(self) -> None:
         instance, period = self.instance, self.period
         carried: dict[int, list[tuple[int, cp_model.IntVar]]] = {}
         for number, arc in enumerate(instance.arcs):
-            if arc.link is None or arc.source not in self.start or arc.target not in self.start:
-                continue
-            if instance.problem.links[arc.link].source not in self.devices:  # whose order is not modelled here
+            if arc.link is None:
                 continue
             widest = (2 * lag_range(instance, period) + 2) * period
             begin = self.model.new_int_var(-widest, widest, f"transfer {number}")
@@ -163,12 +132,9 @@ class ModuloModel:
                                <= capacity - take[j])
 
     def _limit_pools(self) -> None:
-        """Mixed pools all of whose engines are modelled: the others are left out, which is no harm to a proof."""
         devices = [set(block.devices) for block in self.instance.problem.blocks]
         before: dict[tuple[int, int, int], cp_model.IntVar] = {}
         for pool in self.instance.mixed_pools:
-            if not set(pool.engines) <= set(self.devices):
-                continue
             for j in (j for j in checked(pool.take) if pool.take[j] > 0):
                 room = pool.capacity - pool.take[j]
                 held: list[tuple[cp_model.IntVar, int]] = [(self.shift[i], -pool.change[i]) for i in pool.take]
@@ -215,8 +181,7 @@ class ModuloModel:
         limited = [(self.instance.take[device], self.instance.change[device], capacity, self.instance.blocks_on[device])
                    for device in self.devices if (capacity := self.instance.capacity[device]) is not None
                    and self.instance.limited(device)]
-        pools = [(pool.take, pool.change, pool.capacity, tuple(pool.take)) for pool in self.instance.mixed_pools
-                 if set(pool.engines) <= set(self.devices)]
+        pools = [(pool.take, pool.change, pool.capacity, tuple(pool.take)) for pool in self.instance.mixed_pools]
         for take, change, capacity, blocks in (*limited, *pools):
             lifetimes = lifetimes_in(self.instance, take, change, self.lags)
             if lifetimes is None or any(life < 0 for _, _, _, life in lifetimes.held):
@@ -244,7 +209,7 @@ class ModuloModel:
 
     def hint(self, known: Periodic) -> None:
         """Start the search from a known schedule, squeezed or stretched to this period."""
-        for i in self.blocks:
+        for i in self.instance.blocks:
             offset = int(known.offset(i) / known.period * self.period)
             self.model.add_hint(self.offset[i], offset)
             self.model.add_hint(self.shift[i], known.shift(i))
@@ -253,13 +218,8 @@ class ModuloModel:
             self.model.add_hint(literal, known.offset(i) < known.offset(j))
 
     def starts(self, solver: cp_model.CpSolver) -> list[int]:
-        """The solution's absolute starts, of a model of all blocks."""
+        """The solution's absolute starts."""
         return [solver.value(self.start[i]) for i in self.instance.blocks]
-
-    def ring(self, device: int, solver: cp_model.CpSolver) -> list[tuple[int, int]]:
-        """The solution's order on one of the model's devices, as in :data:`weft.solver.period.periodic.Rings`."""
-        starts = {i: solver.value(self.start[i]) for i in self.instance.blocks_on[device]}
-        return ring_of(self.instance, device, self.period, starts)
 
 
 def _weighted(variables: list[cp_model.IntVar], weights: list[int]) -> cp_model.LinearExpr:

@@ -8,10 +8,7 @@ reason instead. A change is held against the golden runs (``python -m tests.gold
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-
-__all__ = ["PARAMETERS", "Parameters"]
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -24,9 +21,6 @@ class Parameters:
     proof_tolerance: float = 1e-6
     #: Blocks from which on local search of rings and structure come first, and whole models last. By scale.
     many_blocks: int = 128
-    #: Blocks at most of a model, of all devices or of a subset, that is to refute. By scale: larger ones say nothing in
-    #: reasonable time.
-    most_blocks: int = 256
     #: Blocks of a small model; a larger one gets proportionally more time. By scale.
     few_blocks: int = 96
     #: Seconds of the first try at a period of a small model. By scale: most periods are decided by then.
@@ -50,10 +44,6 @@ class Parameters:
 
     #: Share of a try for a period of the V shape in the opening. By scale: its programme tells early whether it helps.
     v_shape_opening: float = 1 / 8
-    #: Share of a try for the waits on lanes, subsets of devices and the whole model in the opening. By scale.
-    refuters_opening: float = 1 / 2
-    #: Share of a try for the least period that is open, tried once more with all devices. By scale.
-    least_opening: float = 1 / 4
     #: Share of the time left that one run over rings may take. By argument: bounds need the rest.
     improvers: float = 1 / 2
     #: Seconds a block for one run of local search over rings, and rounds without success that end it. By scale.
@@ -64,23 +54,10 @@ class Parameters:
 
     #: Share of the period: the first step above what is refuted. By scale.
     rise: float = 1 / 512
-    #: Share of the period: models do not step closer. By scale: what they leave open there, they leave open.
-    models_closest: float = 1 / 1024
     #: Share of the period: the V shape does not step closer. By scale.
     v_shape_closest: float = 1 / 4096
-    #: By how much the V shape's step grows; other refuters' steps double. By scale.
+    #: By how much the V shape's step grows. By scale.
     v_shape_growth: int = 4
-
-    # -- refuters: subsets of devices -------------------------------------------------------------------------------
-
-    #: Shares of the devices that are modelled on their own, small ones first. By scale.
-    subsets: tuple[float, ...] = (1 / 8, 1 / 4, 1 / 2)
-    #: Devices with work from which on subsets are modelled. By argument: an eighth is then two devices.
-    subsets_from: int = 16
-    #: Seconds of a small model of which a subset gets its share. By scale.
-    subset_try: float = 2.0
-    #: Share of the devices that is modelled before a whole model is solved. By scale.
-    subset_before_whole: float = 1 / 2
 
     # -- refuters: V shape ------------------------------------------------------------------------------------------
 
@@ -95,26 +72,6 @@ class Parameters:
     v_shape_second: float = 250e6
     #: Patterns of one device at most. By argument: a byte or two each, and as much again for each of two periods.
     v_shape_most_states: int = 2**28
-
-    # -- refuters: waits on lanes -----------------------------------------------------------------------------------
-
-    #: Devices whose memory is counted: of the first alone, then of so many together. By scale.
-    lanes_held: tuple[int, ...] = (1, 4)
-    #: Cells of a period by number of lanes, few and then more. By argument: patterns are cells ** (lanes - 1).
-    lanes_cells: Mapping[int, tuple[int, ...]] = field(
-        default_factory=lambda: {2: (256, 1024), 3: (128, 256), 4: (48, 96)})
-    #: Share of the room: where waits come to less, finer cells are not tried. By scale.
-    lanes_near: float = 0.9
-    #: Patterns, over all devices, that count as a second. By measurement on one core.
-    lanes_second: float = 50e6
-    #: Lanes at most. By argument: more have too many patterns.
-    lanes_most: int = 4
-    #: Parts that weights are made up of, at most. By argument: costs are small whole numbers then.
-    lanes_parts: int = 64
-    #: Cells times weight: where waits may come to so many, they never do. By argument: 32-bit costs.
-    lanes_no_limit: int = 2**29
-    #: Cells times weight that floats may be wrong by. By argument: sums of a few tens of doubles.
-    lanes_float: float = 1e-6
 
     # -- the model of one period ------------------------------------------------------------------------------------
 

@@ -14,9 +14,6 @@ from weft.solver.relations.fixed_order import Op
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders
 
-__all__ = ["Periodic", "Rings", "coarser", "fits_pools", "in_order", "memory_waits",
-           "repeat", "retime", "ring_of", "rows_by_period"]
-
 _T = TypeVar("_T")
 
 

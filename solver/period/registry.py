@@ -1,25 +1,19 @@
 """All techniques of the period search: :data:`REFUTERS` and :data:`IMPROVERS`. They are loaded where a period is left
-open by what a published schedule repeats."""
+open by its start."""
 
 from __future__ import annotations
 
 from weft.solver.period.improvers.list_schedule import ListSchedule
-from weft.solver.period.improvers.published_start import PublishedStart
 from weft.solver.period.improvers.ring_search import RingSearch
 from weft.solver.period.improvers.whole_model_solve import WholeModelSolve
 from weft.solver.period.reductions.barriers import Contraction
-from weft.solver.period.refuters.device_subsets import DeviceSubsets
-from weft.solver.period.refuters.lane_waits import LaneWaits
 from weft.solver.period.refuters.least_distances import LeastDistances
 from weft.solver.period.refuters.v_shape import VShape
-from weft.solver.period.refuters.whole_model import WholeModel
 from weft.solver.period.technique import Improver, Refuter
 
-__all__ = ["IMPROVERS", "OPTIONAL", "REFUTERS"]
+REFUTERS: tuple[type[Refuter], ...] = (LeastDistances, VShape)
 
-REFUTERS: tuple[type[Refuter], ...] = (LeastDistances, VShape, LaneWaits, DeviceSubsets, WholeModel)
-
-IMPROVERS: tuple[type[Improver], ...] = (PublishedStart, ListSchedule, RingSearch, WholeModelSolve)
+IMPROVERS: tuple[type[Improver], ...] = (ListSchedule, RingSearch, WholeModelSolve)
 
 #: What ``without`` of :func:`~weft.solver.period.search.find_period` may name: every technique, and the removal of
 #: barriers.

@@ -5,6 +5,8 @@ optimum from below; every schedule is re-timed (:func:`weft.solver.period.period
 the T that was asked for. Refuters (:mod:`weft.solver.period.refuters`) raise the one end of the
 :class:`~weft.solver.period.bracket.Bracket`, improvers (:mod:`weft.solver.period.improvers`) lower the other, in the
 order of :mod:`weft.solver.period.strategy`.
+
+Whether a period between two ticks exists.
 """
 
 from __future__ import annotations
@@ -17,14 +19,13 @@ from math import ceil
 from weft.solver.cpsat.budget import Budget, Slice
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.climb import refute
-from weft.solver.period.improvers.published_start import PublishedStart
-from weft.solver.period.periodic import Periodic
+from weft.solver.period.decide import REFUTED, decide
+from weft.solver.period.params import PARAMETERS
+from weft.solver.period.periodic import Periodic, coarser
 from weft.solver.period.refuters.least_distances import LeastDistances
 from weft.solver.period.technique import Improver, Refuter, Task
 from weft.solver.relations.min_dist import dependencies_only, least_distances, least_open_period, takes_before_giving
 from weft.solver.ticks import TickProblem
-
-__all__ = ["find_period"]
 
 
 def find_period(
@@ -35,13 +36,12 @@ def find_period(
     *,
     deterministic: float = float("inf"),
     each: float = float("inf"),
-    published: str | None = None,
     without: Collection[str] = (),
 ) -> Bracket:
     """The shortest period with one micro-batch per period, with a proven lower bound.
 
-    ``start`` is any periodic schedule of ``instance`` (an upper bound); ``published`` names a published schedule whose
-    steady state is one too. ``on_change`` hears of every change of best or bound. Within ``budget`` and about
+    ``start`` is any periodic schedule of ``instance`` (an upper bound). ``on_change`` hears of every change of best or
+    bound. Within ``budget`` and about
     ``deterministic`` seconds of it, ``each`` for a single period; what is open then stays a gap between ``refuted`` and
     ``best.period``. For an instance of several micro-batches (:mod:`weft.solver.period.reductions.multi_batch`) read
     "one of each copy" for "one". ``without`` leaves out what is named of
@@ -51,15 +51,12 @@ def find_period(
         _refuse_unknown(without)
     without = budget.without.union(without)
     time = budget.slice(deterministic, each=each)
-    task = Task(near=instance.heaviest_load, seed=budget.seed, published=published,
-                parts="device-subsets" not in without,
+    task = Task(near=instance.heaviest_load, seed=budget.seed,
                 distances=least_distances if LeastDistances.name not in without else dependencies_only)
 
-    # 1. What a published schedule repeats, on the problem as it stands.
+    # 1. The start.
     bracket = Bracket(instance, Fraction(instance.heaviest_load), start, on_change)
     bracket.publish()
-    if PublishedStart.name not in without and (known := PublishedStart.of(bracket, task)) is not None:
-        _run(known, bracket, time)
     return bracket if bracket.best.period <= bracket.refuted else _narrowed(bracket, time, task, without)
 
 
@@ -72,7 +69,6 @@ def _refuse_unknown(without: Collection[str]) -> None:
 
 def _narrowed(bracket: Bracket, time: Slice, task: Task, without: Collection[str]) -> Bracket:
     """``bracket`` after all techniques."""
-    from weft.solver.period.fractions import settle_fractions
     from weft.solver.period.improvers.whole_model_solve import WholeModelSolve
     from weft.solver.period.strategy import Strategy
 
@@ -123,3 +119,32 @@ def _reduced(bracket: Bracket, without: Collection[str]) -> tuple[Bracket, Calla
                        best=contraction.expand(inner.best))
 
     return replace(bracket, instance=contraction.inner, refuted=load - contraction.length, best=best), restored
+
+
+_NAME = "fractions"
+
+
+def settle_fractions(bracket: Bracket, time: Slice) -> None:
+    """Decide whether a period between the last refuted tick and the best one exists.
+
+    The least period T* is a ratio weight / height over a simple cycle of the order's constraint graph. A simple cycle
+    leaves every block and transfer once at most, so its weight is at most W, the sum of all durations and lags, and its
+    height at most H = W / bound. Fractions with denominators up to H that are below the best period a / b are at most
+    a / b - 1 / (b H): refuting that period proves the best exactly, in ticks 1 / (b H) long.
+    """
+    instance = bracket.instance
+    weight = sum(instance.durations) + sum(arc.lag for arc in instance.arcs)
+    height = max(1, int(weight / bracket.refuted))
+    while not time.spent and not bracket.proven:
+        factor = bracket.best.period.denominator * height
+        if len(instance.durations) * weight * factor > PARAMETERS.most_fine:
+            return
+        with bracket.counts.timed(_NAME) as count:
+            count.calls += 1
+            outcome = decide(instance.refined(factor), int(bracket.best.period * factor) - 1, time)
+        if outcome is REFUTED:
+            bracket.refute(bracket.best.period, _NAME)
+        elif isinstance(outcome, Periodic):
+            bracket.offer(coarser(outcome, instance, factor, bracket.best.micro_batches_per_period), _NAME)
+        else:
+            return

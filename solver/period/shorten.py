@@ -8,8 +8,6 @@ from weft.solver.period.modulo_model import ModuloModel
 from weft.solver.period.periodic import Periodic, coarser, fits_pools, retime
 from weft.solver.relations.min_dist import least_distances
 
-__all__ = ["shorten_latency"]
-
 
 def shorten_latency(found: Periodic, budget: Budget, *, deterministic: float) -> Periodic:
     """Among the schedules of the same period, one with the least latency found in ``deterministic`` seconds.

@@ -19,14 +19,9 @@ from weft.solver.period.improvers.list_schedule import ListSchedule
 from weft.solver.period.improvers.ring_search import RingSearch
 from weft.solver.period.improvers.whole_model_solve import WholeModelSolve
 from weft.solver.period.params import PARAMETERS
-from weft.solver.period.refuters.device_subsets import DeviceSubsets
-from weft.solver.period.refuters.lane_waits import LaneWaits
 from weft.solver.period.refuters.least_distances import LeastDistances
 from weft.solver.period.refuters.v_shape import VShape
-from weft.solver.period.refuters.whole_model import WholeModel
 from weft.solver.period.technique import Improver, Refuter, Task, Technique
-
-__all__ = ["Strategy", "Slot"]
 
 #: A technique and the time it gets.
 Slot: TypeAlias = tuple[Refuter | Improver, Slice]
@@ -51,8 +46,9 @@ class Strategy:
         self.ring = self._made(RingSearch) if self.many else None
         if self.ring is not None:
             yield self.ring, self.time
-        if self.many:
-            yield from self._opening()
+        if self.many and (v_shape := self._made(VShape)) is not None:
+            yield v_shape, self.time.at_most(self.each * PARAMETERS.v_shape_opening)
+            self.v_shape = v_shape if v_shape.helped else None
         yield from self._passes()
 
     def _at_once(self) -> Iterator[Slot]:
@@ -62,21 +58,6 @@ class Strategy:
             self.task = replace(self.task, near=distances.near)
         if (listed := self._made(ListSchedule)) is not None:
             yield listed, unlimited
-
-    def _opening(self) -> Iterator[Slot]:
-        """Every refuter once, in brief. Models say little of a large V shape, and lane waits no more than its own
-        programme."""
-        if (v_shape := self._made(VShape)) is not None:
-            yield v_shape, self._brief(PARAMETERS.v_shape_opening)
-            self.v_shape = v_shape if v_shape.helped else None
-        if self.v_shape is not None and self.blocks >= PARAMETERS.most_blocks:
-            return
-        brief = self._brief(PARAMETERS.refuters_opening)
-        if self.v_shape is None and (lanes := self._made(LaneWaits)) is not None:
-            yield lanes, brief
-        yield from self._models(brief)
-        if WholeModel.name not in self.without:
-            yield WholeModel(self.bracket, self.task, once=True), self._brief(PARAMETERS.least_opening)
 
     def _passes(self) -> Iterator[Slot]:
         """Improvers, then refuters, until the gap is closed to a tick; every pass longer than the one before."""
@@ -92,16 +73,6 @@ class Strategy:
             if self.each >= self.time.each:
                 return
             self.each *= PARAMETERS.longer
-
-    def _models(self, time: Slice) -> Iterator[Slot]:
-        """Subsets of the devices, small ones first, then all devices, as far as they are not too large."""
-        if (subsets := self._made(DeviceSubsets)) is not None:
-            yield subsets, time
-        if (whole := self._made(WholeModel)) is not None:
-            yield whole, time
-
-    def _brief(self, share: float) -> Slice:
-        return self.time.at_most(self.each * share)
 
     def _made(self, technique: type[_Technique]) -> _Technique | None:
         if technique.name in self.without:

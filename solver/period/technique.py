@@ -15,8 +15,6 @@ from weft.solver.period.bracket import Bracket
 from weft.solver.relations.min_dist import Distances, least_distances
 from weft.solver.ticks import TickProblem
 
-__all__ = ["DistancesAt", "Improver", "Refuter", "Steps", "Task", "Technique"]
-
 #: The least distances between all blocks at a period in ticks; None if they refute it.
 DistancesAt: TypeAlias = Callable[[TickProblem, int], Distances | None]
 
@@ -25,15 +23,12 @@ DistancesAt: TypeAlias = Callable[[TickProblem, int], Distances | None]
 class Task:
     """What techniques are made of, beside the bracket.
 
-    ``near``: the least period, in ticks, that least distances leave open. ``seed`` is for random choices. ``published``
-    names the published schedule whose steady state is a start. ``parts``: whole models are preceded by subsets of the
-    devices. ``distances`` is what models know before they are solved.
+    ``near``: the least period, in ticks, that least distances leave open. ``seed`` is for random choices.
+    ``distances`` is what models know before they are solved.
     """
 
     near: int
     seed: int = 0
-    published: str | None = None
-    parts: bool = True
     distances: DistancesAt = least_distances
 
 

@@ -11,15 +11,15 @@ in which recomputing and offloading are decided with the cuts.
 
 from typing import TYPE_CHECKING
 
-from weft.solver.placement.placement import Placement, Stage
-from weft.solver.placement.problem import Degree, DeviceKind, Node, PlacementError, PlacementProblem, Tensor
+from weft.solver.placement.placement import PlacedStage, Placement
+from weft.solver.placement.problem import Degree, DeviceKind, Node, PlacementError, PlacementProblem, PlacementTensor
 from weft.solver.public_names import lazily
 
 if TYPE_CHECKING:
     from weft.solver.placement.chain.place import place
     from weft.solver.placement.dag.place_graph import place_graph
 
-__all__ = ["Degree", "DeviceKind", "Node", "Placement", "PlacementError", "PlacementProblem", "Stage", "Tensor",
-           "place", "place_graph"]
+__all__ = ["Degree", "DeviceKind", "Node", "Placement", "PlacementError", "PlacementProblem", "PlacedStage",
+           "PlacementTensor", "place", "place_graph"]
 
 __getattr__, __dir__ = lazily(__name__)

@@ -1,34 +1,44 @@
 """What every search for a placement knows: the best stages so far, judged, the bound, the time, what each technique
-did."""
+did.
+
+The one interface of all that finds a placement, or proves something about all of them, within a search.
+
+How small can a largest load be at best? Bounds that need no search, valid for the groups they are computed on.
+"""
 
 from __future__ import annotations
 
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, NoReturn, Protocol, Self, TypeVar
 
 from weft.solver.control.counts import Counts
 from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.infeasible import NoneFound
 from weft.solver.placement import judge
-from weft.solver.placement.bounds import simple_bound
-from weft.solver.placement.division import Division, divided, nodes_of, parts_of
-from weft.solver.placement.groups import Groups, groups_of
+from weft.solver.placement.groups import (
+    Division,
+    Groups,
+    divided,
+    groups_of,
+    least_times,
+    least_work,
+    nodes_of,
+    parts_of,
+)
 from weft.solver.placement.params import PARAMS, PlacementParams
-from weft.solver.placement.placement import Stage
+from weft.solver.placement.placement import PlacedStage
 from weft.solver.placement.problem import PlacementProblem
-from weft.solver.placement.technique import Technique
-
-__all__ = ["Bracket", "Step"]
+from weft.solver.placement.stage_windows import capacity_of
 
 
 @dataclass(frozen=True)
-class Step:
+class Standing:
     """Where a search stands: what it is doing, the best largest load so far and the bound."""
 
     doing: str
@@ -37,7 +47,7 @@ class Step:
     seconds: float
 
 
-class Bracket(ABC):
+class LoadBracket(ABC):
     """``best``: the best stages so far, ``least``: the least largest load of any that were offered; ``bound``: no
     placement has a smaller one. ``whole``: the operators in groups before any further reduction; ``groups``: after
     those that keep an optimum. ``without``: names of techniques, and of parts of them, to leave out. Raises
@@ -46,7 +56,7 @@ class Bracket(ABC):
     #: What is searched for, in words.
     what: ClassVar[str]
 
-    def __init__(self, problem: PlacementProblem, budget: Budget, on_step: Callable[[Step], None] = lambda _: None,
+    def __init__(self, problem: PlacementProblem, budget: Budget, on_step: Callable[[Standing], None] = lambda _: None,
                  params: PlacementParams = PARAMS, without: Container[str] = ()) -> None:
         self.problem, self.budget, self.params, self.without = problem, budget, params, without
         self.counts = Counts()
@@ -55,7 +65,7 @@ class Bracket(ABC):
         self.whole = groups_of(problem)
         self.groups = self.reduced(self.whole)
         self.bound = simple_bound(self.groups)
-        self.best: tuple[Stage, ...] | None = None
+        self.best: tuple[PlacedStage, ...] | None = None
         self.least = math.inf
 
     @staticmethod
@@ -65,7 +75,7 @@ class Bracket(ABC):
         :class:`~weft.solver.placement.refusals.NoPlacement` where plainly nothing fits."""
 
     @abstractmethod
-    def stages_of(self, parts: Sequence[tuple[int, Sequence[int]]], devices: Sequence[int]) -> tuple[Stage, ...]:
+    def stages_of(self, parts: Sequence[tuple[int, Sequence[int]]], devices: Sequence[int]) -> tuple[PlacedStage, ...]:
         """The stages of ``parts`` (kind, nodes) with what they cost and hold."""
 
     @property
@@ -80,7 +90,7 @@ class Bracket(ABC):
 
     # -- the search --------------------------------------------------------------------------------------------------
 
-    def search(self, steps: Callable[[], None]) -> tuple[Stage, ...]:
+    def search(self, steps: Callable[[], None]) -> tuple[PlacedStage, ...]:
         """The best stages after ``steps``, or after as many of them as Ctrl-C lets, judged once more."""
         try:
             with breakable():
@@ -94,7 +104,7 @@ class Bracket(ABC):
             self.give_up()
         return self.sure(self.stages_of(parts_of(self.best), [stage.devices for stage in self.best]))
 
-    def run(self, technique: Technique[Self], share: float) -> bool:
+    def run(self, technique: Placer[Self], share: float) -> bool:
         """What ``technique`` says, counted."""
         before, bound = self.objective, self.bound
         with self.counts.timed(technique.name) as count:
@@ -128,14 +138,14 @@ class Bracket(ABC):
         if found is not None and not self.offer(groups, found):
             self.sure(self.stages_of(nodes_of(groups, found), found.devices))
 
-    def sure(self, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    def sure(self, stages: tuple[PlacedStage, ...]) -> tuple[PlacedStage, ...]:
         """``stages``; raises :class:`~weft.solver.placement.judge.InvalidPlacement` where they break a rule."""
         faults = judge.breaches(self.problem, stages)
         if faults:
             raise judge.InvalidPlacement("; ".join(faults))
         return stages
 
-    def is_better(self, stages: tuple[Stage, ...]) -> bool:
+    def is_better(self, stages: tuple[PlacedStage, ...]) -> bool:
         """Whether ``stages`` are better than the best."""
         return max(stage.load for stage in stages) < self.objective
 
@@ -149,7 +159,7 @@ class Bracket(ABC):
 
     def say(self, doing: str) -> None:
         """Report where the search stands."""
-        self.on_step(Step(doing, self.objective, self.bound, self.budget.elapsed))
+        self.on_step(Standing(doing, self.objective, self.bound, self.budget.elapsed))
 
     def give_up(self) -> NoReturn:
         """Raise what a search that found nothing says."""
@@ -163,3 +173,60 @@ class Bracket(ABC):
         return {"seconds": round(self.budget.elapsed, 3), "cpu_seconds": round(time.process_time() - self._began, 3),
                 "deterministic": round(self.budget.deterministic_used, 3), "seed": self.budget.seed,
                 "workers": self.budget.workers, "techniques": self.counts.to_json()}
+
+
+B_contra = TypeVar("B_contra", contravariant=True)
+B = TypeVar("B")
+
+
+class Placer(Protocol[B_contra]):
+    """One way to find a placement or to raise the bound. The bracket is what the search knows: a technique offers what
+    it finds to it and raises its bound; the bracket has every offer judged."""
+
+    name: ClassVar[str]
+
+    @classmethod
+    def of(cls, bracket: B_contra) -> Self | None:
+        """The technique for this search, or ``None`` where it is not for such graphs or devices."""
+        ...
+
+    def improve(self, bracket: B_contra, share: float) -> bool:
+        """Try within ``share`` of the time that is left. ``True``: the whole question was put, so more time is all that
+        could change the answer; ``False``: the graph is too large for this, or it looks at a part only."""
+        ...
+
+
+def applying(registry: Sequence[type[Placer[B]]], bracket: B, without: Container[str] = ()) -> list[Placer[B]]:
+    """The techniques of ``registry`` that are for this search, in order, but those whose names are in ``without``."""
+    made = (technique.of(bracket) for technique in registry if technique.name not in without)
+    return [technique for technique in made if technique is not None]
+
+
+#: What the sum of many loads may lose by rounding, as a share of it.
+_ROUNDING = 1e-12
+
+
+def _heaviest_group(groups: Groups) -> float:
+    """Some stage holds the group that takes longest, each on the kind that is best for it. Where stages may be
+    replicated, each on the best number of devices too."""
+    return float(least_times(groups).max())
+
+
+def _work_per_device(groups: Groups) -> float:
+    """All groups at their fastest over all devices, without any transfer. A group on r devices of a replicated stage
+    takes r times its time there of all devices together. Where devices are of several kinds, a slow one holds less
+    (:class:`~weft.solver.placement.stage_windows.Capacity`)."""
+    if groups.problem.degrees:
+        return float(least_work(groups).sum()) / groups.problem.devices * (1 - _ROUNDING)
+    share = capacity_of(groups, min(groups.problem.devices, groups.count)).shares[-1]
+    return float(groups.least.sum()) / share * (1 - _ROUNDING) if share else 0.0
+
+
+#: Numbers that no placement's largest load is below, in the problem's unit of time.
+BOUNDS: Mapping[str, Callable[[Groups], float]] = {
+    "heaviest group": _heaviest_group, "work per device": _work_per_device}
+
+
+def simple_bound(groups: Groups) -> float:
+    """The largest of :data:`BOUNDS`."""
+    return max(bound(groups) for bound in BOUNDS.values())

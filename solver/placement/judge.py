@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.solver.placement.placement import Stage
+from weft.solver.placement.placement import PlacedStage
 from weft.solver.placement.problem import PlacementProblem
-
-__all__ = ["InvalidPlacement", "breaches", "breaches_of_division", "latency_of", "stages_of"]
 
 
 class InvalidPlacement(AssertionError):
@@ -19,7 +17,7 @@ class InvalidPlacement(AssertionError):
 
 
 def stages_of(problem: PlacementProblem, parts: Sequence[tuple[int, Sequence[int]]],
-              devices: Sequence[int] = ()) -> tuple[Stage, ...]:
+              devices: Sequence[int] = ()) -> tuple[PlacedStage, ...]:
     """The stages of ``parts`` (kind, nodes), in order, with their costs; ``devices``: on how many each is (default: one
     each). Empty parts are left out."""
     count = [devices[i] if devices else 1 for i, (_, nodes) in enumerate(parts) if nodes]
@@ -39,7 +37,7 @@ def stages_of(problem: PlacementProblem, parts: Sequence[tuple[int, Sequence[int
         times = [problem.nodes[node].times[kind] if degree is None else degree.times[node][kind] for node in nodes]
         added_up = 0.0 if degree is None else degree.all_reduce * sum(problem.nodes[node].gradient for node in nodes)
         in_flight = problem.in_flight(len(parts) - index)
-        found.append(Stage(
+        found.append(PlacedStage(
             nodes=tuple(sorted(nodes)), kind=kind,
             compute=sum(float("inf") if time is None else time for time in times),
             transfers=transfers[index] / shared,
@@ -49,7 +47,7 @@ def stages_of(problem: PlacementProblem, parts: Sequence[tuple[int, Sequence[int
     return tuple(found)
 
 
-def latency_of(problem: PlacementProblem, stages: Sequence[Stage]) -> float:
+def latency_of(problem: PlacementProblem, stages: Sequence[PlacedStage]) -> float:
     """How long one micro-batch takes through the stages if each starts when all it follows have ended.
 
     A stage follows another if some operator in it comes after one in the other (``problem.order``); stages that do not
@@ -67,7 +65,7 @@ def latency_of(problem: PlacementProblem, stages: Sequence[Stage]) -> float:
     return max(ends)
 
 
-def breaches(problem: PlacementProblem, stages: Sequence[Stage]) -> list[str]:
+def breaches(problem: PlacementProblem, stages: Sequence[PlacedStage]) -> list[str]:
     """Every rule that these stages break, a sentence each; empty for a placement that may be used.
 
     Memory is compared to within 1e-9 of the limit: sums of fractions are rounded.

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-__all__ = ["PARAMS", "PlacementParams"]
-
 
 @dataclass(frozen=True)
 class PlacementParams:

@@ -12,8 +12,6 @@ from typing import Self
 
 from weft.solver.placement.groups import Groups, neighbours, waits
 
-__all__ = ["Paths", "in_paths"]
-
 
 def in_paths(before: Sequence[Sequence[int]], after: Sequence[Sequence[int]]) -> list[list[int]]:
     """The paths of a graph of which is known what is directly ``before`` and ``after`` each; what comes before has a

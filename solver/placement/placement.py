@@ -7,8 +7,6 @@ from typing import Any
 
 from weft.solver.placement.problem import PlacementProblem
 
-__all__ = ["PLACEMENT_FORMAT", "Placement", "Stage", "meets"]
-
 PLACEMENT_FORMAT = "weft.placement/1"
 
 #: Within this share of its bound an objective counts as optimal: what rounding to CP-SAT's ticks may cost.
@@ -22,7 +20,7 @@ def meets(objective: float, bound: float) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class PlacedStage:
     """Operators (indices of nodes, ascending) on a device of a kind (index into the problem's kinds).
 
     ``compute``, ``transfers`` and ``all_reduce`` are the parts of its load; ``resident`` and ``activations`` those of
@@ -64,7 +62,7 @@ class Placement:
     """
 
     problem: PlacementProblem
-    stages: tuple[Stage, ...]
+    stages: tuple[PlacedStage, ...]
     objective: float
     latency: float
     bound: float

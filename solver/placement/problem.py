@@ -36,9 +36,6 @@ from functools import cached_property
 from weft.solver.late import nx
 from weft.solver.problem import LARGEST, is_finite_number
 
-__all__ = ["Degree", "DeviceKind", "Node", "PlacementError", "PlacementProblem", "Tensor"]
-
-
 #: Sums of costs stay below this, so that what is made of them stays a finite number.
 _MOST = 1e300
 
@@ -105,7 +102,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class PlacementTensor:
     """What ``producer`` hands to ``consumers`` (indices of nodes); ``time`` is what it costs each stage it touches."""
 
     producer: int
@@ -139,7 +136,7 @@ class PlacementProblem:
     name: str
     kinds: tuple[DeviceKind, ...]
     nodes: tuple[Node, ...]
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[PlacementTensor, ...]
     micro_batches: int | None = None
     time_unit: str = "ms"
     memory_unit: str = "byte"
@@ -168,7 +165,7 @@ class PlacementProblem:
         self._check_acyclic()
         self._check_supported()
 
-    def _check_tensor(self, index: int, tensor: Tensor) -> None:
+    def _check_tensor(self, index: int, tensor: PlacementTensor) -> None:
         for node in (tensor.producer, *tensor.consumers):
             if not 0 <= node < len(self.nodes):
                 raise PlacementError(f"tensor {index}: there is no operator {node}, "

@@ -8,8 +8,6 @@ from functools import partial
 from weft.solver.feasibility.infeasible import Infeasible
 from weft.solver.placement.groups import Groups, room
 
-__all__ = ["NoPlacement", "amount_text", "largest_of", "operator_text", "refuse_infeasible"]
-
 
 class NoPlacement(Infeasible):
     """No placement fits (or none was found in time); the message names an operator and how much memory is missing."""

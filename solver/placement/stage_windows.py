@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from weft.solver.placement.groups import Groups
 
-__all__ = ["Capacity", "Windows", "capacity_of", "relatives", "windows_of", "work_around"]
-
 
 @dataclass(frozen=True)
 class Capacity:

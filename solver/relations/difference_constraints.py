@@ -14,8 +14,6 @@ from typing import TypeVar
 
 from weft.solver.control.clock import checkpoint
 
-__all__ = ["Constraint", "longest_paths_or_cycle", "ratio"]
-
 
 @dataclass(frozen=True, slots=True)
 class Constraint:

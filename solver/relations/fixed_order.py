@@ -11,8 +11,6 @@ from weft.solver.pools import PooledOrders
 from weft.solver.ticks import Arc, TickProblem
 from weft.solver.timing import DeadlockError, Orders
 
-__all__ = ["FixedOrder", "Node", "Op"]
-
 #: (block, micro-batch)
 Op: TypeAlias = tuple[int, int]
 #: An operation, or a transfer on a link: (~arc number, producer's micro-batch).

@@ -7,11 +7,9 @@ from dataclasses import dataclass, replace
 
 from weft.solver.ticks import Arc, TickProblem
 
-__all__ = ["Graph", "barriers", "graph_of", "without_barriers"]
-
 
 @dataclass(frozen=True)
-class Graph:
+class RelationGraph:
     """Nodes by number: first the instance's blocks, then the transfers that occupy a link.
 
     ``machines`` are the devices, then the links: each holds the nodes that it runs one at a time, and each node's
@@ -24,13 +22,13 @@ class Graph:
     machines: tuple[tuple[int, ...], ...]
 
     @property
-    def mirrored(self) -> Graph:
+    def mirrored(self) -> RelationGraph:
         """The same with time, and the order of micro-batches, running backwards: its heads are this one's tails."""
         return replace(self, waits=tuple(Arc(wait.target, wait.source, wait.lag, wait.distance)
                                          for wait in self.waits))
 
 
-def graph_of(instance: TickProblem) -> Graph:
+def graph_of(instance: TickProblem) -> RelationGraph:
     """The nodes of ``instance``.
 
     A link carries its transfers in the order in which their producers run, so those of one arc in micro-batch order. A
@@ -48,7 +46,7 @@ def graph_of(instance: TickProblem) -> Graph:
         carried[arc.link].append(transfer)
         waits += [Arc(arc.source, transfer, 0, 0), Arc(transfer, arc.target, 0, 0)]
     machines = dict.fromkeys((*instance.blocks_on, *(tuple(nodes) for nodes in carried)))
-    return Graph(tuple(durations), tuple(waits), tuple(machines))
+    return RelationGraph(tuple(durations), tuple(waits), tuple(machines))
 
 
 def barriers(instance: TickProblem) -> list[int]:

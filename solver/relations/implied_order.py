@@ -23,10 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.solver.control.clock import checkpoint
-from weft.solver.relations.graph import Graph
+from weft.solver.relations.graph import RelationGraph
 from weft.solver.ticks import TickProblem
-
-__all__ = ["NEVER", "Order", "implied_order"]
 
 Order = npt.NDArray[np.int32]
 
@@ -40,7 +38,7 @@ _DEEPEST = 64
 _MOST_ROUNDS = 4
 
 
-def implied_order(instance: TickProblem, graph: Graph, micro_batches: int) -> Order:
+def implied_order(instance: TickProblem, graph: RelationGraph, micro_batches: int) -> Order:
     """The matrix ``order`` over the nodes of ``graph``, for schedules of ``micro_batches`` micro-batches."""
     order = _by_waits(graph)
     limited = [d for d in instance.distinct_devices if instance.limited(d)]
@@ -54,7 +52,7 @@ def implied_order(instance: TickProblem, graph: Graph, micro_batches: int) -> Or
     return order
 
 
-def _by_waits(graph: Graph) -> Order:
+def _by_waits(graph: RelationGraph) -> Order:
     """What the waits alone imply: within a micro-batch along its graph, producers first; then wait by wait what leads
     from one micro-batch to a later one."""
     n = len(graph.durations)

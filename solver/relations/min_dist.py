@@ -20,6 +20,7 @@ at the cycle boundary), so a refuted T refutes every shorter one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isqrt
@@ -30,10 +31,6 @@ import numpy.typing as npt
 from weft.solver.control.clock import checked, checkpoint
 from weft.solver.late import nx
 from weft.solver.ticks import TickProblem
-
-__all__ = ["UNRELATED", "Distances", "Lifetimes", "dependencies_only", "lag_range", "least_distances",
-           "least_lifetimes", "least_open_period", "lifetimes_in", "longest_paths", "pools_take_first",
-           "takes_before_giving"]
 
 Distances = npt.NDArray[np.int64]
 
@@ -235,8 +232,12 @@ def lifetimes_in(instance: TickProblem, take: Mapping[int, int], change: Mapping
                  lags: Distances) -> Lifetimes | None:
     """As :func:`least_lifetimes`, in a memory where blocks take and change so much: a device's, or that of a mixed
     pool, as averages ask nothing of the order."""
-    longest_first = sorted(_lives(change, lags), key=lambda pair: (-pair[0], pair[1], pair[2]))
-    held = _matching(instance, change, longest_first)
+    pairs = sorted(_lives(change, lags), key=lambda pair: (-pair[0], pair[1], pair[2]))
+    held = _matching(instance, change, pairs)
+    if held is None:  # those first that have the fewest givers to choose from
+        known = [pair for pair in pairs if pair[0] >= UNRELATED // 2]
+        givers = Counter(taker for _, taker, _ in known)
+        held = _matching(instance, change, sorted(known, key=lambda pair: givers[pair[1]]))
     if held is None:
         return None
     return Lifetimes(sum((take[i] - max(change[i], 0)) * instance.durations[i] for i in take), held)

@@ -35,7 +35,7 @@ from weft.solver.relations.difference_constraints import Constraint, longest_pat
 from weft.solver.relations.fixed_order import FixedOrder, Node
 from weft.solver.timing import Begins
 
-__all__ = ["Machines", "Node", "Span", "Spans", "least_span"]
+__all__ = ["Machines", "Node", "LeastSpan", "Spans", "least_span"]
 
 #: No path: so little that no sum of times makes it one.
 _NONE = -(1 << 62)
@@ -46,7 +46,7 @@ _Ticks = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Span:
+class LeastSpan:
     """The least ``span`` of an order, in ticks, and when its devices and links ``begin``, in the problem's time
     unit."""
 
@@ -151,8 +151,8 @@ class Spans:
         return starts
 
 
-def least_span(fixed: FixedOrder) -> Span:
+def least_span(fixed: FixedOrder) -> LeastSpan:
     """The least span that the device orders of ``fixed`` allow, exactly."""
     spans = Spans(fixed)
     span = spans.least()
-    return Span(span, spans.times(span))
+    return LeastSpan(span, spans.times(span))

@@ -18,11 +18,9 @@ from weft.solver.step.order_model import Improvement, Stretch, reorder
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders
 
-__all__ = ["Completion", "complete"]
-
 
 @dataclass(frozen=True)
-class Completion:
+class EdgedRepetend:
     """A repetend with its edges: the first ``edge`` whole periods belong to the warm-up, the last to the cool-down.
 
     ``orders`` are device orders for ``micro_batches``; :meth:`unrolled` stretches them to more.
@@ -72,7 +70,7 @@ def complete(
     edge: int = 0,
     deterministic: float = float("inf"),
     order: Callable[..., Improvement] = reorder,
-) -> Completion | None:
+) -> EdgedRepetend | None:
     """``found`` with optimised edges for ``micro_batches``; None if they leave no whole period between them.
 
     ``instance`` is the problem's own, also where ``found`` has several copies of it. ``order`` is what orders an edge
@@ -89,7 +87,7 @@ def complete(
         if any(b > a for a, b in stretch):
             better = order(instance, count, orders, stretch, budget, deterministic=deterministic)
             orders = better.orders or orders
-    return Completion(found, edge, count, orders)
+    return EdgedRepetend(found, edge, count, orders)
 
 
 def _stretches(found: Periodic, micro_batches: int, edge: int) -> tuple[Stretch, Stretch]:

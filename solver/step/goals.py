@@ -10,26 +10,23 @@ To add one: a class like these, a line in :data:`GOALS`, a bound in :class:`~wef
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from weft.solver.judge.spans import span_of
 from weft.solver.objectives import OBJECTIVES
 from weft.solver.problem import Problem
 from weft.solver.relations.fixed_order import FixedOrder
-from weft.solver.relations.pool_times import fits_pools
+from weft.solver.relations.pool_pass import fits_pools
 from weft.solver.relations.spans import Spans
-from weft.solver.schedule import Operation, Schedule
+from weft.solver.schedule import Operation, Schedule, latest_end
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders, time_orders
 
 if TYPE_CHECKING:
     from weft.solver.step.order_model import Improvement
 
-__all__ = ["GOALS", "Goal", "goal_of", "timed_for"]
 
-
-class Goal:
+class StepGoal:
     """The least makespan. ``polishes``: whether any stretch is ordered anew, or warm-up and cool-down alone."""
 
     name = "makespan"
@@ -41,21 +38,21 @@ class Goal:
 
         return reorder(*stretch, **limits)
 
-    def timed(self, instance: TickProblem, micro_batches: int, orders: Orders) -> tuple[Operation, ...]:
+    def timed(self, instance: TickProblem, micro_batches: int, orders: Orders) -> Sequence[Operation]:
         """When everything runs under ``orders``."""
         return time_orders(instance.problem, micro_batches, orders)
 
     def value(self, problem: Problem, micro_batches: int, operations: Sequence[Operation],
               period: float | None) -> float:
         """What they come to, in the problem's time unit; ``period`` is that of their steady state, if any."""
-        return max(map(itemgetter(3), operations), default=0.0)
+        return latest_end(operations)
 
     def stated(self, value: float, bound: float) -> dict[str, Any]:
         """What the ``solver`` entry of a schedule says of its value, and of the bound on it."""
         return {}
 
 
-class Span(Goal):
+class Span(StepGoal):
     """The least span. Where lanes share a memory that its times do not fit, orders keep those of the least makespan."""
 
     name = "span"
@@ -66,7 +63,7 @@ class Span(Goal):
         limits.pop("relaxation", None)  # its models ask for constants: CP-SAT is left to itself
         return reorder_for_span(*stretch, **limits)
 
-    def timed(self, instance: TickProblem, micro_batches: int, orders: Orders) -> tuple[Operation, ...]:
+    def timed(self, instance: TickProblem, micro_batches: int, orders: Orders) -> Sequence[Operation]:
         spans = Spans(FixedOrder(instance, micro_batches, orders))
         span = spans.least()
         if instance.mixed_pools and not fits_pools(instance, spans.starts(span)):
@@ -81,7 +78,7 @@ class Span(Goal):
         return {"objective": self.name, "span": value, "span_bound": bound}
 
 
-class Rate(Goal):
+class Rate(StepGoal):
     """The least time per micro-batch of the steady state. Whatever has none comes to infinity."""
 
     name = "rate"
@@ -96,10 +93,10 @@ class Rate(Goal):
 
 
 #: By name.
-GOALS: Mapping[str, Goal] = {goal.name: goal for goal in (Goal(), Span(), Rate())}
+GOALS: Mapping[str, StepGoal] = {goal.name: goal for goal in (StepGoal(), Span(), Rate())}
 
 
-def goal_of(objective: str) -> Goal:
+def goal_of(objective: str) -> StepGoal:
     """The goal of that name. Raises ``ValueError`` for what is none of a step's."""
     if objective not in GOALS:
         raise ValueError(f"objective is {objective!r}, it must be one of {', '.join(GOALS)}" + (

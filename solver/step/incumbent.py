@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import itemgetter
 
 from weft.solver.control.clock import unwatched
 from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.validate import InvalidSchedule, validate
 from weft.solver.period.periodic import Periodic, repeat
-from weft.solver.relations.pool_times import paced
-from weft.solver.schedule import RELATIVE_TOLERANCE, Repetend, Schedule
-from weft.solver.step.goals import GOALS, Goal
+from weft.solver.pools import peak_of
+from weft.solver.relations.pool_pass import paced
+from weft.solver.schedule import RELATIVE_TOLERANCE, Repetend, Schedule, latest_end
+from weft.solver.step.goals import GOALS, StepGoal
 from weft.solver.step.proven import Proven
 from weft.solver.timing import Orders
-
-__all__ = ["Incumbent"]
 
 #: What follows a search (summing up, writing) takes at most so many times as long as making, timing and judging a
 #: schedule (0.6 times for two million operations), and is left at most this share of the time.
@@ -30,7 +28,7 @@ class Incumbent:
     """
 
     def __init__(self, proven: Proven, budget: Budget, on_better: Callable[[], None],
-                 start: Schedule | None = None, goal: Goal = GOALS["makespan"]) -> None:
+                 start: Schedule | None = None, goal: StepGoal = GOALS["makespan"]) -> None:
         self.proven = proven
         self.goal = goal
         self.instance = proven.instance
@@ -56,16 +54,10 @@ class Incumbent:
 
     def fits(self, orders: Orders) -> bool:
         """Whether every device's memory holds what it runs in this order, paced for its lanes where it has any."""
-        for row, take, change, capacity in zip(orders, self.instance.take, self.instance.change,
-                                               self.instance.capacity, strict=True):
-            level = peak = 0
-            for block, _ in row:
-                if level + take[block] > peak:
-                    peak = level + take[block]
-                level += change[block]
-            if capacity is not None and peak > capacity:
-                return False
-        return paced(self.instance, self.micro_batches, orders) is not None
+        of = self.instance
+        devices = zip(orders, of.take, of.change, of.capacity, strict=True)
+        return all(capacity is None or peak_of(row, take, change) <= capacity for row, take, change, capacity in devices
+                   ) and paced(self.instance, self.micro_batches, orders) is not None
 
     def offer_repeated(self, found: Periodic) -> None:
         """Offer ``found`` repeated, if there are enough micro-batches for a whole period."""
@@ -93,7 +85,7 @@ class Incumbent:
             return False
         orders = slower
         operations = goal.timed(self.instance, self.micro_batches, orders)
-        makespan = max(map(itemgetter(3), operations))
+        makespan = latest_end(operations)
         period = None if found is None else self.instance.time(found.rate)
         value = goal.value(problem, self.micro_batches, operations, period)
         if self.best is not None and not self._is_better(value, makespan, found is not None):

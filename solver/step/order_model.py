@@ -37,11 +37,9 @@ from weft.solver.late import cp_model
 from weft.solver.relations.fixed_order import FixedOrder, Op
 from weft.solver.relations.implied_order import Order
 from weft.solver.relations.min_dist import pools_take_first
-from weft.solver.relations.pool_times import with_waits
+from weft.solver.relations.pool_pass import with_waits
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders
-
-__all__ = ["MOST_POOLED", "Improvement", "OrderModel", "Stretch", "reorder"]
 
 #: Up to so many operations, all with starts where lanes share a memory, a stretch of them is ordered anew.
 MOST_POOLED = 400

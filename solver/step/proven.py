@@ -12,8 +12,6 @@ from weft.solver.relations.graph import graph_of
 from weft.solver.relations.implied_order import Order, implied_order
 from weft.solver.ticks import TickProblem
 
-__all__ = ["Proven"]
-
 
 class Proven:
     """Lower bounds on a step of ``micro_batches`` micro-batches; they only rise.

@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from functools import cache
 from math import isfinite
 
-from weft.solver.control.counts import Counts
-from weft.solver.control.history import History
+from weft.solver.control.counts import Counts, History
 from weft.solver.cpsat.budget import Budget
 from weft.solver.period.bracket import Bracket
 from weft.solver.schedule import Schedule
-from weft.solver.step.goals import Goal
+from weft.solver.step.goals import StepGoal
 from weft.solver.step.proven import Proven
-
-__all__ = ["Progress", "Report"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +24,7 @@ class Progress:
     phase: str
 
 
-class Report:
+class SearchReport:
     """What is said of one search. ``stopped``: which phases ended by which faults; ``unheard``: what the listener
     raised; ``techniques``: calls, successes and seconds of those of the period search."""
 
@@ -52,7 +49,7 @@ class Report:
         """Remember a fault that the search survives."""
         self.stopped.append(f"{phase}: {type(fault).__name__}: {fault}")
 
-    def summed_up(self, best: Schedule, proven: Proven, periods: Bracket | None, goal: Goal) -> Schedule:
+    def summed_up(self, best: Schedule, proven: Proven, periods: Bracket | None, goal: StepGoal) -> Schedule:
         """``best`` with all that has been proven, and in its ``solver`` entry how the search went."""
         bound = min(best.makespan, proven.makespan)
         value_bound = min(best.value, proven.of(goal.name))

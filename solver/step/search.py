@@ -4,6 +4,8 @@ Every schedule that improves on the best so far is timed, judged and reported be
 stops it (a time limit, Ctrl-C) has a valid schedule with a proven bound. Nor does a fault in one of the phases take
 that away: the phase ends, the others go on, and the result says so (``solver["stopped"]``). What is done in which
 order: :mod:`weft.solver.step.phases`.
+
+What an ablation of a step's search may leave out, by name: ``without`` of :func:`weft.solver.step.search.solve`.
 """
 
 from __future__ import annotations
@@ -14,15 +16,18 @@ from typing import TypedDict, Unpack
 from weft.solver.control.garbage import seldom_collected
 from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.budget import Budget
-from weft.solver.feasibility.refusal import Infeasible, NoneFound
+from weft.solver.feasibility.infeasible import Infeasible, NoneFound
+from weft.solver.period.improvers.starts import STARTS
+from weft.solver.period.registry import OPTIONAL as OF_PERIODS
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
 from weft.solver.step.phases import PHASES, kept, named
+from weft.solver.step.phases.side_by_side import InTurn, SideBySide
 from weft.solver.step.report import Progress
 from weft.solver.step.state import MAX_OPERATIONS, State, is_large
 
-__all__ = ["MAX_OPERATIONS", "Infeasible", "Limits", "NoneFound", "Progress", "Search", "budget_of", "is_large",
-           "solve"]
+__all__ = ["Infeasible", "Limits", "MAX_OPERATIONS", "NoneFound", "OF_CHOICES", "OPTIONAL", "Progress", "Search",
+           "budget_of", "is_large", "solve"]
 
 
 def solve(
@@ -44,7 +49,7 @@ def solve(
     seconds) instead of leaving it to the clock: with it, a ``seed`` and one worker a run repeats exactly, as long as
     the time limit is not reached. Ctrl-C ends the search as the time limit does (and says ``interrupted`` in the
     result's ``solver``). ``without`` names techniques to leave out, for ablations
-    (:data:`weft.solver.step.optional.OPTIONAL`). ``start`` is a known valid schedule of the same problem to improve on.
+    (:data:`weft.solver.step.search.OPTIONAL`). ``start`` is a known valid schedule of the same problem to improve on.
     ``on_progress`` hears of every improvement.
 
     Raises :class:`~weft.solver.feasibility.infeasible.Infeasible` if it is proven that no schedule fits the devices'
@@ -82,8 +87,6 @@ def budget_of(function: str, limits: Limits) -> Budget:
     for name in limits.keys() - Limits.__annotations__.keys():
         raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
     if without := frozenset(limits.get("without", ())):
-        from weft.solver.step.optional import require_known
-
         require_known(without)
     return Budget(without=without, seconds=limits.get("time_limit", 60.0), deterministic=limits.get("effort"),
                   seed=limits.get("seed", 0), workers=limits.get("workers", 1))
@@ -98,7 +101,7 @@ class Search(State):
     def steps(self) -> Iterator[None]:
         """The search; whoever iterates may stop after any step. Ends when the best is proven or ideas run out."""
         for name, phase in named(PHASES).items():
-            if not {name, type(phase).__name__} & self.budget.without and phase.due(self):
+            if phase.due(self) and self.budget.without.isdisjoint((name, type(phase).__name__)):
                 yield from kept(phase, self)
 
     @property
@@ -133,3 +136,22 @@ class Search(State):
         raise ValueError(f"{self.problem.name}: the objective 'rate' means nothing for so few {counted} "
                          f"({self.micro_batches}): no whole period fits between warm-up and cool-down; give at least "
                          f"{self.periods.best.depth + 1}")
+
+
+#: Parts of the search over choices (:mod:`weft.solver.choices.tree`).
+OF_CHOICES = ("first looks", "whole choices", "neighbours", "carried orders", "other options")
+
+_BESIDE = tuple(phase for each in PHASES if isinstance(each, SideBySide) for phase, _ in each.phases)
+_IN_TURN = tuple(phase for each in _BESIDE if isinstance(each, InTurn) for phase in each.phases)
+
+#: All names. A phase's is that of its class, numbered where there are several; without the number all are left out.
+#: Techniques of periods, known schedules as starts and parts of the search over choices have names of their own.
+OPTIONAL: tuple[str, ...] = (
+    *named(PHASES),
+    *sorted({type(each).__name__ for each in (*PHASES, *_BESIDE, *_IN_TURN)} - set(named(PHASES))),
+    *OF_PERIODS, *STARTS, *OF_CHOICES)
+
+def require_known(names: Collection[str]) -> None:
+    """Raise ``ValueError`` for a name that is none."""
+    if unknown := set(names) - set(OPTIONAL):
+        raise ValueError(f"no technique is called {', '.join(sorted(unknown))}; there are {', '.join(OPTIONAL)}")

@@ -29,8 +29,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from weft.solver.cpsat.budget import Budget, Slice
-from weft.solver.cpsat.confirm import confirmed
-from weft.solver.cpsat.solve import Attempt, race
+from weft.solver.cpsat.solve import Attempt, confirmed, race
 from weft.solver.late import cp_model
 from weft.solver.pools import busy_as_one
 from weft.solver.relations.fixed_order import FixedOrder, Op
@@ -40,8 +39,6 @@ from weft.solver.relations.spans import Machines, Spans, least_span
 from weft.solver.step.order_model import MOST_POOLED, Improvement, OrderModel, Stretch
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders
-
-__all__ = ["reorder_for_span"]
 
 #: No finer than that many ticks in a step: CP-SAT adds up such numbers.
 _MOST_TICKS = 2**48

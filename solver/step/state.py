@@ -9,7 +9,7 @@ from math import ceil
 
 from weft.solver.control.clock import unwatched
 from weft.solver.cpsat.budget import Budget
-from weft.solver.feasibility.refusal import NoneFound
+from weft.solver.feasibility.infeasible import NoneFound
 from weft.solver.period.bracket import Bracket
 from weft.solver.problem import Problem
 from weft.solver.relations.implied_order import Order
@@ -18,10 +18,8 @@ from weft.solver.schedule import Schedule
 from weft.solver.step.goals import goal_of
 from weft.solver.step.incumbent import Incumbent
 from weft.solver.step.proven import Proven
-from weft.solver.step.report import Progress, Report
+from weft.solver.step.report import Progress, SearchReport
 from weft.solver.ticks import TickProblem
-
-__all__ = ["MAX_OPERATIONS", "State", "is_large"]
 
 #: Schedules with more operations than this are refused: unroll a smaller one instead.
 MAX_OPERATIONS = 2_000_000
@@ -63,7 +61,7 @@ class State:
             if objective == "rate" and not self.repeats:
                 raise ValueError(f"{problem.name}: the objective 'rate' means nothing here: a micro-batch does not "
                                  "give back what it takes, or gives before it takes, so there is no steady state")
-        self.report = Report(budget, on_progress)
+        self.report = SearchReport(budget, on_progress)
         self.proven = Proven(self.instance, micro_batches)
         self.objective = objective
         self.phase = "bound"

@@ -14,14 +14,12 @@ from weft.solver.period.periodic import Periodic, in_order
 from weft.solver.period.reductions.multi_batch import in_copies
 from weft.solver.pools import PooledOrders
 from weft.solver.problem import Problem
-from weft.solver.relations.pool_times import paced
+from weft.solver.relations.pool_pass import paced
 from weft.solver.schedule import RELATIVE_TOLERANCE, Operation, Repetend, Schedule
 from weft.solver.step.goals import timed_for
 from weft.solver.step.proven import Proven
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders, time_orders
-
-__all__ = ["at_its_times", "ends_of_repeats", "repeats", "unroll"]
 
 #: So many places to put repeats in are tried for the one that keeps the period stated.
 _MOST_PLACES = 64

@@ -12,9 +12,7 @@ import numpy.typing as npt
 
 from weft.solver.control.clock import checkpoint
 from weft.solver.timing import DeadlockError, Orders
-from weft.solver.variants.variants import Numbers, Variants
-
-__all__ = ["fitting", "makespans"]
+from weft.solver.variants.bounds import Numbers, Variants
 
 #: Numbers that one pass holds at a time: 32 MB.
 _AT_ONCE = 4_000_000

@@ -8,8 +8,6 @@ from typing import TypeAlias, TypeVar
 
 from weft.solver.problem import Block, BlockKind, Dependency, Number, ProblemError, require_name
 
-__all__ = ["Amounts", "Options", "WideBlock", "WideDependency", "excludes", "holds", "options_text"]
-
 Value = TypeVar("Value")
 #: What a block takes on each of its devices, in their order; one number stands for all, none for nothing.
 Amounts: TypeAlias = tuple[Number, ...]

@@ -23,8 +23,6 @@ from weft.solver.model_facts import ModelFacts
 from weft.solver.problem import Block, BlockKind, Device, Link, Problem, ProblemError, require_name
 from weft.solver.wide.block import Options, WideBlock, all_classes, excludes, holds, options_text
 
-__all__ = ["WideProblem"]
-
 #: Of up to so many assignments each is looked at for a circle of waits before the search; of more when it gets there.
 _LOOKED_AT = 4096
 

@@ -13,7 +13,7 @@ import weft
 from tests.support.builders import chain, loop, pipeline, v
 from tests.support.cut_specs import spec_of
 from tests.support.placements import chain as row_of_operators
-from weft.models.cuts.numbers import orders_of_stages, variants_of
+from weft.models.cuts.space import orders_of_stages, variants_of
 from weft.models.cuts.spaces import cut_spaces
 from weft.solver.baselines import BASELINES
 from weft.solver.bounds import makespan_bound, steady_bound
@@ -22,7 +22,6 @@ from weft.solver.bounds.load import load_bound
 from weft.solver.bounds.memory import area_of_one, chains_of_one, memory_bound
 from weft.solver.bounds.span import span_bound, work_of_busiest
 from weft.solver.cpsat.budget import Budget, Slice
-from weft.solver.cpsat.solve import run
 from weft.solver.latency.search import least_latency
 from weft.solver.orders.local_search import LocalSearch
 from weft.solver.period.bracket import Bracket
@@ -30,17 +29,14 @@ from weft.solver.period.decide import REFUTED, decide
 from weft.solver.period.improvers.list_schedule import list_periodic
 from weft.solver.period.improvers.ring_search import RingSearch
 from weft.solver.period.improvers.starts import one_at_a_time
-from weft.solver.period.modulo_model import ModuloModel
 from weft.solver.period.periodic import repeat
 from weft.solver.period.reductions.barriers import Contraction
 from weft.solver.period.reductions.multi_batch import in_copies, repeat_copies
-from weft.solver.period.refuters.lane_waits import LaneWaits
 from weft.solver.period.refuters.v_shape_dp import VPatterns
 from weft.solver.period.search import find_period
 from weft.solver.period.structure.v_shape import V
-from weft.solver.period.technique import Task
 from weft.solver.pipeline import Pipeline
-from weft.solver.placement.bounds import simple_bound
+from weft.solver.placement.bracket import simple_bound
 from weft.solver.placement.chain.place import place
 from weft.solver.placement.dag.front import FrontPoint
 from weft.solver.placement.dag.place_graph import place_graph
@@ -49,7 +45,7 @@ from weft.solver.placement.joint.candidates import candidate_of
 from weft.solver.placement.joint.cuts import cut_of
 from weft.solver.placement.joint.sized import affine
 from weft.solver.placement.joint.step_bound import stage_bounds
-from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, Tensor
+from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, PlacementTensor
 from weft.solver.placement.stage_windows import windows_of
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.relations.graph import graph_of
@@ -85,21 +81,6 @@ def refuted_in_whole_ticks(instance: TickProblem, period: int) -> bool:
     return VPatterns(shape, period, period).refuted(Budget())
 
 
-def refuted_by_lanes(instance: TickProblem, period: int) -> bool:
-    lanes = LaneWaits.of(Bracket(instance, Fraction(instance.heaviest_load), one_at_a_time(instance)),
-                         Task(instance.heaviest_load))
-    assert lanes is not None
-    time = Slice(Budget(), ENOUGH, ENOUGH)
-    return period in lanes.refutes([period], time) or (lanes.sharpen(time) and period in lanes.refutes([period], time))
-
-
-def refuted_alone(instance: TickProblem, period: int, devices: Sequence[int]) -> bool:
-    lags = least_distances(instance, period)
-    assert lags is not None
-    model = ModuloModel(instance, period, lags, devices).model
-    return run(model, Budget(), deterministic=ENOUGH, presolve=True, relaxation=False).infeasible
-
-
 def makespan(problem: Problem, micro_batches: int, orders: Orders) -> float:
     return max(operation.end for operation in time_orders(problem, micro_batches, orders))
 
@@ -113,20 +94,15 @@ def test_least_distances_and_optima(problem: Problem, least: int, optimum: int) 
     assert found.proven and found.best.period == optimum
 
 
-def test_v_shapes_and_lane_waits() -> None:
+def test_v_shapes() -> None:
     small, three, five = (TickProblem.of(problem) for problem in (
         SMALL_V, pipeline(v(3), memory=3), pipeline(v(5), memory=3)))
-    assert refuted_in_whole_ticks(small, 9) and refuted_by_lanes(small, 9)
+    assert refuted_in_whole_ticks(small, 9)
     assert refuted_in_whole_ticks(three, 9) and refuted_in_whole_ticks(five, 15)
-    assert refuted_by_lanes(five, 13) and not refuted_by_lanes(five, 14)
-    assert refuted_by_lanes(TickProblem.of(pipeline(v(5), memory=4)), 11)
 
 
-def test_subsets_of_devices_and_the_whole_model() -> None:
-    looped = TickProblem.of(pipeline(loop(4), memory=2))
-    assert [refuted_alone(looped, 19, [device]) for device in range(4)] == [True, False, False, False]
-    small = TickProblem.of(SMALL_V)
-    assert [refuted_alone(small, 9, devices) for devices in ([0], [1], [0, 1])] == [False, False, True]
+def test_the_whole_model() -> None:
+    assert decide(TickProblem.of(SMALL_V), 9, Slice(Budget(), ENOUGH, ENOUGH)) is REFUTED
 
 
 def test_schedules_of_the_small_v() -> None:
@@ -241,7 +217,8 @@ def test_placements() -> None:
         "branches", (DeviceKind("gpu", 6, 4.0),),
         tuple(Node(name, (time,), 0.0, 1.0) for name, time in zip(
             ("in", "a1", "a2", "b1", "b2", "out"), (1.0, 2.0, 2.0, 2.0, 2.0, 1.0), strict=True)),
-        (Tensor(0, (1, 3)), Tensor(1, (2,)), Tensor(3, (4,)), Tensor(2, (5,)), Tensor(4, (5,))), micro_batches=8)
+        (PlacementTensor(0, (1, 3)), PlacementTensor(1, (2,)), PlacementTensor(3, (4,)), PlacementTensor(2, (5,)),
+         PlacementTensor(4, (5,))), micro_batches=8)
     assert place(branches, effort=5.0).objective == 4
     graph = place_graph(branches, effort=5.0)
     assert (graph.objective, graph.bound, graph.depth, graph.depth_bound) == (2, 2, 4, 4)

@@ -53,5 +53,5 @@ def test_the_fields_of_a_spec_are_on_the_page() -> None:
     """Those of a spec's own sections; layers and families are for ``weft schema``."""
     definitions = weft.schema("spec")["$defs"]
     named = set(re.findall(r"[a-z_]+", " ".join(re.findall(r"`[^`]*`", PAGE))))
-    for section in ("Cluster", "Training", "Inference", "Placement", "LayerSpec"):
+    for section in ("Cluster", "TrainingRun", "Inference", "PlacementSection", "LayerSpec"):
         assert set(definitions[section]["properties"]) - named == set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import sys
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from tests.support.paths import ROOT
-from weft.runtime.ranks.launch import launch_local
+from tests.support.ranks import launch_forked
 
 PAGE = ROOT / "docs" / "PIPELINE.md"
 
@@ -22,8 +23,7 @@ def test_padded_batches_train_as_one_process_does(tmp_path: Path) -> None:
     wide = "import torch\ntorch.set_default_dtype(torch.float64)\n"
     script = tmp_path / "padded.py"
     script.write_text(wide + example)
-    first, second = launch_local(2, [sys.executable, str(script)], timeout=200, environment={
-        "PYTHONPATH": f"{ROOT}:{':'.join(sys.path)}"})
+    first, second = launch_forked(2, [sys.executable, "-m", __name__, str(script)])
     assert first.code == second.code == 0, first.errors + second.errors
     assert "weighs unequally" not in first.errors + second.errors
     found = [float(line) for line in first.output.splitlines()]
@@ -43,3 +43,7 @@ def test_padded_batches_train_as_one_process_does(tmp_path: Path) -> None:
     finally:
         torch.set_default_dtype(torch.float32)
     assert len(found) == 3 and max(abs(a - b) for a, b in zip(found, wanted, strict=True)) < 1e-12
+
+
+if __name__ == "__main__":
+    runpy.run_path(sys.argv[1], run_name="__main__")

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 import weft
 from tests.support.builders import chain, pipeline, v
-from weft.app.lib.case import Case, Placement
+from weft.app.lib.case import Case, CasePlacement
 from weft.app.lib.options import SearchOptions
-from weft.app.solve import solve_case
+from weft.app.solving.solve import solve_case
 from weft.cli.main import main
 from weft.figures import chart, draw
+from weft.figures.drawing import build
 from weft.figures.marks import specification
-from weft.figures.search_curve import build
 from weft.models.zoo.tessel_shapes import shape
-from weft.solver.control.history import MOST_ENTRIES, History
+from weft.solver.control.counts import MOST_ENTRIES, History
 from weft.solver.diagnose.critical_path import critical_path
 from weft.solver.io.schedule_files import load_schedule, save_schedule
 from weft.solver.judge.validate import validate
@@ -77,7 +77,7 @@ def test_runs_of_the_same_effort_repeat_but_for_the_times() -> None:
 def test_a_search_over_placements_has_one_history_of_all_of_them() -> None:
     problems = [pipeline(chain(2), forward=6, split=(8, 4), memory=3),
                 pipeline(v(2), forward=3, split=(4, 2), memory=3)]
-    case = Case("two", tuple(Placement(f"p{i}", problem, {"placement": f"p{i}"})
+    case = Case("two", tuple(CasePlacement(f"p{i}", problem, {"placement": f"p{i}"})
                              for i, problem in enumerate(problems)), 6)
     schedule = solve_case(case, SearchOptions(effort=0.6))
     history = schedule.solver["history"]

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from experiments.runtime import gpu_plan
 from experiments.runtime.gpu_plan import run
+from tests.support.steady_costs import steady
+from weft.runtime.measure.measure_stages import measure_stages
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adam", "adama"])
-def test_every_rank_takes_the_memory_that_was_planned(optimizer: str) -> None:
+def test_every_rank_takes_the_memory_that_was_planned(
+        optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_plan, "measure_stages", lambda *given, **options: steady(measure_stages(*given, **options)))
     found = run("tiny", optimizer, 6, 1, 2.0, shared=False)
     for name in ("1F1B", "weft"):
         row = found[name]

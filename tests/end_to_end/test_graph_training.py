@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from experiments.runtime.equality import CLIP, MICRO_BATCHES, STEPS, Row, compared, plan_for
 from tests.support.graph_training import single_process, training
-from tests.support.ranks import launch_forked
+from tests.support.ranks import PATIENCE, launch_forked
 from tests.support.stage_modules import LENGTH, VOCABULARY, WIDTH, Embed, Mix
 from tests.support.training_graphs import MODES, SHAPES, case, varied
 from weft.models.zoo.tessel_shapes import shape
@@ -33,8 +33,7 @@ from weft.solver.timing import time_orders
 
 
 def launch(name: str, ranks: int, replicas: int = 1) -> list[Ended]:
-    return launch_forked(ranks * replicas, [sys.executable, "-m", __name__, name, str(replicas)],
-                         timeout=240)
+    return launch_forked(ranks * replicas, [sys.executable, "-m", __name__, name, str(replicas)])
 
 
 def results(ended: list[Ended]) -> Any:
@@ -210,7 +209,7 @@ def disagree(name: str, session: Session) -> None:
 
 
 if __name__ == "__main__":
-    with join(60, replicas=int(sys.argv[2])) as its_session:
+    with join(PATIENCE, replicas=int(sys.argv[2])) as its_session:
         if sys.argv[1] == "train":
             print(json.dumps(train(its_session)))
         elif sys.argv[1] == "left out, infer":

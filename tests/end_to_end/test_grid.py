@@ -16,12 +16,12 @@ import pytest
 import weft
 from tests.support.examples import slow
 from tests.support.grid import QUICK, ROWS, Row, ran
-from tests.support.kinds_of_input import KINDS, MICRO_BATCHES, write_inputs
+from tests.support.kinds_of_input import KINDS, MICRO_BATCHES, PHASES, write_inputs
 from weft.app.lib.case import read_source
 from weft.cli.lib.command import BAD, GOOD, NO
 
 #: Kinds of model specs that have much in common with others, and take longest.
-OTHERS = ("config", "lengths", "decide")
+OTHERS = ("config", "lengths", "decide", "network")
 
 
 @pytest.fixture(scope="session")
@@ -63,6 +63,30 @@ def test_a_command_runs_or_refuses_in_a_sentence(row: Row, names: Mapping[str, s
         assert "Traceback" not in said
 
 
+#: Command lines that read a spec.
+SPEC_ROWS = [row.command for row in ROWS if "{src}" in row.command and "layers" not in row.refused]
+
+
+@pytest.mark.parametrize("command", [command for command in SPEC_ROWS if "--workers 2" not in command])
+def test_a_spec_with_phases_is_for_the_family_alone(command: str, tmp_path: Path,
+                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_inputs(tmp_path)
+    spec = tmp_path / "family.yaml"
+    spec.write_text(spec.read_text() + PHASES)
+    status, said = ran(command.format(src=spec.name, n=""))
+    assert status == BAD and "phases make it a family of plans" in said, said
+
+
+def test_the_family_command_takes_a_spec_with_phases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    write_inputs(tmp_path)
+    spec = tmp_path / "family.yaml"
+    spec.write_text(spec.read_text() + PHASES)
+    assert ran(f"family {spec.name} {QUICK} --workers 1")[0] == GOOD
+
+
 class Elsewhere(Executor):
     """What another process would do, in this one: everything is pickled on the way there and back."""
 
@@ -74,8 +98,8 @@ class Elsewhere(Executor):
 
 
 @pytest.mark.parametrize("kind", [
-    pytest.param(kind, marks=[pytest.mark.slow] if kind in ("layers", "config", "lengths", "graph") else [])
-    for kind in KINDS if kind not in ("jobs", "classes", "choices")])
+    pytest.param(kind, marks=[pytest.mark.slow] if kind in ("layers", "config", "lengths", "graph", "network") else [])
+    for kind in KINDS if kind not in ("jobs", "classes", "choices", "grid")])
 def test_points_of_a_sweep_can_go_to_other_processes(kind: str, inputs: Path) -> None:
     counts = {"micro_batches": [int(MICRO_BATCHES[kind])]} if kind in MICRO_BATCHES else {}
     source = read_source(inputs / KINDS[kind])

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.examples import slow
 from tests.support.large_problems import chain, everywhere, folded, random_graph, wide_m
 from weft.solver.baselines.lib.sequential import in_sequence
 from weft.solver.cpsat.budget import Budget
@@ -59,7 +60,7 @@ GROWING: dict[str, Callable[[int], tuple[Problem, int]]] = {
 }
 
 
-@pytest.mark.parametrize("name", GROWING)
+@pytest.mark.parametrize("name", [name if "blocks" in name else slow(name) for name in GROWING])
 def test_the_first_schedule_takes_n_log_n(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_module, "_MANY_OPERATIONS", 1)
     makes = [GROWING[name](n) for n in (2, 4)]

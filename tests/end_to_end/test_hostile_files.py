@@ -15,7 +15,7 @@ from tests.properties.test_input_files import DNN, GRAPH
 from tests.support.exported_models import MODELS
 from weft.cli.main import main
 from weft.models.capture.capture import capture_file, save_exported
-from weft.models.capture.exported import ExportError
+from weft.models.capture.exported import ExportFault
 from weft.models.files.limits import MAX_PROGRAM_BYTES, MAX_SPEC_BYTES
 from weft.models.graph.formats import load_profiled_graph
 from weft.models.graph.operator_files import load_graph
@@ -49,7 +49,7 @@ def refusal(text: str) -> str:
 
 
 @pytest.mark.parametrize(("read", "error"), [
-    (load_spec, SpecError), (lambda path: read_config(path), ConfigError), (capture_file, ExportError),
+    (load_spec, SpecError), (lambda path: read_config(path), ConfigError), (capture_file, ExportFault),
     (lambda path: load_profile(path, str(path)), ProfileError)])
 def test_a_pipe_or_a_directory_is_refused_at_once(read: Callable[[Path], Any], error: type[Exception],
                                                   tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def _expression(graph: Any, text: str, hint: Any) -> None:
 ])
 def test_an_impossible_program_is_refused(change: Callable[[Any], object], words: str, saved: Path,
                                           tmp_path: Path) -> None:
-    with pytest.raises(ExportError) as caught:
+    with pytest.raises(ExportFault) as caught:
         capture_file(rewritten(saved, tmp_path / "m.pt2", change))
     message = str(caught.value)
     assert message.startswith(f"{tmp_path / 'm.pt2'}: ") and words in message and "\n" not in message, message
@@ -249,10 +249,10 @@ def test_a_small_archive_that_unpacks_to_much_is_refused(tmp_path: Path) -> None
         for _ in range(MAX_PROGRAM_BYTES // 2**20 + 8):
             entry.write(bytes(2**20))
     assert path.stat().st_size < 2**20
-    with pytest.raises(ExportError, match=r"bomb\.pt2: m/models/model\.json unpacks to more than 128 MiB"):
+    with pytest.raises(ExportFault, match=r"bomb\.pt2: m/models/model\.json unpacks to more than 128 MiB"):
         capture_file(path)
     declared = path.read_bytes().replace(((MAX_PROGRAM_BYTES // 2**20 + 8) * 2**20).to_bytes(4, "little"),
                                          (100).to_bytes(4, "little"))
     path.write_bytes(declared)  # now it says that it has 100 bytes
-    with pytest.raises(ExportError, match=r"bomb\.pt2: is no \.pt2 archive \(Bad CRC-32"):
+    with pytest.raises(ExportFault, match=r"bomb\.pt2: is no \.pt2 archive \(Bad CRC-32"):
         capture_file(path)

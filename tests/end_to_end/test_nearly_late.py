@@ -15,15 +15,16 @@ import pytest
 
 import weft
 from tests.support.builders import TINY_SPEC, chain, pipeline
+from tests.support.examples import slow
 from tests.support.programs import mlp
 from weft import communication as comm
 from weft import plans
-from weft.app.plans.solving import Machine
-from weft.models.communication.program import CommunicationError, Program
-from weft.models.layouts.prices import uniform
+from weft.app.plans.solving import PlanMachine
+from weft.models.communication.program import CommunicationError, CommunicationProgram
+from weft.models.layouts.conversion import uniform
 from weft.models.spec.spec import parse_spec
 from weft.models.transform.auditing import breaches
-from weft.models.transform.plan import Plan
+from weft.models.transform.plan import TransformPlan
 from weft.solver.control.clock import OutOfTime
 from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.choice_rules import violations_of_choice
@@ -41,7 +42,7 @@ cluster: {gpus: 2, memory: 4 GiB, device: v100, links: nvlink-v100}
 training: {micro_batches: 4, micro_batch_size: 2}
 """
 _PRICES = comm.Prices(bandwidth=50e9, memory=1e12, flops=50e12, launch=5e-6)
-_MACHINE = Machine({"up": 3.0, "down": 2.0, "*": 1.0}, uniform(0.5, 1e12), split_backward=False, devices=3)
+_MACHINE = PlanMachine({"up": 3.0, "down": 2.0, "*": 1.0}, uniform(0.5, 1e12), split_backward=False, devices=3)
 
 
 @contextmanager
@@ -121,13 +122,13 @@ def _place_step() -> None:
 
 
 def _plans() -> None:
-    found = plans.solve(Plan(mlp()), _MACHINE, time_limit=LIMIT)
+    found = plans.solve(TransformPlan(mlp()), _MACHINE, time_limit=LIMIT)
     assert not violations(found.schedule) and not breaches(found.plan.planned, found.times)
     _bounded(found.makespan, found.bound)
     assert found.considered >= 1 and ("all" in str(found) or not found.complete or found.considered == 1)
 
 
-def _program() -> Program:
+def _program() -> CommunicationProgram:
     step = comm.Builder("layer", ranks=2)
     x, w = step.input("x", (512, 1024), "sliced", axis=1), step.parameter("w", (1024, 1024), "sliced", axis=0)
     bias, residual = step.parameter("bias", (1024,)), step.input("residual", (512, 1024))
@@ -154,7 +155,7 @@ CALLS: Mapping[str, Callable[[], None]] = {
     "explain": _explain}
 
 
-@pytest.mark.parametrize("most", [1, 10, 100, 1000], ids=lambda most: f"{most} looks")
+@pytest.mark.parametrize("most", [1, 10, slow(100), 1000], ids=["1 look", "10 looks", "100 looks", "1000 looks"])
 @pytest.mark.parametrize("call", CALLS)
 def test_with_little_time_left_there_is_a_valid_answer_or_none_is_said_to_be_found_in_time(
         call: str, most: int) -> None:
@@ -167,7 +168,7 @@ def test_with_little_time_left_there_is_a_valid_answer_or_none_is_said_to_be_fou
 
 def test_late_plans_and_programs_are_not_listed_further() -> None:
     with _time_that_goes_on(1):
-        plan = plans.solve(Plan(mlp()), _MACHINE, time_limit=LIMIT)
+        plan = plans.solve(TransformPlan(mlp()), _MACHINE, time_limit=LIMIT)
         tuned = comm.tune(_program(), _PRICES, time_limit=LIMIT)
     assert (plan.considered, plan.complete) == (1, False)
     assert (tuned.choices.tried, tuned.choices.complete) == (1, False)
@@ -177,9 +178,9 @@ def test_late_plans_and_programs_are_not_listed_further() -> None:
 def test_memory_that_the_plans_made_in_time_lack_is_no_proof_of_the_others() -> None:
     tight = replace(_MACHINE, memory=1)
     with _time_that_goes_on(1), pytest.raises(NoneFound, match="there are more; give more time"):
-        plans.solve(Plan(mlp()), tight, time_limit=LIMIT)
+        plans.solve(TransformPlan(mlp()), tight, time_limit=LIMIT)
     with pytest.raises(plans.PlanError):
-        plans.solve(Plan(mlp()), tight, effort=0.1, time_limit=600.0)
+        plans.solve(TransformPlan(mlp()), tight, effort=0.1, time_limit=600.0)
     with _time_that_goes_on(1), pytest.raises(CommunicationError, match="variants listed"):
         comm.tune(_program(), _PRICES, held=1, time_limit=LIMIT)
 

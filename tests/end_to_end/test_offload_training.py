@@ -18,7 +18,8 @@ from torch import nn
 
 from experiments.lib.small_gpt import Config, batch, cut, layers, loss
 from tests.support.builders import chain, pipeline
-from tests.support.ranks import launch_forked
+from tests.support.ranks import PATIENCE, launch_forked
+from tests.support.steady_costs import steady
 from weft.runtime.interface.training import Boundary, Training
 from weft.runtime.measure.measure import memory_of
 from weft.runtime.measure.measure_stages import measure_stages
@@ -79,14 +80,14 @@ def planned(costs: list[StageCosts], offload: bool) -> Problem:
 
 @pytest.mark.slow
 def test_an_offloading_schedule_trains_as_one_process_does_in_the_memory_that_it_plans(tmp_path: Path) -> None:
-    costs = measure_stages(gpt(torch.float32), device=CPU, repeats=3)
-    plain, schedule = (solve(planned(costs, offload), MICRO_BATCHES, time_limit=15, effort=4.0)
+    costs = steady(measure_stages(gpt(torch.float32), device=CPU, repeats=1))
+    plain, schedule = (solve(planned(costs, offload), MICRO_BATCHES, time_limit=3000, effort=4.0)
                        for offload in (False, True))
     assert schedule.makespan < 0.75 * plain.makespan  # more micro-batches are under way in the same memory
     assert most_in_flight(schedule) > most_in_flight(plain)
     assert StageGraph.of(schedule.problem).copies_beside(0)
     save_plan(plan_of(schedule), tmp_path / "plan.json")
-    ended = launch_forked(2, [sys.executable, "-m", __name__, str(tmp_path)], timeout=120)
+    ended = launch_forked(2, [sys.executable, "-m", __name__, str(tmp_path)])
     assert [end.code for end in ended] == [0, 0], ended
     for rank, end in enumerate(ended):
         found = json.loads(end.output.splitlines()[-1])
@@ -122,7 +123,7 @@ def rank_of_the_plan(folder: Path) -> None:
     rank = int(os.environ["RANK"])
     plan = load_plan(folder / "plan.json")
     batch(CONFIG, 0, 0)  # the text is read and kept
-    with join(60, transport="gloo:sockets") as session:  # through shared memory what is sent goes at once
+    with join(PATIENCE, transport="gloo:sockets") as session:  # through shared memory what is sent goes at once
         training = gpt(torch.float64, rank)
         # The plan is for weights half as wide.
         result = run_training(plan, session, training, allowed=Allowed(model=True))

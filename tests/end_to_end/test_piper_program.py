@@ -12,13 +12,13 @@ from tests.support.examples import examples
 from tests.support.replicated_stages import problems
 from tests.support.stage_graphs import forks
 from weft.solver.cpsat.budget import Budget
-from weft.solver.placement.bounds import simple_bound
+from weft.solver.placement.bracket import simple_bound
 from weft.solver.placement.dag.levels.level_search import LevelGoal, levels
 from weft.solver.placement.groups import groups_of
 from weft.solver.placement.problem import PlacementProblem
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(problems())
 def test_it_finds_what_levels_in_a_row_find(problem: PlacementProblem) -> None:
     groups = groups_of(problem)

@@ -55,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def started(folder: Path, command: Sequence[str]) -> str:
     """What Python prints when it is started with ``command`` in ``folder``, and ends with 0."""
-    ended = subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, text=True, timeout=120,
+    ended = subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, text=True, timeout=600,
                            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
     assert ended.returncode == 0, ended.stderr
     return ended.stdout

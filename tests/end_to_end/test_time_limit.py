@@ -16,13 +16,14 @@ import pytest
 
 from tests.solver.cpsat.test_solve import market_split
 from tests.support.builders import TINY_SPEC, pipeline, v
+from tests.support.examples import slow
 from tests.support.large_problems import chain, everywhere, folded, random_graph, wide_m
 from weft.app.compare import known_schedules
-from weft.app.lib import notices
-from weft.app.lib.case import Case, Placement, case_of
+from weft.app.lib import options as search_options
+from weft.app.lib.case import Case, CasePlacement, case_of
 from weft.app.lib.options import SearchOptions, command_began
-from weft.app.opening import solve_source
-from weft.app.solve import solve_case
+from weft.app.solving.opening import solve_source
+from weft.app.solving.solve import solve_case
 from weft.cli.lib.progress import ProgressLine, Waiting, lines
 from weft.models.candidates import build
 from weft.models.candidates.build import candidates
@@ -196,8 +197,9 @@ def _searched(problem: Problem, micro_batches: int, seconds: float) -> tuple[Sea
     return _run(problem, micro_batches, Budget(seconds=seconds, now=clock)), clock
 
 
-@pytest.mark.parametrize("large", [False, True], ids=["as it is", "as if large"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "large"), [
+    (name, large) if not large or name in ("V", "M") else slow(name, large)
+    for name in CASES for large in (False, True)])
 def test_a_search_ends_at_the_next_look_at_the_clock(name: str, large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if large:
         monkeypatch.setattr(state_module, "_MANY_OPERATIONS", 1)
@@ -307,7 +309,7 @@ def test_work_bound_is_a_bound() -> None:
 
 
 def test_known_schedules_that_time_does_not_suffice_for_are_named() -> None:
-    case = Case("V", (Placement("", folded(3, memory=20), {}),), 12)
+    case = Case("V", (CasePlacement("", folded(3, memory=20), {}),), 12)
     every, none_left = known_schedules(case)
     assert every and "the time limit is too short to make it" not in none_left.values()
     some, left_out = known_schedules(case, Budget(seconds=600.0, now=Looks()))
@@ -419,8 +421,8 @@ def test_a_command_says_that_it_is_at_work_until_it_has_something_to_show(
 
 def test_a_limit_that_one_schedule_does_not_keep_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_module, "_MANY_OPERATIONS", 1)
-    monkeypatch.setattr(notices, "_SECONDS_EACH", 0.5)
-    case = Case("V", (Placement("", folded(4, memory=8), {}),), 40)  # 640 operations: 320 s
+    monkeypatch.setattr(search_options, "_SECONDS_EACH", 0.5)
+    case = Case("V", (CasePlacement("", folded(4, memory=8), {}),), 40)  # 640 operations: 320 s
 
     def said(limit: float, quiet: bool = False) -> list[str]:
         stream = io.StringIO()
@@ -434,7 +436,7 @@ def test_a_limit_that_one_schedule_does_not_keep_is_said_at_once(monkeypatch: py
     assert "best" in second
     assert not any("longer than" in line for line in said(1000.0))
     assert said(300.0, quiet=True) == []
-    notices.forewarn(10**9, 0.0, 1.0)  # nobody listens
+    search_options.forewarn(10**9, 0.0, 1.0)  # nobody listens
 
 
 @pytest.mark.slow

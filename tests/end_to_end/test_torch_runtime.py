@@ -81,6 +81,15 @@ def trained(ranks: int) -> dict[str, Schedule]:
             "zb-v": baseline("zb-v", pipeline(v(3), split=(1, 1)), 6),
             "zig-zag": solve(pipeline([2, 0, 1, 0, 2], forward=2, split=(3, 1), memory=6), 4, effort=0.5),
         }
+    if ranks == 4:
+        return {
+            "1f1b": baseline("1f1b", pipeline(chain(4)), 6),
+            "interleaved": baseline("interleaved", pipeline(loop(4)), 8),
+            "interleaved, zero bubble": baseline("interleaved-zb", pipeline(loop(4), split=(1, 1)), 8),
+            "zb-h1": baseline("zb-h1", pipeline(chain(4), split=(1, 1)), 6),
+            "zb-v": baseline("zb-v", pipeline(v(4), split=(1, 1)), 8),
+            "solved": solve(pipeline(v(4), forward=2, split=(3, 1), memory=6), 6, effort=0.5),
+        }
     uneven = pipeline([0, 1, 1, 0], split=(1, 1), first_input_grad=False, memory=4)
     uneven = replace(uneven, blocks=tuple(replace(block, duration=1 + (3 * i) % 5)
                                           for i, block in enumerate(uneven.blocks)))
@@ -89,6 +98,7 @@ def trained(ranks: int) -> dict[str, Schedule]:
         "zb-h1": baseline("zb-h1", pipeline(chain(2), split=(1, 1), first_input_grad=False), 4),
         "zb-v": baseline("zb-v", pipeline(v(2), split=(1, 1)), 4),
         "interleaved": baseline("interleaved", pipeline(loop(2)), 4),
+        "interleaved, zero bubble": baseline("interleaved-zb", pipeline(loop(2), split=(1, 1)), 4),
         "waves": baseline("hanayo", pipeline(waves(2, 2)), 4),
         "last in, first out": schedule_of_table(parse_table("0F0,0F1,0F2,0B2,0B1,0B0\n1F0,1F1,1F2,1B2,1B1,1B0\n")),
         "three on one": baseline("greedy", pipeline([1, 0, 1, 1], split=(1, 1)), 4),
@@ -98,7 +108,7 @@ def trained(ranks: int) -> dict[str, Schedule]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_pytorchs_runtime_trains_as_one_process_does(ranks: int, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     if not (2, 13) <= TorchVersion.of(torch.__version__) < (2, 16):
@@ -108,7 +118,7 @@ def test_pytorchs_runtime_trains_as_one_process_does(ranks: int, tmp_path: Path)
         for communication in (False, True):
             save_torch_csv(schedule, tmp_path / f"{name}{communication}.csv", communication=communication,
                            torch=torch.__version__)
-    ended = launch_forked(ranks, [sys.executable, "-m", __name__, str(tmp_path)], timeout=240)
+    ended = launch_forked(ranks, [sys.executable, "-m", __name__, str(tmp_path)])
     assert [end.code for end in ended] == [0] * ranks, ended
     for end in ended:
         found = json.loads(end.output)

@@ -12,15 +12,14 @@ from jsonschema import Draft202012Validator
 
 from tests.support.paths import ROOT
 from weft.solver.baselines.rivals.greedy import orders
+from weft.solver.io.problem_files import load_any_problem, problem_to_json
 from weft.solver.io.schemas import problem_schema
-from weft.solver.io.wide_files import any_problem_to_json, load_any_problem
 from weft.solver.judge.choice_rules import violations_of_choice
 from weft.solver.judge.validate import violations
 from weft.solver.schedule import Schedule
 from weft.solver.timing import time_orders
 from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.rounds import Rounds
-from weft.solver.wide.run import Run
+from weft.solver.wide.run import Rounds, Run
 
 EXAMPLES = sorted((ROOT / "experiments" / "problems").glob("*.json"))
 #: How many micro-batches run in the tests below.
@@ -53,7 +52,7 @@ def test_there_are_examples_of_each_extension() -> None:
 def test_examples_are_what_they_are_written_as(path: Path) -> None:
     value = json.loads(path.read_text())
     assert list(Draft202012Validator(problem_schema()).iter_errors(value)) == []
-    written = any_problem_to_json(wide(path))
+    written = problem_to_json(wide(path))
     assert list(Draft202012Validator(problem_schema()).iter_errors(written)) == []
     path_of_jobs = {block["name"]: block.get("job") for block in value["blocks"]}
     assert {block["name"]: block.get("job") for block in written["blocks"]} == path_of_jobs

@@ -10,8 +10,6 @@ from itertools import product
 
 from weft.solver.problem import Block, Number, Problem
 
-__all__ = ["least_chain_period", "least_latency_on_grid", "least_makespan", "least_whole_period"]
-
 
 def _exact(value: Number) -> Fraction:
     return Fraction(str(value))

@@ -25,10 +25,8 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from weft.models.graph.operators import Layout, Operator, OperatorGraph, Split
-from weft.models.tensor_parallel.co_shard import CoSharded, Segment
+from weft.models.tensor_parallel.co_shard import CoSharded, LayerSegment
 from weft.models.tensor_parallel.shard import Sharded
-
-__all__ = ["co_shard_faults", "exchange_faults"]
 
 _DEVICES = (0, 1)
 #: Steps in which nothing is sent.
@@ -171,7 +169,7 @@ def co_shard_faults(graph: OperatorGraph, found: CoSharded) -> list[str]:
     return faults
 
 
-def _segment_faults(graph: OperatorGraph, segment: Segment, parts: int) -> Iterator[str]:
+def _segment_faults(graph: OperatorGraph, segment: LayerSegment, parts: int) -> Iterator[str]:
     made = {tensor.name: graph.by_name[name] for name in segment.choices for tensor in graph.by_name[name].outputs}
     for name, split in segment.choices.items():
         operator = graph.by_name[name]
@@ -197,7 +195,7 @@ def _segment_faults(graph: OperatorGraph, segment: Segment, parts: int) -> Itera
             yield f"{tensor} is no sum of what the parts give"
 
 
-def _peak_of_a_part(graph: OperatorGraph, segment: Segment, parts: int) -> int:
+def _peak_of_a_part(graph: OperatorGraph, segment: LayerSegment, parts: int) -> int:
     """Bytes at the height of one part, its forward and backward played through tensor by tensor."""
     operators = [graph.by_name[name] for name in segment.choices]
     trains = any(operator.input_grad or operator.weight_grad for operator in operators)

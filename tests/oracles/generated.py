@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Number, Problem
 
-__all__ = ["Drawn", "drawn"]
-
 #: Durations: alike, whole, decimal, of many digits, and so far apart that ticks are rounded.
 _TIMES: dict[str, Callable[[random.Random], Number]] = {
     "ones": lambda dice: 1,

@@ -7,8 +7,6 @@ from dataclasses import replace
 
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
-__all__ = ["drawn_with_lanes", "least_makespan_in_time", "on_one_lane"]
-
 
 def drawn_with_lanes(number: int, *, most_blocks: int = 5, balanced: bool = True) -> Problem:
     """Problem ``number``: one or two devices with a lane or two, all whole numbers, no links. Amounts are taken by one

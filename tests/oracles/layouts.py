@@ -12,8 +12,6 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
-__all__ = ["Vector", "cheapest_placed", "cheapest_vectors", "start_of"]
-
 #: Replicas, terms, and parts of each dimension.
 Vector: TypeAlias = tuple[int, ...]
 #: Of each device its term, and the low and high ends of its box.

@@ -25,8 +25,6 @@ from weft.solver.cpsat.budget import Budget
 from weft.solver.placement.dag.levels.ideals import Ideals
 from weft.solver.placement.groups import Groups
 
-__all__ = ["PiperSolved", "pairs_of_branches", "piper"]
-
 Array = NDArray[np.float64]
 
 

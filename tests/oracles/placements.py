@@ -14,8 +14,6 @@ from fractions import Fraction
 
 from weft.solver.placement.problem import PlacementProblem
 
-__all__ = ["Tried", "best", "every_graph", "every_row"]
-
 #: Sums of floats are rounded: memory that is exceeded by less than this share is not.
 _ROUNDING = Fraction(1, 10**9)
 

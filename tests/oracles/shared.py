@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from weft.models.share.job import Job, job_of
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
-__all__ = ["TooLarge", "drawn_jobs", "least_shared_period"]
-
 #: Starts that are tried at most.
 _MOST = 60_000
 

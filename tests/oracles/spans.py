@@ -13,8 +13,6 @@ from ortools.linear_solver import pywraplp
 from weft.solver.problem import Number, Problem
 from weft.solver.timing import Orders
 
-__all__ = ["least_span", "least_span_with_lanes", "span_of_order"]
-
 
 def least_span(problem: Problem, micro_batches: int, most_orders: int = 3000) -> float | None:
     """The least span over all orders that keep to memory, dependencies and the order of micro-batches; ``None`` where

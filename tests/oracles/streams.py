@@ -6,8 +6,6 @@ import random
 
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Number, Problem
 
-__all__ = ["drawn_stream", "plain_streamer"]
-
 
 def drawn_stream(grid: int, slots: int, seed: int) -> Problem:
     """``grid`` columns of as many chunks, each loaded into a slot and computed; a column's first result keeps its slot

@@ -14,8 +14,6 @@ from typing import TypeAlias
 
 from weft.solver.problem import Number, Problem
 
-__all__ = ["TooLarge", "fits", "least_makespan"]
-
 _State: TypeAlias = tuple[int, ...]
 #: Times: of the devices, of the links, of what arrived per (consumer, micro-batch), and of the latest end.
 _Label: TypeAlias = tuple[Fraction, ...]

@@ -15,8 +15,6 @@ from weft.solver.wide.block import WideBlock
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Run
 
-__all__ = ["TooLarge", "least_makespan", "least_over_assignments"]
-
 #: Larger problems take too long: states that are walked through.
 _MOST_STATES = 200_000
 _UNSTARTED = -1

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import weft.solver.bounds.makespan
@@ -18,8 +18,6 @@ from weft.solver.baselines import BASELINES, NotApplicable
 from weft.solver.bounds import makespan_bound, steady_bound
 from weft.solver.bounds.heads import heads, tails
 from weft.solver.bounds.load import load_bound
-from weft.solver.bounds.windows import rolling_bounds
-from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.validate import violations
 from weft.solver.problem import Block, BlockKind, Dependency, Problem
 from weft.solver.relations.graph import barriers, graph_of, without_barriers
@@ -27,8 +25,6 @@ from weft.solver.relations.implied_order import implied_order
 from weft.solver.schedule import Schedule
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
-
-SLOW_DATA = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 
 
 @st.composite
@@ -45,7 +41,7 @@ def spread_pipelines(draw: st.DrawFn, /, **sizes: int) -> Problem:
     return replace(problem, blocks=(into, *blocks, out))
 
 
-@settings(max_examples=examples(150), deadline=None, suppress_health_check=SLOW_DATA)
+@settings(max_examples=examples(75))
 @given(cases(max_devices=3, max_blocks=4, max_micro_batches=3))
 def test_bounds_never_exceed_the_optimum(case: Case) -> None:
     assume(len(case.problem.blocks) * case.micro_batches <= 8)
@@ -56,10 +52,10 @@ def test_bounds_never_exceed_the_optimum(case: Case) -> None:
     assert load_bound(case.problem, case.micro_batches) <= best
 
 
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=SLOW_DATA)
+@settings(max_examples=examples(60))
 @given(spread_pipelines(max_devices=2), st.integers(2, 4))
 def test_bounds_never_exceed_the_optimum_of_a_pipeline(problem: Problem, micro_batches: int) -> None:
-    assume(len(problem.blocks) * micro_batches <= 16)
+    assume(len(problem.blocks) * micro_batches <= 12)
     best = least_makespan(problem, micro_batches)
     assume(best is not None)
     assert best is not None
@@ -68,13 +64,13 @@ def test_bounds_never_exceed_the_optimum_of_a_pipeline(problem: Problem, micro_b
     assert load_bound(problem, micro_batches) <= best
 
 
-@settings(max_examples=examples(150), deadline=None, suppress_health_check=SLOW_DATA)
+@settings(max_examples=examples(75))
 @given(schedules(max_micro_batches=7))
 def test_every_schedule_keeps_the_implied_order_heads_and_tails(schedule: Schedule) -> None:
     _check(schedule)
 
 
-@settings(max_examples=examples(100), deadline=None, suppress_health_check=SLOW_DATA)
+@settings(max_examples=examples(50))
 @given(spread_pipelines(), st.integers(2, 8))
 def test_known_schedules_under_tight_memory_keep_the_implied_order_heads_and_tails(problem: Problem, n: int) -> None:
     for entry in BASELINES.values():
@@ -112,7 +108,7 @@ def _check(schedule: Schedule) -> None:
             + makespan_bound(without_barriers(instance, common), n) <= makespan + slack
 
 
-@settings(max_examples=examples(40), deadline=None, suppress_health_check=SLOW_DATA)
+@settings(max_examples=examples(40))
 @given(spread_pipelines(max_devices=3), st.integers(8, 30))
 def test_many_micro_batches_are_bounded_like_few(problem: Problem, n: int) -> None:
     """Not laid out one by one, a bound is no larger, and it grows as the steady state must."""
@@ -124,30 +120,3 @@ def test_many_micro_batches_are_bounded_like_few(problem: Problem, n: int) -> No
         assert bound <= exact
         many = makespan_bound(instance, 1000)
     assert many >= 900 * steady_bound(instance)
-
-
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=SLOW_DATA)
-@given(cases(max_devices=3, max_blocks=4, max_micro_batches=3))
-def test_bounds_from_windows_never_exceed_the_optimum(case: Case) -> None:
-    assume(len(case.problem.blocks) * case.micro_batches <= 8)
-    best = least_makespan(case.problem, case.micro_batches)
-    assert best is not None
-    _check_windows(case.problem, case.micro_batches, best)
-
-
-@pytest.mark.slow
-@settings(max_examples=examples(40), deadline=None, suppress_health_check=SLOW_DATA)
-@given(spread_pipelines(max_devices=2), st.integers(2, 4))
-def test_bounds_from_windows_never_exceed_the_optimum_of_a_pipeline(problem: Problem, micro_batches: int) -> None:
-    assume(len(problem.blocks) * micro_batches <= 16)
-    best = least_makespan(problem, micro_batches)
-    assume(best is not None)
-    assert best is not None
-    _check_windows(problem, micro_batches, best)
-
-
-def _check_windows(problem: Problem, micro_batches: int, best: Fraction) -> None:
-    instance = TickProblem.of(problem)
-    bounds = list(rolling_bounds(instance, micro_batches, Budget(), deterministic=2.0))
-    assert bounds == sorted(bounds)
-    assert max(bounds, default=0) * instance.tick <= best * instance.inflation

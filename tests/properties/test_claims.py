@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import weft
@@ -29,7 +29,7 @@ MANY = int(os.environ.get("WEFT_MANY", "0"))
 
 
 def suite(number: int) -> settings:
-    return settings(max_examples=MANY or examples(number), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    return settings(max_examples=MANY or examples(number))
 
 
 @st.composite

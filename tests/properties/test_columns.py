@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.examples import examples
 from tests.support.strategies import problems, schedules
 from weft.solver.judge import validate as judge
-from weft.solver.judge.case import Case, tolerance_of
+from weft.solver.judge.case import JudgedCase, tolerance_of
 from weft.solver.judge.columns import Columns
 from weft.solver.judge.memory_rule import scaled_room
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
@@ -29,7 +29,7 @@ def at_once(schedule: Schedule, capacities: bool, in_turn: bool) -> bool | None:
     if columns is None:
         return None
     tolerance = tolerance_of(problem, n, schedule.makespan, len(schedule.operations))
-    case = Case.of(schedule)
+    case = JudgedCase.of(schedule)
     assert columns.rows() == case.rows
     assert tolerance == case.tolerance
     return columns.keep_rules(tolerance, partial(scaled_room, problem) if capacities else None, in_turn)
@@ -66,7 +66,7 @@ def moved(draw: st.DrawFn, schedule: Schedule) -> Schedule:
 
 
 @given(st.data(), schedules(), st.booleans(), st.booleans())
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(150))
 def test_rules_are_kept_in_columns_as_in_loops(data: Any, schedule: Schedule, capacities: bool, in_turn: bool) -> None:
     # Rounded, as what float sums leave, such as 2.8e-17, has more digits than columns of 64 bits take.
     devices = [replace(device, memory=None if device.memory is None else data.draw(
@@ -78,7 +78,7 @@ def test_rules_are_kept_in_columns_as_in_loops(data: Any, schedule: Schedule, ca
 
 
 @given(st.data(), problems(), st.integers(1, 4), st.booleans(), st.booleans())
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(100))
 def test_any_order_is_judged_in_columns_as_in_loops(data: Any, problem: Problem, n: int, capacities: bool,
                                                    in_turn: bool) -> None:
     """Also orders that overtake, and that memory does not hold."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.oracles.brute import least_whole_period
@@ -19,8 +19,6 @@ from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.relations.min_dist import least_open_period, takes_before_giving
 from weft.solver.step.search import solve
 from weft.solver.ticks import TickProblem
-
-SLOW_DATA = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 
 
 @st.composite
@@ -40,7 +38,7 @@ def spanned(draw: st.DrawFn, *, lags: bool) -> Problem:
     return replace(problem, blocks=(*blocks, span))
 
 
-@settings(max_examples=examples(80), deadline=None, suppress_health_check=SLOW_DATA)
+@settings(max_examples=examples(80))
 @given(spanned(lags=True))
 def test_the_contracted_bound_never_exceeds_the_optimum(problem: Problem) -> None:
     instance = TickProblem.of(problem)
@@ -67,7 +65,7 @@ def test_spans_at_one_moment_run_in_the_order_in_which_they_wait() -> None:
         assert (found.makespan, found.period) == (9 * n, 9)
 
 
-@settings(max_examples=examples(80), deadline=None, suppress_health_check=SLOW_DATA)
+@settings(max_examples=examples(80))
 @given(spanned(lags=False))
 def test_without_transfer_times_the_contracted_optimum_expands_to_the_optimum(problem: Problem) -> None:
     instance = TickProblem.of(problem)
@@ -79,7 +77,7 @@ def test_without_transfer_times_the_contracted_optimum_expands_to_the_optimum(pr
         problem, math.ceil(start.period * instance.tick))
 
 
-@settings(max_examples=examples(80), deadline=None, suppress_health_check=SLOW_DATA)
+@settings(max_examples=examples(80))
 @given(spanned(lags=False))
 def test_contracting_and_expanding_keeps_the_order(problem: Problem) -> None:
     instance = TickProblem.of(problem)

@@ -14,20 +14,19 @@ from typing import Any, TypeAlias
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
 from tests.support.exported_models import MODELS
 from weft.models.candidates.estimate import estimate_spec
-from weft.models.candidates.family_costs import family_costs
 from weft.models.candidates.given_cut import cut_of, most_chunks
-from weft.models.candidates.gpu_costs import layer_costs_by_gpu
+from weft.models.candidates.gpu_costs import family_costs, layer_costs_by_gpu
 from weft.models.candidates.memory_candidates import spec_candidates
 from weft.models.candidates.placement_sources import graph_problem, spec_problem
 from weft.models.candidates.stage_split import NoSplit
 from weft.models.capture.capture import capture_file, save_exported
-from weft.models.capture.exported import ExportError
+from weft.models.capture.exported import ExportFault
 from weft.models.graph.formats import load_profiled_graph
 from weft.models.graph.operator_files import graph_to_json, load_graph
 from weft.models.graph.operators import OperatorError
@@ -42,11 +41,10 @@ from weft.solver.placement.memory.plan_memory import NoMemoryPlan
 from weft.solver.placement.problem import PlacementError
 
 #: What the front door prints: one sentence, exit 1 or 2.
-KNOWN = (SpecError, ConfigError, FormatError, ProfileError, ExportError, PlacementError, OperatorError, NoSplit,
+KNOWN = (SpecError, ConfigError, FormatError, ProfileError, ExportFault, PlacementError, OperatorError, NoSplit,
          NoMemoryPlan)
 EXAMPLES = int(os.environ.get("WEFT_EXAMPLES", "10"))
-FEW = settings(max_examples=examples(EXAMPLES), deadline=None,
-               suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+FEW = settings(max_examples=examples(EXAMPLES))
 Json: TypeAlias = Any
 
 _NASTY: st.SearchStrategy[Json] = st.one_of(

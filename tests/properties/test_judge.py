@@ -18,19 +18,19 @@ from weft.solver.schedule import Operation, Schedule
 
 
 def suite(number: int) -> settings:
-    return settings(max_examples=examples(number), deadline=None)
+    return settings(max_examples=examples(number))
 
 
 # -- what keeps the rules passes ---------------------------------------------------------------------------------
 
 
-@suite(200)
+@suite(100)
 @given(cases(max_micro_batches=7))
 def test_greedy_fits_whenever_one_micro_batch_at_a_time_does(case: Case) -> None:
     assert violations(baseline("greedy", case.problem, case.micro_batches)) == []
 
 
-@suite(150)
+@suite(75)
 @given(pipelines(), st.integers(1, 12), st.sampled_from(sorted(BASELINES)))
 def test_every_baseline_is_complete_and_in_order_for_any_durations(problem: Problem, n: int, name: str) -> None:
     try:
@@ -40,13 +40,13 @@ def test_every_baseline_is_complete_and_in_order_for_any_durations(problem: Prob
     assert violations(schedule, capacities=False) == []
 
 
-@suite(100)
+@suite(50)
 @given(pipelines(), st.integers(1, 12))
 def test_greedy_respects_the_memory_of_pipelines(problem: Problem, n: int) -> None:
     assert violations(baseline("greedy", problem, n)) == []
 
 
-@suite(100)
+@suite(50)
 @given(schedules())
 def test_generated_schedules_fit(schedule: Schedule) -> None:
     assert violations(schedule) == []
@@ -116,7 +116,7 @@ def _swap_times(operations: list[Operation], place: int, other: int | None) -> N
     operations[other] = two._replace(start=one.start, end=one.start + (two.end - two.start))
 
 
-@suite(500)
+@suite(250)
 @given(corruptions())
 def test_any_single_corruption_of_the_operations_is_caught(pair: tuple[Schedule, Schedule]) -> None:
     good, bad = pair
@@ -128,7 +128,7 @@ def test_any_single_corruption_of_the_operations_is_caught(pair: tuple[Schedule,
         assert any(repr(name) in message for name in names) or "names block number" in message
 
 
-@suite(200)
+@suite(100)
 @given(schedules(), st.data())
 def test_a_capacity_below_the_peak_is_caught(schedule: Schedule, data: st.DataObject) -> None:
     used = [d for d, peak in enumerate(schedule.peak_memory) if peak > 1e-9]  # sums of floats, 0 may be 1e-17
@@ -143,7 +143,7 @@ def test_a_capacity_below_the_peak_is_caught(schedule: Schedule, data: st.DataOb
     assert schedule.problem.memory_unit in found[0]
 
 
-@suite(100)
+@suite(50)
 @given(schedules(), st.floats(1.0001, 10))
 def test_a_bound_above_what_it_bounds_is_caught(schedule: Schedule, factor: float) -> None:
     above = replace(schedule, makespan_bound=schedule.makespan * factor)
@@ -156,7 +156,7 @@ def test_a_bound_above_what_it_bounds_is_caught(schedule: Schedule, factor: floa
 # -- the judge against a naive one -------------------------------------------------------------------------------
 
 
-@suite(250)
+@suite(125)
 @given(schedules(max_micro_batches=3, whole=True), st.data())
 def test_the_judge_agrees_with_a_naive_one(schedule: Schedule, data: st.DataObject) -> None:
     """On schedules disturbed in several places, some of which stay valid."""

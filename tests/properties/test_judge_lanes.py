@@ -26,7 +26,7 @@ from weft.solver.schedule import Schedule
 
 
 def suite(number: int) -> settings:
-    return settings(max_examples=examples(number), deadline=None)
+    return settings(max_examples=examples(number))
 
 
 def exact(value: Number) -> Fraction:

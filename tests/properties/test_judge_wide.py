@@ -32,8 +32,7 @@ from weft.solver.schedule import Repetend, Schedule
 from weft.solver.timing import time_orders
 from weft.solver.wide.block import WideBlock
 from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.rounds import Rounds
-from weft.solver.wide.run import Run
+from weft.solver.wide.run import Rounds, Run
 
 SEEDS = st.integers(0, 10**6)
 
@@ -42,7 +41,7 @@ def faults(drawn: Drawn) -> list[str]:
     return [*violations(drawn.schedule), *violations_of_choice(drawn.schedule, drawn.whole)]
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(100))
 @given(SEEDS)
 def test_what_keeps_the_rules_passes(seed: int) -> None:
     drawn = drawn_schedule(seed)
@@ -73,7 +72,7 @@ def test_every_single_mutation_is_caught(mutation: Mutation) -> None:
     assert caught >= ENOUGH.get(mutation.__name__, 25)
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(50))
 @given(SEEDS)
 def test_files_are_read_as_they_were_written(seed: int) -> None:
     schedule = drawn_schedule(seed).schedule
@@ -85,7 +84,7 @@ def test_files_are_read_as_they_were_written(seed: int) -> None:
         assert sorted(stated) == sorted((names[i], *further) for i, *further in wide_operations(schedule))
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 @given(wide_runs(choices=False, classes=True, jobs=True))
 def test_searched_schedules_of_rounds_are_valid_and_their_files_true(drawn: tuple[WideProblem, Run]) -> None:
     wide, run = drawn
@@ -99,7 +98,7 @@ def test_searched_schedules_of_rounds_are_valid_and_their_files_true(drawn: tupl
     assert judge_claims(schedule_to_json(schedule), schedule).false == []
 
 
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25))
 @given(SEEDS, st.sampled_from(["makespan", "span"]))
 def test_what_the_search_gives_is_valid_and_its_file_true(seed: int, objective: str) -> None:
     whole = drawn_schedule(seed).whole

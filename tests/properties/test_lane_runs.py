@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.properties.test_programs import schedules
@@ -28,7 +28,7 @@ from weft.solver.schedule import Schedule
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Run
 
-RUNS = settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+RUNS = settings(max_examples=examples(25))
 
 
 @st.composite

@@ -98,14 +98,14 @@ def _check(problem: MemoryProblem, *, exact: bool) -> None:
 
 
 @given(_problems("strict"))
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 def test_operators_of_their_own_are_planned_to_the_optimum(problem: MemoryProblem) -> None:
     """Strict rules: no plan fits that is faster."""
     _check(problem, exact=True)
 
 
 @given(_problems("strict", kinds=True), st.sampled_from([None, 1, 2, 3]))
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 def test_no_plan_is_below_the_bound_that_holds_for_any_number_in_flight(problem: MemoryProblem,
                                                                         micro_batches: int | None) -> None:
     bound, least = least_bottleneck(problem), _least(replace(problem, micro_batches=micro_batches))
@@ -114,14 +114,14 @@ def test_no_plan_is_below_the_bound_that_holds_for_any_number_in_flight(problem:
 
 
 @given(_problems("published", kinds=True))
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 def test_equal_operators_are_interchangeable_as_published_planners_count(problem: MemoryProblem) -> None:
     """Counts of a class lose nothing where a buffer is that of one operator."""
     _check(problem, exact=True)
 
 
 @given(_problems("strict", kinds=True))
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 def test_counts_of_a_class_never_promise_what_its_operators_cannot_hold(problem: MemoryProblem) -> None:
     """Strict rules with classes: what is planned fits operator by operator, and nothing beats the true optimum."""
     _check(problem, exact=False)

@@ -12,14 +12,13 @@ from tests.support.examples import examples
 from tests.support.placements import best_load, every_placement, problems
 from weft.solver.cpsat.budget import Budget
 from weft.solver.placement import judge
-from weft.solver.placement.bounds import simple_bound
+from weft.solver.placement.bracket import simple_bound
 from weft.solver.placement.chain.constructions.random_slicings import best_slicing
 from weft.solver.placement.chain.constructions.refinement import around, near_cuts, refine
-from weft.solver.placement.chain.missing_memory import excess_needed
+from weft.solver.placement.chain.constructions.threshold_search import excess_needed
 from weft.solver.placement.chain.place import place
-from weft.solver.placement.division import Division
 from weft.solver.placement.encoding.least_load import least_bottleneck
-from weft.solver.placement.groups import Groups, groups_of
+from weft.solver.placement.groups import Division, Groups, groups_of
 from weft.solver.placement.params import PARAMS
 from weft.solver.placement.problem import PlacementProblem
 from weft.solver.placement.reductions.coarsen import coarsen
@@ -39,7 +38,7 @@ def sliced(problem: PlacementProblem, groups: Groups) -> Division:
     return found
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(75))
 @given(problems())
 def test_the_answer_is_the_best_of_all_placements(problem: PlacementProblem) -> None:
     best = best_load(problem)
@@ -54,7 +53,7 @@ def test_the_answer_is_the_best_of_all_placements(problem: PlacementProblem) -> 
     assert not judge.breaches(problem, found.stages)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(problems(), st.sampled_from(("cutoff", "total", "windows")))
 def test_no_part_of_the_encoding_is_needed_for_the_optimum(problem: PlacementProblem, part: str) -> None:
     groups = groups_of(problem)
@@ -68,13 +67,13 @@ def test_no_part_of_the_encoding_is_needed_for_the_optimum(problem: PlacementPro
         assert again.proven and again.bound == CLOSE(best)
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(75))
 @given(problems())
 def test_folding_keeps_an_optimum(problem: PlacementProblem) -> None:
     assert best_load(problem, fold(groups_of(problem))) == CLOSE(best_load(problem))
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(50))
 @given(problems())
 def test_what_a_cutoff_rules_out_is_not_needed_within_it(problem: PlacementProblem) -> None:
     groups = groups_of(problem)
@@ -84,13 +83,13 @@ def test_what_a_cutoff_rules_out_is_not_needed_within_it(problem: PlacementProbl
         assert best_load(problem, slimmer) == CLOSE(best)
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(50))
 @given(problems())
 def test_twins_may_stand_in_any_order(problem: PlacementProblem) -> None:
     assert best_load(problem, order_twins(groups_of(problem))) == CLOSE(best_load(problem))
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(problems())
 def test_windows_hold_every_placement_within_the_cutoff(problem: PlacementProblem) -> None:
     groups = groups_of(problem)
@@ -106,7 +105,7 @@ def test_windows_hold_every_placement_within_the_cutoff(problem: PlacementProble
                 assert windows.first[group] <= at <= at + offset <= windows.last[group]
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(problems())
 def test_bounds_and_slicings_lie_on_either_side(problem: PlacementProblem) -> None:
     groups = groups_of(problem)
@@ -123,7 +122,7 @@ def test_bounds_and_slicings_lie_on_either_side(problem: PlacementProblem) -> No
             assert found.value >= best * (1 - 1e-9)
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 @given(problems(tight=False))
 def test_refining_never_makes_worse_and_keeps_its_start_possible(problem: PlacementProblem) -> None:
     groups = groups_of(problem)
@@ -136,7 +135,7 @@ def test_refining_never_makes_worse_and_keeps_its_start_possible(problem: Placem
     assert best_load(problem) * (1 - 1e-9) <= refine(groups, start, Budget(), 0.0, each=1).value <= start.value
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 @given(problems(tight=False))
 def test_latency_is_least_among_the_best(problem: PlacementProblem) -> None:
     found = place(problem, effort=5, latency=True)
@@ -148,7 +147,7 @@ def test_latency_is_least_among_the_best(problem: PlacementProblem) -> None:
     assert found.latency_bound is not None and found.latency_bound <= least * (1 + 1e-6)
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 @given(problems(cpus=False, memory=(1, 5)))
 def test_the_memory_said_to_be_missing_is_what_is_missing(problem: PlacementProblem) -> None:
     groups = groups_of(problem)

@@ -13,21 +13,21 @@ from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 import weft
 from tests.oracles.placements import best, every_graph, every_row
 from tests.support.examples import examples
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
-from weft.solver.placement.bracket import Step
+from weft.solver.placement.bracket import Standing
 from weft.solver.placement.chain.place import place
 from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.placement import Placement, meets
-from weft.solver.placement.problem import Degree, DeviceKind, Node, PlacementError, PlacementProblem, Tensor
+from weft.solver.placement.problem import Degree, DeviceKind, Node, PlacementError, PlacementProblem, PlacementTensor
 
 EFFORT = 8.0
-many = settings(max_examples=examples(int(os.environ.get("WEFT_EXAMPLES", "60"))), deadline=None)
+many = settings(max_examples=examples(int(os.environ.get("WEFT_EXAMPLES", "60"))))
 
 #: What one kind of cost is drawn from.
 AMOUNTS = ((0.0, 1.0, 2.0, 3.0, 6.0), (0.0, 0.1, 0.2, 0.3, 1 / 3), (0.0, 1e-6, 1.0, 1e6), (1e-6, 2e-6, 1e6, 3e6),
@@ -56,7 +56,7 @@ def problems(draw: st.DrawFn, *, kinds: int, most: int = 4, replicated: bool = F
     for i in range(count - 1):
         targets = tuple(t for t in range(i + 1, count) if draw(st.integers(0, 2)) == 0)
         if targets:
-            tensors.append(Tensor(i, targets, draw(sent)))
+            tensors.append(PlacementTensor(i, targets, draw(sent)))
     rate, all_reduce = draw(st.sampled_from((1.0, 0.75, 0.3))), draw(st.sampled_from((0.0, 0.5, 6.0)))
     degrees = tuple(Degree(r, tuple(tuple(None if time is None else time / r / rate for time in node.times)
                                     for node in nodes), all_reduce)
@@ -139,7 +139,7 @@ def test_graphs_of_replicated_stages_say_no_more_than_is_true(problem: Placement
 def test_a_graph_whose_least_load_is_nothing_has_that_load() -> None:
     """n0 on k0 and n1 on k1 take no time: any cost at all is above a limit of 0."""
     problem = PlacementProblem("t", (DeviceKind("k0", 3, 6, 1), DeviceKind("k1", 3, 10, 0)),
-                               (Node("n0", (0, None), 0, 2), Node("n1", (1, 0), 1, 1)), (Tensor(0, (1,), 0),))
+                               (Node("n0", (0, None), 0, 2), Node("n1", (1, 0), 1, 1)), (PlacementTensor(0, (1,), 0),))
     found = weft.place(problem, stage_graph=True, effort=EFFORT)
     assert (found.objective, found.bound, found.status) == (0.0, 0.0, "optimal")
 
@@ -157,7 +157,7 @@ def test_a_slack_is_above_the_least_that_memory_by_depth_allows() -> None:
     nodes = tuple(Node(f"n{i}", times, 0.0, held) for i, (times, held) in enumerate((
         ((3.0, 1.0), 2.0), ((5.0, 4.0), 1.0), ((4.0, 1.0), 0.0))))
     problem = PlacementProblem("t", (DeviceKind("a", 1, 2.0), DeviceKind("b", 1, 4.0)), nodes,
-                               (Tensor(0, (1,)), Tensor(1, (2,))))
+                               (PlacementTensor(0, (1,)), PlacementTensor(1, (2,))))
     assert best(every_graph(problem), 0.3) == (Fraction(6), 1)
     assert best(every_graph(dataclasses.replace(problem, micro_batches=1))) == (Fraction(5), 2)
     found = place_graph(problem, slack=0.3, effort=EFFORT)
@@ -173,13 +173,22 @@ def test_amounts_that_cannot_be_added_up_are_refused() -> None:
 # -- searches that are stopped ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=examples(40), deadline=None)
+#: Memory by depth binds: the least load and the load of what fits are searched for one after the other.
+BY_DEPTH = PlacementProblem("hard", (DeviceKind("k0", 1, 1.0), DeviceKind("k1", 1, 0.5)),
+                            (Node("n0", (0.0, 0.0), forward=1 / 3),
+                             Node("n1", (1.0, 0.0), backward=True, forward=1 / 3),
+                             Node("n2", (0.0, 0.0), 0.0, 1.0, backward=True, forward=1 / 3)),
+                            (PlacementTensor(1, (2,), 0.0),))
+
+
+@settings(max_examples=examples(40))
 @given(problems(kinds=2, most=2), st.booleans(), st.integers(1, 12))
+@example(BY_DEPTH, True, 6)
 def test_a_stop_at_any_step_keeps_the_best_and_ends_the_search(problem: PlacementProblem, graph: bool, at: int) -> None:
     """Ctrl-C at the n-th step: what was found until then is returned, and few steps follow."""
     seen: list[float] = []
 
-    def stop(step: Step) -> None:
+    def stop(step: Standing) -> None:
         seen.append(step.objective)
         if len(seen) == at:
             raise KeyboardInterrupt
@@ -200,7 +209,7 @@ def test_a_stop_at_any_step_keeps_the_best_and_ends_the_search(problem: Placemen
 def test_no_time_at_all_still_gives_a_placement_where_one_is_easy(search: Callable[..., Placement]) -> None:
     nodes = tuple(Node(f"n{i}", (1.0 + i % 3,)) for i in range(1500))
     problem = PlacementProblem("row", (DeviceKind("gpu", 8),), nodes,
-                               tuple(Tensor(i, (i + 1,), 0.1) for i in range(1499)))
+                               tuple(PlacementTensor(i, (i + 1,), 0.1) for i in range(1499)))
     found = search(problem, time_limit=0.0)
     assert len(found.stages) == 8 and found.objective <= 1.1 * found.bound
 

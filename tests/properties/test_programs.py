@@ -140,7 +140,7 @@ def test_every_schedule_lowers_to_a_program_that_is_proven(made: tuple[Schedule,
     assert plan.digest == plan.sharing(()).digest
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(150))
 @given(plans(), st.data())
 def test_one_fault_is_refused_or_changes_nothing(made: tuple[Schedule, Plan], data: st.DataObject) -> None:
     """Dropped, doubled and redirected instructions are always refused, and so are reductions of other parameters. Two
@@ -183,7 +183,7 @@ def test_one_fault_is_refused_or_changes_nothing(made: tuple[Schedule, Plan], da
     assert _runs_asynchronously(faulty, plan)
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(150))
 @given(st.data(), st.integers(0, 2**32), st.integers(1, 3))
 def test_one_fault_among_the_reductions_is_refused_or_changes_nothing(
         data: st.DataObject, seed: int, micro_batches: int) -> None:

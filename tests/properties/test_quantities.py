@@ -76,7 +76,7 @@ def accepted(kind: Quantity, value: object) -> bool:
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-@settings(max_examples=examples(EXAMPLES), deadline=None)
+@settings(max_examples=examples(EXAMPLES))
 @given(value=st.one_of(_TEXTS, st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.booleans()))
 @example(value="32 G")
 @example(value="32 gib")
@@ -89,7 +89,7 @@ def test_a_quantity_is_in_its_schema_exactly_if_it_is_read(kind: Quantity, value
     assert jsonschema.Draft202012Validator(kind.schema).is_valid(value) == accepted(kind, value)
 
 
-@settings(max_examples=examples(EXAMPLES), deadline=None)
+@settings(max_examples=examples(EXAMPLES))
 @given(place=st.sampled_from(PLACES), value=_VALUES)
 @example(place=("training", "micro_batches"), value=16.0)
 @example(place=("cluster", "memory"), value=0)

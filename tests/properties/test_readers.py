@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft
+from tests.properties.test_formats import places
 from tests.support.builders import chain, pipeline, v
 from tests.support.examples import examples
 from tests.support.paths import DATA
@@ -29,9 +30,14 @@ from weft.cli.lib.summary import summary
 from weft.solver.baselines import baseline
 from weft.solver.baselines.rivals.greedy import orders
 from weft.solver.io.entries import FormatError
-from weft.solver.io.problem_files import load_problem, problem_from_json, problem_to_json
+from weft.solver.io.problem_files import (
+    any_problem_from_json,
+    load_any_problem,
+    load_problem,
+    problem_from_json,
+    problem_to_json,
+)
 from weft.solver.io.schedule_files import load_schedule, schedule_from_json, schedule_to_json
-from weft.solver.io.wide_files import any_problem_from_json, any_problem_to_json, load_any_problem
 from weft.solver.problem import ProblemError
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import solve
@@ -44,8 +50,7 @@ MANY = int(os.environ.get("WEFT_MANY", "0"))
 
 
 def suite(number: int) -> settings:
-    return settings(max_examples=MANY or examples(number), deadline=None,
-                    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+    return settings(max_examples=MANY or examples(number))
 
 
 def originals() -> list[dict[str, Any]]:
@@ -92,19 +97,13 @@ ORIGINALS = originals()
 PROBLEMS = [value["problem"] for value in ORIGINALS] + [problem_to_json(pipeline(chain(3), split=(1, 1)))]
 WIDE_ORIGINALS = wide_originals()
 WIDE_PROBLEMS = [*(value["problem"] for value in WIDE_ORIGINALS),
-                 *(any_problem_to_json(drawn_schedule(seed).whole) for seed in (1, 2, 3)),
-                 any_problem_to_json(keep_or_recompute(3, classes=True))]
+                 *(problem_to_json(drawn_schedule(seed).whole) for seed in (1, 2, 3)),
+                 problem_to_json(keep_or_recompute(3, classes=True))]
 
 JUNK: st.SearchStrategy[Any] = st.sampled_from([
     None, True, False, "", "gpu0", "f0", [], {}, [None], [[]], [0], [0, 0], {"block": "f0"}, [[["x"]]] * 2,
     0, -1, 1, 2, 99, 10**18, 2**63, 10**99, 10**101, 10**400, 0.5, -0.5, 1e308, -1e308, 1e-320, 1e-99, 5e-324, math.nan,
     math.inf, "weft.problem/2", "\0", "\x1b[31m", "\ufffe", "\ud800", "\u202e", "é" * 500, "x" * 100_000, "none", "1"])
-
-
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The path to every field and list entry in ``value``."""
-    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [place for key, item in inside for place in ((*path, key), *places(item, (*path, key)))]
 
 
 @st.composite
@@ -173,7 +172,7 @@ def read_or_refused(path: Path, data: bytes, read: Callable[[Path], Read], *, lo
         return None
 
 
-@suite(250)
+@suite(125)
 @given(st.one_of(damaged_values(PROBLEMS), damaged_bytes(PROBLEMS)))
 def test_damaged_problems_are_read_or_refused_in_one_sentence(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "p.json"
@@ -187,7 +186,7 @@ def test_damaged_problems_are_read_or_refused_in_one_sentence(tmp_path: Path, da
     assert json.dumps(problem_to_json(problem), allow_nan=False)
 
 
-@suite(250)
+@suite(125)
 @given(st.one_of(damaged_values(ORIGINALS), damaged_bytes(ORIGINALS)))
 def test_damaged_schedules_are_read_or_refused_in_one_sentence(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "s.json"
@@ -203,7 +202,7 @@ def test_damaged_schedules_are_read_or_refused_in_one_sentence(tmp_path: Path, d
         weft.explain(schedule).text.encode("utf-8")
 
 
-@suite(250)
+@suite(125)
 @given(st.one_of(damaged_values(WIDE_PROBLEMS), damaged_bytes(WIDE_PROBLEMS)))
 def test_damaged_problems_with_choices_are_read_or_refused_in_one_sentence(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "p.json"
@@ -211,12 +210,12 @@ def test_damaged_problems_with_choices_are_read_or_refused_in_one_sentence(tmp_p
     problem = read_or_refused(path, data, load_any_problem, longest=4000)
     if problem is None:
         return
-    written = any_problem_to_json(problem)
+    written = problem_to_json(problem)
     assert json.dumps(written, allow_nan=False)
-    assert any_problem_to_json(any_problem_from_json(written)) == written
+    assert problem_to_json(any_problem_from_json(written)) == written
 
 
-@suite(250)
+@suite(125)
 @given(st.one_of(damaged_values(WIDE_ORIGINALS), damaged_bytes(WIDE_ORIGINALS)))
 def test_damaged_schedules_with_choices_are_read_or_refused_in_one_sentence(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "s.json"

@@ -1,13 +1,12 @@
 """The search against an exact oracle, on random problems that give before they take, leave memory behind, have idle
 devices, times far apart, lone blocks, links and blocks on several devices.
 
-``WEFT_RANDOM_PROBLEMS=20000`` compares so many; ``python -m tests.oracles.agreement`` counts.
+``WEFT_RANDOM_PROBLEMS=20000`` compares so many.
 """
 
 from __future__ import annotations
 
 import os
-from collections import Counter
 
 import pytest
 
@@ -15,7 +14,7 @@ from tests.oracles.agreement import disagreements
 from tests.oracles.generated import drawn
 from tests.oracles.whole import TooLarge
 
-COUNT = int(os.environ.get("WEFT_RANDOM_PROBLEMS", "240"))
+COUNT = int(os.environ.get("WEFT_RANDOM_PROBLEMS", "160"))
 _AT_ONCE = 40
 #: Problems that were answered wrongly once: a period of ticks too fine for 63 bits, and blocks on all devices that wait
 #: for the micro-batch before, in the period search and in a known schedule.
@@ -41,6 +40,6 @@ def test_many_devices_most_of_them_idle() -> None:
 def compared(number: int, idle: int | None = None) -> list[str]:
     case = drawn(number, idle=idle)
     try:
-        return disagreements(case.problem, case.micro_batches, Counter())
+        return disagreements(case.problem, case.micro_batches)
     except TooLarge:
         return []

@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.oracles.wide import TooLarge, least_over_assignments
+from tests.support.examples import examples
 from tests.support.wide_problems import drawn_run, vanishing
 from weft.solver.choices.sequences.solve import solve_sequence
 from weft.solver.judge.choice_rules import violations_of_choice
@@ -38,7 +39,7 @@ def _counts(run: Run) -> int | Mapping[str, int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("any_class", [False, True])
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 def test_it_is_the_best_of_all_orders_under_all_options(seed: int, any_class: bool) -> None:
     problem = vanishing(seed)
     run = drawn_run(problem, seed)

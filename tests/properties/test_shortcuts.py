@@ -18,19 +18,19 @@ from weft.solver import schedule
 from weft.solver.baselines.lib import sequential
 from weft.solver.baselines.lib.amounts import Amounts
 from weft.solver.baselines.lib.base import NotApplicable
+from weft.solver.baselines.rivals.greedy import on_every_twin, without_twins
 from weft.solver.baselines.rivals.greedy import orders as greedy_orders
-from weft.solver.baselines.rivals.twins import on_every_twin, without_twins
 from weft.solver.io import schedule_files
 from weft.solver.judge.validate import violations
 from weft.solver.problem import Block, BlockKind, Device, Problem
-from weft.solver.relations.graph import Graph, graph_of
+from weft.solver.relations.graph import RelationGraph, graph_of
 from weft.solver.relations.implied_order import NEVER, Order, implied_order
 from weft.solver.schedule import Operation, Schedule
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
 
 
-def closed(graph: Graph) -> Order:
+def closed(graph: RelationGraph) -> Order:
     """What the waits of ``graph`` imply, by the textbook: over every node in turn."""
     n = len(graph.durations)
     order = np.full((n, n), NEVER, dtype=np.int64)
@@ -43,7 +43,7 @@ def closed(graph: Graph) -> Order:
 
 
 @given(problems())
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(75))
 def test_the_implied_order_is_the_closure_of_the_waits(problem: Problem) -> None:
     instance = TickProblem.of(problem)
     graph = graph_of(instance)
@@ -51,7 +51,7 @@ def test_the_implied_order_is_the_closure_of_the_waits(problem: Problem) -> None
 
 
 @given(problems(), st.integers(1, 4))
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(75))
 def test_the_order_without_search_is_the_one_that_the_search_finds(problem: Problem, micro_batches: int) -> None:
     def order() -> tuple[int, ...] | None:
         try:
@@ -91,7 +91,7 @@ def doubled(problem: Problem, device: int, copies: int) -> Problem:
 
 
 @given(problems(), st.data())
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(50))
 def test_twins_run_what_one_device_would(problem: Problem, data: st.DataObject) -> None:
     linked = {end for link in problem.links for end in (link.source, link.target)}
     used = [d for d, on in enumerate(problem.blocks_on) if on and d not in linked]
@@ -118,7 +118,7 @@ def test_twins_run_what_one_device_would(problem: Problem, data: st.DataObject) 
 
 @given(st.lists(st.builds(Operation, st.integers(0, 3), st.integers(0, 5), st.sampled_from([-0.0, 0.0, 1.0, 1.5, 2]),
                           st.sampled_from([1.0, 2.0, 2.5, 3]))))
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(100))
 def test_operations_sorted_in_columns_are_in_the_order_of_the_plain_sort(operations: list[Operation]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(schedule, "_MANY", 1)
@@ -129,7 +129,7 @@ def test_operations_sorted_in_columns_are_in_the_order_of_the_plain_sort(operati
 
 
 @given(problems(), st.integers(1, 3), st.sampled_from([1, 1.0, 1 / 3, 1e300, 2**70]))
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(50))
 def test_a_schedule_is_written_as_its_object_would_be(problem: Problem, micro_batches: int, factor: float) -> None:
     orders = sequential.in_sequence(problem, micro_batches)
     if orders is None:

@@ -6,7 +6,7 @@ import math
 from fractions import Fraction
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.oracles.brute import least_makespan, least_whole_period
@@ -26,21 +26,19 @@ from weft.solver.step.stretch import unroll
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
 
-SLOW_DATA = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 
-
-@settings(max_examples=examples(150), deadline=None, suppress_health_check=SLOW_DATA)
+@settings(max_examples=examples(75))
 @given(cases(max_devices=3, max_blocks=4, max_micro_batches=2))
 def test_a_tiny_problem_is_solved_to_the_optimum_and_proven(case: Case) -> None:
     assume(len(case.problem.blocks) * case.micro_batches <= 8)
     best = least_makespan(case.problem, case.micro_batches)
     assert best is not None
-    schedule = solve(case.problem, case.micro_batches, time_limit=60, effort=20)
+    schedule = solve(case.problem, case.micro_batches, time_limit=3000, effort=20)
     assert schedule.makespan == pytest.approx(float(best), rel=1e-9)
     assert schedule.status == "optimal"
 
 
-@settings(max_examples=examples(80), deadline=None, suppress_health_check=SLOW_DATA)
+@settings(max_examples=examples(80))
 @given(cases(max_devices=2, max_blocks=4, whole=True, balanced=True, links=False), st.sampled_from([1, 2]))
 def test_the_period_of_a_tiny_problem_is_the_shortest(case: Case, workers: int) -> None:
     instance = TickProblem.of(case.problem)
@@ -55,10 +53,10 @@ def test_the_period_of_a_tiny_problem_is_the_shortest(case: Case, workers: int) 
     assert steady_bound(instance) <= search.best.period
 
 
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=SLOW_DATA)
+@settings(max_examples=examples(60))
 @given(cases(max_blocks=6, max_micro_batches=6))
 def test_every_solution_is_valid_bounded_and_no_worse_than_a_baseline(case: Case) -> None:
-    schedule = solve(case.problem, case.micro_batches, time_limit=60, effort=0.3)
+    schedule = solve(case.problem, case.micro_batches, time_limit=3000, effort=0.3)
     validate(schedule)
     assert schedule.makespan_bound <= schedule.makespan
     for entry in BASELINES.values():
@@ -72,10 +70,10 @@ def test_every_solution_is_valid_bounded_and_no_worse_than_a_baseline(case: Case
             assert schedule.makespan <= rival.makespan * (1 + 1e-9)
 
 
-@settings(max_examples=examples(25), deadline=None, suppress_health_check=SLOW_DATA)
+@settings(max_examples=examples(25))
 @given(pipelines(max_devices=3))
 def test_a_schedule_with_a_repetend_unrolls_to_any_number_of_micro_batches(problem: Problem) -> None:
-    schedule = solve(problem, 12, time_limit=60, effort=0.3)
+    schedule = solve(problem, 12, time_limit=3000, effort=0.1)
     assume(schedule.repetend is not None and schedule.repetend.count > 1)
     assert schedule.repetend is not None
     step = schedule.repetend.micro_batches
@@ -86,13 +84,13 @@ def test_a_schedule_with_a_repetend_unrolls_to_any_number_of_micro_batches(probl
     assert unroll(unroll(schedule, 12 + 10 * step), 12).operations == schedule.operations
 
 
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=SLOW_DATA)
+@settings(max_examples=examples(60))
 @given(problems(max_devices=3, max_blocks=5, capacities=True))
 def test_infeasible_is_said_only_where_brute_force_agrees(problem: Problem) -> None:
     assume(len(problem.blocks) <= 5)
     best = least_makespan(problem, 1)
     try:
-        schedule = solve(problem, 1, time_limit=60, effort=5)
+        schedule = solve(problem, 1, time_limit=3000, effort=5)
     except Infeasible:
         assert best is None
     else:

@@ -75,7 +75,7 @@ def needs(shape: Shape, rows: Rows, in_flight: list[int], backward: Backward) ->
             for gpu, row in enumerate(rows)]
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(150))
 @given(cases())
 def test_split_is_the_best_of_all_that_fit(case: Case) -> None:
     shape, layers, memory, in_flight, backward, borders = case
@@ -110,7 +110,7 @@ def test_split_is_the_best_of_all_that_fit(case: Case) -> None:
     assert split == split_at(shape, layers, split.cuts, memory, in_flight, MemoryRule(backward, BYTES_PER_PARAMETER))
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(cases())
 def test_the_least_memory_named_is_exactly_enough(case: Case) -> None:
     shape, layers, memory, in_flight, backward, borders = case

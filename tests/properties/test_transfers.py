@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
-from hypothesis import HealthCheck, assume, event, given, settings
+from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from tests.properties.test_programs import plans, schedules
 from tests.support.examples import examples
 from tests.support.threads import Tracer, expected, run_in_threads
-from weft.runtime.execute.executor import Executor
-from weft.runtime.execute.transfers import rank_table
+from weft.runtime.execute.executor import Executor, rank_table
 from weft.runtime.plan.buffers import BufferTable
 from weft.runtime.plan.check import check_program
 from weft.runtime.plan.check_buffers import check_buffers
@@ -23,7 +22,7 @@ from weft.runtime.plan.plan import Plan, plan_of
 from weft.runtime.plan.program import BlockWork, Program, ProgramError, Recv, Reduce, Send, StageWork
 from weft.solver.schedule import Schedule
 
-RUNS = settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+RUNS = settings(max_examples=examples(25))
 
 
 def tables_of(plan: Plan, early: bool = True) -> list[BufferTable]:

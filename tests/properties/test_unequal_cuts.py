@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 
 from tests.support.examples import examples
 from weft.models.candidates.stages import MemoryRule
-from weft.models.cuts.enumeration import Ground, enumerated
-from weft.models.cuts.layout import Layout, layouts
-from weft.models.cuts.tables import Tables
+from weft.models.cuts.enumeration import CutTables, Ground, ShapeLayout, enumerated, layouts
 from weft.models.layers.costs import LayerCost
 
 _RULE = MemoryRule("full", 1)
@@ -25,15 +23,15 @@ def layer(forward: int, backward: int) -> LayerCost:
 def grounds(draw: st.DrawFn) -> Ground:
     gpus = draw(st.integers(2, 3))
     count = draw(st.integers(2 * gpus, 2 * gpus + 2))
-    layout: Layout = draw(st.sampled_from(layouts(("chain", "v", "loop"), gpus, 2, count)))
+    layout: ShapeLayout = draw(st.sampled_from(layouts(("chain", "v", "loop"), gpus, 2, count)))
     times = st.tuples(st.integers(1, 60), st.integers(1, 60))  # a kind need not be as much faster in every layer
-    tables = tuple(Tables.of([layer(*draw(times)) for _ in range(count)], _RULE) for _ in range(2))
+    tables = tuple(CutTables.of([layer(*draw(times)) for _ in range(count)], _RULE) for _ in range(2))
     kind = draw(st.lists(st.integers(0, 1), min_size=gpus, max_size=gpus))
     return Ground(layout, tables, tuple(kind), (_ENDLESS,) * gpus,
                   np.zeros((layout.stages - 1, count + 1), dtype=np.int64), ends_whole=True)
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(75))
 @given(grounds(), st.integers(1, 4), st.floats(0, 1))
 def test_no_cut_is_ruled_out_that_its_own_bound_does_not_rule_out(ground: Ground, micro_batches: int,
                                                                  share: float) -> None:
@@ -44,7 +42,7 @@ def test_no_cut_is_ruled_out_that_its_own_bound_does_not_rule_out(ground: Ground
     assert kept == wanted
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(50))
 @given(grounds())
 def test_work_over_paces_is_no_more_than_the_busiest_gpu_does(ground: Ground) -> None:
     least = ground.rest[0] / sum(ground.paces)

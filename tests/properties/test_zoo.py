@@ -39,7 +39,7 @@ def t5s(draw: st.DrawFn) -> T5Model:
         positions=draw(st.sampled_from(["relative", "learned"])), activation=draw(st.sampled_from(["relu", "geglu"])))
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(30))
 @given(gpts())
 def test_a_gpt_has_the_parameters_that_its_sizes_say(model: GptModel) -> None:
     h, size, wide = model.hidden, model.hidden // model.heads, 4 * model.hidden
@@ -54,14 +54,14 @@ def test_a_gpt_has_the_parameters_that_its_sizes_say(model: GptModel) -> None:
     assert model_graph(model).parameter_count() == model.layers * layer + ends
 
 
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25))
 @given(gpts() | t5s(), st.integers(1, 3), st.booleans())
 def test_an_operator_file_gives_the_same_graph_back(model: Section, batch: int, training: bool) -> None:
     graph = model_graph(model, batch, training=training)
     assert graph_from_json(graph_to_json(graph)) == graph
 
 
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25))
 @given(gpts() | t5s(), st.integers(1, 3), st.data())
 def test_a_stage_holds_what_its_operators_hold(model: Section, batch: int, data: st.DataObject) -> None:
     graph = model_graph(model, batch)

@@ -20,4 +20,4 @@ def test_a_package_is_imported_when_it_is_used() -> None:
     code = ("import sys; from weft.solver.late import cp_model, nx; import weft.solver.step.search; "
             "heavy = {'networkx', 'ortools'}; assert not heavy & set(sys.modules); nx.DiGraph; "
             "assert heavy & set(sys.modules) == {'networkx'}; cp_model.CpModel; assert heavy <= set(sys.modules)")
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=600)

@@ -85,7 +85,7 @@ def test_what_must_be_on_the_device_at_once_is_not_offloaded_away() -> None:
         solve(train(2, 9, [0]), 1, effort=2.0)
 
 
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25))
 @given(st.data())
 def test_tiny_problems_with_offloads_are_solved_to_the_optimum(data: st.DataObject) -> None:
     """One stage over two micro-batches, or two stages over one, against every order there is."""

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
-from tests.support.builders import chain, pipeline
+from tests.support.builders import any_order, chain, pipeline
+from tests.support.kernels import KINDS, case, compiled, shuffled
 from weft.solver.baselines import BASELINES
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
 from weft.solver.schedule import Operation, Schedule
-from weft.solver.timing import DeadlockError, Orders, time_orders
+from weft.solver.timing import Begins, DeadlockError, Orders, time_orders
+
+
+@pytest.fixture(params=["loop", pytest.param("kernel", marks=compiled)], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few operations, the kernel times them, or Python does."""
+    monkeypatch.setattr("weft.solver.timing._MANY", 0 if request.param == "kernel" else 10**9)
 
 
 def problem(*blocks: Block, devices: int = 2, links: tuple[Link, ...] = ()) -> Problem:
@@ -87,10 +96,7 @@ def test_incomplete_orders_are_refused(row: list[tuple[int, int]]) -> None:
 def test_what_does_not_belong_on_the_device_is_refused(row: list[tuple[int, int]]) -> None:
     with pytest.raises(DeadlockError):
         time_orders(TWO, 2, [row, [(1, 0), (1, 1)]])
-
-
-def test_too_few_rows_are_refused() -> None:
-    with pytest.raises(DeadlockError):
+    with pytest.raises(DeadlockError):  # a row is missing
         time_orders(TWO, 1, [[(0, 0)]])
 
 
@@ -99,9 +105,29 @@ def test_many_operations_are_timed_as_few_are(monkeypatch: pytest.MonkeyPatch) -
     chained, n = pipeline(chain(3), backward=1.5, lag=0.1), 1000
     orders = BASELINES["1f1b"].orders(chained, n)
     many = time_orders(chained, n, orders)
-    assert Schedule(chained, n, many, 0.0).operations is many
+    schedule = Schedule(chained, n, many, 0.0)
+    assert schedule.operations is many and schedule.makespan == max(operation.end for operation in many)
     monkeypatch.setattr("weft.solver.schedule._MANY", 10**9)
     few = time_orders(chained, n, orders)
     assert Schedule(chained, n, few, 0.0).operations == many
     assert {tuple(map(type, operation)) for operation in (*few, *many)} == {(int, int, float, float)}
     assert {type(operation) for operation in many} == {Operation}
+
+
+@compiled
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_kernel_times_as_the_loop_does(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the bit, from any times on; and orders that wait in a circle are refused with the same words."""
+    for number in range(40):
+        some, dice = case(kind, number), random.Random(number)
+        problem, n = some.problem, some.micro_batches
+        begins = Begins([dice.random() for _ in problem.devices], {link.name: dice.random() for link in problem.links})
+        for orders in (any_order(problem, n, dice, in_turn=True).orders, some.tables.orders(shuffled(some, number))):
+            found: list[object] = []
+            for least in (0, 10**9):
+                monkeypatch.setattr("weft.solver.timing._MANY", least)
+                try:
+                    found.append(list(time_orders(problem, n, orders, begins)))
+                except DeadlockError as fault:
+                    found.append(str(fault))
+            assert found[0] == found[1]

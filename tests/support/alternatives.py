@@ -14,10 +14,7 @@ from weft.solver.schedule import RELATIVE_TOLERANCE, Operation, Schedule
 from weft.solver.step.search import Infeasible, Search
 from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.rounds import Rounds
-from weft.solver.wide.run import Run
-
-__all__ = ["drawn_alternatives", "least_over", "mapped"]
+from weft.solver.wide.run import Rounds, Run
 
 _PATTERNS = ("keep", "recompute", "offload", "split", "move", "faster")
 

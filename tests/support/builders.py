@@ -12,9 +12,6 @@ from weft.solver.problem import Block, BlockKind, Dependency, Device, Number, Pr
 from weft.solver.schedule import Schedule
 from weft.solver.timing import time_orders
 
-__all__ = ["TINY_SPEC", "any_order", "both_ways", "chain", "in_chunks", "judged", "loop", "pipeline", "tight_v",
-           "together_spec", "uneven", "v", "waves"]
-
 #: Seven layers on two GPUs with room for every placement.
 TINY_SPEC = """
 name: tiny

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-
-__all__ = ["CASES", "Case", "Checkpointed", "GPT", "Masked", "Skip", "Towers", "made", "mean_loss",
-           "scores_loss", "token_loss"]
 
 
 class Layer(nn.Module):
@@ -210,12 +208,14 @@ CASES = ("gpt", "skip", "masked", "towers")
 
 def made(name: str, size: int, seed: int = 0, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Case:
     """The case called ``name`` for a batch of ``size``: the same model for each size and seed of the data."""
+    models: dict[str, Callable[[], nn.Module]] = {
+        "gpt": GPT, "short": partial(GPT, 2), "skip": Skip, "masked": Masked, "towers": Towers, "branches": Branches,
+        "translator": Translator, "adapted": Adapted}
     torch.manual_seed(7)
     with torch.device(device):
-        model = {"gpt": GPT, "skip": Skip, "masked": Masked, "towers": Towers, "branches": Branches,
-                 "translator": Translator, "adapted": Adapted}[name]().to(dtype)
+        model = models[name]().to(dtype)
     torch.manual_seed(seed)
-    if name == "gpt":
+    if name in ("gpt", "short"):
         return Case(model, (torch.randint(23, (size, 10)),), {}, token_loss, torch.randint(23, (size, 10)))
     x = torch.randn(size, 8, dtype=dtype)
     if name == "skip":

@@ -40,7 +40,7 @@ def checked(session: Session) -> dict[str, object]:
 
 
 def main() -> None:
-    with join(30) as session:
+    with join(900.0) as session:
         session.watch.begin()
         found = checked(session)
     if session.rank == 0:

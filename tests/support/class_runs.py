@@ -11,10 +11,7 @@ from tests.oracles.whole import least_makespan
 from weft.solver.problem import BlockKind, Device
 from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.rounds import Rounds
-from weft.solver.wide.run import Run
-
-__all__ = ["all_orders", "any_orders", "best_of_orders", "drawn_pipeline", "pipeline_of_lengths"]
+from weft.solver.wide.run import Rounds, Run
 
 
 def drawn_pipeline(seed: int, *, stages: int = 2, tight: bool = True, split: bool = False) -> WideProblem:

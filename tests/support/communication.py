@@ -10,16 +10,15 @@ import numpy as np
 
 from weft.models.communication.builder import Builder
 from weft.models.communication.interpreter import Array, random_values, results, run
-from weft.models.communication.passes.as_slice import as_slice
 from weft.models.communication.passes.fuse import fuse
 from weft.models.communication.passes.overlap import overlap
 from weft.models.communication.passes.reorder import reorder
-from weft.models.communication.passes.split import split
+from weft.models.communication.passes.split import as_slice, split
 from weft.models.communication.prices import Prices
-from weft.models.communication.program import CommunicationError, Kind, Program
+from weft.models.communication.program import CommunicationError, CommunicationProgram, Kind
 
 
-def tensor_parallel(ranks: int = 4, rows: int = 16, inner: int = 8, columns: int = 16) -> Program:
+def tensor_parallel(ranks: int = 4, rows: int = 16, inner: int = 8, columns: int = 16) -> CommunicationProgram:
     """A matmul cut where it is summed, its all-reduce, and what follows it in a transformer's block."""
     step = Builder("tensor parallel", ranks)
     x = step.input("x", (rows, inner), "sliced", 1)
@@ -30,7 +29,7 @@ def tensor_parallel(ranks: int = 4, rows: int = 16, inner: int = 8, columns: int
     return step.build(step.pointwise("out", "add", dropped, step.input("residual", (rows, columns))))
 
 
-def pipelined(ranks: int = 2, shape: tuple[int, int] = (8, 12)) -> Program:
+def pipelined(ranks: int = 2, shape: tuple[int, int] = (8, 12)) -> CommunicationProgram:
     """An all-reduce in one pipeline group, the send to the next, and computation there."""
     step = Builder("pipelined", ranks)
     total = step.all_reduce("total", step.input("partial", shape, "local"))
@@ -40,7 +39,8 @@ def pipelined(ranks: int = 2, shape: tuple[int, int] = (8, 12)) -> Program:
     return step.build(step.pointwise("out", "add", dropped, step.input("residual", shape, group=1)))
 
 
-def chunked_collective(compute: float, collective: float, after: float, launch: float) -> tuple[Program, Prices]:
+def chunked_collective(compute: float, collective: float, after: float, launch: float) -> tuple[CommunicationProgram,
+                                                                                                Prices]:
     """A matmul, an all-reduce and something pointwise, of so many microseconds each; ``launch`` in microseconds too."""
     step = Builder("chunked collective", 2)
     x, w = step.input("x", (64, 64), "sliced", 1), step.parameter("w", (64, 64), "sliced", 0)
@@ -50,7 +50,7 @@ def chunked_collective(compute: float, collective: float, after: float, launch: 
                            compute={"compute": compute / 1e6})
 
 
-def error(one: Program, other: Program, given: Mapping[str, Any] | None = None) -> float:
+def error(one: CommunicationProgram, other: CommunicationProgram, given: Mapping[str, Any] | None = None) -> float:
     """The largest difference between what two programs give of the same numbers, as a share of the largest of these
     where that is above 1; infinite where they give different tensors, or no numbers."""
     given = random_values(one) if given is None else given
@@ -67,7 +67,7 @@ def _difference(expected: Array, found: Array) -> float:
     return float(np.max(np.abs(expected - found), initial=0.0)) / largest
 
 
-def random_program(draw: random.Random) -> Program:
+def random_program(draw: random.Random) -> CommunicationProgram:
     """Up to a dozen stages on 2 to 4 ranks, all layouts among them; every tensor that nothing reads is an output."""
     ranks = draw.choice([2, 3, 4])
     step = Builder("random", ranks)
@@ -112,7 +112,7 @@ def _add_any(step: Builder, name: str, draw: random.Random) -> None:
         step.add(name, kind, [read() for _ in range(2 if kind == "matmul" else 1)], **attributes.get(kind, {}))
 
 
-def random_pass(program: Program, draw: random.Random) -> Program:
+def random_pass(program: CommunicationProgram, draw: random.Random) -> CommunicationProgram:
     """One pass with random arguments. Raises :class:`CommunicationError` where it is not legal, which it often is."""
     names = list(program.by_name)
 
@@ -144,3 +144,13 @@ def random_pass(program: Program, draw: random.Random) -> Program:
             return fuse(program, some(2, 4))
         case _:
             return overlap(program, some(2, 3), draw.choice([1, 2, 3, 4]))
+
+
+def steps(program: CommunicationProgram, given: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The :func:`results` of several steps: what is carried in each goes into the next, which ``given`` adds to."""
+    held: dict[str, Any] = {}
+    found: dict[str, Any] = {}
+    for inputs in given:
+        found = results(program, run(program, {**inputs, **held}))
+        held = {old: found[f"next {old}"] for old in program.carried.values()}
+    return found

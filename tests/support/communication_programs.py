@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from weft.models.communication.builder import Builder
-from weft.models.communication.optimizers import data_parallel
-from weft.models.communication.passes.as_slice import as_slice
+from weft.models.communication.builder import Builder, data_parallel
 from weft.models.communication.passes.overlap import overlap
 from weft.models.communication.passes.reorder import reorder
-from weft.models.communication.passes.split import split
-from weft.models.communication.program import Program
-
-__all__ = ["CHUNKS", "chunked", "pipeline", "sliced_optimizer", "tensor_parallel"]
+from weft.models.communication.passes.split import as_slice, split
+from weft.models.communication.program import CommunicationProgram
 
 CHUNKS = (1, 2, 4, 8, 16)
 
 
-def tensor_parallel(ranks: int, rows: int, inner: int, columns: int) -> Program:
+def tensor_parallel(ranks: int, rows: int, inner: int, columns: int) -> CommunicationProgram:
     """A matmul that is cut where it is summed, an all-reduce, bias, dropout and residual (CoCoNet's first example)."""
     builder = Builder("tensor parallel", ranks, itemsize=8)
     left = builder.input("x", (rows, inner), "sliced", 1)
@@ -28,7 +24,7 @@ def tensor_parallel(ranks: int, rows: int, inner: int, columns: int) -> Program:
     return builder.build(builder.pointwise("out", "add", kept, builder.input("r", (rows, columns))))
 
 
-def pipeline(ranks: int, rows: int, columns: int) -> Program:
+def pipeline(ranks: int, rows: int, columns: int) -> CommunicationProgram:
     """An all-reduce whose result the next pipeline group takes (CoCoNet's third example)."""
     builder = Builder("pipeline", ranks, itemsize=8)
     total = builder.all_reduce("sum", builder.input("x", (rows, columns), "local"))
@@ -37,7 +33,7 @@ def pipeline(ranks: int, rows: int, columns: int) -> Program:
     return builder.build(builder.matmul("out", builder.pointwise("bent", "tanh", sent), weight))
 
 
-def sliced_optimizer(rule: str, ranks: int, shape: tuple[int, ...]) -> Program:
+def sliced_optimizer(rule: str, ranks: int, shape: tuple[int, ...]) -> CommunicationProgram:
     """Adam or LAMB as RS-C-AG with sliced states."""
     program = split(data_parallel(rule, ranks, shape, itemsize=8), "gradient", 0)
     gather = "gather(gradient)"
@@ -49,7 +45,8 @@ def sliced_optimizer(rule: str, ranks: int, shape: tuple[int, ...]) -> Program:
     return program
 
 
-def chunked(program: Program, stages: tuple[str, ...], counts: tuple[int, ...] = CHUNKS) -> Iterator[Program]:
+def chunked(program: CommunicationProgram, stages: tuple[str, ...],
+            counts: tuple[int, ...] = CHUNKS) -> Iterator[CommunicationProgram]:
     """``program`` with these stages in each of so many chunks."""
     for count in counts:
         yield overlap(program, stages, count)

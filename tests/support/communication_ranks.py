@@ -24,11 +24,11 @@ from tests.support.communication_programs import CHUNKS, chunked, pipeline, slic
 from tests.support.sharded_training import LAMB, Model, losses_of, plain_rule
 from weft.app.communication.run import ProgramOnRank
 from weft.models.communication import interpreter
-from weft.models.communication.optimizers import data_parallel
+from weft.models.communication.builder import data_parallel
 from weft.models.communication.prices import Prices
-from weft.models.communication.program import Program
+from weft.models.communication.program import CommunicationProgram
+from weft.models.communication.search.problem import tune
 from weft.models.communication.search.schedules import schedules
-from weft.models.communication.search.tuning import tune
 from weft.runtime.communication.sharded_optimizer import ShardedOptimizer
 
 STEPS = 5
@@ -38,10 +38,10 @@ RULES = ("adam", "adamw", "lamb")
 # -- programs ---------------------------------------------------------------------------------------------------------
 
 
-def run(program: Program, steps: int = 1, **options: Any) -> tuple[dict[str, Tensor], float]:
+def run(program: CommunicationProgram, steps: int = 1, **options: Any) -> tuple[dict[str, Tensor], float]:
     """What this rank holds after some steps, and by how much it differs from the interpreter's, at most."""
     found: dict[str, Tensor] = {}
-    on_rank = ProgramOnRank(program, timeout=30.0, **options)
+    on_rank = ProgramOnRank(program, timeout=900.0, **options)
     held: dict[str, Any] = {}
     index, worst = dist.get_rank() % program.ranks, 0.0
     for step in range(steps):
@@ -61,7 +61,8 @@ def run(program: Program, steps: int = 1, **options: Any) -> tuple[dict[str, Ten
     return found, worst
 
 
-def of_rank(program: Program, on_rank: ProgramOnRank, given: Mapping[str, Any], index: int) -> dict[str, Tensor]:
+def of_rank(program: CommunicationProgram, on_rank: ProgramOnRank, given: Mapping[str, Any], index: int) -> dict[str,
+                                                                                                                 Tensor]:
     """What this rank holds of what is given."""
     group = dist.get_rank() // program.ranks
     return {name: torch.tensor(np.asarray(value[index])) if program.tensors[name].layout == "local"
@@ -136,7 +137,8 @@ def training(rule: str) -> dict[str, Any]:
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.zero_()  # rank 0's are what counts
-    optimizer = ShardedOptimizer(model, rule, lr=1e-2, weight_decay=0.03, clip_norm=0.5, bucket_bytes=900, timeout=30.0)
+    optimizer = ShardedOptimizer(model, rule, lr=1e-2, weight_decay=0.03, clip_norm=0.5, bucket_bytes=900,
+                                 timeout=900.0)
     by_rule = plain_rule(rule, plain, lr=1e-2, weight_decay=0.03)
     for step in range(STEPS):
         if step == 3:
@@ -145,7 +147,7 @@ def training(rule: str) -> dict[str, Any]:
             optimizer.close()
             model = Model()
             model.load_state_dict(weights)
-            optimizer = ShardedOptimizer(model, rule, lr=1.0, clip_norm=0.5, bucket_bytes=500, timeout=30.0)
+            optimizer = ShardedOptimizer(model, rule, lr=1.0, clip_norm=0.5, bucket_bytes=500, timeout=900.0)
             optimizer.load_state_dict(saved)
         parts = losses_of(plain, step, ranks)
         backward(sum(parts, torch.zeros(())) / ranks)
@@ -181,7 +183,7 @@ def recovered() -> float:
     for fails in (False, True):
         torch.manual_seed(2)
         model = torch.nn.Sequential(*(torch.nn.Linear(3, 3) for _ in range(4))).double()
-        optimizer = ShardedOptimizer(model, bucket_bytes=100, timeout=20.0)
+        optimizer = ShardedOptimizer(model, bucket_bytes=100, timeout=900.0)
         x = torch.randn(ranks, 2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(4))[rank]
         if fails:
             def failing(*_: object) -> None:
@@ -215,23 +217,23 @@ def mistakes() -> Iterator[tuple[str, str]]:
     ranks, rank = dist.get_world_size(), dist.get_rank()
     program = tensor_parallel(ranks, 4, 4 * ranks, 6)
     other = replace(program, name="another") if rank else program
-    yield "different programs", said(lambda: ProgramOnRank(other, timeout=30.0))
-    yield "ranks", said(lambda: ProgramOnRank(tensor_parallel(ranks + 1, 4, 4 * (ranks + 1), 6), timeout=30.0))
-    on_rank = ProgramOnRank(program, timeout=30.0)
+    yield "different programs", said(lambda: ProgramOnRank(other, timeout=900.0))
+    yield "ranks", said(lambda: ProgramOnRank(tensor_parallel(ranks + 1, 4, 4 * (ranks + 1), 6), timeout=900.0))
+    on_rank = ProgramOnRank(program, timeout=900.0)
     given = of_rank(program, on_rank, interpreter.random_values(program), rank)
     wrong = {**given, "r": given["r"][:-1]} if rank == 1 else given
     yield "shape", said(lambda: on_rank.run(wrong))
     yield "after", said(lambda: on_rank.run(given))
     model = Model() if rank == 0 else torch.nn.Linear(3, 3)
-    yield "different models", said(lambda: ShardedOptimizer(model, timeout=30.0))
-    optimizer = ShardedOptimizer(twice := Model(), timeout=30.0)
+    yield "different models", said(lambda: ShardedOptimizer(model, timeout=900.0))
+    optimizer = ShardedOptimizer(twice := Model(), timeout=900.0)
     backward(losses_of(twice, 0, ranks)[rank])
     yield "twice", said(lambda: backward(losses_of(twice, 1, ranks)[rank]) if rank == 1 else optimizer.step())
     dist.barrier()
     late = ProgramOnRank(program, timeout=3.0)
     yield "late", said(lambda: late.run(given)) if rank != 1 else "late"
     dist.barrier()
-    gone = ProgramOnRank(program, timeout=30.0)
+    gone = ProgramOnRank(program, timeout=900.0)
     if rank == 1:
         os._exit(3)
     yield "gone", said(lambda: gone.run(given))

@@ -9,6 +9,7 @@ delivers the message is not counted as a copy on its way. Only what is at least 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import tracemalloc
@@ -20,11 +21,13 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from weft.runtime.measure.transport_methods import Method, Pickled, Planned
+from weft.runtime.measure.transport_check import Method, Pickled, PlannedMessages
 from weft.runtime.ranks.session import Session, join
-from weft.runtime.transports.buffer_tensors import layout_of
 from weft.runtime.transports.near_and_far import NearAndFar
+from weft.runtime.transports.tensors import layout_of
 
+#: Seconds that a receiver has to be the first.
+PAUSE = float(os.environ.get("WEFT_PAUSE", "0.02"))
 PLANNED, PICKLED = ("gloo", "gloo:sockets", "shared"), "send_object_list"
 
 
@@ -33,7 +36,7 @@ def method_of(session: Session, name: str, size: int) -> Method:
     tensor = torch.ones(size, dtype=torch.uint8)
     if name == PICKLED:
         return Pickled(session, tensor, 1)
-    return Planned(session, name, layout_of({"": ((size,), torch.uint8)}), {"": tensor}, 1)
+    return PlannedMessages(session, name, layout_of({"": ((size,), torch.uint8)}), {"": tensor}, 1)
 
 
 class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -78,7 +81,7 @@ def counts(session: Session, method: str, size: int) -> list[int]:
     def step() -> None:
         session.barrier("to count")
         if session.rank == 0:
-            time.sleep(0.02)  # the receive is posted, so that nothing is left to a thread, which would not be seen
+            time.sleep(PAUSE)  # the receive is posted, so that nothing is left to a thread, which would not be seen
         sending.step()
 
     found = session.exchange(counted(step, size, _slots_written(sending)), "adding up")
@@ -88,7 +91,7 @@ def counts(session: Session, method: str, size: int) -> list[int]:
 
 def _slots_written(sending: Method) -> set[int]:
     """Where a one-sided transport writes."""
-    if not isinstance(sending, Planned):
+    if not isinstance(sending, PlannedMessages):
         return set()
     way = sending.transport.near if isinstance(sending.transport, NearAndFar) else sending.transport
     remote = getattr(way, "_remote", {})
@@ -96,7 +99,7 @@ def _slots_written(sending: Method) -> set[int]:
 
 
 def main() -> None:
-    with join(30) as session:
+    with join(900.0) as session:
         session.watch.begin()
         found = {size: {name: counts(session, name, int(size)) for name in (*PLANNED, PICKLED)}
                  for size in sys.argv[1:]}

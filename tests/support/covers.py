@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from weft.solver.placement.cover.problem import Candidate, CoverProblem, Value
+from weft.solver.placement.cover.problem import CoverPart, CoverProblem, Value, between
 
 BACKENDS = ("a", "b", "c")
 MICRO = 1e-6
@@ -21,14 +21,14 @@ def random_cover(operators: int, seed: int, *, boundaries: bool = True, backends
     values = tuple(Value(i, tuple(after[i]), {(x, y): rng.randint(1, 6) * MICRO for x in names for y in names if x != y}
                          if boundaries else {}) for i in range(operators) if after[i])
     base = [rng.randint(5, 30) for _ in range(operators)]
-    singles = [Candidate(frozenset([i]), "a", (base[i] + 2) * MICRO) for i in range(operators)]
-    singles += [Candidate(frozenset([i]), name, (int(base[i] * rng.uniform(0.6, 1.5)) + 2) * MICRO)
+    singles = [CoverPart(frozenset([i]), "a", (base[i] + 2) * MICRO) for i in range(operators)]
+    singles += [CoverPart(frozenset([i]), name, (int(base[i] * rng.uniform(0.6, 1.5)) + 2) * MICRO)
                 for name in names[1:] for i in range(operators) if rng.random() < 0.7]
     alone = CoverProblem(operators, values, tuple(singles))
     parts = {(name, part) for name in names for i in range(operators) for size in (2, 3, 4) if rng.random() < 0.5
-             for part in [_grown(i, size, before, after, rng)] if len(part) > 1 and alone.between(part) is None}
+             for part in [_grown(i, size, before, after, rng)] if len(part) > 1 and between(alone.after, part) is None}
     return CoverProblem(operators, values, (*alone.candidates, *(
-        Candidate(part, name, (int(sum(base[i] for i in part) * rng.uniform(0.5, 1.1)) + 2) * MICRO)
+        CoverPart(part, name, (int(sum(base[i] for i in part) * rng.uniform(0.5, 1.1)) + 2) * MICRO)
         for name, part in sorted(parts, key=lambda found: (found[0], sorted(found[1]))))))
 
 

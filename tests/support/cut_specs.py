@@ -16,8 +16,6 @@ from weft.models.cuts.spaces import cut_spaces
 from weft.models.spec.spec import Spec, parse_spec
 from weft.solver.problem import Problem, ProblemError
 
-__all__ = ["MODES", "Mode", "all_cuts", "best_of_all_cuts", "drawn_spec", "problems_of", "space_of", "spec_of"]
-
 Mode = Literal["full", "split", "none"]
 MODES: tuple[Mode, ...] = ("full", "split", "none")
 #: Seconds and bytes of the units in which layers are drawn.

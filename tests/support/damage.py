@@ -13,8 +13,6 @@ from typing import Any
 
 import yaml
 
-__all__ = ["damaged"]
-
 #: Values that a field is replaced with, whatever it held.
 _VALUES: tuple[Any, ...] = (
     None, True, False, -1, 0, 1, 2, 7, 1.5, 1e308, 1e-320, 10**12, 2**31, 2**63, 10**30, float("nan"), float("inf"), "",

@@ -8,8 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as f
 
-__all__ = ["CASES", "Every", "inputs"]
-
 #: What is read: x, y [batch, rows, columns], p [batch, channels, high, wide], s [batch, channels, length], weights of
 #: convolutions, q, k, v of attention, i of whole numbers, m of truths.
 Given = Mapping[str, Tensor]

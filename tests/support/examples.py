@@ -1,4 +1,4 @@
-"""How much a test tries: few random examples and quick cases at a desk, all of them in ``.ci/run``."""
+"""How much a test tries: few random examples and quick cases at a desk, more of them in ``.ci/run``."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-__all__ = ["examples", "slow"]
-
-#: The share of its examples that a property is tried on by the README's second command, and the least number.
+#: One in how many of its examples a property is tried on by the README's second command, and the least number.
 SHARE, LEAST = 10, 5
 
 
 def examples(number: int) -> int:
-    """``number`` examples under ``--hypothesis-profile all``, otherwise one in ten of them, five at least."""
-    return number if settings.get_current_profile_name().startswith("all") else min(number, max(LEAST, number // SHARE))
+    """``number`` examples under ``--hypothesis-profile all``, half of them under ``half``, otherwise one in ten of
+    them; five at least."""
+    share = {"all": 1, "half": 2}.get(settings.get_current_profile_name(), SHARE)
+    return min(number, max(LEAST, number // share))
 
 
 def slow(*values: Any) -> Any:

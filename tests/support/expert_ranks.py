@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from weft.runtime.experts.gate import Gate, Gating, Temperature
+from weft.runtime.experts.gate import Gate, GateTemperature, Gating
 from weft.runtime.experts.layer import ExpertLayer, ExpertPlacement
 from weft.runtime.experts.training import ExpertFamily, ExpertTraining
 from weft.runtime.ranks.session import Session, SessionError, join
@@ -91,7 +91,8 @@ class Model(nn.Module):
         torch.manual_seed(3)
         self.enter = nn.Linear(HIDDEN, HIDDEN, dtype=WIDE)
         self.layers = nn.ModuleList(ExpertLayer(
-            Gate(HIDDEN, EXPERTS, "dts", temperature=Temperature(2.0, 0.05, STEPS - 4), hard_at=hard_at, dtype=WIDE),
+            Gate(HIDDEN, EXPERTS, "dts", temperature=GateTemperature(2.0, 0.05, STEPS - 4), hard_at=hard_at,
+                 dtype=WIDE),
             HIDDEN, INNER, placement, rank, dtype=WIDE) for _ in range(2))
         self.head = nn.Linear(HIDDEN, 3, dtype=WIDE)
 
@@ -131,19 +132,26 @@ def run(training: ExpertTraining, steps: int, folder: Path | None = None) -> lis
     return losses
 
 
+#: Optimizers by name.
+RULES: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adam": lambda p: torch.optim.AdamW(p, lr=0.02), "sgd": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9)}
+
+
+def switches(session: Session, folder: Path, rule: str = "adam") -> dict[str, Any]:
+    """Losses with two switches, and without any."""
+    whole = trained(session, family(session.world), RULES[rule])
+    found: dict[str, Any] = {f"{rule} switched": run(whole, STEPS), f"{rule} switches": whole.switches}
+    for kind in ("replicated", "even"):
+        fixed = ExpertFamily((placements(session.world)[kind],), ())
+        found[f"{rule} {kind}"] = run(trained(session, fixed, RULES[rule]), STEPS)
+    return found
+
+
 def phases(session: Session, folder: Path) -> dict[str, Any]:
-    """Losses with two switches, without any, and of a training that ends in each phase and is taken up."""
-    found: dict[str, Any] = {}
+    """The same by each rule, and losses of a training that ends in each phase and is taken up."""
+    found = switches(session, folder) | switches(session, folder, "sgd")
     own = family(session.world)
-    for name, make in (("adam", lambda p: torch.optim.AdamW(p, lr=0.02)),
-                       ("sgd", lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9))):
-        whole = trained(session, own, make)
-        found[f"{name} switched"] = run(whole, STEPS)
-        found[f"{name} switches"] = whole.switches
-        for kind in ("replicated", "even"):
-            fixed = ExpertFamily((placements(session.world)[kind],), ())
-            found[f"{name} {kind}"] = run(trained(session, fixed, make), STEPS)
-    ends = sorted({2, *(step for step, _, _ in whole.switches), STEPS - 1})
+    ends = sorted({2, *(step for step, _, _ in found["sgd switches"]), STEPS - 1})
     for end in ends:
         path = folder / f"ended-{end}"
         before = run(trained(session, own, torch.optim.AdamW), end, path)
@@ -182,8 +190,8 @@ def taken_up(session: Session, folder: Path) -> dict[str, Any]:
 
 
 def main(folder: Path, part: str) -> None:
-    with join(120.0) as session:
-        parts = {"layers": layers, "phases": phases, "killed": killed, "taken_up": taken_up}
+    with join(900.0) as session:
+        parts = {"layers": layers, "switches": switches, "phases": phases, "killed": killed, "taken_up": taken_up}
         torch.save(parts[part](session, folder), folder / f"{part}-{session.rank}.pt")
 
 

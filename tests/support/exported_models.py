@@ -9,8 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["MODELS", "Attention", "Residual", "Tied"]
-
 
 class Attention(nn.Module):
     """A pre-norm transformer block of its own code, heads cut out of one projection as views."""

@@ -30,15 +30,11 @@ from weft.runtime.plan.plan import plan_of, save_plan
 from weft.runtime.plan.timeline import save_timeline
 from weft.solver.baselines import baseline
 from weft.solver.baselines.rivals.greedy import orders
-from weft.solver.io.problem_files import save_problem
+from weft.solver.io.problem_files import problem_to_json, save_problem
 from weft.solver.io.schedule_files import save_schedule
-from weft.solver.io.wide_files import any_problem_to_json
 from weft.solver.schedule import Schedule
 from weft.solver.timing import time_orders
-from weft.solver.wide.rounds import Rounds
-from weft.solver.wide.run import Run
-
-__all__ = ["Input", "Outcome", "COMMANDS", "draw_input", "good_files", "run_input"]
+from weft.solver.wide.run import Rounds, Run
 
 #: Texts that an argument is replaced with. None that is accepted as a limit lets a command run on.
 _ARGUMENTS = ("", "0", "-1", "nan", "inf", "1e308", "-inf", "abc", "1" * 5000, "0x10", "1e-320", "1,2,x", ",", "=", ":",
@@ -177,7 +173,7 @@ def good_files(folder: Path) -> None:
     save_schedule(schedule, folder / "schedule.json")
     save_plan(plan_of(schedule), folder / "plan.json")
     save_timeline(run_of(schedule, planned), folder / "timeline.json")
-    (folder / "choices.json").write_text(json.dumps(any_problem_to_json(keep_or_recompute(2, classes=False))))
+    (folder / "choices.json").write_text(json.dumps(problem_to_json(keep_or_recompute(2, classes=False))))
     (folder / "jobs.json").write_text((ROOT / "experiments" / "problems" / "two-jobs.json").read_text())
     save_schedule(_in_rounds(), folder / "rounds.json")
     (folder / "graph.json").write_text(json.dumps(PROFILED))

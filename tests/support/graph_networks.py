@@ -8,16 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weft.app.graph_network.sizes import grids_of, layer_sizes
+from tests.oracles.dense_graph_network import dense
+from weft.app.graph_network.planning import grids_of, layer_sizes
 from weft.models.graph_network.graph import Graph, drawn_graph
 from weft.models.graph_network.steps import Choice, Pass
-from weft.runtime.graph_network.dense import dense
-from weft.runtime.graph_network.layers import Network, ready
+from weft.runtime.graph_network.layers import GraphNetwork, ready
 from weft.runtime.graph_network.training import static_bytes
 from weft.solver.baselines import baseline
 from weft.solver.schedule import Schedule
-
-__all__ = ["dense_pass", "edges_of", "network_of", "odd_graph", "planned_pass"]
 
 
 def odd_graph(features: int = 6, classes: int = 3) -> Graph:
@@ -29,19 +27,19 @@ def odd_graph(features: int = 6, classes: int = 3) -> Graph:
                  draw.standard_normal((40, features)), draw.integers(-1, classes, 40))
 
 
-def network_of(kind: str, dropout: float = 0.0) -> Network:
+def network_of(kind: str, dropout: float = 0.0) -> GraphNetwork:
     """Two layers of ``kind`` on the features of :func:`odd_graph`."""
     heads = 2 if kind == "gat" else 1
-    return Network((ready(kind, 6, 8, heads), ready(kind, 8, 4, heads)), 6, dropout)
+    return GraphNetwork((ready(kind, 6, 8, heads), ready(kind, 8, 4, heads)), 6, dropout)
 
 
-def edges_of(network: Network, graph: Graph) -> list[tuple[Tensor, Tensor]]:
+def edges_of(network: GraphNetwork, graph: Graph) -> list[tuple[Tensor, Tensor]]:
     """The edges of each layer, as the dense evaluation takes them."""
     graphs = [graph.with_loops() if layer.loops else graph for layer in network.layers]
     return [(torch.as_tensor(each.source).long(), torch.as_tensor(each.target).long()) for each in graphs]
 
 
-def dense_pass(network: Network, parameters: Sequence[Mapping[str, Tensor]], graph: Graph,
+def dense_pass(network: GraphNetwork, parameters: Sequence[Mapping[str, Tensor]], graph: Graph,
                seeds: Sequence[int] | None = None) -> tuple[Tensor, Tensor]:
     """Outputs and loss of the whole graph at once, with gradients in ``parameters``."""
     for own in parameters:
@@ -53,11 +51,11 @@ def dense_pass(network: Network, parameters: Sequence[Mapping[str, Tensor]], gra
     return y.detach(), loss.detach()
 
 
-def planned_pass(network: Network, parameters: Sequence[Mapping[str, Tensor]], graph: Graph, choice: Choice,
-                 *, slack: float = 1.0) -> tuple[Pass, Schedule, int]:
-    """A pass with a schedule of it within the least memory, times ``slack``; and that budget."""
+def planned_pass(network: GraphNetwork, parameters: Sequence[Mapping[str, Tensor]], graph: Graph, choice: Choice,
+                 *, slack: float = 1.0, known: str = "stream") -> tuple[Pass, Schedule, int]:
+    """A pass with the ``known`` schedule of it within the least memory, times ``slack``; and that budget."""
     steps = Pass(layer_sizes(network, parameters), grids_of(network, graph, choice.chunks), choice, 8)
     static = static_bytes(parameters)
     budget = round(steps.least_memory * slack) + static
     problem = steps.problem("pass", budget, static, lambda step: 1e-4 * (1 + step.edges / 50))
-    return steps, baseline("stream", problem, 1), budget
+    return steps, baseline(known, problem, 1), budget

@@ -19,8 +19,6 @@ from tests.support.stage_modules import BATCH, LENGTH, WIDTH
 from tests.support.training_graphs import Case
 from weft.runtime import Boundary, MasterWeights, Plan, Ports, Session, Training
 
-__all__ = ["SingleProcess", "expected", "held_gradients", "single_process", "training"]
-
 
 @dataclass(frozen=True)
 class SingleProcess:

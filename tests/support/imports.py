@@ -13,8 +13,6 @@ from pathlib import Path
 
 import networkx as nx
 
-__all__ = ["ROOMS", "Sources", "located"]
-
 #: The folders at the top of the repository that are weft, from the front door down.
 ROOMS = ("weft", "runtime", "models", "solver")
 
@@ -90,15 +88,15 @@ def imported(tree: ast.AST, *, types_too: bool = False, at_module_level: bool = 
     """Every dotted name that the statements of ``tree`` import: of ``from a import b`` both ``a.b`` and, as what stands
     before the last dot, ``a``. ``types_too``: those for types alone count as well. ``at_module_level``: those inside
     functions do not."""
-    for node in _nodes(tree, types_too, at_module_level):
+    for node in statements(tree, types_too, at_module_level):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def _nodes(tree: ast.AST, types_too: bool, at_module_level: bool) -> Iterator[ast.AST]:
-    """All nodes of ``tree`` whose imports count, but for expressions, which hold none."""
+def statements(tree: ast.AST, types_too: bool = True, at_module_level: bool = False) -> Iterator[ast.AST]:
+    """All nodes of ``tree`` whose imports count, by default all, but for expressions, which hold none."""
     waiting = [tree]
     while waiting:
         node = waiting.pop()
@@ -114,3 +112,7 @@ def _nodes(tree: ast.AST, types_too: bool, at_module_level: bool) -> Iterator[as
 def _is_for_types(test: ast.expr) -> bool:
     return (isinstance(test, ast.Name) and test.id == "TYPE_CHECKING") or (
         isinstance(test, ast.Attribute) and test.attr == "TYPE_CHECKING")
+
+
+#: The repository's own, parsed once for all tests that a process runs.
+WEFT = Sources(Path(__file__).resolve().parents[2])

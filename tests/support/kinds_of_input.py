@@ -11,12 +11,10 @@ from pathlib import Path
 
 from tests.support.builders import chain, pipeline
 from tests.support.paths import DATA
-from weft.solver.io.wide_files import any_problem_to_json
+from weft.solver.io.problem_files import problem_to_json
 from weft.solver.problem import BlockKind, Device
 from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
-
-__all__ = ["KINDS", "MICRO_BATCHES", "write_inputs"]
 
 _LAYERS = """model:
   layers:
@@ -31,6 +29,15 @@ _FAMILY = "model: {family: gpt, layers: 2, hidden: 256, heads: 4, vocabulary: 40
 _GIVEN = "cluster: {gpus: 2, memory: 8 GiB, bandwidth: 36 GB/s, latency: 10 us}\n"
 _MODELLED = "cluster: {gpus: 2, memory: 8 GiB, device: v100, bandwidth: 36 GB/s, latency: 10 us}\n"
 _TRAINING = "training: {micro_batches: 3, micro_batch_size: 1}\n"
+_NETWORK = """model:
+  family: graph-network
+  graph: {vertices: 20, edges: 80, skewed: true}
+  features: 8
+  chunks: [1, 2]
+  layers: [{layer: gcn, width: 8}]
+cluster: {gpus: 1, memory: 200 kB, reserve: 0 B, device: cpu, host_bandwidth: 1 GB/s}
+training: {micro_batches: 1, parameter_bytes: 4}
+"""
 #: Other shapes take longer: the kinds layers and graph have them all.
 _CHAIN = "placement: {shapes: [chain]}\n"
 
@@ -50,16 +57,24 @@ _SPECS = {
             + "placement: {choices: [activations, backward], shapes: [chain]}\n",
     "decide": _FAMILY + _MODELLED.replace("}", ", host_bandwidth: 12 GB/s}") + _TRAINING
               + "placement: {memory: decide, shapes: [chain, m]}\n",
+    "grid": _FAMILY + _MODELLED + "training: {global_batch_size: 4}\nparallel: auto\n",
+    "degrees": _FAMILY + _MODELLED.replace("gpus: 2", "gpus: 4") + "training: {global_batch_size: 4}\n"
+               + "parallel: {tensor: 2, pipeline: 2, virtual: 1, data: 1, context: 1, expert: 1, zero: 0, "
+                 "micro_batch: 1, recompute: none}\n",
+    "network": _NETWORK,
 }
 _CONFIG = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
            "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 512, "hidden_act": "silu",
            "max_position_embeddings": 128, "tie_word_embeddings": False}
 #: What -n says of the kinds that do not say it themselves.
 MICRO_BATCHES = {"block": "3", "choices": "3", "jobs": "one=2,two=3", "classes": "short,long,short"}
+#: An entry that makes a family of plans of a spec: only one command takes it.
+PHASES = "phases: {steps: 10, training.micro_batches: [[0, 2], [4, 3]]}\n"
 #: Kinds of input, by the names of their files.
 KINDS = {"block": "block.json", "layers": "layers.yaml", "family": "family.yaml", "config": "config.yaml",
          "graph": "graph.yaml", "choices": "choices.json", "jobs": "jobs.json", "classes": "classes.json",
-         "lengths": "lengths.yaml", "inference": "inference.yaml", "open": "open.yaml", "decide": "decide.yaml"}
+         "lengths": "lengths.yaml", "inference": "inference.yaml", "open": "open.yaml", "decide": "decide.yaml",
+         "grid": "grid.yaml", "degrees": "degrees.yaml", "network": "network.yaml"}
 
 
 def write_inputs(folder: Path) -> None:
@@ -68,8 +83,8 @@ def write_inputs(folder: Path) -> None:
         (folder / f"{kind}.yaml").write_text(f"name: {kind}\n{text}")
     (folder / "config.json").write_text(json.dumps(_CONFIG))
     for name, problem in (("block", pipeline(chain(2), split=(1, 1), memory=3)), ("choices", _choices()),
-                          ("jobs", _jobs()), ("classes", _classes())):
-        (folder / f"{name}.json").write_text(json.dumps(any_problem_to_json(problem)))
+                          ("jobs", jobs()), ("classes", _classes())):
+        (folder / f"{name}.json").write_text(json.dumps(problem_to_json(problem)))
     shutil.copy(DATA / "kinds" / "operators.json", folder)
 
 
@@ -87,7 +102,7 @@ def _choices() -> WideProblem:
     ), choices={"first": ("keep", "recompute")})
 
 
-def _jobs() -> WideProblem:
+def jobs() -> WideProblem:
     """Two jobs that compute and then talk, each step after the one before."""
     blocks = []
     for job, compute, network in (("one", 4, 6), ("two", 8, 2)):

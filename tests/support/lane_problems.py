@@ -6,8 +6,6 @@ from weft.solver.baselines import baseline
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Number, Problem
 from weft.solver.schedule import Schedule
 
-__all__ = ["laned_pipeline", "laned_schedule"]
-
 
 def laned_pipeline(ranks: int, memory: Number | None = None, *, forward: Number = 20, transfer: Number = 8,
                    copy: Number = 0) -> Problem:

@@ -6,8 +6,6 @@ import random
 
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
-__all__ = ["chain", "everywhere", "folded", "random_graph", "wide_m"]
-
 
 def chain(stages: int, devices: int, *, memory: int | None = None, seed: int = 1) -> Problem:
     """A forward and a backward of every stage, stages in runs of equal length (down and back where they divide by two)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-__all__ = ["loaded_after"]
-
 
 def loaded_after(code: str, *modules: str) -> list[str]:
     """Those of ``modules`` that a fresh interpreter has loaded once it has run ``code``, in the order asked."""

@@ -15,15 +15,13 @@ import weft
 from tests.support.captured_models import GPT, Checkpointed, token_loss
 from weft.runtime.plan.buffers import OPEN_SENDS
 
-__all__ = ["CASES", "LIMIT", "batch", "model"]
-
 #: Bytes of each rank: too few to keep all, enough for a plan.
 LIMIT = 9 * 2**19
 CASES: dict[str, dict[str, Any]] = {
     "planned": {"memory": LIMIT},
     "by module": {"memory_plan": {"layers.0": "recompute", "layers.2": "offload"}, "co_shard": {"layers.1": 4},
-                  "schedule": "zb-h1"},
-    "checkpointed": {"schedule": "zb-h1"}, "reentrant": {}}
+                  "schedule": "zb-h1", "cuts": [34]},
+    "checkpointed": {"schedule": "zb-h1", "cuts": [34]}, "reentrant": {"cuts": [34]}}
 
 
 def model(name: str = "") -> GPT:
@@ -47,10 +45,10 @@ def main() -> None:
     found = {}
     for name, options in CASES.items():
         ids, given = batch(), {"schedule": "1f1b", **options}
-        with weft.pipeline(model(name), (ids,), loss=token_loss, target=ids, micro_batches=4, time_limit=1.0,
-                           timeout=40.0, **given) as pipe:
+        with weft.pipeline(model(name), (ids,), loss=token_loss, target=ids, micro_batches=4, time_limit=60.0,
+                           timeout=900.0, **given) as pipe:
             loss = pipe.step(ids, target=ids)
-            sent = sorted(send.layout.size for send in pipe._stepping.executor.table.sends)
+            sent = sorted(send.layout.size for send in pipe._stepping.running[0].executor.table.sends)
             found[name] = {"loss": loss, "gradients": {n: g.clone() for n, g in pipe.gradients().items()},
                            "report": pipe.report().to_json(), "decided": pipe.plan.solver["operator_memory"],
                            "digest": pipe.plan.digest, "under_way": sum(sent[-OPEN_SENDS:])}

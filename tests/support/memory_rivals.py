@@ -21,8 +21,6 @@ from weft.solver.placement.memory.layer_rule import layer_starts
 from weft.solver.placement.memory.plan import MemoryPlan, MemoryProblem, Mode, NoMemoryPlan
 from weft.solver.placement.memory.plan_memory import plan_memory
 
-__all__ = ["balance_windows", "balanced", "between_layers", "keeping", "within_windows"]
-
 _NOTHING: frozenset[Mode] = frozenset()
 
 

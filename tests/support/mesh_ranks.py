@@ -12,13 +12,16 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
-import weft
 from tests.support.captured_models import Case, made
+from tests.support.pipeline_ranks import planned_once
 from weft.app.pipeline.run.pipe import Pipeline
+from weft.runtime.train.sharding import own_share, whole_of
 
 SIZE, MICRO_BATCHES, EPS, STEPS = 8, 2, 1e-3, 5
 
@@ -26,12 +29,14 @@ SIZE, MICRO_BATCHES, EPS, STEPS = 8, 2, 1e-3, 5
 def piped(case: Case, copies: int = 1, **options: Any) -> Pipeline:
     """A pipeline whose example is the part of the batch that each of ``copies`` is given."""
     size = SIZE // copies
-    return weft.pipeline(case.model, tuple(a[:size] for a in case.args), loss=case.loss, target=case.target[:size],
-                         **{"micro_batches": MICRO_BATCHES, "schedule": "1f1b", "time_limit": 1.0, "timeout": 60.0,
-                            **options})
+    of = (type(case.model), copies, *sorted({"mesh", "tensor_parallel", "fully_shard"} & options.keys()),
+          str(options.get("cuts")), options.get("schedule"))
+    return planned_once(of, case.model, tuple(a[:size] for a in case.args), loss=case.loss, target=case.target[:size],
+                        **{"micro_batches": MICRO_BATCHES, "schedule": "1f1b", "time_limit": 1.0, "timeout": 900.0,
+                           **options})
 
 
-def stepped(pipe: Pipeline, seed: int, name: str = "gpt") -> float:
+def stepped(pipe: Pipeline, seed: int, name: str = "short") -> float:
     """One step on this copy's part of the batch of that seed."""
     case, copy = made(name, SIZE, seed), pipe.session.replica
     size = SIZE // pipe.session.replicas
@@ -39,12 +44,12 @@ def stepped(pipe: Pipeline, seed: int, name: str = "gpt") -> float:
     return pipe.step(*(a[part] for a in case.args), target=case.target[part])
 
 
-def trained(pipe: Pipeline, optimizer: torch.optim.Optimizer, seeds: range, name: str = "gpt") -> dict[str, Any]:
+def trained(pipe: Pipeline, optimizer: torch.optim.Optimizer, seeds: range, name: str = "short") -> dict[str, Any]:
     """Losses and gradients of steps on these batches, and the state after them."""
     losses, gradients = [], []
     for seed in seeds:
         losses.append(stepped(pipe, seed, name))
-        gradients.append({n: g.clone() for n, g in pipe.gradients().items()})
+        gradients.append({n: whole_of(g).clone() for n, g in pipe.gradients().items()})
         optimizer.step()
         optimizer.zero_grad()
     return {"losses": losses, "gradients": gradients, "state": pipe.state_dict()}
@@ -55,7 +60,7 @@ def copies(folder: Path) -> dict[str, Any]:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pipeline", "data"))
     found = []
     for _ in range(2):
-        with piped(made("gpt", SIZE), 2, mesh=mesh, clip_norm=0.5, cuts=[20]) as pipe:
+        with piped(made("short", SIZE), 2, mesh=mesh, clip_norm=0.5, cuts=[20]) as pipe:
             optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-2, eps=EPS)
             found.append(trained(pipe, optimizer, range(STEPS)))
             pipe.save(folder / "copies", optimizer)
@@ -72,18 +77,18 @@ def zero(folder: Path) -> dict[str, Any]:
         return ZeroRedundancyOptimizer(pipe.parameters(), torch.optim.AdamW, process_group=pipe.data_group, lr=lr,
                                        eps=EPS)
 
-    with piped(made("gpt", SIZE), 2, mesh=mesh, cuts=[20]) as pipe:
+    with piped(made("short", SIZE), 2, mesh=mesh, cuts=[20]) as pipe:
         optimizer = optimizer_of(pipe, 1e-2)
         first = trained(pipe, optimizer, range(2))
         pipe.save(folder / "zero", optimizer)
         rest = trained(pipe, optimizer, range(2, STEPS))
         inner: Any = optimizer
         held, whole = len(inner.optim.state), len(list(pipe.parameters()))
-    with piped(made("gpt", SIZE), 2, mesh=mesh, cuts=[12]) as pipe:
+    with piped(made("short", SIZE), 2, mesh=mesh, cuts=[12]) as pipe:
         optimizer = optimizer_of(pipe, 1.0)
         behind = pipe.resume(folder / "zero", optimizer)
         again = trained(pipe, optimizer, range(2, STEPS))
-    with piped(made("gpt", SIZE), group=None, cuts=[8, 16, 24]) as pipe:  # one copy, of four stages
+    with piped(made("short", SIZE), group=None, cuts=[8, 16, 24]) as pipe:  # one copy, of four stages
         plain = torch.optim.AdamW(pipe.parameters(), lr=1.0, eps=EPS)
         pipe.resume(folder / "zero", plain)
         alone = trained(pipe, plain, range(2, STEPS))
@@ -91,14 +96,161 @@ def zero(folder: Path) -> dict[str, Any]:
             "behind": behind, "again": again, "alone": alone}
 
 
+def sharded(folder: Path) -> dict[str, Any]:
+    """Two copies of two stages whose parameters are divided; twice, saved after two steps and gone on from."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "pipeline"))
+    found = []
+    for time in range(2):
+        with piped(made("short", SIZE), 2, mesh=mesh, cuts=[20], fully_shard=True, clip_norm=0.5) as pipe:
+            optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-2, eps=EPS)
+            first = trained(pipe, optimizer, range(2))
+            if not time:
+                pipe.save(folder / "sharded", optimizer)
+                held = sum(own_share(p).numel() for p in pipe.parameters())
+                whole = sum(p.numel() for p in pipe.parameters())
+                own = {name for name, _ in pipe.named_parameters()}
+                resting = sum(p.untyped_storage().size() for name, p in pipe.model.named_parameters() if name in own)
+                part = sum(v.numel() for name, v in pipe.state_dict(whole=False).items() if name in own)
+            rest = trained(pipe, optimizer, range(2, STEPS))
+            case = made("short", SIZE)
+            half = slice(pipe.session.replica * SIZE // 2, (pipe.session.replica + 1) * SIZE // 2)
+            evaluated = pipe.eval_step(*(a[half] for a in case.args), target=case.target[half])
+            pipe.load_state_dict(first["state"])
+            back = pipe.state_dict()
+        found.append({"losses": first["losses"] + rest["losses"], "gradients": first["gradients"] + rest["gradients"],
+                      "state": rest["state"], "evaluated": evaluated, "norm": pipe.norm})
+        assert all(torch.equal(first["state"][name], value) for name, value in back.items())
+    with piped(made("short", SIZE), 2, mesh=mesh, cuts=[12], fully_shard=True) as pipe:
+        optimizer = torch.optim.AdamW(pipe.parameters(), lr=1.0, eps=EPS)
+        pipe.resume(folder / "sharded", optimizer)
+        losses = []
+        for seed in range(2, STEPS):
+            losses.append(stepped(pipe, seed))
+            torch.nn.utils.clip_grad_norm_(pipe.parameters(), 0.5)
+            optimizer.step()
+            optimizer.zero_grad()
+        again = {"losses": losses, "state": pipe.state_dict()}
+    with piped(made("short", SIZE), group=None, cuts=[8, 16, 24], clip_norm=0.5) as pipe:  # one copy, of four stages
+        plain = torch.optim.AdamW(pipe.parameters(), lr=1.0, eps=EPS)
+        pipe.resume(folder / "sharded", plain)
+        alone = trained(pipe, plain, range(2, STEPS))
+    return {"first": found[0], "again": found[1], "held": held, "whole": whole, "resting": resting, "part": part,
+            "other cut": again, "alone": alone}
+
+
+PLAN: dict[str, Any] = {"layers.*.attend": ColwiseParallel, "layers.*.project": RowwiseParallel,
+                        "layers.*.wide": ColwiseParallel,
+                        "layers.*.narrow": RowwiseParallel}
+
+
+def tensor(folder: Path) -> dict[str, Any]:
+    """Two stages of which two ranks each have shares, twice; saved after two steps, and gone on from without shares."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "tp"))
+    found = []
+    for schedule in ("1f1b", "zb-h1"):
+        with piped(made("short", SIZE), mesh=mesh, clip_norm=0.5, cuts=[20], schedule=schedule, tensor_parallel={
+                name: style() for name, style in PLAN.items()}) as pipe:
+            optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-2, eps=EPS)
+            first = trained(pipe, optimizer, range(2))
+            pipe.save(folder / "tensor", optimizer)
+            rest = trained(pipe, optimizer, range(2, STEPS))
+            held = {name: (own_share(p).numel(), p.numel()) for name, p in pipe.named_parameters()}
+            case = made("short", SIZE)
+            found.append({"losses": first["losses"] + rest["losses"], "state": rest["state"], "held": held,
+                          "gradients": first["gradients"] + rest["gradients"], "norm": pipe.norm,
+                          "evaluated": pipe.eval_step(*case.args, target=case.target)})
+            pipe.load_state_dict(first["state"])
+            assert all(torch.equal(first["state"][name], value) for name, value in pipe.state_dict().items())
+    with piped(made("short", SIZE), group=None, cuts=[8, 16, 24], clip_norm=0.5) as pipe:  # four stages, no shares
+        plain = torch.optim.AdamW(pipe.parameters(), lr=1.0, eps=EPS)
+        pipe.resume(folder / "tensor", plain)
+        alone = trained(pipe, plain, range(2, STEPS))
+    return {"first": found[0], "again": found[1], "alone": alone,
+            "heads": [heads(mesh=mesh, tensor_parallel=_divided), heads(group=None)]}
+
+
+def degrees(folder: Path) -> dict[str, Any]:
+    """Two copies of two stages of which two ranks each have shares, clipped; twice, and a checkpoint."""
+    mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("data", "tensor", "pipeline"))
+    found = []
+    for _ in range(2):
+        with piped(made("short", SIZE), 2, mesh=mesh, clip_norm=0.5, cuts=[20], tensor_parallel={
+                name: style() for name, style in PLAN.items()}) as pipe:
+            optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-2, eps=EPS)
+            found.append(trained(pipe, optimizer, range(2)))
+            pipe.save(folder / "degrees", optimizer)
+            rest = trained(pipe, optimizer, range(2, STEPS))
+            found[-1] = {"losses": found[-1]["losses"] + rest["losses"], "state": rest["state"],
+                         "gradients": found[-1]["gradients"] + rest["gradients"], "place": (
+                             pipe.session.replica, pipe.session.peer, pipe.rank)}
+    with piped(made("short", SIZE), 2, data=2, clip_norm=0.5, cuts=[8, 16, 24]) as pipe:  # two copies of four stages
+        optimizer = torch.optim.AdamW(pipe.parameters(), lr=1.0, eps=EPS)
+        pipe.resume(folder / "degrees", optimizer)
+        later = trained(pipe, optimizer, range(2, STEPS))
+    return {"first": found[0], "again": found[1], "later": later}
+
+
+def bare(folder: Path) -> dict[str, Any]:
+    """A stage without parameters, beside one that has some, under ``fully_shard``."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "pipeline"))
+    torch.manual_seed(3)
+    x = torch.randn(SIZE, 4, dtype=torch.float64)
+    model = nn.Sequential(nn.Tanh(), nn.Linear(4, 4)).double()
+    with piped(Case(model, (x,), {}, nn.functional.mse_loss, x.flip(1)), 2, mesh=mesh, cuts=[1],
+               fully_shard=True) as pipe:
+        optimizer = torch.optim.SGD(pipe.parameters() if pipe.rank else [nn.Parameter(x)], lr=0.1)
+        half = x.chunk(2)[pipe.session.replica]
+        losses = []
+        for _ in range(2):
+            losses.append(pipe.step(half, target=half.flip(1)))
+            optimizer.step()
+            optimizer.zero_grad()
+    return {"losses": losses}
+
+
+class Heads(nn.Module):
+    """Attention by heads in a residual stream, with dropout of both."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.q, self.kv, self.out = nn.Linear(width, width), nn.Linear(width, 2 * width), nn.Linear(width, width)
+        self.norm, self.drop = nn.LayerNorm(width), nn.Dropout(0.2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(x)
+        k, v = self.kv(y).unflatten(-1, (4, 2, 4)).permute(3, 0, 2, 1, 4)
+        q = self.q(y).unflatten(-1, (4, 4)).transpose(1, 2)
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return x + self.drop(self.out(self.drop(y.transpose(1, 2).flatten(-2))))  # type: ignore[no-any-return]
+
+
+def _divided(module: nn.Module, mesh: DeviceMesh) -> None:
+    """As a user's own call does it."""
+    parallelize_module(module, mesh, {"*.q": ColwiseParallel(), "*.kv": ColwiseParallel(), "*.out": RowwiseParallel()})
+
+
+def heads(**options: Any) -> list[float]:
+    """The losses of three steps of such layers."""
+    torch.manual_seed(3)
+    x, model = torch.randn(SIZE, 5, 16, dtype=torch.float64), nn.Sequential(*(Heads() for _ in range(4))).double()
+    with piped(Case(model, (x,), {}, lambda y, z: (y - z).square().mean(), x.flip(1)), seed=7, **options) as pipe:
+        optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1)
+        found = []
+        for size in (SIZE, SIZE, SIZE - 2):
+            found.append(pipe.step(x[:size], target=x[:size].flip(1)))
+            optimizer.step()
+            optimizer.zero_grad()
+    return found
+
+
 def beside(folder: Path) -> dict[str, Any]:
     """A pipeline on the first two ranks, another on the others, and one of all four beside both."""
     groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     mine = groups[dist.get_rank() // 2]
     assert isinstance(mine, dist.ProcessGroup)
-    case = made("gpt", SIZE)
+    case = made("short", SIZE)
     small = piped(case, group=mine, cuts=[20])
-    everyone = piped(made("gpt", SIZE), group=dist.group.WORLD, cuts=[8, 16, 24], schedule="gpipe")
+    everyone = piped(made("short", SIZE), group=dist.group.WORLD, cuts=[8, 16, 24], schedule="gpipe")
     optimizer = torch.optim.AdamW([*small.parameters(), *everyone.parameters()], lr=1e-2, eps=EPS)
     found: dict[str, Any] = {"small": [], "everyone": []}
     for seed in range(2):
@@ -119,7 +271,7 @@ def refused(folder: Path) -> dict[str, Any]:
     said = ""
     if dist.get_rank() != 3:
         try:
-            piped(made("gpt", SIZE), timeout=2.0)
+            piped(made("short", SIZE), timeout=8.0)
         except ValueError as error:
             said = str(error)
     total = torch.ones(1)
@@ -129,13 +281,14 @@ def refused(folder: Path) -> dict[str, Any]:
 
 def wrapped(folder: Path) -> dict[str, Any]:
     """A model that something else trains on several ranks ends all of them."""
-    case = made("gpt", SIZE)
+    case = made("short", SIZE)
     piped(Case(DistributedDataParallel(case.model), case.args, case.kwargs, case.loss, case.target))
     return {}
 
 
-PARTS: dict[str, Callable[[Path], dict[str, Any]]] = {"copies": copies, "zero": zero, "beside": beside,
-                                                      "refused": refused, "wrapped": wrapped}
+PARTS: dict[str, Callable[[Path], dict[str, Any]]] = {"copies": copies, "zero": zero, "sharded": sharded,
+                                                      "tensor": tensor, "bare": bare, "beside": beside,
+                                                      "refused": refused, "wrapped": wrapped, "degrees": degrees}
 
 
 def main() -> None:

@@ -11,8 +11,6 @@ from weft.runtime.execute.executor import Parcel
 from weft.runtime.interface.training import Boundary
 from weft.runtime.plan.program import Work
 
-__all__ = ["Mixed"]
-
 
 class Mixed(Tracer):
     """Results of as many numbers as their value says; those of every third block have a shape that is known."""

@@ -13,8 +13,6 @@ from torch._C._distributed_c10d import HashStore
 from weft.runtime.ranks.session import Session
 from weft.runtime.ranks.watch import Unwatched, Watch
 
-__all__ = ["one_rank"]
-
 
 @contextmanager
 def one_rank() -> Iterator[Session]:

@@ -9,15 +9,13 @@ import torch
 
 from weft.app.plans.checking import computed
 from weft.models.layouts.values import Array
-from weft.models.transform.annotation import PlanError
 from weft.models.transform.planned import Part, Planned, split
-from weft.models.transform.program import Operation, Program
+from weft.models.transform.program import PlanError, PlanOperation, PlanProgram
 from weft.runtime.by_hand.instructions import KernelCall
 from weft.runtime.by_hand.kernels import run_kernel
 
-__all__ = ["differences", "wrong_types"]
 
-def differences(program: Program, values: Mapping[str, Array]) -> Iterator[tuple[str, float]]:
+def differences(program: PlanProgram, values: Mapping[str, Array]) -> Iterator[tuple[str, float]]:
     """Operator and cut, and the largest difference of the parts together from ``values``, which one device has; the
     whole itself is among them."""
     base = Planned(program, devices={operation.name: (0,) for operation in program.operations})
@@ -34,7 +32,7 @@ def differences(program: Program, values: Mapping[str, Array]) -> Iterator[tuple
             yield f"{operation.name} ({operation.annotation}) along {along}", _apart(planned, operation, values)
 
 
-def wrong_types(program: Program, given: Mapping[str, Array]) -> list[str]:
+def wrong_types(program: PlanProgram, given: Mapping[str, Array]) -> list[str]:
     """Tensors that torch makes of another type than the program says, all operators run whole."""
     values = {name: torch.tensor(array) for name, array in given.items()}
 
@@ -54,7 +52,7 @@ def wrong_types(program: Program, given: Mapping[str, Array]) -> list[str]:
     return wrong
 
 
-def _apart(planned: Planned, operation: Operation, values: Mapping[str, Array]) -> float:
+def _apart(planned: Planned, operation: PlanOperation, values: Mapping[str, Array]) -> float:
     totals = [np.zeros(np.shape(values[name])) for name in operation.outputs]
     for part in planned.parts(operation.name):
         for total, array, dimensions in zip(totals, _part(planned, operation, part, values),
@@ -64,7 +62,7 @@ def _apart(planned: Planned, operation: Operation, values: Mapping[str, Array]) 
                for total, name in zip(totals, operation.outputs, strict=True))
 
 
-def _part(planned: Planned, operation: Operation, part: Part, values: Mapping[str, Array]) -> Sequence[Array]:
+def _part(planned: Planned, operation: PlanOperation, part: Part, values: Mapping[str, Array]) -> Sequence[Array]:
     spans = planned.spans(part)
     arrays = [values[name][_slices(planned, part, dimensions)] for name, dimensions in zip(
         operation.inputs, operation.annotation.inputs, strict=True)]

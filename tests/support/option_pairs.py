@@ -9,8 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 
-__all__ = ["COMMANDS", "KINDS_OF_PAIRS", "Rule", "pairwise", "reasons"]
-
 #: Of :data:`tests.support.kinds_of_input.KINDS`.
 KINDS_OF_PAIRS = ("block", "classes", "layers")
 _LIMITS = (("--effort 0.02", "--effort 0.01 --time-limit 3000", "--effort 0.02 --seed 3"),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["DATA", "REPROS", "ROOT", "SHARED", "SPECS"]
-
 ROOT = Path(__file__).resolve().parents[2]
 #: Files for tests, and among them inputs that once showed a fault.
 DATA, REPROS = ROOT / "tests" / "data", ROOT / "tests" / "data" / "repros"

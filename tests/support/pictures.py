@@ -7,8 +7,6 @@ from typing import Any
 from weft.figures import chart
 from weft.solver.schedule import Schedule
 
-__all__ = ["GIB", "rows"]
-
 GIB = 2**30
 
 

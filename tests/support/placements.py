@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from weft.solver.placement import judge
 from weft.solver.placement.groups import Groups
-from weft.solver.placement.placement import Stage
-from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, Tensor
+from weft.solver.placement.placement import PlacedStage
+from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, PlacementTensor
 
 GPU = DeviceKind("gpu", 2)
 
 
-def graph(nodes: list[Node], tensors: list[Tensor], *kinds: DeviceKind) -> PlacementProblem:
+def graph(nodes: list[Node], tensors: list[PlacementTensor], *kinds: DeviceKind) -> PlacementProblem:
     """Operators, by default on two devices of one kind."""
     return PlacementProblem("graph", kinds or (GPU,), tuple(nodes), tuple(tensors))
 
@@ -25,22 +25,22 @@ def chain(times: Sequence[float], transfer: float = 0.0, *, devices: int = 2, me
     """A row of operators on devices of one kind."""
     nodes = tuple(Node(f"n{i}", (time,), held[i] if held else 0.0, flying[i] if flying else 0.0)
                   for i, time in enumerate(times))
-    tensors = tuple(Tensor(i, (i + 1,), transfer) for i in range(len(nodes) - 1))
+    tensors = tuple(PlacementTensor(i, (i + 1,), transfer) for i in range(len(nodes) - 1))
     return PlacementProblem("chain", (DeviceKind("gpu", devices, memory),), nodes, tensors)
 
 
-def tensors_between(draw: st.DrawFn, count: int) -> tuple[Tensor, ...]:
+def tensors_between(draw: st.DrawFn, count: int) -> tuple[PlacementTensor, ...]:
     """At random what ``count`` nodes, in this order, give to later ones."""
     tensors = []
     for i in range(count - 1):
         targets = draw(st.sets(st.integers(i + 1, count - 1), max_size=2))
         if targets:
-            tensors.append(Tensor(i, tuple(sorted(targets)), draw(st.sampled_from([0.0, 0.5, 2.0]))))
+            tensors.append(PlacementTensor(i, tuple(sorted(targets)), draw(st.sampled_from([0.0, 0.5, 2.0]))))
     return tuple(tensors)
 
 
 def every_placement(problem: PlacementProblem, parts: Sequence[Sequence[int]] | None = None,
-                    order: Sequence[tuple[int, int]] = ()) -> Iterator[tuple[Stage, ...]]:
+                    order: Sequence[tuple[int, int]] = ()) -> Iterator[tuple[PlacedStage, ...]]:
     """All placements that break no rule, in which each of ``parts`` (default: the colocation classes) is in one stage,
     and part a is not after part b for each (a, b) of ``order``."""
     parts = problem.classes if parts is None else parts
@@ -130,7 +130,7 @@ def problems(draw: st.DrawFn, *, tight: bool = True, cpus: bool = True, memory: 
     for index in range(count - 1):
         targets = tuple(t for t in range(index + 1, count) if draw(st.integers(0, 2)) == 0)
         if targets:
-            tensors.append(Tensor(index, targets, draw(st.integers(0, 4) | st.just(0.25))))
+            tensors.append(PlacementTensor(index, targets, draw(st.integers(0, 4) | st.just(0.25))))
     # Operators of one class that share no kind make no problem: leave them unsupported nowhere instead.
     plain = [Node(n.name, tuple(0.5 if t is None and n.colocation is not None else t for t in n.times), n.resident,
                   n.per_micro_batch, n.colocation, n.backward) for n in nodes]

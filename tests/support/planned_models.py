@@ -8,8 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as f
 
-__all__ = ["CAPTURED", "made"]
-
 
 class Block(nn.Module):
     """A pre-norm transformer block of which queries, keys and values are one projection."""

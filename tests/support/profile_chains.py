@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from weft.models.candidates.memory_chains import STATE
+from weft.models.candidates.memory_candidates import STATE
 from weft.models.times.profiles import PROFILES, ProfileRow, shipped_profile
 from weft.solver.placement.memory.plan import ChainOperator
-
-__all__ = ["profile_chain", "profile_rows", "wider_gpt"]
 
 _LAYERS = {"gpt-1.3b-v100": (24, 0), "t5-770m-v100": (24, 24)}
 

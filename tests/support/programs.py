@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import numpy as np
 
+from weft.models.layouts.layout import Layout
 from weft.models.layouts.values import Array
-from weft.models.transform.annotation import PlanError
 from weft.models.transform.backward import with_backward, with_update
-from weft.models.transform.plan import Plan
-from weft.models.transform.program import Program, ProgramBuilder
-
-__all__ = ["attention", "convolutions", "experts", "mlp", "numbers", "random_plan",
-           "transformer"]
+from weft.models.transform.plan import TransformPlan
+from weft.models.transform.program import PlanError, PlanProgram, ProgramBuilder
 
 
-def mlp(batch: int = 8, width: int = 8, hidden: int = 16, *, update: bool = False) -> Program:
+def mlp(batch: int = 8, width: int = 8, hidden: int = 16, *, update: bool = False) -> PlanProgram:
     """Two products with a gelu between, and a mean of squares."""
     b = ProgramBuilder("mlp")
     x = b.input("x", (batch, width), gradient=True)
@@ -29,7 +27,7 @@ def mlp(batch: int = 8, width: int = 8, hidden: int = 16, *, update: bool = Fals
 
 
 def transformer(batch: int = 4, sequence: int = 8, width: int = 16, heads: int = 4, *, layers: int = 1,
-                update: bool = False) -> Program:
+                update: bool = False) -> PlanProgram:
     """Decoder layers with fused attention, and a loss of tokens."""
     b = ProgramBuilder("transformer")
     vocabulary, size = 24, width // heads
@@ -56,7 +54,7 @@ def transformer(batch: int = 4, sequence: int = 8, width: int = 16, heads: int =
     return _trained(b, b.add("loss", "einsum", "b+ s+ -> ", [lost], scale=1 / batch / sequence), update=update)
 
 
-def attention(batch: int = 4, sequence: int = 8, width: int = 8, heads: int = 4) -> Program:
+def attention(batch: int = 4, sequence: int = 8, width: int = 8, heads: int = 4) -> PlanProgram:
     """Attention of plain products and a softmax, with heads that one dimension of the weights holds."""
     b = ProgramBuilder("attention")
     x, size = b.input("x", (batch, sequence, width), gradient=True), width // heads
@@ -71,7 +69,7 @@ def attention(batch: int = 4, sequence: int = 8, width: int = 8, heads: int = 4)
     return _trained(b, b.add("loss", "einsum", "b+ s+ m+, b+ s+ m+ -> ", [out, out], scale=0.5))
 
 
-def convolutions(batch: int = 4, channels: int = 4, side: int = 6) -> Program:
+def convolutions(batch: int = 4, channels: int = 4, side: int = 6) -> PlanProgram:
     """Two convolutions with a relu between, averaged."""
     b = ProgramBuilder("convolutions")
     x = b.input("x", (batch, 2, side, side), gradient=True)
@@ -87,7 +85,7 @@ def convolutions(batch: int = 4, channels: int = 4, side: int = 6) -> Program:
     return _trained(b, b.add("loss", "einsum", "n+ o+, n+ o+ -> ", [y, y]))
 
 
-def experts(tokens: int = 8, width: int = 8, count: int = 4, hidden: int = 8) -> Program:
+def experts(tokens: int = 8, width: int = 8, count: int = 4, hidden: int = 8) -> PlanProgram:
     """A gate of the two best experts, every token through all of them with the gate's weight; groups of tokens."""
     b = ProgramBuilder("experts")
     x = b.input("x", (2, tokens, width), gradient=True)
@@ -101,12 +99,12 @@ def experts(tokens: int = 8, width: int = 8, count: int = 4, hidden: int = 8) ->
     return _trained(b, b.add("loss", "einsum", "g+ t+ m+, g+ t+ m+ -> ", [out, out], scale=0.5))
 
 
-def _trained(b: ProgramBuilder, loss: str, *, update: bool = False) -> Program:
+def _trained(b: ProgramBuilder, loss: str, *, update: bool = False) -> PlanProgram:
     program = with_backward(b.build(loss))
     return with_update(program, "adam", rate=0.1) if update else program
 
 
-def numbers(program: Program, seed: int = 0) -> dict[str, Array]:
+def numbers(program: PlanProgram, seed: int = 0) -> dict[str, Array]:
     """Random values of all that a program is given; indices stay small."""
     numbers_of = np.random.default_rng(seed)
     found: dict[str, Array] = {}
@@ -122,9 +120,9 @@ def numbers(program: Program, seed: int = 0) -> dict[str, Array]:
     return found
 
 
-def random_plan(program: Program, draw: random.Random, devices: int = 4) -> Plan:
+def random_plan(program: PlanProgram, draw: random.Random, devices: int = 4) -> TransformPlan:
     """Every operator cut, copied and placed at random on some of so many devices."""
-    plan = Plan(program)
+    plan = TransformPlan(program)
     if draw.random() < 0.5:
         forwards = [operation.name for operation in program.operations if operation.phase == "forward"]
         plan.recompute(" ".join(draw.sample(forwards, 2)))
@@ -146,3 +144,17 @@ def random_plan(program: Program, draw: random.Random, devices: int = 4) -> Plan
         in_order = draw.random() < 0.7
         plan.assign(operation.name, range(count) if in_order else draw.sample(range(devices), count))
     return plan
+
+
+def layouts_over(devices: int, dimensions: int) -> Iterator[Layout]:
+    """All layouts of a tensor of so many dimensions over so many devices."""
+    def factored(rest: int, roles: int) -> Iterator[tuple[int, ...]]:
+        if roles == 1:
+            yield (rest,)
+            return
+        for first in range(1, rest + 1):
+            if rest % first == 0:
+                yield from ((first, *others) for others in factored(rest // first, roles - 1))
+
+    for replicas, values, *splits in factored(devices, dimensions + 2):
+        yield Layout(replicas, values, tuple(splits))

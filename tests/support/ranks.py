@@ -22,6 +22,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import NoReturn
@@ -30,14 +31,16 @@ from tests.support.paths import ROOT
 from weft.runtime.ranks.children import end_with_parent
 from weft.runtime.ranks.launch import Ended, free_port, rank_environment
 
-__all__ = ["launch_forked"]
+#: Seconds that ranks have, and that each of them waits for others: far more than a busy machine needs, as only what
+#: hangs should meet it. It is less than a test has (``timeout`` in ``pyproject.toml``).
+PATIENCE = 900.0
 
 #: What torch imports at the first optimizer, and what the executor imports late.
 LATE = ("torch._dynamo", "torch.distributed.checkpoint", "torch.profiler", "weft.runtime.replay.replay",
         "weft.runtime.replay.run", "weft.runtime.checkpoint.checkpoint", "weft.cli.main")
 
 
-def launch_forked(ranks: int, command: Sequence[str], *, timeout: float,
+def launch_forked(ranks: int, command: Sequence[str], *, timeout: float = PATIENCE,
                   environment: Mapping[str, str] | None = None) -> list[Ended]:
     """:func:`~weft.runtime.ranks.launch.launch_local` for a ``command`` of the form ``[python, "-m", module, ...]``, in
     this tree."""
@@ -82,8 +85,10 @@ def _raise(ranks: int, module: str, arguments: list[str], variables: dict[str, s
            folder: str) -> list[tuple[int, float, bool]]:
     """Fork the ranks and wait for them: exit code, seconds, and whether it had to be killed, for each. Ranks that a
     signal has stopped are killed when all others have ended."""
-    for name in (*LATE, module):
+    for name in LATE:
         importlib.import_module(name)
+    with suppress(ImportError):  # the ranks say so
+        importlib.import_module(module)
     begun = time.monotonic()
     rank_of = {_fork(rank, module, arguments, variables, folder): rank for rank in range(ranks)}
     found: dict[int, tuple[int, float, bool]] = {}

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from hypothesis import strategies as st
 
 from tests.support.placements import tensors_between
-from weft.solver.placement.placement import Stage
-from weft.solver.placement.problem import Degree, DeviceKind, Node, PlacementProblem, Tensor
+from weft.solver.placement.placement import PlacedStage
+from weft.solver.placement.problem import Degree, DeviceKind, Node, PlacementProblem, PlacementTensor
 
 
 def shared(problem: PlacementProblem, *degrees: int, rate: float = 1.0, all_reduce: float = 0.0) -> PlacementProblem:
@@ -23,13 +23,13 @@ def shared(problem: PlacementProblem, *degrees: int, rate: float = 1.0, all_redu
 def two(devices: int, **sizes: float) -> PlacementProblem:
     nodes = (Node("a", (1.0,), 2.0, 4.0, gradient=1.0), Node("b", (3.0,), 2.0, 4.0, gradient=3.0))
     return PlacementProblem("two", (DeviceKind("gpu", devices, sizes.get("memory")),), nodes,
-                            (Tensor(0, (1,), sizes.get("transfer", 0.0)),), micro_batches=10)
+                            (PlacementTensor(0, (1,), sizes.get("transfer", 0.0)),), micro_batches=10)
 
 
 def towers(count: int, length: int, devices: int) -> PlacementProblem:
     nodes = tuple(Node(f"t{t}.{i}", (1.0 + i % 2,), gradient=1.0) for t in range(count) for i in range(length))
     last = Node("join", (4.0,), gradient=1.0)
-    tensors = tuple(Tensor(t * length + i, (t * length + i + 1 if i + 1 < length else count * length,), 0.1)
+    tensors = tuple(PlacementTensor(t * length + i, (t * length + i + 1 if i + 1 < length else count * length,), 0.1)
                     for t in range(count) for i in range(length))
     problem = PlacementProblem("towers", (DeviceKind("gpu", devices),), (*nodes, last), tensors, micro_batches=4)
     return shared(problem, 2, 4, rate=0.9, all_reduce=0.1)
@@ -67,5 +67,5 @@ def every_row(problem: PlacementProblem) -> Iterator[tuple[list[tuple[int, list[
                     yield parts, on
 
 
-def load(stages: tuple[Stage, ...]) -> float:
+def load(stages: tuple[PlacedStage, ...]) -> float:
     return max(stage.load for stage in stages)

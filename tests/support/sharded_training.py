@@ -7,8 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["LAMB", "Model", "losses_of", "plain_rule"]
-
 WIDTH, ROWS = 6, 2
 
 

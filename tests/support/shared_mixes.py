@@ -1,9 +1,5 @@
 """A pipeline, a data parallel training and an inference on three ranks that they share, and what each rank runs of
-them.
-
-``python -m tests.support.shared_mixes FOLDER PLAN`` under ranks: all together, each alone, and with faults; rank 0
-writes what was found.
-"""
+them: all together, each alone, and with faults (:mod:`tests.support.job_processes`)."""
 
 from __future__ import annotations
 
@@ -16,18 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tests.support.job_processes import joined
 from tests.support.shared_ranks import Failing
 from weft.models.share.job import Job, job_of
 from weft.runtime.interface.training import Boundary, Training
-from weft.runtime.plan.plan import Plan, load_plan
-from weft.runtime.ranks.session import Session, join
+from weft.runtime.plan.plan import Plan
+from weft.runtime.ranks.session import Session
 from weft.runtime.replay.run import run_training
-from weft.runtime.share.job_plans import JobPlan
-from weft.runtime.share.job_runner import RunOptions
-from weft.runtime.share.job_session import JobSession, in_one_set
-from weft.runtime.share.result import SharedRun
-from weft.runtime.share.run import run_shared
-from weft.runtime.share.taking_apart import job_plans
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
 RANKS, STEPS, WIDTH, SIZE = 3, 3, 8, 4
@@ -109,54 +100,34 @@ pipeline, data, answers = of_rank(0), of_rank(1), of_rank(2)
 SEEDS = {"pipeline": 0, "data": 1, "answers": 2}
 
 
-def told(run: SharedRun | None) -> dict[str, Any]:
-    return {} if run is None else {job.name: {"losses": job.losses, "fault": job.fault, "steps": job.steps}
-                                   for job in run.jobs}
-
-
-def main(folder: Path, path: str, unit: float = 0.0) -> None:
-    """All runs one after another, of the first of which a millisecond of the plan lasts ``unit`` seconds at least; what
-    they found goes into ``found.json``, a rank's answers beside it."""
-    plan = load_plan(path)
+def main(folder: Path, *ports: str) -> None:
+    """All runs one after another; a rank's answers go into a file of their own."""
     answered: dict[str, list[float]] = {}
-    timed: dict[str, float | None] = {}
 
     def keep(run: str) -> Callable[[int, int, Any], None]:
         def collect(step: int, micro_batch: int, output: Tensor) -> None:
             answered.setdefault(run, []).extend(output.reshape(-1).tolist())
         return collect
 
-    with join(60.0) as session:
-        def run(name: str, steps: dict[str, int] | None = None, **fails: tuple[int, int]) -> dict[str, Any]:
-            def maker(job: str) -> Callable[[Plan, Session], Training]:
-                return lambda own, s: training(SEEDS[job], own, s, steps=(steps or {}).get(job, STEPS),
-                                               fails=fails.get(job), collect=keep(name))
-            done = run_shared(plan, session, {job: maker(job) for job in SEEDS},
-                              options=RunOptions(unit if name == "together" else 0.0))
-            if done is not None and name == "together":
-                timed.update(seconds=done.seconds, predicted=done.predicted)
-            return told(done)
+    with joined(folder, ports) as own:
+        job = own.job.name
 
-        found: dict[str, Any] = {
-            "together": run("together"), "failed": run("failed", pipeline=(1, 5)),
-            "failed last": run("failed last", pipeline=(2, 7)), "failed answers": run("failed answers", answers=(1, 3)),
-            "longer": run("longer", {"pipeline": 1, "data": 2 * STEPS})}
-        alone = {}
-        for job in job_plans(plan):
-            losses = in_one_set(session, job, lambda s, job=job: _alone(job, s, keep("alone")))  # type: ignore[misc]
-            alone[job.name] = next((own for own in session.everywhere(losses, "comparing") if own is not None), None)
-    (folder / f"answers.{session.rank}.json").write_text(json.dumps(answered))
-    if session.rank == 0:
-        (folder / "found.json").write_text(json.dumps({**found, **timed, "alone": alone}))
+        def run(name: str, steps: dict[str, int] | None = None, **fails: tuple[int, int]) -> None:
+            own.run(name, lambda plan, session: training(
+                SEEDS[job], plan, session, steps=(steps or {}).get(job, STEPS), fails=fails.get(job),
+                collect=keep(name)))
 
-
-def _alone(job: JobPlan, session: JobSession, collect: Callable[[int, int, Any], None]) -> list[float] | None:
-    """The losses of the job where nobody takes turns with it."""
-    found = run_training(job.plan, session, training(SEEDS[job.name], job.plan, session,
-                                                     steps=2 * STEPS if job.name == "data" else STEPS,
-                                                     collect=collect))
-    return None if found is None else list(found.losses)
+        run("together")
+        run("failed", pipeline=(1, 5))
+        run("failed last", pipeline=(2, 7))
+        run("failed answers", answers=(1, 3))
+        run("longer", {"pipeline": 1, "data": 2 * STEPS})
+        alone = run_training(own.job.plan, own.session, training(
+            SEEDS[job], own.job.plan, own.session, steps=2 * STEPS if job == "data" else STEPS, collect=keep("alone")))
+        own.found["alone"] = None if alone is None else list(alone.losses)
+    if answered:
+        (folder / f"{job}.{own.rank}.answers").write_text(json.dumps(answered))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], *map(float, sys.argv[3:]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -81,4 +81,4 @@ def limited(number: int, jobs: Sequence[Job], ratio: Sequence[int], found: Shari
 
 def shared(jobs: Sequence[Job], question: Question, effort: float) -> Sharing:
     """The answer within so many deterministic seconds."""
-    return share_jobs(jobs, question, SearchOptions(time_limit=600.0, effort=effort))
+    return share_jobs(jobs, question, SearchOptions(time_limit=3000, effort=effort))

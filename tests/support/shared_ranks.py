@@ -1,28 +1,22 @@
-"""What each rank of a test of shared ranks runs: two small trainings, together, alone, and with one that fails.
-
-``python -m tests.support.shared_ranks FOLDER PLAN`` under ranks; rank 0 writes what was found.
-"""
+"""What each process of a test of shared ranks runs: two small trainings, together, alone, and with one that fails
+(:mod:`tests.support.job_processes`)."""
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from tests.support.job_processes import joined
 from weft.models.share.job import Job, job_of
 from weft.runtime.interface.training import Boundary, Training
-from weft.runtime.plan.plan import Plan, load_plan
-from weft.runtime.ranks.session import Session, join
+from weft.runtime.plan.plan import Plan
+from weft.runtime.ranks.session import Session
 from weft.runtime.replay.run import run_training
-from weft.runtime.share.job_runner import RunOptions
-from weft.runtime.share.result import SharedRun
-from weft.runtime.share.run import run_shared
-from weft.runtime.share.taking_apart import job_plans
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
 RANKS, STEPS, WIDTH, SIZE = 2, 6, 16, 4
@@ -98,31 +92,25 @@ def of_rank(seed: int) -> Callable[..., Training]:
 first, second = of_rank(0), of_rank(1)
 
 
-def main(folder: Path, path: str) -> None:
-    """All runs one after another; what they found goes into ``found.json``."""
-    plan = load_plan(path)
-    with join(60.0) as session:
-        def run(unit: float = 0.0, only: Any = None, **more: Any) -> SharedRun | None:
-            makers = {name: (lambda own, s, seed=seed, name=name: training(seed, own, s, **more.get(name, {})))
-                      for seed, name in enumerate("ab")}
-            return run_shared(plan, session, makers, options=RunOptions(unit), only=only, stop_folder=folder)
+def main(folder: Path, *ports: str) -> None:
+    """All runs one after another."""
+    with joined(folder, ports) as own:
+        name = own.job.name
+        seed = "ab".index(name)
 
-        run()  # what is made once
-        found = {"together": run(UNIT), "a": run(UNIT, ["a"]), "b": run(UNIT, ["b"]),
-                 "failed": run(b={"fails": 3}), "short": run(b={"steps": 2}, a={"steps": 2 * STEPS}),
-                 "stopped": run(b={"stops": folder / "b"})}
-        alone = []
-        for seed, job in enumerate(job_plans(plan)):
-            own = Session(0, 1, session.device, session.watch, session.offset, replica=session.rank,
-                          replicas=session.world)
-            replayed = run_training(job.plan, own, training(seed, job.plan, own))
-            alone.append(None if replayed is None else list(replayed.losses))
-    if session.rank == 0:
-        (folder / "found.json").write_text(json.dumps({"alone": alone, **{
-            name: {"seconds": run.seconds, "predicted": run.predicted, "sums": {str(r): s for r, s in run.sums.items()},
-                   "jobs": {job.name: {"losses": job.losses, "fault": job.fault} for job in run.jobs}}
-            for name, run in found.items() if run is not None}}))
+        def run(what: str, unit: float = 0.0, only: Sequence[str] | None = None, **more: Any) -> None:
+            own.run(what, lambda plan, s: training(seed, plan, s, **more.get(name, {})), unit=unit, only=only)
+
+        run("once")  # what is made once
+        run("together", UNIT)
+        run("a", UNIT, ["a"])
+        run("b", UNIT, ["b"])
+        run("failed", b={"fails": 3})
+        run("short", b={"steps": 2}, a={"steps": 2 * STEPS})
+        run("stopped", b={"stops": folder / "b"})
+        alone = run_training(own.job.plan, own.session, training(seed, own.job.plan, own.session))
+        own.found["alone"] = None if alone is None else list(alone.losses)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -14,7 +14,7 @@ from tests.support.placements import every_placement, tensors_between
 from weft.solver.feasibility.infeasible import Infeasible
 from weft.solver.placement.dag.front import FrontPoint
 from weft.solver.placement.joint.candidates import candidate_of
-from weft.solver.placement.joint.cuts import Cut, cut_of
+from weft.solver.placement.joint.cuts import SizedCut, cut_of
 from weft.solver.placement.joint.sized import SizedProblem
 from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem
 
@@ -40,7 +40,7 @@ def sized_problems(draw: st.DrawFn, most: int = 3, sizes: tuple[int, ...] = (1, 
     return SizedProblem(batch, found)
 
 
-def every_cut(sized: SizedProblem) -> set[Cut]:
+def every_cut(sized: SizedProblem) -> set[SizedCut]:
     """All graphs of stages, whether or not they fit."""
     roomy = dataclasses.replace(sized.any, micro_batches=1, kinds=tuple(
         dataclasses.replace(kind, memory=None) for kind in sized.any.kinds))
@@ -48,12 +48,12 @@ def every_cut(sized: SizedProblem) -> set[Cut]:
                                      tuple(stage.devices for stage in row))) for row in every_placement(roomy)}
 
 
-def every_choice(cut: Cut) -> Iterator[tuple[int, ...]]:
+def every_choice(cut: SizedCut) -> Iterator[tuple[int, ...]]:
     """One size for each stage, in all ways."""
     yield from itertools.product(*(tuple(costs) for costs in cut.costs))
 
 
-def best_step(cut: Cut, sizes: tuple[int, ...]) -> float:
+def best_step(cut: SizedCut, sizes: tuple[int, ...]) -> float:
     """The least makespan of all orders, proven; infinite where none fits."""
     if any(costs[size].room is not None and (costs[size].room or 0.0) < -1e-9
            for costs, size in zip(cut.costs, sizes, strict=True)):
@@ -61,7 +61,7 @@ def best_step(cut: Cut, sizes: tuple[int, ...]) -> float:
     candidate = candidate_of(cut, sizes, 0.0)
     assert candidate.problem is not None
     try:
-        found = weft.solve(candidate.problem, micro_batches=candidate.micro_batches, effort=5.0, time_limit=60.0)
+        found = weft.solve(candidate.problem, micro_batches=candidate.micro_batches, effort=5.0, time_limit=3000)
     except Infeasible:
         return math.inf
     assert found.makespan <= found.makespan_bound * (1 + 1e-9)

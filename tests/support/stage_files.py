@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["TRAINING"]
-
 #: ``stages`` gives one, ``other`` something else, ``broken`` an error.
 TRAINING = """
 import torch

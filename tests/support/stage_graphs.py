@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.support.placements import every_placement, tensors_between
 from weft.solver.placement import judge
 from weft.solver.placement.dag.stage_dag import stages_by_depth
-from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, Tensor
+from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, PlacementTensor
 
 EFFORT = 20.0
 
@@ -20,7 +20,7 @@ def forks(branches: int, length: int, *, devices: int, times: tuple[float, ...] 
     """Equal branches of ``length`` operators whose times repeat ``times``, and one operator that joins them."""
     nodes = [Node(f"b{b}.{i}", (times[i % len(times)],), resident, held)
              for b in range(branches) for i in range(length)] + [Node("join", (end,), resident, held)]
-    tensors = [Tensor(b * length + i, (b * length + i + 1 if i + 1 < length else branches * length,), transfer)
+    tensors = [PlacementTensor(b * length + i, (b * length + i + 1 if i + 1 < length else branches * length,), transfer)
                for b in range(branches) for i in range(length)]
     return PlacementProblem("forks", (DeviceKind("gpu", devices, memory),), tuple(nodes), tuple(tensors))
 

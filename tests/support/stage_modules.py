@@ -8,8 +8,6 @@ from torch import Tensor, nn
 
 from weft.runtime import ColumnLinear, RowLinear, VocabularyEmbedding, parallel_cross_entropy
 
-__all__ = ["BATCH", "LENGTH", "VOCABULARY", "WIDTH", "Both", "Embed", "EmbedTwice", "Mix", "Score"]
-
 WIDTH, INNER, VOCABULARY, LENGTH, BATCH = 8, 12, 13, 5, 2
 
 

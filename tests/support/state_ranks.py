@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed.checkpoint as dcp
 from torch.nn.utils import clip_grad_norm_
+from torch.optim.lr_scheduler import LRScheduler, MultiStepLR
 
-import weft
 from tests.support.captured_models import Case, made
-from tests.support.pipeline_ranks import EPS
+from tests.support.pipeline_ranks import EPS, planned_once
 from weft.app.pipeline.run.pipe import Pipeline
 from weft.runtime.captured.materials import Materials
 
@@ -25,10 +26,12 @@ SIZE, MICRO_BATCHES = 8, 4
 
 
 def piped(case: Case, **options: Any) -> Pipeline:
-    """A pipeline of ``case``."""
-    return weft.pipeline(case.model, case.args, case.kwargs, **{
-        "loss": case.loss, "target": case.target, "micro_batches": MICRO_BATCHES, "schedule": "1f1b", "time_limit": 2.0,
-        "timeout": 90.0, **options})
+    """A pipeline of ``case``; where it is cut, no measuring decides."""
+    of = (type(case.model), str(next(case.model.parameters()).device), "compile" in options,
+          *(str(options.get(name)) for name in ("cuts", "schedule", "dtype", "autocast")))
+    return planned_once(of, case.model, case.args, kwargs=case.kwargs, **{
+        "loss": case.loss, "target": case.target, "micro_batches": MICRO_BATCHES, "schedule": "1f1b", "cuts": [20],
+        "time_limit": 2.0, "timeout": 900.0, **options})
 
 
 def stepped(pipe: Pipeline, seed: int, name: str = "gpt", dtype: torch.dtype = torch.float64) -> float:
@@ -67,19 +70,21 @@ def added(folder: Path) -> dict[str, Any]:
 
 
 def trained(pipe: Pipeline, optimizer: torch.optim.Optimizer, seeds: range, dtype: torch.dtype = torch.float64,
-            name: str = "gpt") -> list[float]:
-    """The losses of steps on the batches of these seeds."""
+            name: str = "gpt", scheduler: LRScheduler | None = None) -> list[float]:
+    """The losses of steps on the batches of these seeds, whose learning rate may be scheduled."""
     losses = []
     for seed in seeds:
         losses.append(stepped(pipe, seed, name, dtype))
         optimizer.step()
+        if scheduler is not None:
+            scheduler.step()
         optimizer.zero_grad()
     return losses
 
 
 def saved(folder: Path) -> dict[str, Any]:
     """Two steps, a checkpoint, and two steps more."""
-    with piped(made("gpt", SIZE), cuts=[20]) as pipe:
+    with piped(made("gpt", SIZE)) as pipe:
         optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-2, eps=EPS)
         assert pipe.resume(folder / "checkpoints", optimizer) == 0
         before = trained(pipe, optimizer, range(2))
@@ -192,7 +197,7 @@ def narrow_on_meta(folder: Path) -> dict[str, Any]:
 
 def cast(folder: Path) -> dict[str, Any]:
     """Three steps under autocast, with split backwards."""
-    with piped(made("gpt", SIZE, dtype=torch.float32), autocast=torch.bfloat16, schedule="zb-h1", cuts=[20]) as pipe:
+    with piped(made("gpt", SIZE, dtype=torch.float32), autocast=torch.bfloat16, schedule="zb-h1") as pipe:
         optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-3, eps=EPS)
         losses = trained(pipe, optimizer, range(3), torch.float32)
         return {"losses": losses, "state": pipe.state_dict(), "plan": [b.name for b in pipe.plan.problem.blocks],
@@ -213,10 +218,66 @@ def with_compile(folder: Path) -> dict[str, Any]:
                 "plan": [b.name for b in pipe.plan.problem.blocks], "state": pipe.state_dict()}
 
 
+def of_schedulers(folder: Path) -> dict[str, Any]:
+    """Four steps, and the last two from a checkpoint, in other stages; the last state as a DCP, too."""
+    def ready(pipe: Pipeline, lr: float) -> tuple[torch.optim.Optimizer, MultiStepLR]:
+        optimizer = torch.optim.AdamW(pipe.parameters(), lr=lr, eps=EPS)
+        return optimizer, MultiStepLR(optimizer, [1, 3], gamma=0.1)
+
+    with piped(made("gpt", SIZE)) as pipe:
+        optimizer, scheduler = ready(pipe, 1e-2)
+        losses = trained(pipe, optimizer, range(2), scheduler=scheduler)
+        pipe.save(folder / "scheduled", optimizer, extra={"rate": scheduler})
+        losses += trained(pipe, optimizer, range(2, 4), scheduler=scheduler)
+    with piped(made("gpt", SIZE), cuts=[34]) as pipe:
+        optimizer, scheduler = ready(pipe, 1.0)
+        behind = pipe.resume(folder / "scheduled", optimizer, extra={"rate": scheduler})
+        again = trained(pipe, optimizer, range(2, 4), scheduler=scheduler)
+        dcp.save(pipe.state_dict(whole=False), checkpoint_id=folder / "dcp")  # type: ignore[attr-defined]
+        return {"losses": losses, "again": again, "behind": behind, "rate": scheduler.get_last_lr(),
+                "state": pipe.state_dict(), "folder": str(folder / "dcp")}
+
+
+def in_halves(folder: Path) -> dict[str, Any]:
+    """Modules in fp16: steps before and after an overflow, which leaves weights as they are; and a checkpoint."""
+    with piped(made("gpt", SIZE, dtype=torch.float32), dtype=torch.float16) as pipe:
+        optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-2, eps=EPS)
+        losses, scales, gradients, changes = [], [], [], []
+        for seed in range(4):
+            before = pipe.state_dict()
+            if seed == 2:  # so large that gradients overflow
+                scaling = pipe._stepping.training.scaling
+                assert scaling is not None
+                scaling.value = 2.0**24
+            losses.append(stepped(pipe, seed, dtype=torch.float32))
+            scales.append(pipe.loss_scale)
+            gradients.append(len(pipe.gradients()))
+            optimizer.step()
+            optimizer.zero_grad()
+            after = pipe.state_dict()
+            changes.append(max(float((after[name] - value).abs().max()) for name, value in before.items()))
+        pipe.save(folder / "halves", optimizer)
+        found = {"losses": losses, "scales": scales, "gradients": gradients, "changes": changes}
+    with piped(made("gpt", SIZE, dtype=torch.float32), dtype=torch.float16) as pipe:
+        pipe.resume(folder / "halves", torch.optim.AdamW(pipe.parameters(), lr=1e-2, eps=EPS))
+        return {**found, "resumed": pipe.loss_scale}
+
+
+def profiled(folder: Path) -> dict[str, Any]:
+    """The names of ranges in a profile of a step."""
+    with piped(made("gpt", SIZE)) as pipe:
+        stepped(pipe, 0)
+        with torch.profiler.profile() as profile:
+            stepped(pipe, 1)
+        names = {event.name for event in profile.events() or () if event.name.startswith("weft:")}
+        return {"names": sorted(names), "plan": [str(i) for i in pipe._stepping.plan.program.ranks[pipe.rank]]}
+
+
 PARTS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "accumulated": accumulated, "added": added, "saved": saved, "resumed": resumed, "drawn": drawn,
     "drawn_again": drawn_again, "meta": meta, "made_here": made_here,
-    "narrow": narrow, "narrow_on_meta": narrow_on_meta, "cast": cast, "with_compile": with_compile}
+    "narrow": narrow, "narrow_on_meta": narrow_on_meta, "cast": cast, "with_compile": with_compile,
+    "of_schedulers": of_schedulers, "in_halves": in_halves, "profiled": profiled}
 
 
 def main() -> None:

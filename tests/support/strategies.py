@@ -16,8 +16,6 @@ from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Numb
 from weft.solver.schedule import Schedule
 from weft.solver.timing import time_orders
 
-__all__ = ["Case", "cases", "in_order", "laned", "pipelines", "problems", "schedules"]
-
 WHOLE_TIMES = st.integers(1, 6)
 DECIMAL_TIMES = st.sampled_from([0.1, 0.25, 0.3, 0.7, 1.1, 1.9, 2.5, 3.3])
 WHOLE_LAGS = st.sampled_from([0, 0, 0, 1, 2])

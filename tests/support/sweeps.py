@@ -9,8 +9,6 @@ from tests.support.builders import chain, pipeline
 from weft.app.sweep.result import Sweep
 from weft.solver.problem import Problem
 
-__all__ = ["EFFORT", "sweep", "uniform"]
-
 EFFORT = 0.05
 
 

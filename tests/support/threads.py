@@ -21,15 +21,13 @@ from weft.runtime.plan.plan import Plan
 from weft.runtime.plan.program import Reduce, StageWork, Work
 from weft.runtime.ranks.session import Session
 from weft.runtime.ranks.watch import Unwatched
-from weft.runtime.transports.buffer_tensors import allocate, view
 from weft.runtime.transports.interface import Transport
 from weft.runtime.transports.one_host.one_sided import OneSided
 from weft.runtime.transports.one_host.one_sided_reads import Offer, Reads, note_words
 from weft.runtime.transports.one_host.shared_memory import matching
+from weft.runtime.transports.tensors import allocate, view
 
-__all__ = ["Lane", "Note", "OneMemory", "Tracer", "expected", "run_in_threads"]
-
-PATIENCE = 30.0  # seconds after which threads that wait for each other are told to stop
+PATIENCE = 120.0  # seconds after which threads that wait for each other are told to stop
 Value = TypeVar("Value")
 
 

@@ -21,8 +21,6 @@ from weft.runtime import StageGraph
 from weft.solver.offload import Offload, with_offloads
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
-__all__ = ["MODES", "SHAPES", "Case", "Node", "case", "graph_problem", "varied"]
-
 MODES = ("full", "split", "recompute", "offload", "offload beside", "split and recompute")
 
 

@@ -19,14 +19,14 @@ COUNTS = {"a": 2, "b": 1, "c": 1}
 LAPS = 5
 
 
-def turns(folder: Path, patience: float = 0.3) -> tuple[Turns, FileBoard]:
+def turns(folder: Path, patience: float = 60.0) -> tuple[Turns, FileBoard]:
     board = FileBoard(folder / "rank0.turns", cells_of(ORDERS, list(COUNTS)), "a plan", list(COUNTS), patience)
     return Turns(ORDERS, COUNTS, board), board
 
 
-def take(folder: Path, job: str, killed_at: int | None) -> None:
+def take(folder: Path, job: str, killed_at: int | None, patience: float) -> None:
     """Be the process of ``job``: all its turns on device 0, then as many on 1; each is written down."""
-    own, board = turns(folder)
+    own, board = turns(folder, patience)
     board.hold(list(COUNTS).index(job))
     own.come(job)
     try:
@@ -49,10 +49,10 @@ def main(folder: Path, takers: Sequence[tuple[str, int | None]]) -> None:
     for job, killed_at in takers:
         child = os.fork()
         if not child:
-            take(folder, job, killed_at)
+            take(folder, job, killed_at, 60.0 if len(takers) == len(COUNTS) else 3.0)
             os._exit(0)
         children.append(child)
-    until = time.monotonic() + 20
+    until = time.monotonic() + 300
     codes = []
     for child in children:
         while not (ended := os.waitpid(child, os.WNOHANG))[0]:

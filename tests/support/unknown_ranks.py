@@ -164,7 +164,7 @@ def train_unshared(plan: Plan, session: Session, wanted: list[dict[str, Tensor]]
 
 def main() -> None:
     plan, wanted, right = plan_of(baseline("interleaved", pipeline(loop(2)), MICRO_BATCHES)), alone(), 0
-    with join(30) as session:
+    with join(900.0) as session:
         for transport in TRANSPORTS:
             right += train(plan, replace(session, transport=transport), wanted)
         # As where a process may not read another's memory.

@@ -17,9 +17,7 @@ from weft.solver.problem import Block, Dependency
 from weft.solver.schedule import Operation, Schedule
 from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.rounds import Rounds
-
-__all__ = ["MUTATIONS", "Mutation"]
+from weft.solver.wide.run import Rounds
 
 #: What it makes of a valid schedule; None where there is nothing of the kind to break. Raises ``ValueError`` where even
 #: the file of it is refused.

@@ -13,11 +13,7 @@ from weft.solver.problem import BlockKind, Device, Number
 from weft.solver.schedule import Schedule
 from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.rounds import Rounds
-from weft.solver.wide.run import Run
-
-__all__ = ["drawn_run", "drawn_wide", "keep_or_recompute", "schedule_of_jobs", "schedule_of_rounds", "two_jobs",
-           "vanishing", "wide_problems", "wide_runs"]
+from weft.solver.wide.run import Rounds, Run
 
 _CLASSES = ("short", "long")
 

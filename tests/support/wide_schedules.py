@@ -12,10 +12,7 @@ from weft.solver.schedule import Schedule
 from weft.solver.timing import time_orders
 from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.rounds import Rounds
-from weft.solver.wide.run import Run
-
-__all__ = ["Drawn", "drawn_schedule", "held", "scheduled"]
+from weft.solver.wide.run import Rounds, Run
 
 _CLASSES = ("short", "long")
 

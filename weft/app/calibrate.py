@@ -7,19 +7,26 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from rich.console import Group, RenderableType
+from rich.table import Table
 
 from weft.app.profile.targets import ProfileFault, device_name, device_of
+from weft.models.hardware.device_files import (
+    CollectiveSample,
+    DeviceTable,
+    KernelSample,
+    MessageSample,
+    save_device_table,
+    table_to_json,
+)
+from weft.runtime.measure.kernels import measure_kernels
+from weft.runtime.measure.measure import available_bytes
+from weft.runtime.ranks.launch import end_all_if_one_fails, launch_local
 from weft.text.tables import table_text
 from weft.text.units import bytes_text
-
-if TYPE_CHECKING:
-    import torch
-    from rich.console import RenderableType
-
-    from weft.models.hardware.device_files import CollectiveSample, DeviceTable, MessageSample
-
-__all__ = ["Calibration", "calibrate_machine"]
 
 #: Bytes of the messages and collectives, and of those of a quick look.
 _SIZES, _QUICK = (2**12, 2**16, 2**20, 2**24), (2**12, 2**18)
@@ -51,14 +58,10 @@ class Calibration:
 
     def to_json(self) -> dict[str, Any]:
         """The ``weft.device/1`` object."""
-        from weft.models.hardware.device_files import table_to_json
-
         return table_to_json(self.measured)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the table. Raises ``OSError``."""
-        from weft.models.hardware.device_files import save_device_table
-
         save_device_table(self.measured, path)
 
     def __str__(self) -> str:
@@ -66,9 +69,6 @@ class Calibration:
 
     def table(self) -> RenderableType:
         """Every measurement with its rate and spread, for people."""
-        from rich.console import Group
-        from rich.table import Table
-
         kernels = Table(title=f"{self.measured.name}: kernels of one rank", box=None)
         for heading in ("class", "pass", "dtype", "shape", "time", "spread", "GFLOP/s", "GB/s"):
             kernels.add_column(heading, justify="left" if heading in ("class", "pass", "dtype", "shape") else "right")
@@ -94,11 +94,6 @@ def calibrate_machine(device: str | None = None, ranks: int | None = None, *, qu
                       on_progress: Callable[[str], None] = lambda title: None) -> Calibration:
     """Measure this machine. See :func:`weft.calibrate`. Raises
     :class:`~weft.app.profile.targets.ProfileFault` where a rank fails."""
-    import torch
-
-    from weft.models.hardware.device_files import DeviceTable, KernelSample
-    from weft.runtime.measure.kernels import measure_kernels
-
     where = device_of(device)
     most = torch.cuda.device_count() if where.type == "cuda" else os.cpu_count() or 1
     count = min(most, 8) if ranks is None else ranks
@@ -118,9 +113,6 @@ def calibrate_machine(device: str | None = None, ranks: int | None = None, *, qu
 
 def _together(device: str, ranks: int, quick: bool) -> tuple[tuple[CollectiveSample, ...], MessageSample]:
     """What the ranks of this machine say."""
-    from weft.models.hardware.device_files import CollectiveSample, MessageSample
-    from weft.runtime.ranks.launch import end_all_if_one_fails, launch_local
-
     ended = launch_local(ranks, [sys.executable, "-m", "weft.runtime.measure.rank_costs", device,
                                  ",".join(map(str, _QUICK if quick else _SIZES)), "3" if quick else "7"],
                          timeout=_PATIENCE, beside=end_all_if_one_fails)
@@ -134,10 +126,6 @@ def _together(device: str, ranks: int, quick: bool) -> tuple[tuple[CollectiveSam
 
 def _memory(device: torch.device, ranks: int) -> int:
     """Bytes of each rank: what CUDA reports, or of a CPU an even share of what is free."""
-    import torch
-
-    from weft.runtime.measure.measure import available_bytes
-
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[1])
     return available_bytes(device) // ranks

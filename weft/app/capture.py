@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from weft.models.graph.operators import OperatorGraph
 from weft.text.units import bytes_text
 
-__all__ = ["graph_lines"]
-
 MOST_ROWS = 40
 
 

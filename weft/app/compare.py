@@ -8,14 +8,17 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from weft.app.lib.case import Case, case_of, read_source
+from weft.app.grid import labelled
+from weft.app.lib.case import Case, case_of, grid_case, read_source
 from weft.app.lib.coverage import others
 from weft.app.lib.decided_memory import plan_text
-from weft.app.lib.known import SEARCHES, Known
+from weft.app.lib.grid_pipeline import found_pipeline, is_open
 from weft.app.lib.options import SearchOptions
+from weft.app.lib.placements import SEARCHES, Known
+from weft.app.lib.verdicts import grid_lines
 from weft.app.lib.wide import WideCase
-from weft.app.opening import solve_source
-from weft.app.solve import for_objective, solve_case
+from weft.app.solving.opening import solve_source
+from weft.app.solving.solve import for_objective, solve_case
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
 from weft.solver.baselines.on_rounds import baseline_on_rounds, known_on_rounds
 from weft.solver.control.clock import unwatched
@@ -26,7 +29,7 @@ from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.goals import timed_for
 from weft.solver.step.search import Infeasible, Progress, is_large
 from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.rounds import Rounds
+from weft.solver.wide.run import Rounds
 from weft.text.counts import choices_text, micro_batches_text
 from weft.text.tables import table_text
 from weft.text.units import each_text, memory_text, time_text
@@ -35,13 +38,13 @@ if TYPE_CHECKING:
     from weft.app.lib.sources import MicroBatches, Source
     from weft.models.spec.spec import Spec
 
-__all__ = ["Comparison", "ComparisonRow", "compare_source", "known_schedules"]
-
 
 #: What the known schedules may take of the time that is left, and weft's own search where another one follows.
 _KNOWN_SHARE, _OWN_SHARE = 0.4, 0.5
 #: Of large problems: what weft's own search takes, which comes first; and the table of what is left then.
 _LARGE_SHARE, _TABLE_SHARE = 0.6, 0.2
+#: Of a spec that leaves its grid open: what the search for the best one takes.
+_GRID_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,8 @@ class Comparison:
 
         problem = self.weft.problem
         time_unit, memory_unit = _units(problem.time_unit, problem.memory_unit)
-        gpus = sum(device.lane_of is None for device in problem.devices)
+        told = self.weft.solver.get("grid", {})
+        gpus = told.get("gpus") or sum(device.lane_of is None for device in problem.devices)
         table = Table(title=f"{self.case.name}: {micro_batches_text(self.weft)}, {gpus} GPUs",
                       caption=self.caption(), title_justify="left", caption_justify="left", title_style="bold")
         for header in ("schedule", "placement"):
@@ -147,8 +151,8 @@ class Comparison:
         unit = self.weft.problem.time_unit
         bound = " ".join(time_text(own.bound or 0.0, unit))
         of = "lower bound" if own.span is None else "lower bound on the span"
-        lines = [f"weft: {of} {bound}, " + ("proven optimal" if own.gap == 0 else f"gap at most {own.gap:.2%}")
-                 + (" for this placement" if over else "")]
+        proof = "proven optimal" if own.gap == 0 else f"gap at most {own.gap:.2%}"
+        lines = [*grid_lines(self.weft), f"weft: {of} {bound}, {proof}" + (" for this placement" if over else "")]
         if own.bound_over_placements is not None:
             proof = ("proven optimal" if own.value <= own.bound_over_placements * (1 + 1e-9) else
                      "lower bound " + " ".join(time_text(own.bound_over_placements, unit)))
@@ -190,8 +194,14 @@ def compare_source(
 ) -> Comparison:
     """See :func:`weft.compare`."""
     source = read_source(source)
-    with options.preparing():
-        case = for_objective(case_of(source, micro_batches, options), options.objective)
+    grid: Schedule | None = None
+    if is_open(source):
+        grid = solve_source(source, micro_batches, options.limited(_GRID_SHARE), on_progress)
+        options = options if options.effort is None else options.limited(1 - _GRID_SHARE)
+        case = grid_case(of := found_pipeline(source, grid))
+    else:
+        with options.preparing():
+            case = for_objective(case_of(source, micro_batches, options), options.objective)
     twofold = _with_adama(source)
     if any(is_large(placement.problem, case.micro_batches) for placement in case.placements):
         # weft has a first schedule within seconds, the known ones together have not.
@@ -209,6 +219,10 @@ def compare_source(
             known, left_out = _with_own_cut(known, left_out, own)
         if case.wide is not None:
             known, left_out = _with_own_assignment(known, left_out, own, case.wide)
+    if grid is not None:
+        own = labelled(of, own)
+        told = {**grid.solver["grid"], **own.solver["grid"]}
+        own = grid if grid.solver["grid"]["step"] <= told["step"] else own.with_solver(grid=told)
     schedules = {name: case.with_reserve(entry) for name, entry in {**known, "weft": own}.items()}
     adam: Schedule | str | None = None
     cut_short = bool(own.solver.get("interrupted"))  # then the twin's search would be, too

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from weft.app.compare import Comparison, compare_source
-from weft.app.lib.known import SEARCHES
 from weft.app.lib.options import SearchOptions
+from weft.app.lib.placements import SEARCHES
 from weft.figures import FORMATS, draw
 from weft.runtime.export.perfetto import save_trace
 from weft.runtime.plan.plan import plan_of, save_plan
@@ -22,8 +22,6 @@ from weft.solver.cpsat.budget import Pace
 from weft.solver.io.schedule_files import save_schedule
 from weft.solver.io.writing import write_atomically
 from weft.solver.step.search import Progress
-
-__all__ = ["DEMO_EFFORT", "DEMO_LIMIT", "Demonstration", "demonstrate"]
 
 #: Deterministic seconds of its search, and seconds on the clock at most: 107 CPU seconds in all; with 60 it is 864.1 ms
 #: as well, proven for its cut after 143.

@@ -11,8 +11,6 @@ from weft.solver.schedule import Schedule
 if TYPE_CHECKING:
     from weft.runtime.plan.timeline import Timeline
 
-__all__ = ["draw_history", "draw_schedule"]
-
 
 def draw_schedule(
     schedule: Schedule,

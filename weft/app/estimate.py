@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from weft.app.lib.decided_memory import plan_details, plan_table
-from weft.models.candidates.estimate import Estimate, estimate_spec
-from weft.models.spec.spec import Spec
+from weft.models.candidates.estimate import GIVEN, Estimate, estimate_spec
+from weft.models.candidates.stages import Shape
+from weft.models.grid.degrees import Degrees
+from weft.models.grid.pipeline import even_cut, grid_space, pipeline_spec
+from weft.models.spec.spec import Spec, with_values
 from weft.text.tables import table_text
 
 if TYPE_CHECKING:
     from rich.console import Group
 
     from weft.app.lib.sources import Source
-    from weft.models.candidates.build import Candidate
-
-__all__ = ["EstimateReport", "estimate_source"]
+    from weft.models.candidates.build import ModelCandidate
+    from weft.models.hardware.device_type import DeviceType
 
 GIB, MIB = 1024**3, 1024**2
 
+#: Grids whose even stages are looked at, by rising estimate.
+_TRIED_GRIDS = 8
 #: More rows than these become three: the least, the median and the most of each column. JSON has them all.
 _MOST_ROWS = 16
 
@@ -33,7 +38,7 @@ class EstimateReport:
     """
 
     estimate: Estimate
-    decided: tuple[Candidate, ...] = ()
+    decided: tuple[ModelCandidate, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -100,9 +105,10 @@ class EstimateReport:
         return table_text(self.table(), width=180)
 
 
-def estimate_source(source: Source, *, shape: str | None = None, **asked: int | str | None) -> EstimateReport:
+def estimate_source(source: Source, *, shape: str | None = None, parallel: Mapping[str, Any] | None = None,
+                    **asked: int | str | None) -> EstimateReport:
     """See :func:`weft.estimate`; ``asked``: of a config.json, what :func:`weft.app.config_spec.config_specs` takes."""
-    from weft.app.config_spec import config_specs, is_config
+    from weft.app.config_spec import config_specs, grid_of_config, is_config
     from weft.app.lib.case import read_source
 
     if shape not in (None, "chain", "v", "loop", "wave"):
@@ -112,7 +118,14 @@ def estimate_source(source: Source, *, shape: str | None = None, **asked: int | 
         if given:
             name = next(iter(given)).replace("_", "-")
             raise ValueError(f"{name} is for a config.json, which says the model alone; a spec says the rest itself")
-        return _estimated(read_source(source), shape)
+        spec = read_source(source)
+        if parallel is not None:
+            if not isinstance(spec, Spec):
+                raise ValueError("parallel is for model specs and configs, and this is a block problem: leave it out")
+            spec = with_values(spec, {"parallel": dict(parallel)}, "the degrees asked for")
+        return _estimated(spec, shape)
+    if parallel is not None:
+        return _estimated(grid_of_config(source, parallel, **given), shape)  # type: ignore[arg-type]
     smallest = None
     for spec, note in config_specs(source, **given):  # type: ignore[arg-type]
         found = estimate_spec(spec, shape)  # type: ignore[arg-type]
@@ -134,6 +147,11 @@ def _step_note(found: Estimate) -> str:
 def _estimated(spec: object, shape: str | None) -> EstimateReport:
     if not isinstance(spec, Spec):
         raise ValueError("a block problem states its own times and memory; estimate is for model specs (.yaml)")
+    if spec.parallel is not None:
+        if shape is not None:
+            raise ValueError("shape is of GPUs one by one; a grid's stages are a chain, or go round and round with "
+                             "virtual: leave it out")
+        return _grid_estimated(spec)
     found = estimate_spec(spec, shape)  # type: ignore[arg-type]
     if spec.placement.memory != "decide":
         return EstimateReport(found)
@@ -144,6 +162,59 @@ def _estimated(spec: object, shape: str | None) -> EstimateReport:
         return EstimateReport(found, tuple(decided_candidates(spec, every=False)))
     except NoMemoryPlan as error:
         return EstimateReport(replace(found, notes=(f"memory decided: {error}", *found.notes)))
+
+
+def _grid_estimated(spec: Spec) -> EstimateReport:
+    """Of the likeliest grid, one GPU a stage; where some are open, the first by estimate whose even stages fit."""
+    space = grid_space(spec)
+    grids = sorted((grid for wave in space.waves() for grid in wave), key=lambda grid: grid.estimate)
+    fixed, report = space.fixed(), None
+    if fixed is not None:
+        grids = [replace(grid, degrees=fixed) for grid in grids[:1]]
+    for grid in grids[:_TRIED_GRIDS]:
+        degrees = grid.degrees
+        count = {layer.cost.name: layer.cost.parameters for layer in space.ranks.of(degrees)}
+        pipeline = pipeline_spec(spec, space, degrees)
+        cut = tuple(last - first for first, last in pairwise(even_cut(len(count), degrees.stages)))
+        shape: Shape = "chain" if degrees.virtual == 1 else "loop"
+        found = estimate_spec(pipeline.model_copy(update={"placement": pipeline.placement.model_copy(update={
+            "cut": cut, "shapes": (shape,), "chunks": degrees.virtual})}), shape)
+        found = _as_grid(found, degrees, count, space.links.device)
+        note = (f"{degrees.title}: {degrees.gpus} GPUs, of each stage one of {degrees.of_stage}; a batch of "
+                f"{space.batch} sequences, {found.micro_batches} micro-batches of {degrees.micro_batch} for each "
+                f"of {degrees.data} replicas; a step takes about {grid.estimate * 1e3:.0f} ms and at least "
+                f"{grid.bound * 1e3:.0f} ms, its end included, whatever cut and order; weft solve says what "
+                "it takes")
+        others = [f"{other.degrees.title}: about {other.estimate * 1e3:.0f} ms" for other in grids if other is not grid]
+        notes = [note, *([f"of {len(grids)} grids listed also " + "; ".join(others[:3])] if others else []),
+                 "weights are all that a GPU always holds: parameters, gradients and optimizer states, as far as they "
+                 "are not divided"]
+        report = EstimateReport(replace(found, notes=(*notes, *found.notes)))
+        if report.fits:
+            break
+    assert report is not None  # waves raise where there is no grid
+    return report
+
+
+def _as_grid(found: Estimate, degrees: Degrees, count: Mapping[str, int], device: DeviceType) -> Estimate:
+    """``found``, whose costs are modelled, with the parameters of its layers by name, and of chunks as many
+    micro-batches in flight as interleaved 1F1B has: a rank runs (virtual - 1) p + 2 (p - 1 - rank) forwards ahead, p of
+    a chunk in turn (Narayanan et al., 2021), and one more."""
+    p, v = degrees.pipeline, degrees.virtual
+    stages = tuple(replace(stage, parameters=sum(count[name] for name in stage.layers), time_origin={"modelled": 1.0})
+                   for stage in found.stages)
+    notes = (f"times on {device.name} are modelled (roofline, and rings by tiers): {device.origin}",
+             *(note for note in found.notes if note != GIVEN))
+    found = replace(found, memory_origin="modelled", transfer_origin="modelled", notes=notes)
+    if v == 1:
+        return replace(found, stages=stages)
+    ahead = [min((v - 1) * p + 2 * (p - 1 - rank) + 1, v * found.micro_batches) for rank in range(p)]
+    stages = tuple(replace(stage, in_flight=sum(k % (p * v) // p == stage.stage // p
+                                                for k in range(ahead[stage.device]))) for stage in stages)
+    devices = tuple(replace(device, activations=sum(stage.activation * stage.in_flight for stage in stages
+                                                    if stage.device == device.device)) for device in found.devices)
+    return replace(found, stages=stages, devices=devices,
+                   notes=tuple(note for note in found.notes if "in flight (1F1B) do not fit" not in note))
 
 
 def _span(layers: tuple[str, ...]) -> str:

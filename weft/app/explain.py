@@ -12,7 +12,7 @@ from weft.app.lib.case import case_of
 from weft.app.lib.judged import judged
 from weft.app.lib.options import SearchOptions, require_count
 from weft.app.lib.verdicts import choice_lines
-from weft.app.solve import solve_case
+from weft.app.solving.solve import solve_case
 from weft.solver.control.stopping import STOP
 from weft.solver.diagnose.bubbles import Cause, DeviceIdle, idle_times
 from weft.solver.diagnose.critical_cycle import CriticalCycle, critical_cycle
@@ -28,13 +28,10 @@ from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Progress
 from weft.text import sentences
-from weft.text.counts import micro_batches_text
-from weft.text.options import option_lines
+from weft.text.counts import micro_batches_text, option_lines
 
 if TYPE_CHECKING:
     from weft.app.lib.sources import MicroBatches, Source
-
-__all__ = ["Explanation", "explain_source"]
 
 #: Causes of idle time whose name is another entry's in the numbers: ``device`` is the idle device itself.
 _KEYS: Mapping[Cause, str] = {"device": "other_devices"}

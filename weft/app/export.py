@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,73 +13,12 @@ from weft.app.lib.judged import judged
 from weft.app.lib.sources import PathLike, Source
 
 if TYPE_CHECKING:
-    from weft.runtime.export.torch_import import Table
+    from weft.runtime.export.torch_import import ScheduleTable
     from weft.solver.schedule import Schedule
 
-__all__ = ["EXPORTS", "export_schedule", "format_of", "import_schedule", "require_export",
-           "run_lines"]
 
-
-def _pytorch(schedule: Schedule, path: PathLike, torch: str) -> list[Path]:
-    from weft.runtime.export.torch_csv import save_torch_csv
-
-    save_torch_csv(schedule, path, torch=torch)
-    return [Path(path)]
-
-
-def _pytorch_comms(schedule: Schedule, path: PathLike, torch: str) -> list[Path]:
-    from weft.runtime.export.torch_csv import save_torch_csv
-
-    save_torch_csv(schedule, path, communication=True, torch=torch)
-    return [Path(path)]
-
-
-def _megatron(schedule: Schedule, path: PathLike, torch: str) -> list[Path]:
-    from weft.runtime.export.tools.megatron import save_megatron
-
-    save_megatron(schedule, path)
-    return [Path(path)]
-
-
-def _torchtitan(schedule: Schedule, path: PathLike, torch: str) -> list[Path]:
-    from weft.runtime.export.tools.torchtitan import save_torchtitan
-
-    return [Path(path), save_torchtitan(schedule, path, torch=torch)]
-
-
-def _deepspeed(schedule: Schedule, path: PathLike, torch: str) -> list[Path]:
-    from weft.runtime.export.tools.deepspeed import save_deepspeed
-
-    save_deepspeed(schedule, path)
-    return [Path(path)]
-
-
-def _nnscaler(schedule: Schedule, path: PathLike, torch: str) -> list[Path]:
-    from weft.runtime.export.tools.nnscaler import save_nnscaler
-
-    save_nnscaler(schedule, path)
-    return [Path(path)]
-
-
-def _tessel(schedule: Schedule, path: PathLike, torch: str) -> list[Path]:
-    from weft.runtime.export.tessel import save_tessel
-
-    save_tessel(schedule, path)
-    return [Path(path)]
-
-
-def _perfetto(schedule: Schedule, path: PathLike, torch: str) -> list[Path]:
-    from weft.runtime.export.perfetto import save_trace
-
-    save_trace(schedule, path)
-    return [Path(path)]
-
-
-#: What a schedule can be written as, and who does it; returned are the files written.
-EXPORTS: dict[str, Callable[[Schedule, PathLike, str], list[Path]]] = {
-    "pytorch": _pytorch, "pytorch-comms": _pytorch_comms, "megatron": _megatron, "torchtitan": _torchtitan,
-    "deepspeed": _deepspeed, "nnscaler": _nnscaler, "tessel": _tessel, "perfetto": _perfetto,
-}
+#: What a schedule can be written as.
+EXPORTS = ("pytorch", "pytorch-comms", "megatron", "torchtitan", "deepspeed", "nnscaler", "tessel", "perfetto")
 _ENDINGS = {".csv": "pytorch", ".toml": "torchtitan", ".py": "nnscaler"}
 #: The endings that say what a file is, each with the formats that are that; a format may have other endings.
 _SAID = {".csv": ("pytorch", "pytorch-comms"), ".toml": ("torchtitan",), ".py": ("nnscaler", "deepspeed"),
@@ -102,7 +40,7 @@ def export_schedule(
     path: Annotated[PathLike, Option("where to", "FILE", flags="-o --output")],
     *,
     format: Annotated[str | None, Option("which format (default: what the ending of FILE says)",
-                                         choices=tuple(EXPORTS))] = None,
+                                         choices=EXPORTS)] = None,
     torch: Annotated[str, Option("the PyTorch version that is to read it, 2.6 or newer", "VERSION")] = "2.13",
 ) -> list[Path]:
     """Write a schedule for another tool; returns the files written.
@@ -115,7 +53,28 @@ def export_schedule(
     format cannot express.
     """
     checked = judged(schedule, in_turn=False)
-    return EXPORTS[require_export(path, format)](checked, path, torch)
+    beside = _written(require_export(path, format), checked, path, torch)
+    return [Path(path), *([] if beside is None else [beside])]
+
+
+def _written(name: str, schedule: Schedule, path: PathLike, torch: str) -> Path | None:
+    """Write ``schedule`` as what ``name`` says; what is given is a further file that was written."""
+    from weft.runtime.export.perfetto import save_trace
+    from weft.runtime.export.tessel import save_tessel
+    from weft.runtime.export.tools.deepspeed import save_deepspeed
+    from weft.runtime.export.tools.megatron import save_megatron
+    from weft.runtime.export.tools.nnscaler import save_nnscaler
+    from weft.runtime.export.tools.torchtitan import save_torchtitan
+    from weft.runtime.export.torch_csv import save_torch_csv
+
+    if name == "torchtitan":
+        return save_torchtitan(schedule, path, torch=torch)
+    if name.startswith("pytorch"):
+        save_torch_csv(schedule, path, communication=name == "pytorch-comms", torch=torch)
+    else:
+        {"megatron": save_megatron, "deepspeed": save_deepspeed, "nnscaler": save_nnscaler, "tessel": save_tessel,
+         "perfetto": save_trace}[name](schedule, path)
+    return None
 
 
 def run_lines(schedule: Scheduled, path: PathLike, format: str | None) -> list[str]:
@@ -143,7 +102,9 @@ def require_export(path: PathLike, format: str | None) -> str:
 
 
 def import_schedule(
-    path: Annotated[PathLike, Option("a PyTorch pipelining CSV or a Tessel schedule (.json)", "FILE")],
+    path: Annotated[PathLike, Option(
+        "a PyTorch pipelining CSV, a Tessel schedule (.json), or a plan: torchtitan's .toml, DeepSpeed's .py, "
+        "Megatron-LM's arguments (.txt, .sh)", "FILE")],
     *,
     problem: Annotated[Source | None, Option("a block problem, or for a CSV a model spec, to time it on",
                                              "SPEC")] = None,
@@ -151,7 +112,8 @@ def import_schedule(
                                                 "-n --micro-batches")] = None,
 ) -> Schedule:
     """Somebody's schedule, to be checked, timed and drawn: a PyTorch pipelining ``.csv`` of either flavour, or a Tessel
-    ``.json``.
+    ``.json``. Or a plan for the model of the spec ``problem``, in the order that its tool runs: torchtitan's settings
+    (``.toml``), DeepSpeed's partition (``.py``), or Megatron-LM's arguments (``.txt``, ``.sh``).
 
     ``problem``, a block problem or for a CSV a model spec, says how long blocks take and what they hold; without one a
     forward and each half of a backward take one unit. What it breaks of weft's rules is for :func:`check` to say; what
@@ -164,9 +126,12 @@ def import_schedule(
         schedule = _from_tessel(path, problem, micro_batches)
     elif ending == ".csv":
         schedule = _from_pytorch(path, problem, micro_batches)
+    elif ending in (".toml", ".py", ".txt", ".sh"):
+        schedule = _from_tool(path, problem)
     else:
         raise ValueError(f"{os.fspath(path)}: the ending is {ending or 'missing'}, what can be read is .csv (a PyTorch "
-                         "pipelining schedule) and .json (a Tessel schedule)")
+                         "pipelining schedule), .json (a Tessel schedule), and plans of tools: .toml (torchtitan), .py "
+                         "(DeepSpeed), .txt and .sh (arguments of Megatron-LM)")
     return _with_bounds(_require_count(schedule, micro_batches))
 
 
@@ -191,7 +156,7 @@ def _from_pytorch(path: PathLike, problem: Source | None, micro_batches: int | N
     return schedule.with_solver(notes=notes) if notes else schedule
 
 
-def _on_best_placement(source: Source, micro_batches: int, table: Table) -> Schedule:
+def _on_best_placement(source: Source, micro_batches: int, table: ScheduleTable) -> Schedule:
     """On the placement of the source, of those that are the file's, where it fits and is fastest. A block problem is
     one placement; a spec has several, and those of one shape differ in where the layers are cut, which no file says."""
     from weft.app.lib.case import case_of
@@ -224,6 +189,19 @@ def _from_tessel(path: PathLike, problem: Source | None, micro_batches: int | No
     if source is not None and not isinstance(source, Problem):
         raise ValueError(f"{os.fspath(path)}: a Tessel schedule goes with a block problem, not with a model spec")
     return load_tessel(path, source)
+
+
+def _from_tool(path: PathLike, problem: Source | None) -> Schedule:
+    from weft.app.lib.case import case_of, read_source
+    from weft.app.tools.given import given_schedule, read_plan
+    from weft.models.spec.spec import Spec
+
+    spec = None if problem is None else read_source(problem)
+    if not isinstance(spec, Spec):
+        raise ValueError(f"{os.fspath(path)}: a plan says which layers stages hold; name the model's spec beside it "
+                         "(--problem)")
+    plan = read_plan(spec, path)
+    return given_schedule(plan, case_of(plan.spec)).with_solver(source=os.fspath(path))
 
 
 def _require_count(schedule: Schedule, micro_batches: int | None) -> Schedule:

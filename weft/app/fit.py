@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from weft.app.lib.sources import PathLike
 
-__all__ = ["Fitted", "fit_timelines"]
-
 
 class Fitted:
     """A fit with its table. ``problem`` is the problem with measured costs."""

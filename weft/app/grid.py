@@ -2,8 +2,8 @@
 
 All grids are bounded first. Those with the least estimates are looked at, each on an even cut under 1F1B or interleaved
 1F1B as frameworks run it; then weft's own search runs inside the best: all cuts, chunks and orders of each one's
-pipeline (:func:`weft.app.solve.solve_case`). What counts is the whole step: the pipeline, and what gradients, optimizer
-and parameters add behind it.
+pipeline (:func:`weft.app.solving.solve.solve_case`). What counts is the whole step: the pipeline, and what gradients,
+optimizer and parameters add behind it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, TypeAlias
 
-from weft.app.lib.case import Placement, grid_case
+from weft.app.lib.case import Case, CasePlacement, case_of, grid_case, require_alike
 from weft.app.lib.grid_pipeline import GridPipeline
 from weft.app.lib.options import SearchOptions
-from weft.app.solve import solve_case
+from weft.app.solving.solve import solve_case
+from weft.app.tools.elsewhere import elsewhere
 from weft.models.grid.grids import Grid, GridSpace
 from weft.models.grid.pipeline import grid_space
 from weft.models.spec.sections import Spec
+from weft.models.spec.spec import SpecError
 from weft.models.tensor_parallel.parts import gpu_name
 from weft.solver.baselines import BASELINES
 from weft.solver.baselines.lib.base import NotApplicable
@@ -33,7 +36,11 @@ from weft.solver.schedule import Schedule
 from weft.solver.step.search import Progress
 from weft.solver.timing import time_orders
 
-__all__ = ["solve_grid"]
+if TYPE_CHECKING:
+    from weft.runtime.export.tools import Tool
+
+#: Finds the best of a case.
+Solve: TypeAlias = Callable[[Case, SearchOptions, Callable[[Progress], None]], Schedule]
 
 #: The share of the time until which further grids are listed.
 _LISTING = 0.3
@@ -41,6 +48,9 @@ _LISTING = 0.3
 _FIRST, _LOOKED, _FAR = 3, 20, 1.25
 #: Grids that are searched, and the share of what is left that the first and the second of three get.
 _SEARCHED, _SHARE = 3, 0.5
+#: GPUs up to which groups of any size are searched beside an answer of which no degree was given, and what of the time.
+_FREE_GPUS, _FREE_SHARE = 32, 0.25
+_DEGREES = ("tensor", "pipeline", "virtual", "data", "expert", "context")
 #: Deterministic seconds that are charged for an operation that a known schedule orders.
 _PER_OPERATION = 5e-5
 
@@ -54,10 +64,12 @@ class _Grid(Candidate[GridPipeline]):
 
 
 class _GridSearch(Portfolio[GridPipeline]):
-    """Grids looked at by rising estimate."""
+    """Grids looked at by rising estimate; of those with a ``tool`` what it can run."""
 
-    def __init__(self, spec: Spec, space: GridSpace, budget: Budget, on_progress: Callable[[Progress], None]) -> None:
+    def __init__(self, spec: Spec, space: GridSpace, budget: Budget, on_progress: Callable[[Progress], None],
+                 tool: Tool | None = None, solve: Solve = solve_case) -> None:
         super().__init__(budget, "makespan", on_progress)
+        self.tool, self.solve = tool, solve
         self.spec, self.space = spec, space
         self.listed = 0
         self._beside = float("inf")  # the least bound of grids that are not looked at
@@ -102,20 +114,31 @@ class _GridSearch(Portfolio[GridPipeline]):
     def _tried(self, entry: _Grid) -> bool:
         """Known schedules on an even cut; whether there is one that fits."""
         for placement in entry.of.placements:
-            made = _known(placement, entry.of.pipeline.micro_batches)
+            if self.leader is not None and self.budget.spent:
+                break
+            made = self._in_tool(_known(placement, entry.of.pipeline.micro_batches))
             self.budget.deterministic_used += (_PER_OPERATION * len(placement.problem.blocks)
                                                * entry.of.pipeline.micro_batches)
-            if made is not None and (entry.found is None or made.makespan < entry.found.makespan):
-                entry.found = made
-        if entry.found is None:
-            return False
-        if entry.value < self.best:
-            self.follow(entry)
-            self.on_progress(Progress(self.labelled(entry, entry.found), self.budget.elapsed, "baselines"))
-        return True
+            if made is None or (entry.found is not None and made.makespan >= entry.found.makespan):
+                continue
+            before, entry.found = self.best, made
+            if entry.value < before:
+                self.follow(entry)
+                self.on_progress(Progress(self.labelled(entry, made), self.budget.elapsed, "baselines"))
+        return entry.found is not None
+
+    def _in_tool(self, made: Schedule | None) -> Schedule | None:
+        """``made`` as the tool runs it, if it can."""
+        if made is None or self.tool is None:
+            return made
+        with suppress(ValueError):
+            found = self.tool.run(made).schedule
+            bound = load_bound(made.problem, made.micro_batches)  # of any order on these stages
+            return replace(found, makespan_bound=min(bound, found.makespan))
+        return None
 
     def search(self, options: SearchOptions) -> None:
-        """weft's own search inside the best grids."""
+        """weft's own search inside the best grids, or what of it the tool can run."""
         ranked = sorted((entry for entry in self.entries if entry.found is not None), key=lambda entry: entry.value)
         if not ranked:  # nothing fits an even cut
             ranked = sorted(self.entries, key=lambda entry: entry.of.grid.estimate)
@@ -129,26 +152,10 @@ class _GridSearch(Portfolio[GridPipeline]):
             effort = None if effort is None else effort * (1 - share)
             with suppress(OutOfTime), given.preparing():
                 case = grid_case(entry.of)
-                self.take(entry, solve_case, case, given)
+                self.take(entry, self.solve, case, given)
 
     def labelled(self, candidate: Candidate[GridPipeline], schedule: Schedule) -> Schedule:
-        """``schedule`` with what it says of its grid, on devices named after the GPUs they stand for."""
-        of = candidate.of
-        degrees, end = of.grid.degrees, of.end(schedule)
-        stages = len(schedule.solver["layers_of_stage"])
-        degrees = replace(degrees, virtual=stages // degrees.pipeline)
-        problem = schedule.problem
-        devices = tuple(replace(device, name=gpu_name(range(r * degrees.of_stage, (r + 1) * degrees.of_stage)))
-                        for r, device in enumerate(problem.devices))
-        step = schedule.makespan + end.seconds
-        layers = self.space.ranks.of(degrees)
-        device = self.space.links.device
-        flops = 3 * sum(layer.flops for layer in layers) * degrees.data * schedule.micro_batches
-        return replace(schedule, problem=replace(problem, devices=devices)).with_solver(grid={
-            **asdict(degrees), "title": degrees.title, "micro_batches": schedule.micro_batches, "gpus": degrees.gpus,
-            "step": step, "pipeline_time": schedule.makespan, "end": asdict(end),
-            "model_flops_utilization": flops / (step * degrees.gpus * device.flops[self.space.ranks.dtype]),
-            "bound": min(step, max(of.grid.bound, float(schedule.solver.get("bound_over_placements", 0.0))))})
+        return labelled(candidate.of, schedule)
 
     def result(self) -> Schedule:
         """The best, with the bound over all grids listed."""
@@ -162,12 +169,15 @@ class _GridSearch(Portfolio[GridPipeline]):
                 "bound_over_grids": self.bound, "not_all_listed": self.left_out,
                 "others": [{"title": entry.of.grid.degrees.title, "step": entry.value, "bound": entry.bound}
                            for entry in others]}
-        return found.with_solver(grid=grid)
+        known = [[round(self.budget.elapsed, 3), found.makespan, found.makespan_bound]]  # what no search improved
+        return found.with_solver(grid=grid, history=found.solver.get("history", known))
 
 
-def solve_grid(spec: Spec, options: SearchOptions, on_progress: Callable[[Progress], None] = lambda _: None
-               ) -> Schedule:
-    """The schedule of the best grid's pipeline; ``solver["grid"]`` says which it is and what its step takes.
+def solve_grid(spec: Spec, options: SearchOptions, on_progress: Callable[[Progress], None] = lambda _: None,
+               tool: Tool | None = None, solve: Solve = solve_case) -> Schedule:
+    """The schedule of the best grid's pipeline; ``solver["grid"]`` says which it is and what its step takes. Where no
+    degree is given, it says for few GPUs what groups of any size take. ``tool``: the one that must be able to run it,
+    and ``solve``: what finds the best that it can run of a pipeline.
 
     Raises :class:`~weft.models.spec.spec.SpecError` for degrees that do not go together,
     :class:`~weft.solver.feasibility.infeasible.Infeasible` where nothing fits, and ``ValueError`` for another objective
@@ -176,14 +186,59 @@ def solve_grid(spec: Spec, options: SearchOptions, on_progress: Callable[[Progre
     if options.objective != "makespan":
         raise ValueError(f"objective is {options.objective!r}, and grids (parallel) are searched for the makespan: "
                          "leave it out")
-    search = _GridSearch(spec, grid_space(spec), options.budget(), on_progress)
+    require_alike(options)
+    space = grid_space(spec)
+    is_free = tool is None and space.gpus <= _FREE_GPUS and not any(getattr(space.asked, name) for name in _DEGREES)
+    if tool is not None:
+        space = replace(space, zeros=tool.zero)
+    own = options.limited(1 - _FREE_SHARE) if is_free else options
+    search = _GridSearch(spec, space, own.budget(), on_progress, tool, solve)
     with search.budget.kept(lambda: search.leader is not None):
         search.look()
-        search.search(options)
-    return search.result()
+        search.search(own)
+    found = search.result()
+    if tool is None and "tools" not in found.solver:  # a known schedule that no search improved
+        found = found.with_solver(**elsewhere(found, ()))
+    return _beside_free_groups(found, spec, options) if is_free else found
 
 
-def _known(placement: Placement, micro_batches: int) -> Schedule | None:
+def labelled(of: GridPipeline, schedule: Schedule) -> Schedule:
+    """``schedule`` with what it says of its grid, on devices named after the GPUs they stand for."""
+    degrees, end = of.grid.degrees, of.end(schedule)
+    stages = len(schedule.solver["layers_of_stage"])
+    degrees = replace(degrees, virtual=stages // degrees.pipeline)
+    problem = schedule.problem
+    devices = tuple(replace(device, name=gpu_name(range(r * degrees.of_stage, (r + 1) * degrees.of_stage)))
+                    for r, device in enumerate(problem.devices))
+    step = schedule.makespan + end.seconds
+    layers = of.space.ranks.of(degrees)
+    device = of.space.links.device
+    flops = 3 * sum(layer.flops for layer in layers) * degrees.data * schedule.micro_batches
+    return replace(schedule, problem=replace(problem, devices=devices)).with_solver(grid={
+        **asdict(degrees), "title": degrees.title, "micro_batches": schedule.micro_batches, "gpus": degrees.gpus,
+        "step": step, "pipeline_time": schedule.makespan, "end": asdict(end),
+        "model_flops_utilization": flops / (step * degrees.gpus * device.flops[of.space.ranks.dtype]),
+        "bound": min(step, max(of.grid.bound, float(schedule.solver.get("bound_over_placements", 0.0))))})
+
+
+def _beside_free_groups(found: Schedule, spec: Spec, options: SearchOptions) -> Schedule:
+    """``found`` with what the best groups of any size take that are found in the time left, without the end of the
+    step."""
+    given = replace(options.limited(_FREE_SHARE), time_limit=options.left).restarted()
+    try:
+        with given.preparing():
+            case = case_of(spec.model_copy(update={"parallel": None}))
+        free = solve_case(case, given)
+    except (Infeasible, OutOfTime, SpecError):
+        return found
+    except KeyboardInterrupt:
+        return found.with_solver(interrupted=True)
+    interrupted = {"interrupted": True} if free.solver.get("interrupted") else {}
+    return found.with_solver(**interrupted, grid={**found.solver["grid"], "free_groups": free.makespan,
+                                                  "free_placement": free.solver.get("placement", "")})
+
+
+def _known(placement: CasePlacement, micro_batches: int) -> Schedule | None:
     """The schedule that frameworks run; ``None`` where it does not fit."""
     problem, name = placement.problem, _published(placement)
     with suppress(NotApplicable, Infeasible):
@@ -198,7 +253,7 @@ def _known(placement: Placement, micro_batches: int) -> Schedule | None:
     return None
 
 
-def _published(placement: Placement) -> str:
+def _published(placement: CasePlacement) -> str:
     stages, devices = len(placement.details["layers_of_stage"]), len(placement.problem.devices)
     if stages == devices:
         return "1f1b"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from weft.app.lib.options import OVERLAP, SearchOptions
-from weft.app.opening import solve_source
+from weft.app.solving.opening import solve_source
 from weft.solver.problem import Number
 from weft.solver.schedule import Schedule
 from weft.solver.step.report import Progress
@@ -14,8 +14,6 @@ from weft.solver.step.report import Progress
 if TYPE_CHECKING:
     from weft.app.latency.serving import Serving
     from weft.app.lib.sources import MicroBatches, Source
-
-__all__ = ["solve_for"]
 
 
 def solve_for(

@@ -14,13 +14,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from weft.app.lib.case import Case, case_of, read_source
+from weft.app.lib.case import Case, case_of, read_source, without_entries
 from weft.app.lib.coverage import cut_of_details
 from weft.app.lib.options import SearchOptions
 from weft.app.lib.overlap_listing import IN_PAIRS, Listing, OpenOverlap
 from weft.app.lib.placements import by_device
 from weft.app.lib.verdicts import Searched, choice, searched, told_rows
-from weft.app.solve import solve_case
+from weft.app.solving.solve import solve_case
 from weft.models.overlap.data_parallel import WHOLE_MODEL, why_not_data_parallel
 from weft.models.spec.sections import Spec
 from weft.models.spec.spec import SpecError
@@ -36,8 +36,6 @@ from weft.solver.wide.problem import WideProblem
 
 if TYPE_CHECKING:
     from weft.app.lib.sources import MicroBatches, Source
-
-__all__ = ["solve_overlapped"]
 
 #: Shapes that are no placements, and why.
 _Refused: TypeAlias = Sequence[tuple[str, str]]
@@ -74,6 +72,7 @@ def _spec(source: Source, options: SearchOptions) -> Spec:
     if not isinstance(spec, Spec):
         raise ValueError(f"{spec.name}: overlap is for a model spec, whose collectives are known; in a block problem "
                          "they are blocks on lanes, and their options choices (see weft schema): leave overlap out")
+    without_entries(spec, "parallel")
     if spec.training is not None and spec.training.lengths is not None:
         raise ValueError(f"{spec.where}: training.lengths lists micro-batches that differ, and overlap is searched "
                          "for those that are alike: leave one of them out")

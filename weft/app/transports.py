@@ -12,18 +12,17 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from rich.console import Group, RenderableType
+from rich.table import Table
 
 from weft.runtime.measure.transport_check import RPC
 from weft.runtime.ranks.launch import Ended, launch_local
 from weft.runtime.transports.one_host.shared_memory import can_share
 from weft.text.tables import table_text
 from weft.text.units import bytes_text, time_text
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-__all__ = ["SIZES", "Tried", "Transports", "try_transports"]
 
 #: Bytes of the messages that are sent and timed.
 SIZES = (4096, 2**20, 2**24)
@@ -33,7 +32,7 @@ _PATIENCE = 200.0
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class TransportTried:
     """A transport between stages on ``device`` (``"cpu"`` or ``"cuda"``), or torch's RPC.
 
     ``fault``: what went wrong, or why it could not be used; empty if all came as it was sent. ``expected``: whether it
@@ -69,7 +68,7 @@ class Tried:
 class Transports:
     """What was tried on this machine, with messages of ``sizes`` bytes; ``gpus``: how many it has, of ``wanted``."""
 
-    tried: tuple[Tried, ...]
+    tried: tuple[TransportTried, ...]
     sizes: tuple[int, ...]
     gpus: int
     wanted: int
@@ -95,9 +94,6 @@ class Transports:
 
     def table(self) -> RenderableType:
         """Each transport with its times beside RPC's, for people."""
-        from rich.console import Group
-        from rich.table import Table
-
         table = Table(title="Transports between two ranks of this machine: a message, and a byte back", box=None)
         for name in ("transport", "on", "works"):
             table.add_column(name)
@@ -120,26 +116,22 @@ class Transports:
 def try_transports(gpus: int = 2, sizes: Sequence[int] = SIZES) -> Transports:
     """Try every transport between two ranks: on the CPU, and on up to ``gpus`` GPUs (0: none). Raises ``ValueError``
     for sizes that no message can have."""
-    import torch
-
     if not sizes or min(sizes) < 1:
         raise ValueError(f"sizes is {list(sizes)}, it must be bytes of at least one message")
     sizes = tuple(dict.fromkeys(sizes))
     found = min(torch.cuda.device_count(), gpus) if torch.cuda.is_available() else 0
     here = [name for name in ON_CPU if name != "shared" or can_share()]
     tried = _pair("cpu", [*here, RPC], sizes)
-    tried += [Tried(name, "cpu", "", "it needs Linux on x86-64") for name in ON_CPU if name not in here]
+    tried += [TransportTried(name, "cpu", "", "it needs Linux on x86-64") for name in ON_CPU if name not in here]
     for name in (*ON_GPUS, RPC):
         missing = _lacks(name, found, gpus)
         if name != RPC or not missing:
-            tried += [Tried(name, "cuda", "", missing)] if missing else _pair("cuda", [name], sizes)
+            tried += [TransportTried(name, "cuda", "", missing)] if missing else _pair("cuda", [name], sizes)
     return Transports(tuple(tried), sizes, found, gpus)
 
 
 def _lacks(name: str, gpus: int, wanted: int) -> str:
     """What this machine lacks for transport ``name`` between GPUs."""
-    import torch
-
     needed = 1 if name == "shared" else 2
     if wanted < needed:
         return f"--gpus is {wanted}, it needs {needed}"
@@ -154,7 +146,7 @@ def _lacks(name: str, gpus: int, wanted: int) -> str:
     return ""
 
 
-def _pair(device: str, names: Sequence[str], sizes: Sequence[int]) -> list[Tried]:
+def _pair(device: str, names: Sequence[str], sizes: Sequence[int]) -> list[TransportTried]:
     """What two ranks say of ``names``."""
     with tempfile.TemporaryDirectory() as folder:
         ended = launch_local(2, [sys.executable, "-m", "weft.runtime.measure.transport_check", folder, device,
@@ -173,9 +165,10 @@ def _pair(device: str, names: Sequence[str], sizes: Sequence[int]) -> list[Tried
                        for name in left})
         if len(seconds) < len(sizes):
             faults.update({name: fault or f"while calls were timed: {end}" for name, fault in faults.items()})
-    return [Tried(name, device, faults.get(name, ""), "", {size: row[name] for size, row in seconds.items()
-                                                           if name in row},
-                  {size: row[f"{name}?"] for size, row in seconds.items() if f"{name}?" in row}) for name in names]
+    return [TransportTried(name, device, faults.get(name, ""), "",
+                           {size: row[name] for size, row in seconds.items() if name in row},
+                           {size: row[f"{name}?"] for size, row in seconds.items() if f"{name}?" in row})
+            for name in names]
 
 
 def _said(output: str) -> Iterator[dict[str, Any]]:

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from weft.app.lib.sources import PathLike
     from weft.solver.schedule import Schedule
 
-__all__ = ["unroll"]
-
 
 def unroll(schedule: Schedule | PathLike, micro_batches: int) -> Schedule:
     """A solved schedule for another number of micro-batches: whole periods put in or taken out, no search.

@@ -7,6 +7,6 @@ above to compare with. The room knows nothing of commands: what they found is dr
 """
 
 from weft.figures.drawing import Window, chart, draw, draw_curve
-from weft.figures.formats import FORMATS
+from weft.figures.style import FORMATS
 
 __all__ = ["FORMATS", "Window", "chart", "draw", "draw_curve"]

@@ -10,8 +10,6 @@ from itertools import pairwise
 from weft.solver.schedule import Schedule
 from weft.text.units import Unit, figure
 
-__all__ = ["TimeAxis", "time_axis"]
-
 #: Above this many boxes in the fullest lane the middle of a schedule is left out ...
 MOST_BOXES = 400
 #: ... and about this many are kept at each end.

@@ -1,12 +1,14 @@
 """What is drawn, as plain rows: boxes, memory steps, phases.
 
 Places are those of a :class:`~weft.figures.axis.TimeAxis`, heights are pixels from the top of the picture.
+
+The sheet a picture is laid out on: what every layer will hold, gathered panel by panel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -16,10 +18,7 @@ from weft.solver.baselines import BASELINES
 from weft.solver.names import Names
 from weft.solver.problem import Number
 from weft.solver.schedule import Operation, Schedule
-from weft.text.units import Unit, name_text
-
-__all__ = ["Lane", "Measured", "Record", "Subject", "boxes", "memory_steps", "numbers", "read_measured",
-           "repetend_span", "subject"]
+from weft.text.units import TEXT, Unit, name_text
 
 #: What one mark of a picture is drawn from: Vega's fields by name.
 Record: TypeAlias = dict[str, Any]
@@ -33,7 +32,7 @@ NEARLY_ALL, TOO_FEW = 0.9, 0.4
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRun:
     """One run of a schedule: per device, the operations that ran there, the first one of all starting at 0."""
 
     rows: tuple[tuple[Operation, ...], ...]
@@ -86,7 +85,7 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class DeviceBand:
     """Where the boxes of a device, which may be a lane of another, go: ``top`` and ``bottom`` in pixels."""
 
     top: float
@@ -121,7 +120,7 @@ def _per_device(value: Any, label: str, devices: int) -> tuple[Number, ...]:
 # -- measured runs -----------------------------------------------------------------------------------------------
 
 
-def read_measured(run: Any, schedule: Schedule) -> Measured:
+def read_measured(run: Any, schedule: Schedule) -> MeasuredRun:
     """The measured run of ``schedule``; see :func:`weft.figures.drawing.chart`.
 
     Raises ``ValueError`` naming the entry."""
@@ -144,7 +143,7 @@ def read_measured(run: Any, schedule: Schedule) -> Measured:
             raise ValueError(f"measured[{i}]: is {entry!r}, it must hold a block and a rank of the schedule, a "
                              f"micro-batch, a start and an end ({error})") from None
     begin = min((operation.start for row in rows for operation in row), default=0.0)
-    return Measured(tuple(
+    return MeasuredRun(tuple(
         tuple(sorted((o._replace(start=o.start - begin, end=o.end - begin) for o in row), key=lambda o: o.start))
         for row in rows))
 
@@ -162,7 +161,7 @@ def _fields(entry: Any) -> Iterable[Any]:
 
 
 def boxes(
-    shown: Subject, rows: Sequence[Sequence[Operation]], lanes: Sequence[Lane], axis: TimeAxis,
+    shown: Subject, rows: Sequence[Sequence[Operation]], lanes: Sequence[DeviceBand], axis: TimeAxis,
     units: tuple[Unit, Unit], *, pale: bool = False, hover: bool = True,
 ) -> list[Record]:
     """A row for every box of ``rows`` (operations per device) that the axis shows.
@@ -275,3 +274,65 @@ def _longest_repeat(row: Sequence[Operation], length: int, micro_batches: int) -
         if run > best:
             best, stretch = run, (i + 1 - run, i + 1 + length)
     return stretch
+
+
+#: Pixels of the time axis: at the usual 96 per inch, ten inches, which a page in landscape holds.
+WIDTH = 960
+
+
+@dataclass(frozen=True, slots=True)
+class Heights:
+    """Pixels: a row of boxes, the memory under it, the space to the next device, and the font of labels."""
+
+    lane: float
+    memory: float
+    space: float
+    label: float
+
+    @property
+    def engine(self) -> float:
+        """The thin row of a lane, under its device."""
+        return max(5.0, 0.55 * self.lane)
+
+    @property
+    def plan(self) -> float:
+        """The thin lane of planned boxes above a measured lane."""
+        return self.lane / 2
+
+
+def heights_for(devices: int, memory: bool) -> Heights:
+    """Many devices get low lanes; more than 32 leave no room to label their memory."""
+    heights = (Heights(20, 24, 10, 11) if devices <= 8 else Heights(15, 15, 7, 10) if devices <= 16
+               else Heights(12, 10, 5, 9) if devices <= 32 else Heights(8, 7, 3, 8))
+    return heights if memory else Heights(heights.lane, 0, heights.space / 2, heights.label)
+
+
+@dataclass
+class Sheet:
+    """The rows of every layer, gathered panel by panel."""
+
+    axis: TimeAxis
+    units: tuple[Unit, Unit]
+    heights: Heights
+    memory_top: float
+    hover: bool
+    idle: list[Record] = field(default_factory=list)
+    boxes: list[Record] = field(default_factory=list)
+    numbers: list[Record] = field(default_factory=list)
+    outlines: list[Record] = field(default_factory=list)
+    areas: list[Record] = field(default_factory=list)
+    levels: list[Record] = field(default_factory=list)
+    rules: list[Record] = field(default_factory=list)
+    texts: list[Record] = field(default_factory=list)
+    arrows: list[Record] = field(default_factory=list)
+
+    def text(self, text: str, y: float, size: float, *, x: float, colour: str = INK, align: str = "left",
+             bold: bool = False) -> None:
+        """Write ``text`` at ``x`` pixels from the left end of the axis, its middle at height ``y``."""
+        self.texts.append({"text": name_text(text, TEXT), "px": x, "y": y, "size": size, "colour": colour,
+                           "align": align, "bold": bold})
+
+    def line(self, x: float, y: float, x2: float, y2: float, *, colour: str = INK, width: float = 1.0,
+             dash: Sequence[float] = ()) -> None:
+        """A straight line; ``x`` and ``x2`` are places on the axis."""
+        self.rules.append({"x": x, "y": y, "x2": x2, "y2": y2, "colour": colour, "width": width, "dash": list(dash)})

@@ -1,24 +1,29 @@
 """A schedule, or the search for it, drawn: into a file, or as an Altair chart for a notebook.
 
 Altair is loaded on the first call.
+
+How a search went: best makespan and proven bound over time, as two step lines with the gap between them shaded.
 """
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from weft.figures.formats import ending_of
+import altair as alt
+
+from weft.figures.data import Record
+from weft.figures.style import FONT, INK, MUTED, ending_of
 from weft.solver.io.writing import write_atomically
 from weft.solver.schedule import Schedule
+from weft.text.units import Unit, figure, time_unit
 
 if TYPE_CHECKING:
-    import altair as alt
-
     from weft.runtime.plan.timeline import Timeline
 
-__all__ = ["Window", "chart", "draw", "draw_curve"]
 
 #: Which times to draw: ``(from, to)`` in the problem's time unit, everything, or what stays legible.
 Window: TypeAlias = tuple[float, float] | Literal["auto", "all"]
@@ -89,7 +94,136 @@ def draw_curve(schedule: Schedule, path: str | os.PathLike[str], *, title: str |
     """
     ending = ending_of(path)
     from weft.figures.picture import render
-    from weft.figures.search_curve import build
 
     write_atomically(path, render(build(schedule, title=title, hover=ending == ".html"), ending,
                                   title or schedule.problem.name))
+
+
+BEST, BOUND, GAP = "#0072B2", "#9b1535", "#dde6ee"
+WIDTH, HEIGHT = 720, 320
+
+#: The search's first event is drawn no earlier than this many seconds: a log axis has no 0.
+EARLIEST = 1e-3
+#: Beyond this ratio of last to first event the time axis is logarithmic.
+WIDE = 20.0
+
+
+def build(schedule: Schedule, *, title: str | None, hover: bool) -> alt.LayerChart:
+    """The curve of ``schedule``'s history. Raises ``ValueError`` where it has none, or one that means nothing."""
+    history = _history(schedule)
+    unit = time_unit(schedule.problem, history[-1][1])
+    end = max(_seconds(schedule), history[-1][0])
+    events = [(max(elapsed, EARLIEST), best / unit.size, bound / unit.size) for elapsed, best, bound in history]
+    end = max(end, events[-1][0] * 1.05)  # so that the last event is seen
+    datasets, layers = _layers(events, end, unit, hover=hover)
+    named = title or f"{schedule.problem.name}, {schedule.micro_batches} micro-batches: how the search went"
+    heading = alt.TitleParams(named, subtitle=[_summary(events, unit)], anchor="start", fontSize=14, color=INK,
+                              subtitleColor=MUTED, subtitleFontSize=11, subtitlePadding=4, offset=8)
+    chart: alt.LayerChart = alt.layer(*layers, width=WIDTH, height=HEIGHT, title=heading).configure(
+        font=FONT, background="white", padding=12, view=alt.ViewConfig(stroke=None))
+    chart.datasets = datasets
+    return chart
+
+
+def _layers(events: Sequence[tuple[float, float, float]], end: float, unit: Unit, *,
+            hover: bool) -> tuple[dict[str, list[Record]], list[Any]]:
+    """The data by name and the layers on them of ``events`` (seconds, best, bound) up to ``end``."""
+    rows = [{"x": x, "x2": x2, "best": best, "bound": bound, **_details(x, best, bound, unit)}
+            for (x, best, bound), (x2, _, _) in pairwise([*events, (end, 0.0, 0.0)]) if x2 > x]
+    steps = [*rows, {**rows[-1], "x": end}]
+
+    log = end / events[0][0] > WIDE
+    low, high = min(bound for _, _, bound in events), max(best for _, best, _ in events)
+    margin = 0.08 * (high - low) or 0.05 * high or 1.0
+    span = [max(0.0, low - margin) if low > 0 else 0.0, high + margin]
+    axis = alt.Axis(title="seconds of search" + (" (log scale)" if log else ""), grid=False,
+                    labelFlush=False, **_ink())
+    x = alt.X("x:Q", scale=alt.Scale(type="log" if log else "linear", domain=[events[0][0] if log else 0.0, end],
+                                     nice=False), axis=axis)
+    y_title = f"makespan ({unit.name})" if unit.name else "makespan"
+    scale = alt.Scale(domain=span, nice=False, zero=False)
+    datasets: dict[str, list[Record]] = {}
+
+    def on(name: str, values: list[Record]) -> alt.Chart:
+        datasets[name] = values
+        return alt.Chart(alt.NamedData(name=name))
+
+    table = on("steps", steps)
+    y = alt.Y("best:Q", scale=scale, axis=alt.Axis(title=y_title, gridColor="#eeeeee", **_ink()))
+    layers: list[Any] = [
+        table.mark_area(interpolate="step-after", color=GAP).encode(x=x, y=y, y2="bound:Q"),
+        table.mark_line(interpolate="step-after", color=BOUND, strokeWidth=2, strokeDash=[5, 3]).encode(
+            x=x, y=alt.Y("bound:Q", scale=scale)),
+        table.mark_line(interpolate="step-after", color=BEST, strokeWidth=2.5).encode(x=x, y=y),
+        on("improvements", _improvements(rows)).mark_circle(size=28, color=BEST, opacity=1).encode(x=x, y=y),
+    ]
+    for text, field, colour, shift in _labels(steps[-1], unit, (span[1] - span[0]) / HEIGHT):
+        label = on(f"{field} label", [{"x": end, field: steps[-1][field], "text": text}]).mark_text(
+            align="left", dx=6, dy=shift, baseline="middle", fontSize=11, color=colour)
+        layers.append(label.encode(x=x, y=alt.Y(f"{field}:Q", scale=scale), text="text:N"))
+    if hover:
+        details = [alt.Tooltip(f"{name}:N", title=name) for name in ("after", "makespan", "lower bound", "gap")]
+        layers.append(on("spans", rows).mark_rect(opacity=0).encode(x=x, x2="x2:Q", tooltip=details))
+    return datasets, layers
+
+
+def _history(schedule: Schedule) -> list[tuple[float, float, float]]:
+    stated = schedule.solver.get("history")
+    if not stated:
+        raise ValueError(f"{schedule.problem.name}: the schedule has no history of its search (solver: history), so "
+                         "there is nothing to draw")
+    try:
+        history = [(float(elapsed), float(best), float(bound)) for elapsed, best, bound in stated]
+    except (TypeError, ValueError):
+        history = []
+    if not history or not all(math.isfinite(value) and value >= 0 for entry in history for value in entry) \
+            or any(later[0] < earlier[0] for earlier, later in pairwise(history)):
+        raise ValueError(f"{schedule.problem.name}: solver: history must hold [seconds, makespan, bound] in order of "
+                         "time, finite and 0 or more")
+    return history
+
+
+def _seconds(schedule: Schedule) -> float:
+    seconds = schedule.solver.get("seconds")
+    return float(seconds) if isinstance(seconds, (int, float)) and math.isfinite(seconds) else 0.0
+
+
+def _details(elapsed: float, best: float, bound: float, unit: Unit) -> dict[str, str]:
+    return {"after": f"{figure(elapsed, 3)} s", "makespan": f"{figure(best, 5)} {unit.name}".strip(),
+            "lower bound": f"{figure(bound, 5)} {unit.name}".strip(), "gap": _gap(best, bound)}
+
+
+def _gap(best: float, bound: float) -> str:
+    if best <= bound * (1 + 1e-9):
+        return "0 (proven optimal)"
+    return f"{best / bound - 1:.2%}" if bound > 0 else "unknown"
+
+
+def _improvements(rows: list[Record]) -> list[Record]:
+    """Where the best makespan fell, the first time included."""
+    return [rows[0], *(later for earlier, later in pairwise(rows) if later["best"] < earlier["best"])]
+
+
+def _ends(last: Record, unit: Unit) -> tuple[str, ...]:
+    return tuple(f"{field} {figure(last[field], 5)} {unit.name}".strip() for field in ("best", "bound"))
+
+
+def _labels(last: Record, unit: Unit, per_pixel: float) -> Iterator[tuple[str, str, str, float]]:
+    """The last values, to be written right of the lines: text, field, colour, and how far down to keep them apart."""
+    apart = max(0.0, 14 - (last["best"] - last["bound"]) / per_pixel) / 2
+    best, bound = _ends(last, unit)
+    yield best, "best", BEST, -apart
+    yield bound, "bound", BOUND, apart
+
+
+def _summary(events: list[tuple[float, float, float]], unit: Unit) -> str:
+    first, last = events[0], events[-1]
+    improvements = sum(later[1] < earlier[1] for earlier, later in pairwise(events))
+    return (f"First schedule {figure(first[1], 5)} {unit.name} after {figure(first[0], 3)} s; {improvements} "
+            f"improvement{'s' if improvements != 1 else ''}; gap at the end {_gap(last[1], last[2])}. Shaded: what is "
+            "open between best and bound.")
+
+
+def _ink() -> dict[str, Any]:
+    return {"domainColor": "#888888", "tickColor": "#888888", "labelColor": INK, "titleColor": INK,
+            "labelFontSize": 10, "titleFontSize": 11, "titleFontWeight": "normal"}

@@ -7,20 +7,17 @@ from typing import Any
 
 import altair as alt
 
-from weft.figures.formats import ending_of
 from weft.figures.picture import render
-from weft.figures.style import FONT, INK, MUTED
-from weft.figures.trade_offs import Latencies
+from weft.figures.style import FONT, INK, MUTED, ending_of
+from weft.figures.trade_offs import LatencyPoints
 from weft.solver.io.writing import write_atomically
 from weft.text.units import memory_text, time_text
-
-__all__ = ["axis_of", "draw_latencies", "latency_chart"]
 
 WIDTH, HEIGHT = 640, 380
 _FRONT, _BOUND = "#0072B2", "#9b1535"
 
 
-def draw_latencies(serving: Latencies, path: str | os.PathLike[str], *, title: str | None = None) -> None:
+def draw_latencies(serving: LatencyPoints, path: str | os.PathLike[str], *, title: str | None = None) -> None:
     """Draw ``serving`` to ``path``: ``.html`` (offline, details on hover), ``.svg`` or ``.png``.
 
     Raises ``ValueError`` for another ending, and ``OSError`` if the file cannot be written.
@@ -30,7 +27,7 @@ def draw_latencies(serving: Latencies, path: str | os.PathLike[str], *, title: s
     write_atomically(path, render(chart, ending, title or serving.name))
 
 
-def latency_chart(serving: Latencies, *, title: str | None = None, hover: bool = True) -> alt.LayerChart:
+def latency_chart(serving: LatencyPoints, *, title: str | None = None, hover: bool = True) -> alt.LayerChart:
     """The Altair chart of ``serving``; ``hover`` adds tooltips."""
     unit, time_name = serving.time_unit, time_text(1.0, serving.time_unit)[1]
     factor = 1e3 if unit == "s" else 1.0  # what time_text shows

@@ -1,4 +1,7 @@
-"""From the rows of a sheet to Altair layers, and from a chart to what a renderer takes."""
+"""From the rows of a sheet to Altair layers, and from a chart to what a renderer takes.
+
+The critical path in a schedule's picture: outlines of what runs on it, lines where it goes on elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,10 @@ from typing import Any, Literal
 
 import altair as alt
 
-from weft.figures.data import Record
-from weft.figures.sheet import Sheet
+from weft.figures.data import DeviceBand, Record, Sheet, Subject
 from weft.figures.style import FONT, IDLE, INK, MUTED
+from weft.solver.diagnose.critical_path import critical_path
 from weft.text.units import TEXT, name_text
-
-__all__ = ["Heading", "Scales", "layers", "page", "specification"]
 
 #: What an HTML page may do: run what it holds (Vega compiles expressions), show and save images made from it.
 POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
@@ -239,3 +240,38 @@ def _texts(scales: Scales, tables: _Tables, rows: list[Record]) -> list[alt.Char
                 size=alt.Size("size:Q", scale=None, legend=None))
         for (align, bold), members in groups.items()
     ]
+
+
+#: Colour of the marks: black, which no box and no cap has.
+PATH = "#000000"
+
+
+def draw_path(sheet: Sheet, shown: Subject, lanes: Sequence[DeviceBand]) -> None:
+    """Mark the critical path of ``shown`` on its ``lanes``, one a device."""
+    problem = shown.schedule.problem
+    runs: list[tuple[tuple[int, ...], float, float]] = []  # devices, from, to: operations that join are one outline
+    for step in critical_path(shown.schedule).steps:
+        if step.kind != "operation":
+            continue
+        devices = problem.blocks[step.operation.block].devices
+        joins = runs and runs[-1][0] == devices and step.start <= runs[-1][2] + sheet.axis.per_pixel / 100
+        if joins:
+            runs[-1] = (devices, runs[-1][1], step.end)
+        else:
+            runs.append((devices, step.start, step.end))
+    for devices, start, end in runs:
+        for x, x2 in sheet.axis.clip(start, end):
+            sheet.outlines += [{"x": x, "x2": x2, "y": lanes[d].top - 1, "y2": lanes[d].bottom + 1} for d in devices]
+    for (left, _, end), (entered, start, _) in pairwise(runs):
+        leaves, enters = sheet.axis.place(end), sheet.axis.place(start)
+        if leaves is None or enters is None:
+            continue
+        before, after = min(((lanes[a], lanes[b]) for a in left for b in entered),
+                            key=lambda pair: abs(pair[0].top - pair[1].top))
+        if before.top == after.top:
+            middle = (before.top + before.bottom) / 2
+            sheet.line(leaves, middle, enters, middle, colour=PATH, width=2.0)
+        elif before.top < after.top:
+            sheet.line(leaves, before.bottom, enters, after.top, colour=PATH, width=1.5)
+        else:
+            sheet.line(leaves, before.top, enters, after.bottom, colour=PATH, width=1.5)

@@ -15,17 +15,14 @@ from typing import Any, NamedTuple
 import altair as alt
 
 from weft.figures.data import Record
-from weft.figures.formats import ending_of
 from weft.figures.picture import render
-from weft.figures.style import FONT, INK, MUTED, text_width
+from weft.figures.style import FONT, INK, MUTED, ending_of, text_width
 from weft.figures.trade_offs import Rival, SolvedPoint, TradeOff
 from weft.solver.baselines import BASELINES
 from weft.solver.io.writing import write_atomically
 from weft.solver.problem import Number
-from weft.text.pareto import non_dominated
+from weft.text.tables import non_dominated
 from weft.text.units import figure, memory_text, time_text
-
-__all__ = ["draw_front", "front_chart"]
 
 WIDTH, HEIGHT = 860, 470
 OWN = "weft"

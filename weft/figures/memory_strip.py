@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from weft.figures.data import Record, Subject, memory_steps
-from weft.figures.sheet import WIDTH, Sheet
+from weft.figures.data import WIDTH, Record, Sheet, Subject, memory_steps
 from weft.figures.style import CAP, MEMORY, MUTED, OVER, STATIC
-
-__all__ = ["draw_memory", "top_level"]
 
 #: A cap this many times above the highest level is named, not drawn: on its scale the levels would be flat.
 FAR_CAP = 6.0

@@ -14,10 +14,21 @@ import vl_convert
 
 from weft.figures import marks
 from weft.figures.axis import TimeAxis, time_axis
-from weft.figures.data import Lane, Measured, Subject, boxes, numbers, read_measured, repetend_span, subject
+from weft.figures.data import (
+    WIDTH,
+    DeviceBand,
+    MeasuredRun,
+    Sheet,
+    Subject,
+    boxes,
+    heights_for,
+    numbers,
+    read_measured,
+    repetend_span,
+    subject,
+)
+from weft.figures.marks import draw_path
 from weft.figures.memory_strip import draw_memory, top_level
-from weft.figures.path_marks import draw_path
-from weft.figures.sheet import WIDTH, Sheet, heights_for
 from weft.figures.style import (
     INK,
     KINDS,
@@ -33,11 +44,8 @@ from weft.figures.style import (
     tint,
 )
 from weft.solver.schedule import Schedule
-from weft.text.counts import devices_text, micro_batches_text
-from weft.text.options import taken_text
+from weft.text.counts import devices_text, micro_batches_text, taken_text
 from weft.text.units import TEXT, Unit, figure, memory_unit, name_text, time_unit
-
-__all__ = ["build", "render"]
 
 HEADER = 21.0
 BAND = 17.0
@@ -108,7 +116,7 @@ def render(picture: alt.LayerChart, ending: str, title: str) -> str | bytes:
 # -- one panel ---------------------------------------------------------------------------------------------------
 
 
-def _panel(sheet: Sheet, shown: Subject, top: float, run: Measured | None, band: bool, critical: bool) -> float:
+def _panel(sheet: Sheet, shown: Subject, top: float, run: MeasuredRun | None, band: bool, critical: bool) -> float:
     """Lay out one schedule from height ``top``; its lower end. ``band`` leaves room over the lanes for brackets,
     ``critical`` marks the critical path."""
     schedule, heights = shown.schedule, sheet.heights
@@ -120,19 +128,19 @@ def _panel(sheet: Sheet, shown: Subject, top: float, run: Measured | None, band:
         _phases(sheet, schedule, y)
         y += BAND
     problem = schedule.problem
-    plan, lanes = [Lane(0, 0)] * len(problem.devices), [Lane(0, 0)] * len(problem.devices)
+    plan, lanes = [DeviceBand(0, 0)] * len(problem.devices), [DeviceBand(0, 0)] * len(problem.devices)
     end = run.end if run is not None else schedule.makespan
     for device in shown.own:
         for row in (device, *problem.lanes_of[device]):
             height = heights.lane if row == device else heights.engine
             y += 0 if row == device else ENGINE_GAP
             if run is not None:
-                plan[row] = Lane(y, y + height / 2)
+                plan[row] = DeviceBand(y, y + height / 2)
                 if heights.label >= 10 and row == device:
                     sheet.text("planned", y + height / 4, 8, x=WIDTH + 5, colour=MUTED)
                     sheet.text("measured", y + height + 2, 8, x=WIDTH + 5, colour=MUTED)
                 y += height / 2 + 2
-            lanes[row] = Lane(y, y + height)
+            lanes[row] = DeviceBand(y, y + height)
             sheet.idle += [{"x": x, "x2": x2, "y": y, "y2": y + height} for x, x2 in sheet.axis.clip(0.0, end)]
             label = heights.label if row == device else max(5.0, heights.label - 2)
             sheet.text(name_text(problem.devices[row].name, LABEL), y + height / 2, label, x=-8, align="right",
@@ -156,7 +164,7 @@ def _panel(sheet: Sheet, shown: Subject, top: float, run: Measured | None, band:
     return y - heights.space
 
 
-def _facts(shown: Subject, unit: Unit, run: Measured | None) -> str:
+def _facts(shown: Subject, unit: Unit, run: MeasuredRun | None) -> str:
     schedule = shown.schedule
     length = unit.show(schedule.makespan)
     if run is not None:
@@ -252,7 +260,7 @@ def _title(schedule: Schedule) -> str:
             f"{devices_text(schedule.problem)}")
 
 
-def _notes(sheet: Sheet, panels: Sequence[Subject], longest: float, run: Measured | None) -> list[str]:
+def _notes(sheet: Sheet, panels: Sequence[Subject], longest: float, run: MeasuredRun | None) -> list[str]:
     """What a reader has to be told to read the picture."""
     unit, notes = sheet.units[0], []
     parts = sheet.axis.parts

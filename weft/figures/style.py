@@ -2,16 +2,17 @@
 
 The colours of block kinds are Okabe and Ito's ("Color Universal Design", 2008), which stay apart under the common
 forms of colour blindness. Later chunks of a model on the same GPU are lighter tints of the same colour.
+
+The files that pictures are written to.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from weft.solver.problem import BlockKind, Problem
-
-__all__ = ["CAP", "FONT", "IDLE", "INK", "KINDS", "MEMORY", "MUTED", "OVER", "STATIC", "TINTS", "chunk_of_block",
-           "job_colour", "joined", "kind_label", "text_width", "tint"]
 
 FONT = "Helvetica, Arial, Liberation Sans, sans-serif"
 INK = "#222222"
@@ -97,3 +98,16 @@ def text_width(text: str, size: float, bold: bool = False) -> float:
 def joined(parts: Sequence[str]) -> str:
     """``parts`` as one line, the empty ones left out."""
     return "  ·  ".join(part for part in parts if part)
+
+
+#: The endings that a picture may have.
+FORMATS = (".html", ".svg", ".png")
+
+
+def ending_of(path: str | os.PathLike[str]) -> str:
+    """The ending of ``path``, one of :data:`FORMATS`. Raises ``ValueError`` for any other."""
+    ending = Path(path).suffix.lower()
+    if ending not in FORMATS:
+        raise ValueError(f"{os.fspath(path)}: the ending is {ending or 'missing'}, "
+                         f"a picture is one of {', '.join(FORMATS)}")
+    return ending

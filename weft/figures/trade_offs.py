@@ -1,6 +1,6 @@
 """What the pictures of trade-offs need to know: attributes that the results of searches have, not their classes.
 
-:class:`TradeOff` is throughput against memory (a sweep), :class:`Latencies` throughput against latency.
+:class:`TradeOff` is throughput against memory (a sweep), :class:`LatencyPoints` throughput against latency.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from weft.solver.problem import Number
-
-__all__ = ["Latencies", "LatencyPoint", "Rival", "SolvedPoint", "TradeOff"]
 
 
 class Rival(Protocol):
@@ -93,7 +91,7 @@ class LatencyPoint(Protocol):
     def peak(self) -> Sequence[Number]: ...
 
 
-class Latencies(Protocol):
+class LatencyPoints(Protocol):
     """The points by rising period and their units, such as what :func:`weft.latency` found; ``rate_text`` names a
     point's throughput, in micro-batches first."""
 

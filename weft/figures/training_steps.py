@@ -10,13 +10,10 @@ from typing import Any
 
 import altair as alt
 
-from weft.figures.formats import ending_of
 from weft.figures.latency_front import axis_of
 from weft.figures.picture import render
-from weft.figures.style import CAP, FONT, INK, JOBS, MUTED
+from weft.figures.style import CAP, FONT, INK, JOBS, MUTED, ending_of
 from weft.solver.io.writing import write_atomically
-
-__all__ = ["StepTimes", "draw_training", "training_chart"]
 
 WIDTH, HEIGHT = 680, 320
 

@@ -15,8 +15,6 @@ from weft.solver.schedule import Operation, Schedule
 from weft.text.counts import devices_text, micro_batches_text
 from weft.text.units import time_unit
 
-__all__ = ["capital", "flight", "gains", "idle", "length", "period", "period_of"]
-
 #: Cause -> heading of its column.
 _COLUMNS: Mapping[Cause, str] = {
     "warm_up": "warm-up", "dependency": "results", "transfer": "transfers", "device": "other devices",

@@ -1,11 +1,14 @@
 """Tables of :mod:`rich` as plain text: names cut short, and in narrow terminals without frames, their headings stacked
-and, where their columns are too many, as several tables that begin with the same column."""
+and, where their columns are too many, as several tables that begin with the same column.
+
+Points of a trade-off that no other point beats, for tables and pictures alike.
+"""
 
 from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from weft.text.units import TEXT, name_text
@@ -14,7 +17,6 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Column
 
-__all__ = ["console", "table_text"]
 
 #: Characters of a line under a table.
 _LINE = 600
@@ -113,3 +115,16 @@ def table_text(table: RenderableType, width: int = 140) -> str:
     out = io.StringIO()
     console(out, width, plain=True).print(table)
     return out.getvalue().rstrip()
+
+
+def non_dominated(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Which of ``(memory, throughput)`` no other point beats, by rising memory.
+
+    A point beats another if it has no more memory and no less throughput, and is better in one of the two; equal
+    points do not beat each other.
+    """
+    front: list[int] = []
+    for i in sorted(range(len(points)), key=lambda i: (points[i][0], -points[i][1])):
+        if not front or points[i][1] > points[front[-1]][1] or points[i] == points[front[-1]]:
+            front.append(i)
+    return front

@@ -11,9 +11,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from weft.solver.problem import Number, Problem
 
-__all__ = ["NAME", "TEXT", "Unit", "bytes_text", "each_text", "figure", "memory_text", "memory_unit", "name_text",
-           "time_text", "time_unit"]
-
 #: Characters that a name (a device, a block) and a longer text (a title, a cell) are cut to where people read them.
 NAME, TEXT = 60, 300
 
@@ -49,12 +46,17 @@ _MOST_NUMBERS = 8
 def each_text(amounts: Sequence[Number], unit: str, names: Sequence[str] | None = None) -> str:
     """What each device has, in ``unit``'s unit for people, which is not said: ``4.1 6.1``; of many ``4.1 to 6.1, median
     5.0``. ``names``: of the devices, and then each number has its unit and what follows a comma."""
-    shown = [memory_text(amount, unit) for amount in amounts]
+    one = None if names is None or unit != "B" else _memory_unit(unit, max(amounts))
+
+    def text_of(amount: Number) -> tuple[str, str]:
+        return memory_text(amount, unit) if one is None else (f"{amount / one.size:.1f}", one.name)
+
+    shown = [text_of(amount) for amount in amounts]
     if len(shown) <= _MOST_NUMBERS:
         return (" ".join(number for number, _ in shown) if names is None else
                 ", ".join(f"{name_text(name)} {' '.join(text)}" for name, text in zip(names, shown, strict=True)))
     ordered = sorted(amounts)
-    least, middle, most = (memory_text(ordered[at], unit)[0] for at in (0, len(ordered) // 2, -1))
+    least, middle, most = (text_of(ordered[at])[0] for at in (0, len(ordered) // 2, -1))
     if least == most:
         text = least
     elif names is None:
@@ -96,8 +98,12 @@ def time_unit(problem: Problem, longest: float) -> Unit:
 
 def memory_unit(problem: Problem, highest: float) -> Unit:
     """Bytes become GiB, or MiB, KiB where they are few; any other unit stays as it is."""
-    if problem.memory_unit != "B":
-        return Unit(problem.memory_unit, 1)
+    return _memory_unit(problem.memory_unit, highest)
+
+
+def _memory_unit(unit: str, highest: float) -> Unit:
+    if unit != "B":
+        return Unit(unit, 1)
     power = next((power for power in (3, 2, 1) if highest >= 0.1 * 2 ** (10 * power)), 0)
     return Unit(("B", "KiB", "MiB", "GiB")[power], 2.0 ** (10 * power))
 

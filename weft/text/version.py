@@ -2,7 +2,5 @@
 
 from __future__ import annotations
 
-__all__ = ["VERSION"]
-
 #: The packaging reads it from here, too.
 VERSION = "0.1.0"

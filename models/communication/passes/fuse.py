@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from weft.models.communication.paths import detour, is_needed
-from weft.models.communication.program import CommunicationError, Program, Stage
-from weft.models.communication.rebuilding import rebuilt, require_free
-
-__all__ = ["fuse", "require_fusable"]
+from weft.models.communication.program import CommunicationError, CommunicationProgram, ProgramStage
+from weft.models.communication.rebuilding import detour, is_needed, rebuilt, require_free
 
 
-def fuse(program: Program, stages: Iterable[str] | str, name: str | None = None) -> Program:
+def fuse(program: CommunicationProgram, stages: Iterable[str] | str, name: str | None = None) -> CommunicationProgram:
     """``program`` with ``stages`` as one stage of kind ``fused``, called ``name`` (theirs joined by +).
 
     Raises :class:`~weft.models.communication.program.CommunicationError` where an output depends on one of them not,
@@ -24,14 +21,14 @@ def fuse(program: Program, stages: Iterable[str] | str, name: str | None = None)
     made = [tensor for part in parts for tensor in part.outputs]
     read = {tensor for stage in program.stages if stage.name not in names for tensor in stage.inputs} | program.kept
     inputs = dict.fromkeys(tensor for part in parts for tensor in part.inputs if tensor not in made)
-    fused = Stage(name or " + ".join(part.name for part in parts), "fused", tuple(inputs),
-                  tuple(tensor for tensor in made if tensor in read), {}, parts)
+    fused = ProgramStage(name or " + ".join(part.name for part in parts), "fused", tuple(inputs),
+                         tuple(tensor for tensor in made if tensor in read), {}, parts)
     if fused.name in program.by_name.keys() - names:
         raise CommunicationError(f"fuse: the stage name {fused.name!r} is taken")
     return rebuilt(program, [*(stage for stage in program.stages if stage.name not in names), fused])
 
 
-def require_fusable(program: Program, stages: Iterable[str]) -> list[Stage]:
+def require_fusable(program: CommunicationProgram, stages: Iterable[str]) -> list[ProgramStage]:
     """The stages of these names in the program's order. Raises as :func:`fuse` where they cannot be one."""
     chosen = require_free(program, stages, "fuse")
     if len(chosen) < 2:

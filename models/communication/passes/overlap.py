@@ -7,14 +7,11 @@ from dataclasses import replace
 from itertools import pairwise
 
 from weft.models.communication.chunks import Cutting
-from weft.models.communication.paths import detour, in_order
-from weft.models.communication.program import CommunicationError, Overlap, Program, Stage
-from weft.models.communication.rebuilding import require_free
-
-__all__ = ["overlap", "overlaps"]
+from weft.models.communication.program import CommunicationError, CommunicationProgram, Overlap, ProgramStage
+from weft.models.communication.rebuilding import detour, in_order, require_free
 
 
-def overlap(program: Program, stages: Iterable[str] | str, chunks: int) -> Program:
+def overlap(program: CommunicationProgram, stages: Iterable[str] | str, chunks: int) -> CommunicationProgram:
     """``program`` with the chain ``stages`` in ``chunks``: every stage's chunks run in the same order.
 
     Of the axes that the chain can be cut along, the first is taken. Raises
@@ -28,7 +25,7 @@ def overlap(program: Program, stages: Iterable[str] | str, chunks: int) -> Progr
     return made
 
 
-def overlaps(program: Program, stages: Sequence[str], chunks: int) -> Iterator[Overlap]:
+def overlaps(program: CommunicationProgram, stages: Sequence[str], chunks: int) -> Iterator[Overlap]:
     """The ways to run a chain in chunks, an axis each. Raises as :func:`overlap` does where there is none."""
     chain = require_free(program, stages, "overlap")
     if chunks < 1:
@@ -51,7 +48,7 @@ def overlaps(program: Program, stages: Sequence[str], chunks: int) -> Iterator[O
         raise next((error for error in refusals if "divide" in str(error)), refusals[0])
 
 
-def _require_chain(program: Program, chain: Sequence[Stage]) -> None:
+def _require_chain(program: CommunicationProgram, chain: Sequence[ProgramStage]) -> None:
     if len(chain) < 2:
         raise CommunicationError("overlap: a chain has at least two stages, a producer and a consumer")
     for one, other in pairwise(chain):

@@ -6,15 +6,18 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from weft.models.communication.inference import extends, made_by
-from weft.models.communication.program import CommunicationError, Program, Stage, Tensor
+from weft.models.communication.program import (
+    CommunicationError,
+    CommunicationProgram,
+    CommunicationTensor,
+    ProgramStage,
+)
 from weft.models.communication.rebuilding import gathering, part_made, rebuilt, renamed, require_free, slicing
-
-__all__ = ["reorder"]
 
 _MOVED = ("matmul", "pointwise", "norm", "dropout", "cast", "update", "slice", "send")
 
 
-def reorder(program: Program, stages: Iterable[str] | str, gather: str) -> Program:
+def reorder(program: CommunicationProgram, stages: Iterable[str] | str, gather: str) -> CommunicationProgram:
     """``program`` with ``stages``, which read what the all-gather ``gather`` makes, computed on slices before it.
 
     Replicated operands of theirs are sliced first, unless they are broadcast along the cut. What others read, or is an
@@ -36,16 +39,16 @@ def reorder(program: Program, stages: Iterable[str] | str, gather: str) -> Progr
 class _Moving:
     """``parts``: the slice of each tensor that is computed on slices, by the tensor; ``tensors`` with these."""
 
-    def __init__(self, old: Program, gather: Stage, moved: list[Stage]) -> None:
+    def __init__(self, old: CommunicationProgram, gather: ProgramStage, moved: list[ProgramStage]) -> None:
         self.old, self.gather, self.moved = old, gather, moved
         self.tensors = dict(old.tensors)
         self.parts = {gather.outputs[0]: gather.inputs[0]}
-        self.made: list[Stage] = []
+        self.made: list[ProgramStage] = []
         self.computed: set[str] = set()
         self.passed: set[str] = set()  # gathers of what is now taken as it was before them
         self.stood_for: set[str] = set()  # slices of what is now made in slices
 
-    def program(self) -> Program:
+    def program(self) -> CommunicationProgram:
         for stage in self.moved:
             self._move(stage)
         names = {stage.name for stage in self.moved} | {self.gather.name}
@@ -57,7 +60,7 @@ class _Moving:
         gathers += [self.gather] * (self.gather.outputs[0] in read)
         return rebuilt(self.old, [*left, *self.made, *gathers])
 
-    def _move(self, stage: Stage) -> None:
+    def _move(self, stage: ProgramStage) -> None:
         self._require(stage)
         behind = {name for moved in self.made for name in moved.outputs}
         if not self.parts.keys() & set(stage.inputs):
@@ -71,7 +74,7 @@ class _Moving:
                                      "leave both out")
         self._on_slices(stage)
 
-    def _require(self, stage: Stage) -> None:
+    def _require(self, stage: ProgramStage) -> None:
         if stage.kind not in _MOVED:
             raise CommunicationError(f"reorder: the stage {stage.name!r} is of kind {stage.kind}, only computation and "
                                      "sends are moved before a gather")
@@ -80,7 +83,7 @@ class _Moving:
             raise CommunicationError(f"reorder: the stage {stage.name!r} reads {local[0]!r}, which is local: a slice "
                                      "of it means nothing")
 
-    def _beside(self, stage: Stage) -> None:
+    def _beside(self, stage: ProgramStage) -> None:
         """A stage that reads no gathered tensor, but ones of its shape: slices of these will do."""
         whole = self.tensors[self.gather.outputs[0]]
         given = [self.tensors[name] for name in stage.inputs]
@@ -92,7 +95,7 @@ class _Moving:
             self._slice(tensor, self.tensors[self.gather.inputs[0]].axis)
         self._on_slices(stage)
 
-    def _on_slices(self, stage: Stage) -> None:
+    def _on_slices(self, stage: ProgramStage) -> None:
         if stage.kind in ("pointwise", "update"):
             self._slice_others(stage)
         sliced = renamed(stage, self.parts)
@@ -111,7 +114,7 @@ class _Moving:
         self.tensors[made.name] = made
         self.made.append(sliced)
 
-    def _slice_others(self, stage: Stage) -> None:
+    def _slice_others(self, stage: ProgramStage) -> None:
         """Whatever operand extends along the cut is sliced, too."""
         shape = self.old.tensors[stage.outputs[0]].shape
         name = next(name for name in stage.inputs if name in self.parts)
@@ -126,7 +129,7 @@ class _Moving:
                                          "no flattened slice to go with: split along an axis")
             self._slice(tensor, None if axis is None else axis - len(shape) + len(tensor.shape))
 
-    def _slice(self, tensor: Tensor, axis: int | None) -> None:
+    def _slice(self, tensor: CommunicationTensor, axis: int | None) -> None:
         if tensor.name in self.parts:
             return
         gather = self.old.by_name.get(self.old.producer.get(tensor.name, ""))

@@ -1,28 +1,30 @@
-"""A program's stages as blocks on engines: what each holds, how long, and what it waits for; chains in chunks."""
+"""A program's stages as blocks on engines: what each holds, how long, and what it waits for; chains in chunks.
+
+What a run of blocks takes at least, and what it takes in one order: enough to leave variants out.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from weft.models.communication.prices import Engine, Prices, Work, work_of
-from weft.models.communication.program import Program
+from weft.models.communication.prices import Engine, EngineWork, Prices, work_of
+from weft.models.communication.program import CommunicationProgram
 from weft.solver.problem import BlockKind
 from weft.solver.wide.block import Options, WideBlock, WideDependency
-
-__all__ = ["UNIT", "blocks_of", "engines_of"]
 
 #: Blocks last microseconds, rounded up to a tenth of a nanosecond.
 UNIT, _PARTS = 1e6, 10_000
 
 
-def engines_of(program: Program, prices: Prices, written: Program) -> list[Engine]:
+def engines_of(program: CommunicationProgram, prices: Prices, written: CommunicationProgram) -> list[Engine]:
     """The engines that something runs on."""
     return list(dict.fromkeys(engine for stage in program.stages for work in work_of(program, stage, prices, written)
                               for engine in work.engines))
 
 
-def blocks_of(program: Program, prices: Prices, written: Program, index: Mapping[Engine, int], when: Options
+def blocks_of(program: CommunicationProgram, prices: Prices, written: CommunicationProgram,
+              index: Mapping[Engine, int], when: Options
               ) -> list[WideBlock]:
     """One block for each piece of work of each chunk; ``index`` has the devices of engines. All exist under ``when``.
 
@@ -32,10 +34,11 @@ def blocks_of(program: Program, prices: Prices, written: Program, index: Mapping
 
 
 class _Blocks:
-    def __init__(self, program: Program, prices: Prices, written: Program, index: Mapping[Engine, int], when: Options
+    def __init__(self, program: CommunicationProgram, prices: Prices, written: CommunicationProgram,
+                 index: Mapping[Engine, int], when: Options
                  ) -> None:
         self.program, self.index, self.when = program, index, when
-        self.works: dict[str, tuple[Work, ...]] = {
+        self.works: dict[str, tuple[EngineWork, ...]] = {
             stage.name: work_of(program, stage, prices, written) for stage in program.stages}
         self.chain = {name: number for number, overlap in enumerate(program.overlaps) for name in overlap.stages}
         self.chunks = {name: overlap.chunks for overlap in program.overlaps for name in overlap.stages}
@@ -81,3 +84,55 @@ class _Blocks:
 def _rounded_up(seconds: float) -> float:
     """Microseconds; what a sum of floats is off by is not rounded up."""
     return max(math.ceil(seconds * UNIT * _PARTS - 1e-3), 1) / _PARTS
+
+
+def least(blocks: Sequence[WideBlock]) -> float:
+    """No schedule of one micro-batch of ``blocks``, which stand in an order of their waits, is shorter.
+
+    A device runs its blocks one after the other, begins none before what its first one waits for, and what waits for
+    its last one comes behind. Each block ends no sooner than its longest chain of waits, and the rest of its chain
+    comes behind it.
+    """
+    heads, tails = _heads(blocks), _tails(blocks)
+    found = max((heads[block.name] + _length(block) + tails[block.name] for block in blocks), default=0.0)
+    for device in {device for block in blocks for device in block.devices}:
+        own = [block for block in blocks if device in block.devices]
+        found = max(found, min(heads[block.name] for block in own) + sum(map(_length, own))
+                    + min(tails[block.name] for block in own))
+    return found
+
+
+def listed(blocks: Sequence[WideBlock]) -> float:
+    """The end of one schedule: blocks by the time that waits for them, each as soon as what it waits for is there."""
+    tails = _tails(blocks)
+    free: dict[int, float] = {}
+    ends: dict[str, float] = {}
+    # What waits for a block has a shorter tail, as all blocks take time.
+    for block in sorted(blocks, key=lambda block: -(tails[block.name] + _length(block))):
+        start = max([*(ends[wait.block] for wait in block.after), *(free.get(device, 0.0) for device in block.devices)],
+                    default=0.0)
+        ends[block.name] = start + _length(block)
+        free |= dict.fromkeys(block.devices, ends[block.name])
+    return max(ends.values(), default=0.0)
+
+
+def _heads(blocks: Sequence[WideBlock]) -> dict[str, float]:
+    ends: dict[str, float] = {}
+    found: dict[str, float] = {}
+    for block in blocks:
+        found[block.name] = max((ends[wait.block] for wait in block.after), default=0.0)
+        ends[block.name] = found[block.name] + _length(block)
+    return found
+
+
+def _tails(blocks: Sequence[WideBlock]) -> dict[str, float]:
+    found = {block.name: 0.0 for block in blocks}
+    for block in reversed(blocks):
+        for wait in block.after:
+            found[wait.block] = max(found[wait.block], found[block.name] + _length(block))
+    return found
+
+
+def _length(block: WideBlock) -> float:
+    assert isinstance(block.duration, int | float)
+    return float(block.duration)

@@ -11,14 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from weft.models.communication.passes.as_slice import as_slice
 from weft.models.communication.passes.fuse import fuse, require_fusable
 from weft.models.communication.passes.reorder import reorder
-from weft.models.communication.passes.split import split
-from weft.models.communication.program import CommunicationError, Program, Stage
+from weft.models.communication.passes.split import as_slice, split
+from weft.models.communication.program import CommunicationError, CommunicationProgram, ProgramStage
 from weft.solver.control.clock import is_over
-
-__all__ = ["Reached", "Schedule", "fused_parts", "schedules"]
 
 #: What a kernel of one's own computes element by element; a norm besides, which sums them up.
 _FUSED = ("pointwise", "norm", "dropout", "cast", "update", "slice")
@@ -39,10 +36,10 @@ _OTHERWISE = 128
 
 
 @dataclass(frozen=True)
-class Schedule:
+class ProgramSchedule:
     """A program and the passes that lead to it, in words: ``split gradient``, ``fused`` ..."""
 
-    program: Program
+    program: CommunicationProgram
     passes: tuple[str, ...]
 
     @property
@@ -56,7 +53,7 @@ class Reached:
     """``schedules``, the one as written first; ``complete``: whether these are all that the passes reach but for other
     ways to fuse, or the ``limit`` was met; ``every_fusion``: whether every legal way to fuse them is among them."""
 
-    schedules: tuple[Schedule, ...]
+    schedules: tuple[ProgramSchedule, ...]
     limit: int
     complete: bool
     every_fusion: bool = False
@@ -68,7 +65,7 @@ class Reached:
         return f"{count} programs" + ("" if self.every_fusion else ", not every way to fuse them")
 
 
-def schedules(program: Program, limit: int = 1024) -> Reached:
+def schedules(program: CommunicationProgram, limit: int = 1024) -> Reached:
     """The programs that split, reorder, as_slice and fuse reach from ``program``, at most ``limit``, each once; and up
     to 128 with stages fused in other ways.
 
@@ -83,9 +80,9 @@ def schedules(program: Program, limit: int = 1024) -> Reached:
     if limit < 1:
         raise CommunicationError(f"schedules: limit is {limit}, at least the program as it is written is one")
     seen = {_key(program)}
-    found: list[Schedule] = []
-    rest = [Schedule(program, ())]
-    bases: list[Schedule] = []
+    found: list[ProgramSchedule] = []
+    rest = [ProgramSchedule(program, ())]
+    bases: list[ProgramSchedule] = []
     while rest and len(found) < limit and not (found and is_over()):
         at = rest.pop()
         found.append(at)
@@ -103,7 +100,7 @@ def schedules(program: Program, limit: int = 1024) -> Reached:
     kept = sorted(found[:limit], key=lambda entry: len(entry.passes))
     complete = not rest and len(found) <= limit
     every_fusion = complete and all(len(at.program.stages) <= _EVERY_WAY for at in bases)
-    others: list[Schedule] = []
+    others: list[ProgramSchedule] = []
     for made in (made for at in sorted(bases, key=lambda entry: len(entry.passes)) for made in _fused_otherwise(at)):
         if _key(made.program) in seen:
             continue
@@ -115,7 +112,7 @@ def schedules(program: Program, limit: int = 1024) -> Reached:
     return Reached((*kept, *others), limit, complete, every_fusion)
 
 
-def fused_parts(program: Program, collectives: Collection[str] = ()) -> Program:
+def fused_parts(program: CommunicationProgram, collectives: Collection[str] = ()) -> CommunicationProgram:
     """``program`` with its pointwise parts as few fused stages as legal: grown along the data, a stage at a time.
 
     ``collectives``: the kinds that are fused with them, of ``reduce_scatter``, ``all_gather`` and ``send``. A send is
@@ -143,13 +140,13 @@ def fused_parts(program: Program, collectives: Collection[str] = ()) -> Program:
     return program
 
 
-def _touch(program: Program, group: Iterable[str], stage: Stage) -> bool:
+def _touch(program: CommunicationProgram, group: Iterable[str], stage: ProgramStage) -> bool:
     """Whether the stage reads what the group makes, or something made elsewhere that the group reads."""
     read = program.producer.keys() & set(stage.inputs)
     return any(read.intersection((*one.outputs, *one.inputs)) for one in map(program.by_name.__getitem__, group))
 
 
-def _legal(program: Program, names: Collection[str]) -> bool:
+def _legal(program: CommunicationProgram, names: Collection[str]) -> bool:
     stages = [program.by_name[name] for name in names]
     sender = {program.group_of(stage) for stage in stages if stage.kind == "send"}
     if any(stage.kind in ("reduce_scatter", "all_gather") and program.group_of(stage) in sender for stage in stages):
@@ -161,36 +158,36 @@ def _legal(program: Program, names: Collection[str]) -> bool:
     return True
 
 
-def _try(made: Callable[[], Program]) -> Program | None:
+def _try(made: Callable[[], CommunicationProgram]) -> CommunicationProgram | None:
     try:
         return made()
     except CommunicationError:
         return None
 
 
-def _fusings(at: Schedule, styles: Mapping[str, tuple[str, ...]] = _STYLES) -> Iterator[Schedule]:
+def _fusings(at: ProgramSchedule, styles: Mapping[str, tuple[str, ...]] = _STYLES) -> Iterator[ProgramSchedule]:
     for word, collectives in styles.items():
         program = fused_parts(at.program, collectives)
         if program is not at.program:
-            yield Schedule(program, (*at.passes, word))
+            yield ProgramSchedule(program, (*at.passes, word))
 
 
-def _fused_otherwise(at: Schedule) -> Iterator[Schedule]:
+def _fused_otherwise(at: ProgramSchedule) -> Iterator[ProgramSchedule]:
     """``at`` with products, several collectives, or all stages as one."""
     yield from _fusings(at, _WIDER)
     joined = _joined(at.program)
     if joined is not at.program:
-        base = Schedule(joined, (*at.passes, "join collectives"))
+        base = ProgramSchedule(joined, (*at.passes, "join collectives"))
         yield base
         yield from _fusings(base, {**_STYLES, **_WIDER})
     names = list(at.program.by_name)
     if len(names) > 1 and _legal(at.program, names):
-        yield Schedule(fuse(at.program, names), (*at.passes, "fuse all"))
+        yield ProgramSchedule(fuse(at.program, names), (*at.passes, "fuse all"))
     if len(names) <= _EVERY_WAY:
         yield from _every_fusing(at)
 
 
-def _joined(program: Program) -> Program:
+def _joined(program: CommunicationProgram) -> CommunicationProgram:
     """``program`` with the collectives of each kind that do not wait for each other as one stage."""
     for kind in _JOINED:
         group: list[str] = []
@@ -203,7 +200,7 @@ def _joined(program: Program) -> Program:
     return program
 
 
-def _every_fusing(at: Schedule) -> Iterator[Schedule]:
+def _every_fusing(at: ProgramSchedule) -> Iterator[ProgramSchedule]:
     """Every legal way to have the stages as fewer."""
     for groups in _divisions(list(at.program.by_name)):
         program, words = at.program, []
@@ -215,7 +212,7 @@ def _every_fusing(at: Schedule) -> Iterator[Schedule]:
         except CommunicationError:
             continue
         if words:
-            yield Schedule(program, (*at.passes, *words))
+            yield ProgramSchedule(program, (*at.passes, *words))
 
 
 def _divisions(names: Sequence[str]) -> Iterator[list[list[str]]]:
@@ -229,27 +226,27 @@ def _divisions(names: Sequence[str]) -> Iterator[list[list[str]]]:
             yield [*groups[:place], [*group, names[-1]], *groups[place + 1:]]
 
 
-def _moves(at: Schedule) -> Iterator[Schedule]:
+def _moves(at: ProgramSchedule) -> Iterator[ProgramSchedule]:
     """One pass more."""
     program = at.program
     for stage in program.stages:
         if stage.kind == "all_reduce":
             best = max(_splits(program, stage), key=lambda found: found[0], default=None)
             if best is not None:
-                yield Schedule(best[1], (*at.passes, f"split {stage.name}"))
+                yield ProgramSchedule(best[1], (*at.passes, f"split {stage.name}"))
         if stage.kind == "all_gather":
             for mover in _movers(program, stage):
                 moved = _try(lambda mover=mover, stage=stage: reorder(program, [mover], stage.name))  # type: ignore[misc]
                 if moved is not None:
-                    yield Schedule(moved, (*at.passes, f"reorder {mover}"))
+                    yield ProgramSchedule(moved, (*at.passes, f"reorder {mover}"))
     for name, tensor in program.tensors.items():
         if tensor.source in ("parameter", "state") and tensor.layout == "replicated":
             sliced = _try(lambda name=name: as_slice(program, name))  # type: ignore[misc]
             if sliced is not None:
-                yield Schedule(sliced, (*at.passes, f"as_slice {name}"))
+                yield ProgramSchedule(sliced, (*at.passes, f"as_slice {name}"))
 
 
-def _movers(program: Program, gather: Stage) -> Iterator[str]:
+def _movers(program: CommunicationProgram, gather: ProgramStage) -> Iterator[str]:
     """What may run before a gather: its readers, and what is made of weights and states of its shape alone."""
     yield from program.readers[gather.outputs[0]]
     for stage in program.stages:
@@ -258,7 +255,7 @@ def _movers(program: Program, gather: Stage) -> Iterator[str]:
             yield stage.name
 
 
-def _splits(program: Program, stage: Stage) -> Iterator[tuple[int, Program]]:
+def _splits(program: CommunicationProgram, stage: ProgramStage) -> Iterator[tuple[int, CommunicationProgram]]:
     """An all-reduce split along each axis that can be, and how many of the stages behind can be moved."""
     shape = program.tensors[stage.outputs[0]].shape
     for axis in (*range(len(shape) if len(shape) > 1 else 0), None):
@@ -267,7 +264,7 @@ def _splits(program: Program, stage: Stage) -> Iterator[tuple[int, Program]]:
             yield _moved(made, f"gather({stage.outputs[0]})"), made
 
 
-def _moved(program: Program, gather: str) -> int:
+def _moved(program: CommunicationProgram, gather: str) -> int:
     """How many stages can be moved before a gather, one after the other, in the program's order."""
     names: list[str] = []
     for stage in program.stages:
@@ -277,14 +274,14 @@ def _moved(program: Program, gather: str) -> int:
     return len(names)
 
 
-def _key(program: Program) -> object:
+def _key(program: CommunicationProgram) -> object:
     """The same for programs that differ in the order of their stages alone: names follow from what is done."""
     sources = tuple(sorted((tensor.name, tensor.layout, str(tensor.axis)) for tensor in program.tensors.values()
                            if tensor.source != "stage"))
     return sources, frozenset(map(_shape, program.stages)), frozenset(program.carried.items())
 
 
-def _shape(stage: Stage) -> object:
+def _shape(stage: ProgramStage) -> object:
     return (stage.kind, stage.inputs, stage.outputs, tuple(sorted((key, str(value)) for key, value in
                                                                   stage.attributes.items())),
             frozenset(map(_shape, stage.parts)))

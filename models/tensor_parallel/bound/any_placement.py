@@ -8,24 +8,36 @@ covered are groups that overlap (a GPU in a pair for one layer and in a group of
 layer.
 
 A step of M is impossible if no groups cover all layers within M (:mod:`weft.models.tensor_parallel.bound.group_cover`),
-or if no number of GPUs for each layer leaves room for what is kept
-(:mod:`weft.models.tensor_parallel.bound.held_area`). Both only get easier as M rises, so the least M that is not
-impossible is found by bisection, and what is refuted is the bound.
+or if no number of GPUs for each layer leaves room for what is kept. Both only get easier as M rises, so the least M
+that is not impossible is found by bisection, and what is refuted is the bound.
+
+Is there memory for all that micro-batches keep while they wait to go back? Over all GPUs and the whole step.
+
+A layer's activation is held from its forward to the end of its input gradient, so for as long as all layers behind it
+take forwards and back at least. Over a step of M seconds that is an area, bytes times seconds, and all GPUs together
+have their memory times M less what weights take. More GPUs a layer make the way shorter and each activation larger (of
+what is not divided every GPU has all), fewer make the way longer. Which number each layer has is the choice; whether
+any choice keeps within both the memory and the GPUs is decided by a Lagrangian relaxation: a multiplier weighs the
+memory against the GPUs, and for each the least sum is found by dynamic programming over the layers, whose state is what
+is kept up to a layer (rounded down, so the sum is never too large). If for some multiplier even the least sum is too
+large, there is no choice.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.models.tensor_parallel.bound.group_cover import GroupCover
-from weft.models.tensor_parallel.bound.held_area import HeldArea
 from weft.models.tensor_parallel.bound.layer_terms import LayerTerms
-from weft.solver.control.clock import OutOfTime
-
-__all__ = ["least_step"]
+from weft.solver.control.clock import OutOfTime, checkpoint
 
 #: What is refuted and what is not are at most this share apart in the end.
 _CLOSE = 1 / 8192
@@ -71,3 +83,93 @@ def _is_impossible(cover: GroupCover, area: HeldArea, most: int) -> bool:
         if possible[together]:
             return False
     return True
+
+
+#: Amounts of what is kept that are told apart, up to so many times the least that all layers keep; what is more counts
+#: as that much.
+_CELLS, _TIMES = 4096, 4
+#: Sizes of a cell that are tried, each a little larger: the one whose multiples what layers keep is closest to.
+_SIZES = 48
+#: Multipliers that are tried: from the first on by a factor, then between the two best.
+_TRIES = 10
+_Row = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class HeldArea:
+    """Layers of ``terms`` on ``gpus`` GPUs of ``capacity`` bytes, for ``micro_batches`` micro-batches."""
+
+    terms: LayerTerms
+    gpus: int
+    capacity: int
+    micro_batches: int
+
+    def fits(self, most: int, prices: Sequence[_Row] = ()) -> bool:
+        """Whether some number of GPUs for each layer keeps within time and memory in ``most`` nanoseconds, as far as
+        can be told.
+
+        ``prices``: shares of all GPUs that a layer takes at each degree; over all layers they come to at most 1. By
+        default what it works of the time that all GPUs have.
+        """
+        if not self.terms.is_row or not self.terms.kept.any() or not self.capacity:
+            return True
+        work: _Row = np.asarray(self.terms.load * self._degrees * self.micro_batches / (most * self.gpus),
+                                dtype=np.float64)
+        return all(self._fits(most, price) for price in prices or (work,))
+
+    def _fits(self, most: int, price: _Row) -> bool:
+        low, high, weight = 0.0, np.inf, 1.0
+        for _ in range(_TRIES):
+            checkpoint()
+            gpus, memory = self._cheapest(most, price, weight)
+            if gpus + weight * memory > (1 + weight) * (1 + 1e-9):
+                return False
+            if gpus <= 1 and memory <= 1:
+                return True
+            if memory > 1:
+                low = weight
+            else:
+                high = weight
+            weight = weight * 4 if high == np.inf else weight / 4 if low == 0.0 else (low * high) ** 0.5
+        return True
+
+    @cached_property
+    def _degrees(self) -> NDArray[np.int64]:
+        return np.array(self.terms.degrees)
+
+    @cached_property
+    def _cell(self) -> float:
+        """Bytes of a cell."""
+        kept = self.terms.kept * self._degrees
+        size = max(1.0, _TIMES * float(kept.min(axis=1).sum()) / (_CELLS - 1))
+        sizes = size * (1 + np.arange(_SIZES) / _SIZES)
+        amounts, counts = np.unique(kept[kept > 0], return_counts=True)
+        lost = (amounts[None, :] % sizes[:, None]) / amounts[None, :] * counts[None, :]
+        return float(sizes[int(lost.sum(axis=1).argmin())])
+
+    def _cheapest(self, most: int, price: _Row, weight: float) -> tuple[float, float]:
+        """Shares of all GPUs and of their memory of the choice with the least GPUs + ``weight`` x memory."""
+        terms, cell = self.terms, self._cell
+        static = terms.static * self._degrees / (self.capacity * self.gpus)
+        way = (terms.forward + terms.back) * (self.micro_batches / (most * self.capacity * self.gpus))
+        steps = np.minimum(terms.kept * self._degrees // cell, _CELLS - 1).astype(int)
+        amounts = np.arange(_CELLS, dtype=np.float64) * cell
+        # From the last layer on: what the layers from here on come to, by the amount kept before them.
+        rest: Any = np.zeros(_CELLS)
+        choices: list[NDArray[np.intp]] = []
+        for layer in reversed(range(terms.layers)):
+            options = []
+            for column in range(len(terms.degrees)):
+                here = np.minimum(np.arange(_CELLS) + steps[layer, column], _CELLS - 1)
+                fixed = price[layer, column] + weight * static[layer, column]
+                options.append(fixed + weight * way[layer, column] * amounts[here] + rest[here])
+            table = np.array(options)
+            choices.append(table.argmin(axis=0))
+            rest = table.min(axis=0)
+        at, gpus, held = 0, 0.0, 0.0
+        for layer, choice in enumerate(reversed(choices)):
+            column = int(choice[at])
+            at = min(at + int(steps[layer, column]), _CELLS - 1)
+            gpus += price[layer, column]
+            held += static[layer, column] + way[layer, column] * amounts[at]
+        return gpus, held

@@ -26,8 +26,6 @@ from numpy.typing import NDArray
 from weft.models.tensor_parallel.bound.layer_terms import LayerTerms
 from weft.solver.control.clock import checkpoint
 
-__all__ = ["GroupCover"]
-
 #: So many numbers of layers by kind are told apart at most; beyond it kinds that differ least become one, which has the
 #: least of each of their numbers. (81 x 2 x 2 are a model with an embedding and a head.)
 _MOST_STATES = 1000

@@ -14,10 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.models.candidates.stages import Backward
+from weft.models.candidates.stages import Backward, nanoseconds
 from weft.models.layers.costs import LayerCost
-
-__all__ = ["LayerTerms", "terms_of"]
 
 _Table = NDArray[np.int64]
 
@@ -85,13 +83,9 @@ def _least(cost: LayerCost, bytes_per_parameter: int, is_split: bool) -> tuple[i
     """Load, static bytes, what is kept, forward, and the way back."""
     shared = sum(count for _, count in cost.shared_parameters)
     kept = cost.activation_bytes - sum(size for _, size in cost.shared_activations) if cost.backward else 0
-    whole = back = _ns(cost.backward)
+    whole = back = nanoseconds(cost.backward)
     if is_split and cost.input_grad is not None and cost.weight_grad is not None:
-        back = _ns(cost.input_grad)
-        whole = min(whole, back + _ns(cost.weight_grad))  # both parts are rounded
-    return (_ns(cost.forward) + whole, bytes_per_parameter * (cost.parameters - shared), max(0, kept),
-            _ns(cost.forward), back)
-
-
-def _ns(seconds: float) -> int:
-    return round(seconds * 1e9)
+        back = nanoseconds(cost.input_grad)
+        whole = min(whole, back + nanoseconds(cost.weight_grad))  # both parts are rounded
+    return (nanoseconds(cost.forward) + whole, bytes_per_parameter * (cost.parameters - shared), max(0, kept),
+            nanoseconds(cost.forward), back)

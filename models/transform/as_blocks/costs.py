@@ -12,13 +12,10 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Protocol
 
-from weft.models.graph.operators import Work
+from weft.models.graph.operators import Work, causal_share
 from weft.models.hardware.devices import DEVICES, DeviceType
 from weft.models.times.roofline import pass_seconds
-from weft.models.transform.annotation import Annotation, PlanError
-from weft.models.transform.program import Operation, Program
-
-__all__ = ["GivenCosts", "ModelledCosts", "OperatorCosts", "part_work"]
+from weft.models.transform.program import Annotation, PlanError, PlanOperation, PlanProgram
 
 #: Kernels as the roofline's classes of kernels name them.
 _KINDS = {"norm": "layer_norm", "softmax": "softmax", "log_softmax": "softmax", "attention": "attention",
@@ -29,16 +26,16 @@ _DTYPES = {2: "float16", 4: "float32", 8: "float64"}
 class OperatorCosts(Protocol):
     """Seconds of a part of an operator."""
 
-    def seconds(self, program: Program, operation: Operation, sizes: Mapping[str, int]) -> float:
+    def seconds(self, program: PlanProgram, operation: PlanOperation, sizes: Mapping[str, int]) -> float:
         """Of the part that has so many indices of each name."""
 
 
-def part_work(program: Program, operation: Operation, sizes: Mapping[str, int]) -> Work:
+def part_work(program: PlanProgram, operation: PlanOperation, sizes: Mapping[str, int]) -> Work:
     """Operations and bytes of a part.
 
     Products and sums over names (einsum, attention, convolutions) count two operations for each combination of
     indices; all else one for each element that it reads or writes. Attention is two products over its rows and columns,
-    of heads as wide as the wider of keys and values; each of its gradients is three.
+    of heads as wide as the wider of keys and values; each of its gradients is three. A causal one skips what is masked.
     """
     how = operation.annotation
     shapes = [[math.prod(Annotation.shape(tensor, sizes)) for tensor in side] for side in (how.inputs, how.outputs)]
@@ -50,6 +47,10 @@ def part_work(program: Program, operation: Operation, sizes: Mapping[str, int]) 
     elif operation.kind.startswith("attention"):
         heads = {name for tensor in how.inputs if len(tensor) > 2 for name in tensor[-1]}  # of keys, and of values
         flops = (4 if operation.kind == "attention" else 6) * every // max((sizes[name] for name in heads), default=1)
+        if operation.attributes.get("causal"):
+            keys = how.inputs[1 if operation.kind == "attention" else 2]  # gradients read the output's first
+            seen = (math.prod(operation.sizes[name] for name in axes) for axes in (how.inputs[0][-2], keys[-2]))
+            flops = round(flops * causal_share(*seen))
     elif operation.kind.startswith("convolution"):
         image = how.outputs[0] if operation.kind == "convolution" else how.inputs[0]
         weights = how.outputs[0] if operation.kind.endswith("weight") else how.inputs[1]
@@ -63,7 +64,7 @@ def part_work(program: Program, operation: Operation, sizes: Mapping[str, int]) 
 @dataclass(frozen=True)
 class ModelledCosts:
     """The roofline of a device (:mod:`weft.models.times.roofline`), by its name in
-    :data:`weft.models.hardware.devices.DEVICES`. Raises :class:`~weft.models.transform.annotation.PlanError` for
+    :data:`weft.models.hardware.devices.DEVICES`. Raises :class:`~weft.models.transform.program.PlanError` for
     another name."""
 
     device: str
@@ -77,7 +78,7 @@ class ModelledCosts:
         """The device."""
         return DEVICES[self.device]
 
-    def seconds(self, program: Program, operation: Operation, sizes: Mapping[str, int]) -> float:
+    def seconds(self, program: PlanProgram, operation: PlanOperation, sizes: Mapping[str, int]) -> float:
         """The roofline's time for :func:`part_work`."""
         kind = operation.kind
         if kind == "einsum":
@@ -108,7 +109,7 @@ class GivenCosts:
         object.__setattr__(self, "exact", {name: seconds for name, seconds in self.given.items()
                                            if not set(name) & set("*?[")})
 
-    def seconds(self, program: Program, operation: Operation, sizes: Mapping[str, int]) -> float:
+    def seconds(self, program: PlanProgram, operation: PlanOperation, sizes: Mapping[str, int]) -> float:
         """The operator's seconds, times the share of it that the part is."""
         whole = self.exact.get(operation.name)
         if whole is None:

@@ -7,18 +7,14 @@ of them, or stays. So what is said is never less than what a device holds.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from weft.models.layouts.steps import Box
+from weft.models.layouts.layout import Box, intersection, volume
 from weft.models.transform.as_blocks.grouping import Grouped
 from weft.models.transform.plan import Preserved
 from weft.models.transform.planned import Part
-from weft.models.transform.preserving import intersection
-
-__all__ = ["DeviceMemory", "holdings", "resident"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +46,7 @@ def resident(done: Preserved) -> dict[int, int]:
             if program.tensors.get(name) is not None and program.tensors[name].source in ("parameter", "state"):
                 for view in done.planned.reads(operation.name, name):
                     found.setdefault(view.device, set()).add((name, view.box))
-    return {device: sum(_volume(box) * program.tensors[name].itemsize for name, box in pieces)
+    return {device: sum(volume(box) * program.tensors[name].itemsize for name, box in pieces)
             for device, pieces in found.items()}
 
 
@@ -73,7 +69,7 @@ class _Holdings:
             operation = self.program.by_name[part.operation]
             for name, dimensions in zip(operation.outputs, operation.annotation.outputs, strict=True):
                 if name not in self.program.carried:
-                    size = _volume(self.done.planned.box(part, dimensions)) * self.program.tensors[name].itemsize
+                    size = volume(self.done.planned.box(part, dimensions)) * self.program.tensors[name].itemsize
                     made[part, name] = _Tensor(self.done.planned.device(part), size, block, part)
         found = list(made.values())
         for i, entry in enumerate(self.done.joined):
@@ -86,7 +82,7 @@ class _Holdings:
                 size = self.program.tensors[entry.terms[0]].itemsize
                 if not entry.next_step:
                     for device, box in entry.wanted.items():
-                        brought = _Tensor(device, _volume(box) * size, block, None)
+                        brought = _Tensor(device, volume(box) * size, block, None)
                         brought.readers = {self.block_of[view.part] for view in entry.readers if view.device == device}
                         found.append(brought)
             elif not entry.next_step:
@@ -159,7 +155,3 @@ class _Holdings:
             total += step
             most = max(most, total)
         return most
-
-
-def _volume(box: Box) -> int:
-    return math.prod(high - low for low, high in box)

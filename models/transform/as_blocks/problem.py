@@ -12,19 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from weft.models.transform.annotation import PlanError
 from weft.models.transform.as_blocks.costs import OperatorCosts
-from weft.models.transform.as_blocks.grouping import Grouped, grouped
+from weft.models.transform.as_blocks.grouping import Grouped, RepeatedBlocks, folded, grouped, twins
 from weft.models.transform.as_blocks.holding import holdings, resident
-from weft.models.transform.as_blocks.turns import Turns, folded, twins
 from weft.models.transform.plan import Preserved
 from weft.models.transform.planned import Part
+from weft.models.transform.program import PlanError
 from weft.solver.late import nx
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.timing import time_orders
-
-__all__ = ["PlanBlocks", "Pricing", "plan_blocks"]
 
 _KIND = {"forward": BlockKind.FORWARD, "recomputed": BlockKind.RECOMPUTE, "backward": BlockKind.INPUT_GRAD,
          "weights": BlockKind.WEIGHT_GRAD, "update": BlockKind.OTHER}
@@ -55,7 +52,7 @@ class PlanBlocks:
     done: Preserved
     problem: Problem
     blocks: tuple[Grouped, ...]
-    turns: Turns | None = None
+    turns: RepeatedBlocks | None = None
 
     @property
     def micro_batches(self) -> int:
@@ -111,7 +108,7 @@ class PlanBlocks:
 def plan_blocks(done: Preserved, pricing: Pricing) -> PlanBlocks:
     """The block problem of a plan that is put together.
 
-    Raises :class:`~weft.models.transform.annotation.PlanError` for a plan that is no blocks
+    Raises :class:`~weft.models.transform.program.PlanError` for a plan that is no blocks
     (:func:`~weft.models.transform.as_blocks.grouping.grouped`), and for parameters that a device's memory does not
     hold.
     """

@@ -1,4 +1,4 @@
-"""Elements by indices that are computed, and order.
+"""Elements by indices that are computed, rows of tables, and order.
 
 One indexed dimension of numbers may be cut: parts are terms of a sum.
 """
@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft.models.capture.exported import Ref, Step
-from weft.models.transform.annotation import Axis
 from weft.models.transform.captured.products import broadcast_all
 from weft.models.transform.captured.writer import Arguments, UnknownError, Writer, rule
+from weft.models.transform.program import Axis
 
 
 def _cut(w: Writer, step: Step, name: str) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def _scatter_add(w: Writer, step: Step) -> None:
     axes, own = _along(w, x, index, axis)
     _added(w, step, x, w.add(
         step, "gather_grad", [(source, own), (index, own)], axes, reduced=own[axis], axis=axis,
-        sizes={axes[axis][0]: w.shape(x)[axis]}, length=w.shape(x)[axis], name=f"{step.name}.scattered", last=False))
+        sizes={axes[axis][0]: w.shape(x)[axis]}, length=w.shape(x)[axis], part="scattered"))
 
 
 def _added(w: Writer, step: Step, x: str, more: str) -> None:
@@ -114,7 +114,7 @@ def _index_add(w: Writer, step: Step) -> None:
     own = [*axes[:axis], (place,), *axes[axis + 1:]]
     _added(w, step, x, w.add(
         step, "index_grad", [(source, own), (index, [(place,)])], axes, reduced=[place], at=(axis,),
-        sizes={axes[axis][0]: w.shape(x)[axis]}, length=w.shape(x)[axis], name=f"{step.name}.scattered", last=False))
+        sizes={axes[axis][0]: w.shape(x)[axis]}, length=w.shape(x)[axis], part="scattered"))
 
 
 @rule("masked_scatter")
@@ -139,7 +139,7 @@ def _placed(w: Writer, step: Step, axis: int, count: int, *, largest: bool) -> t
     short = w.fresh()
     output = [*axes[:axis], (short,), *axes[axis + 1:]]
     made = w.add(step, "places", [(x, axes)], output, frozen=[axes[axis][0], short], sizes={short: count}, axis=axis,
-                 count=count, largest=largest, name=f"{step.name}.places", last=False)
+                 count=count, largest=largest, part="places")
     w.used = set()
     tensor = w.builder.tensors[made]
     w.builder.tensors[made] = type(tensor)(tensor.name, tensor.shape, tensor.source, 8, False)
@@ -178,3 +178,16 @@ def _argsort(w: Writer, step: Step) -> None:
     shape = w.shape(w.tensor(step.arguments[0]))
     axis = call.at(1, "dim", -1) % len(shape)
     w.gives(step, _placed(w, step, axis, shape[axis], largest=call.at(2, "descending", False))[1])
+
+
+@rule("embedding")
+def _embedding(w: Writer, step: Step) -> None:
+    call = Arguments(step)
+    table, ids = (w.tensor(step.arguments[i]) for i in (0, 1))
+    padding = call.at(2, "padding_idx", -1)
+    if call.at(3, "scale_grad_by_freq", False):
+        raise UnknownError
+    rows, width = w.fresh("v"), w.fresh("m")
+    axes: list[Axis] = [(w.fresh(),) for _ in w.shape(ids)]
+    extra = {} if padding < 0 else {"padding": padding}
+    w.add(step, "embedding", [(table, [(rows,), (width,)]), (ids, axes)], [*axes, (width,)], reduced=[rows], **extra)

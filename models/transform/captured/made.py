@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 from weft.models.capture.exported import Ref, Step
-from weft.models.transform.annotation import Axis
-from weft.models.transform.captured.elementwise import elementwise
+from weft.models.transform.captured.pointwise import elementwise
 from weft.models.transform.captured.writer import Arguments, Rule, UnknownError, Writer, rule
+from weft.models.transform.program import Axis
 
 
 def _full(value: float | None, place: int = 1) -> Rule:
@@ -59,7 +59,7 @@ def _triangle(lower: bool) -> Rule:
         row = _row(w, step, rows, diagonal, 1, "int64", f"{step.name}.rows", last=False)
         column = _row(w, step, columns, 0, 1, "int64", f"{step.name}.columns", last=False)
         upright = _upright(w, step, row)
-        seen = elementwise(w, step, "ge" if lower else "le", [upright, column], name=f"{step.name}.seen", last=False)
+        seen = elementwise(w, step, "ge" if lower else "le", [upright, column], part="seen")
         elementwise(w, step, "where", [seen, x, 0])
 
     return known
@@ -67,7 +67,7 @@ def _triangle(lower: bool) -> Rule:
 
 def _upright(w: Writer, step: Step, row: str) -> str:
     axis: Axis = (w.fresh("n"),)
-    return w.add(step, "einsum", [(row, [axis])], [axis, ()], name=f"{step.name}.upright", last=False)
+    return w.add(step, "einsum", [(row, [axis])], [axis, ()], part="upright")
 
 
 rule("tril")(_triangle(True))
@@ -83,6 +83,6 @@ def _fill(w: Writer, step: Step) -> None:
     if not isinstance(value, Ref):
         w.add(step, "full", [], axes, sizes=sizes, value=value, dtype=meta.dtype)
         return
-    number = w.add(step, "cast", [(w.tensor(value), [])], [], name=f"{step.name}.number", last=False,
+    number = w.add(step, "cast", [(w.tensor(value), [])], [], part="number",
                    dtype=meta.dtype, source=w.exported.metas[value.name].dtype)
     w.add(step, "einsum", [(number, [])], axes, sizes=sizes)

@@ -1,4 +1,5 @@
-"""Norms: what is normalized over is frozen, but for a batch's statistics, which are sums."""
+"""Norms, softmax and attention: what is normalized over is frozen, but for a batch's statistics, which are sums; so are
+the keys of a query."""
 
 from __future__ import annotations
 
@@ -7,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from weft.models.capture.exported import Ref, Step
-from weft.models.transform.annotation import Axis
 from weft.models.transform.captured.writer import Arguments, Rule, UnknownError, Writer, rule
+from weft.models.transform.program import Axis
 
 #: What norms take where they are given no ``eps``.
 _LEAST = {"float64": 2.220446049250313e-16, "float32": 1.1920928955078125e-07, "bfloat16": 0.0078125,
@@ -85,32 +86,30 @@ def _standardizing(w: Writer, step: Step, x: str, axes: Sequence[Axis], kept: Se
     gone = [axis[0] for axis in axes if axis not in kept]
     count = math.prod(size for size, axis in zip(w.shape(x), axes, strict=True) if axis not in kept)
 
-    def add(name: str, kind: str, inputs: Sequence[tuple[str, Sequence[Axis]]], output: Sequence[Axis],
-            reduced: Sequence[str] = (), **attributes: Any) -> str:
-        return w.add(step, kind, inputs, output, reduced=reduced, name=f"{step.name}.{name}", last=False, **attributes)
-
     if not training:
         assert mean is not None and variance is not None
-        apart = add("apart", "add", [(x, axes), (w.tensor(mean), kept)], axes, signs=(1.0, -1.0))
+        apart = w.add(step, "add", [(x, axes), (w.tensor(mean), kept)], axes, signs=(1.0, -1.0), part="apart")
         spread = w.tensor(variance)
     else:
-        middle = add("mean", "einsum", [(x, axes)], kept, gone, scale=1 / count)
-        apart = add("apart", "add", [(x, axes), (middle, kept)], axes, signs=(1.0, -1.0))
-        spread = add("variance", "einsum", [(apart, axes), (apart, axes)], kept, gone, scale=1 / count)
+        middle = w.add(step, "einsum", [(x, axes)], kept, reduced=gone, scale=1 / count, part="mean")
+        apart = w.add(step, "add", [(x, axes), (middle, kept)], axes, signs=(1.0, -1.0), part="apart")
+        spread = w.add(step, "einsum", [(apart, axes), (apart, axes)], kept, reduced=gone, scale=1 / count,
+                       part="variance")
         if mean is not None and variance is not None and momentum is not None:
             for buffer, now, share in ((mean, middle, momentum), (variance, spread, momentum * count / (count - 1))):
                 held = w.tensor(buffer)
                 what = "running_mean" if buffer is mean else "running_variance"
-                w.keeps(buffer.name, add(what, "add", [(held, kept), (now, kept)], kept, signs=(1 - momentum, share)))
+                w.keeps(buffer.name, w.add(step, "add", [(held, kept), (now, kept)], kept, part=what,
+                                           signs=(1 - momentum, share)))
         elif mean is not None:
             raise UnknownError
-    shifted = add("shifted", "add", [(spread, kept)], kept, signs=(1.0,), constant=eps)
+    shifted = w.add(step, "add", [(spread, kept)], kept, signs=(1.0,), constant=eps, part="shifted")
     return apart, _root(w, step, shifted, kept)
 
 
 def _root(w: Writer, step: Step, x: str, axes: Sequence[Axis]) -> str:
     """One over the root."""
-    return w.add(step, "rsqrt", [(x, axes)], axes, name=f"{step.name}.scale", last=False)
+    return w.add(step, "rsqrt", [(x, axes)], axes, part="scale")
 
 
 @rule("_weight_norm")
@@ -121,7 +120,59 @@ def _weight_norm(w: Writer, step: Step) -> None:
     axes = w.axes(w.shape(direction))
     kept: list[Axis] = [one if i == axis else () for i, one in enumerate(axes)]
     gone = [name for i, one in enumerate(axes) for name in one if i != axis]
-    square = w.add(step, "einsum", [(direction, axes), (direction, axes)], kept, reduced=gone,
-                   name=f"{step.name}.square", last=False)
-    scale = w.add(step, "rsqrt", [(square, kept)], kept, name=f"{step.name}.scale", last=False)
+    square = w.add(step, "einsum", [(direction, axes), (direction, axes)], kept, reduced=gone, part="square")
+    scale = w.add(step, "rsqrt", [(square, kept)], kept, part="scale")
     w.add(step, "einsum", [(direction, axes), (length, kept), (scale, kept)], axes)
+
+
+def _softmax(kind: str) -> Rule:
+    def known(w: Writer, step: Step) -> None:
+        w.require_numbers(step)
+        x = w.tensor(step.arguments[0])
+        axes: list[Axis] = [(w.fresh(),) for _ in w.shape(x)]
+        over = axes[step.arguments[1]][0]
+        w.add(step, kind, [(x, axes)], axes, frozen=[over], over=over)
+
+    return known
+
+
+rule("softmax", "_softmax")(_softmax("softmax"))
+rule("log_softmax", "_log_softmax")(_softmax("log_softmax"))
+
+
+@rule("scaled_dot_product_attention")
+def _attention(w: Writer, step: Step) -> None:
+    """Heads that share keys are (keys' heads, heads of each); a mask may lack any of the names."""
+    call = Arguments(step)
+    q, k, v = (w.tensor(step.arguments[i]) for i in range(3))
+    mask, rank = call.at(3, "attn_mask"), len(w.shape(q))
+    if call.at(4, "dropout_p", 0.0) or rank < 2 or rank != len(w.shape(k)) or w.shape(k)[:-2] != w.shape(v)[:-2]:
+        raise UnknownError
+    shared = bool(call.at(7, "enable_gqa", False)) and w.shape(q)[-3] != w.shape(k)[-3]
+    leading = rank - 3 if shared else rank - 2
+    if w.shape(q)[:leading] != w.shape(k)[:leading]:
+        raise UnknownError
+    lead: list[Axis] = [(w.fresh({2: "bh", 1: "b"}.get(leading, "")[i:i + 1]),) for i in range(leading)]
+    s, t, d, e = (w.fresh(name) for name in "stde")
+    heads: tuple[list[Axis], list[Axis]] = (lead, lead)
+    sizes: dict[str, int] = {}
+    if shared:
+        h, r = w.fresh("h"), w.fresh("r")
+        heads = [*lead, (h, r)], [*lead, (h,)]
+        sizes = {h: w.shape(k)[-3], r: w.shape(q)[-3] // w.shape(k)[-3]}
+    scale = step.keywords.get("scale", call.at(6, "scale"))
+    extra: dict[str, Any] = {} if scale is None else {"scale": float(scale)}
+    inputs: list[tuple[str, Sequence[Axis]]] = [
+        (q, [*heads[0], (s,), (d,)]), (k, [*heads[1], (t,), (d,)]), (v, [*heads[1], (t,), (e,)])]
+    if mask is not None:
+        given, whole = w.tensor(mask), [*heads[0], (s,), (t,)]
+        own = whole[len(whole) - len(w.shape(given)):]
+        if len(own) < len(w.shape(given)):
+            raise UnknownError
+        full = [*w.shape(q)[:-1], w.shape(k)[-2]][len(whole) - len(own):]
+        if any(size not in (1, wanted) for size, wanted in zip(w.shape(given), full, strict=True)):
+            raise UnknownError
+        inputs.append((given, [() if size == 1 else axis for size, axis in zip(w.shape(given), own, strict=True)]))
+        extra["mask"] = "truths" if w.exported.metas[mask.name].dtype == "bool" else "added"
+    w.add(step, "attention", inputs, [*heads[0], (s,), (e,)], frozen=[t, d, e], sizes=sizes,
+          causal=bool(call.at(5, "is_causal", False)), **extra)

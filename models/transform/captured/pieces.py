@@ -1,14 +1,13 @@
-"""What cuts along a dimension, or joins: that dimension is frozen."""
+"""What cuts along a dimension, joins or works along it (pooling, padding, running sums): that dimension is frozen."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from weft.models.capture.exported import Step
-from weft.models.transform.annotation import Axis
-from weft.models.transform.captured.writer import Arguments, UnknownError, Writer, rule
-
-__all__ = ["taken"]
+from weft.models.transform.captured.products import repeated
+from weft.models.transform.captured.writer import Arguments, Rule, UnknownError, Writer, rule
+from weft.models.transform.program import Axis
 
 
 @rule("slice")
@@ -38,14 +37,9 @@ def taken(w: Writer, step: Step, x: str, axis: int, span: tuple[int, int, int], 
     if span[1] - span[0] == w.shape(x)[axis] and span[2] == 1 and not drop:
         w.names[given] = x
         return
-    axes: list[Axis] = [(w.fresh(),) for _ in w.shape(x)]
-    short = w.fresh()
-    out = [*axes[:axis], (short,), *axes[axis + 1:]]
-    count = len(range(*span))
-    made = w.add(step, "take", [(x, axes)], out, frozen=[axes[axis][0], short], sizes={short: count}, span=span,
-                 axis=axis, name=f"{given}.taken" if drop else given, last=False)
+    made, axes = _short(w, step, x, axis, span, f"{given}.taken" if drop else given)
     if drop:
-        rest = [() if i == axis else one for i, one in enumerate(axes)]
+        rest: list[Axis] = [() if i == axis else one for i, one in enumerate(axes)]
         made = w.add(step, "einsum", [(made, rest)], [one for i, one in enumerate(axes) if i != axis], name=given,
                      last=False)
     if w.exported.metas[given].shape != w.shape(made):
@@ -112,10 +106,8 @@ def _stack(w: Writer, step: Step) -> None:
     rest = [*axes[:axis], *axes[axis + 1:]]
     upright = [w.add(step, "einsum", [(tensor, rest)], [*axes[:axis], (), *axes[axis + 1:]], name=f"{step.name}.{i}",
                      last=False) for i, tensor in enumerate(tensors)]
-    own = [w.fresh() for _ in tensors]
-    w.add(step, "join", [(tensor, [*axes[:axis], (name,), *axes[axis + 1:]]) for tensor, name in zip(
-        upright, own, strict=True)], axes, frozen=[axes[axis][0], *own], sizes={axes[axis][0]: len(tensors)}, axis=axis,
-          lengths=(1,) * len(tensors))
+    w.used = set()
+    w.gives(step, _joined(w, step, upright, axis, step.name))
 
 
 @rule("repeat", "tile")
@@ -155,19 +147,20 @@ def _diff(w: Writer, step: Step) -> None:
     axis = call.at(2, "dim", -1) % len(w.shape(w.tensor(step.arguments[0])))
     given = [one for one in (step.arguments[0], call.at(3, "prepend"), call.at(4, "append")) if one is not None]
     axes = [(w.fresh(),) for _ in w.shape(w.tensor(given[0]))]
-    sides: dict[str, Sequence[Axis]] = {
-        w.tensor(one): [*axes[:axis], (w.fresh(),), *axes[axis + 1:]] for one in given}
+    sides: dict[str, Sequence[Axis]] = {w.tensor(one): [*axes[:axis], (w.fresh(),), *axes[axis + 1:]] for one in given}
     output = step.outputs[0]
     assert output is not None
     w.call(step, list(sides.items()), axes, frozen=[axes[axis][0], *(own[axis][0] for own in sides.values())],
            sizes={axes[axis][0]: w.exported.metas[output].shape[axis]}, linear=len(sides) == 1)
 
 
-def _short(w: Writer, step: Step, x: str, axis: int, span: tuple[int, int, int], name: str) -> str:
+def _short(w: Writer, step: Step, x: str, axis: int, span: tuple[int, int, int], name: str
+           ) -> tuple[str, list[Axis]]:
+    """Some elements along an axis, and the names of all dimensions."""
     axes: list[Axis] = [(w.fresh(),) for _ in w.shape(x)]
     short = w.fresh()
     return w.add(step, "take", [(x, axes)], [*axes[:axis], (short,), *axes[axis + 1:]], frozen=[axes[axis][0], short],
-                 sizes={short: len(range(*span))}, span=span, axis=axis, name=f"{step.name}.{name}", last=False)
+                 sizes={short: len(range(*span))}, span=span, axis=axis, name=name, last=False), axes
 
 
 @rule("slice_scatter")
@@ -189,16 +182,15 @@ def _select_scatter(w: Writer, step: Step) -> None:
     axis = step.arguments[2] % len(w.shape(x))
     at = step.arguments[3] % w.shape(x)[axis]
     axes = w.axes(w.shape(source))
-    upright = w.add(step, "einsum", [(source, axes)], [*axes[:axis], (), *axes[axis:]], name=f"{step.name}.upright",
-                    last=False)
+    upright = w.add(step, "einsum", [(source, axes)], [*axes[:axis], (), *axes[axis:]], part="upright")
     _put_between(w, step, x, upright, axis, at, at + 1)
 
 
 def _put_between(w: Writer, step: Step, x: str, source: str, axis: int, start: int, stop: int) -> None:
     size = w.shape(x)[axis]
-    some = [_short(w, step, x, axis, (0, start, 1), "before")] if start else []
+    some = [_short(w, step, x, axis, (0, start, 1), f"{step.name}.before")[0]] if start else []
     some.append(source)
-    some += [_short(w, step, x, axis, (stop, size, 1), "behind")] if stop < size else []
+    some += [_short(w, step, x, axis, (stop, size, 1), f"{step.name}.behind")[0]] if stop < size else []
     if len(some) == 1:
         w.gives(step, source)
     else:
@@ -215,8 +207,7 @@ def _copy(w: Writer, step: Step) -> None:
     axes += [one if one else (w.fresh(),) for one in own]
     sizes = {axis[0]: size for axis, size in zip(axes, to.shape, strict=True)}
     if to.dtype != of.dtype:
-        source = w.add(step, "cast", [(source, own)], own, name=f"{step.name}.cast", last=False, dtype=to.dtype,
-                       source=of.dtype)
+        source = w.add(step, "cast", [(source, own)], own, part="cast", dtype=to.dtype, source=of.dtype)
     w.add(step, "einsum", [(source, own)], axes, sizes=sizes)
 
 
@@ -234,3 +225,39 @@ def _broadcast_tensors(w: Writer, step: Step) -> None:
         axes: list[Axis] = [() if size == 1 else axis for size, axis in zip(w.shape(x), own, strict=True)]
         w.names[given] = w.add(step, "einsum", [(x, axes)], output, name=given, last=False, sizes={
             axis[0]: size for axis, size in zip(output, shape, strict=True)})
+
+
+def _along(which: Callable[[Arguments, int], Collection[int]], *, linear: bool = True) -> Rule:
+    """``which`` dimensions, of the arguments and how many there are."""
+    def known(w: Writer, step: Step) -> None:
+        x, given = w.tensor(step.arguments[0]), step.outputs[0]
+        assert given is not None
+        before, after = w.shape(x), w.exported.metas[given].shape
+        frozen = {dim % len(before) for dim in which(Arguments(step), len(before))}
+        if len(before) != len(after) or not frozen:
+            raise UnknownError
+        axes: list[Axis] = [(w.fresh(),) for _ in before]
+        output = [(w.fresh(),) if i in frozen else axis for i, axis in enumerate(axes)]
+        ends = [name for i in frozen for name in (*axes[i], *output[i])]
+        w.call(step, [(x, axes)], output, frozen=ends, sizes={output[i][0]: after[i] for i in frozen}, linear=linear)
+
+    return known
+
+
+@rule("pad", "constant_pad_nd")
+def _pad(w: Writer, step: Step) -> None:
+    amounts = step.arguments[1]
+    if any(amounts):
+        _along(lambda call, rank: [-1 - i for i in range(len(amounts) // 2) if any(amounts[2 * i:2 * i + 2])])(w, step)
+    else:
+        w.gives(step, w.tensor(step.arguments[0]))
+
+
+rule("roll")(_along(lambda call, rank: repeated(call.at(2, "dims", []) or (), 1)))
+rule("flip")(_along(lambda call, rank: call.step.arguments[1]))
+rule("cumsum")(_along(lambda call, rank: [call.step.arguments[1]]))
+for _rank, _kind in ((1, "linear"), (2, "bilinear"), (3, "trilinear")):
+    _last = range(-_rank, 0)
+    rule(f"max_pool{_rank}d")(_along(lambda call, rank, last=_last: last, linear=False))  # type: ignore[misc]
+    rule(f"avg_pool{_rank}d", f"adaptive_avg_pool{_rank}d", f"upsample_nearest{_rank}d", f"upsample_{_kind}{_rank}d")(
+        _along(lambda call, rank, last=_last: last))  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Sums, means, variances and extremes over dimensions."""
+"""Sums, means, variances and extremes over dimensions; and losses: one number of a batch is a sum of its parts."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from weft.models.capture.exported import Step
-from weft.models.transform.annotation import Axis
+from weft.models.transform.captured.pointwise import elementwise
+from weft.models.transform.captured.products import broadcast_all
 from weft.models.transform.captured.writer import Arguments, Rule, UnknownError, Writer, rule
-
-__all__ = ["dimensions"]
+from weft.models.transform.program import Axis
 
 
 def dimensions(given: Any, rank: int) -> set[int]:
@@ -24,8 +24,7 @@ def _reduction(mean: bool) -> Rule:
         x = w.tensor(step.arguments[0])
         axes = w.axes(w.shape(x))
         if w.exported.metas[step.arguments[0].name].dtype == "bool" and not mean:
-            x = w.add(step, "cast", [(x, axes)], axes, name=f"{step.name}.number", last=False, dtype="int64",
-                      source="bool")
+            x = w.add(step, "cast", [(x, axes)], axes, part="number", dtype="int64", source="bool")
         else:
             w.require_numbers(step)
         call = Arguments(step)
@@ -61,10 +60,8 @@ def _variance(root: bool) -> Rule:
             raise UnknownError
         reduced = [name for i in gone for name in axes[i]]
         kept = _kept(axes, gone, keep=True)
-        middle = w.add(step, "einsum", [(x, axes)], kept, reduced=reduced, scale=1 / count, name=f"{step.name}.mean",
-                       last=False)
-        apart = w.add(step, "add", [(x, axes), (middle, kept)], axes, signs=(1.0, -1.0), name=f"{step.name}.apart",
-                      last=False)
+        middle = w.add(step, "einsum", [(x, axes)], kept, reduced=reduced, scale=1 / count, part="mean")
+        apart = w.add(step, "add", [(x, axes), (middle, kept)], axes, signs=(1.0, -1.0), part="apart")
         out = _kept(axes, gone, keep=bool(step.keywords.get("keepdim", call.at(3, "keepdim", False))))
         made = w.add(step, "einsum", [(apart, axes), (apart, axes)], out, reduced=reduced, scale=1 / (count - less),
                      name=f"{step.name}.variance" if root else step.name, last=not root)
@@ -90,7 +87,7 @@ def _norm(w: Writer, step: Step) -> None:
     gone = dimensions(call.at(2, "dim"), len(axes))
     out = _kept(axes, gone, keep=bool(call.at(3, "keepdim", False)))
     square = w.add(step, "einsum", [(x, axes), (x, axes)], out, reduced=[name for i in gone for name in axes[i]],
-                   name=f"{step.name}.square", last=False)
+                   part="square")
     w.add(step, "sqrt", [(square, out)], out)
 
 
@@ -104,3 +101,126 @@ def _frozen(w: Writer, step: Step) -> None:
     gone = dimensions(call.at(1, "dim"), len(axes))
     w.call(step, [(x, axes)], _kept(axes, gone, keep=bool(call.at(2, "keepdim", False))),
            frozen=[name for i in gone for name in axes[i]])
+
+
+_NONE, _MEAN = 0, 1
+
+
+@rule("cross_entropy_loss")
+def _cross_entropy(w: Writer, step: Step) -> None:
+    """A target that is ignored gives nothing, and does not count in the mean."""
+    call = Arguments(step)
+    logits, targets = (w.tensor(step.arguments[i]) for i in (0, 1))
+    ignored = int(call.at(4, "ignore_index", -100))
+    shape = w.shape(logits)
+    if call.at(2, "weight") is not None or call.at(5, "label_smoothing", 0.0) or not shape or (
+            "int" not in w.exported.metas[step.arguments[1].name].dtype):
+        raise UnknownError
+    axis = 1 if len(shape) > 1 else 0
+    axes: list[Axis] = [(w.fresh("v" if i == axis else "n"),) for i in range(len(shape))]
+    over, rest = axes[axis], [one for i, one in enumerate(axes) if i != axis]
+    if axis != len(shape) - 1:
+        logits = w.add(step, "einsum", [(logits, axes)], [*rest, over], part="turned")
+    whole = call.at(3, "reduction", _MEAN)
+    made = w.add(step, "cross_entropy", [(logits, [*rest, over]), (targets, rest)], rest, frozen=over, ignored=ignored,
+                 name=step.name if whole == _NONE else f"{step.name}.each", last=whole == _NONE)
+    if whole == _NONE:
+        return
+    names = [name for one in rest for name in one]
+    total = w.add(step, "einsum", [(made, rest)], [], reduced=names, last=whole != _MEAN,
+                  name=step.name if whole != _MEAN else f"{step.name}.sum")
+    if whole != _MEAN:
+        return
+    counted = elementwise(w, step, "ne", [targets, ignored], part="counted")
+    _divided(w, step, total, counted, rest)
+
+
+def _divided(w: Writer, step: Step, total: str, counted: str, axes: Sequence[Axis]) -> None:
+    """A sum over the number of what counts."""
+    given = step.outputs[0]
+    assert given is not None
+    number = w.add(step, "cast", [(counted, axes)], axes, part="ones",
+                   dtype=w.exported.metas[given].dtype, source="bool")
+    count = w.add(step, "einsum", [(number, axes)], [], reduced=[name for one in axes for name in one], part="count")
+    share = w.add(step, "reciprocal", [(count, [])], [], part="share")
+    w.add(step, "einsum", [(total, []), (share, [])], [])
+    for name in (counted, number, count, share):
+        tensor = w.builder.tensors[name]
+        w.builder.tensors[name] = type(tensor)(name, tensor.shape, tensor.source, tensor.itemsize, False)
+
+
+@rule("nll_loss", "nll_loss_nd")
+def _likelihood(w: Writer, step: Step) -> None:
+    """What is ignored looks up the first class, and counts nothing."""
+    call = Arguments(step)
+    x, targets = (w.tensor(step.arguments[i]) for i in (0, 1))
+    whole, ignored, given = call.at(3, "reduction", _MEAN), int(call.at(4, "ignore_index", -100)), step.outputs[0]
+    if call.at(2, "weight") is not None or len(w.shape(x)) != 2 or given is None:
+        raise UnknownError
+    counted = elementwise(w, step, "ne", [targets, ignored], part="counted")
+    kept = elementwise(w, step, "where", [counted, targets, 0], part="kept")
+    n, v, one = w.fresh("n"), w.fresh("v"), w.fresh("k")
+    upright = w.add(step, "einsum", [(kept, [(n,)])], [(n,), ()], part="upright")
+    each = w.add(step, "gather", [(x, [(n,), (v,)]), (upright, [(n,), (one,)])], [(n,), (one,)], reduced=[v], axis=1,
+                 length=w.shape(x)[1], part="found")
+    made = w.add(step, "where", [(counted, [(n,)]), (each, [(n,), ()])], [(n,)], part="own",
+                 constants=(None, None, 0.0), dtype=w.exported.metas[given].dtype)
+    out: list[Axis] = [(n,)] if whole == _NONE else []
+    total = w.add(step, "einsum", [(made, [(n,)])], out, reduced=() if out else [n], scale=-1.0, last=whole != _MEAN,
+                  name=step.name if whole != _MEAN else f"{step.name}.sum")
+    if whole == _MEAN:
+        _divided(w, step, total, counted, [(n,)])
+
+
+def _reduced(w: Writer, step: Step, made: str, axes: Sequence[Axis], whole: int) -> None:
+    names = [name for axis in axes for name in axis]
+    w.add(step, "einsum", [(made, axes)], [], reduced=names,
+          scale=1 / math.prod(w.shape(made)) if whole == _MEAN else 1.0)
+
+
+def _apart(w: Writer, step: Step) -> tuple[str, list[Axis]]:
+    """The difference of both tensors, of which either may lack dimensions."""
+    a, b = (w.tensor(step.arguments[i]) for i in (0, 1))
+    (left, right), axes = broadcast_all(w, [w.shape(a), w.shape(b)])
+    return w.add(step, "add", [(a, left), (b, right)], axes, signs=(1.0, -1.0), part="apart"), axes
+
+
+@rule("mse_loss")
+def _squared_error(w: Writer, step: Step) -> None:
+    whole = Arguments(step).at(2, "reduction", _MEAN)
+    apart, axes = _apart(w, step)
+    if whole == _NONE:
+        w.add(step, "square", [(apart, axes)], axes)
+        return
+    w.add(step, "einsum", [(apart, axes), (apart, axes)], [], reduced=[name for axis in axes for name in axis],
+          scale=1 / math.prod(w.shape(apart)) if whole == _MEAN else 1.0)
+
+
+@rule("l1_loss", "smooth_l1_loss", "huber_loss")
+def _distance(w: Writer, step: Step) -> None:
+    call, kind = Arguments(step), step.target.removeprefix("torch.ops.aten.").split(".")[0]
+    whole, bend = call.at(2, "reduction", _MEAN), call.at(3, "delta", call.at(3, "beta", 1.0))
+    name = step.name if whole == _NONE else f"{step.name}.each"
+    if kind == "l1_loss":
+        each = elementwise(w, step, "abs", [_apart(w, step)[0]], name=name, last=whole == _NONE)
+    else:
+        each = elementwise(w, step, kind, [*step.arguments[:2], _NONE, float(bend)], name=name, last=whole == _NONE)
+    if whole != _NONE:
+        _reduced(w, step, each, w.axes(w.shape(each)), whole)
+
+
+@rule("binary_cross_entropy_with_logits")
+def _truth(w: Writer, step: Step) -> None:
+    """softplus(x) - x y."""
+    call = Arguments(step)
+    x, y = (w.tensor(step.arguments[i]) for i in (0, 1))
+    if call.at(2, "weight") is not None or call.at(3, "pos_weight") is not None or w.shape(x) != w.shape(y):
+        raise UnknownError
+    whole = call.at(4, "reduction", _MEAN)
+    axes = w.axes(w.shape(x))
+    risen = w.add(step, "softplus", [(x, axes)], axes, constants=(None, 1.0, 700.0), part="risen")
+    met = w.add(step, "einsum", [(x, axes), (y, axes)], axes, part="met")
+    each = w.add(step, "add", [(risen, axes), (met, axes)], axes, signs=(1.0, -1.0), last=whole == _NONE,
+                 name=step.name if whole == _NONE else f"{step.name}.each")
+    if whole != _NONE:
+        _reduced(w, step, each, axes, whole)

@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from weft.models.capture.exported import Step
-from weft.models.transform.annotation import Axis, Dimensions
 from weft.models.transform.captured.writer import Rule, UnknownError, Writer, rule
+from weft.models.transform.program import Axis, Dimensions
 
 
 @rule("view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze",
@@ -45,8 +45,7 @@ def _common_axes(w: Writer, before: Sequence[int],
             atoms = {low: w.fresh() for low in every[:-1]}
             sizes |= {atoms[low]: high // low for low, high in itertools.pairwise(every)}
             for side, edge in zip(sides, edges, strict=True):
-                side += [tuple(atoms[e] for e in every if low <= e < high)
-                         for low, high in itertools.pairwise(edge)]
+                side += [tuple(atoms[e] for e in every if low <= e < high) for low, high in itertools.pairwise(edge)]
         else:
             for side, lengths in zip(sides, (one, other), strict=True):
                 for length in lengths:

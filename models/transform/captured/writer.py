@@ -7,16 +7,22 @@ that raises :class:`UnknownError` says that it does not know the operator with t
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from weft.models.capture.exported import Exported, Named, Ref, Step
-from weft.models.transform.annotation import Annotation, Axis, PlanError
-from weft.models.transform.gradients import OWN, TRUTHS
-from weft.models.transform.program import Operation, Program, ProgramBuilder, ProgramTensor
-
-__all__ = ["RULES", "Arguments", "Rule", "UnknownError", "Writer", "refs", "rule"]
+from weft.models.transform.backward import OWN, TRUTHS
+from weft.models.transform.program import (
+    Annotation,
+    Axis,
+    PlanError,
+    PlanOperation,
+    PlanProgram,
+    ProgramBuilder,
+    ProgramTensor,
+)
 
 _BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
           "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16}
@@ -56,7 +62,7 @@ class Writer:
                 name, meta.shape, "input" if source.role == "input" else "parameter", _BYTES.get(meta.dtype, 8),
                 source.role == "parameter" and meta.requires_grad, "" if meta.dtype == self.main else meta.dtype)
 
-    def build(self) -> Program:
+    def build(self) -> PlanProgram:
         for kind, steps in self.unknown.items():
             some = ", ".join(steps[:4]) + (" ..." if len(steps) > 4 else "")
             self.builder.notes.append(f"{kind} ({some}) is not known: every device computes all of it")
@@ -145,7 +151,7 @@ class Writer:
                     tensor, itemsize=_BYTES.get(dtype, tensor.itemsize), dtype="" if dtype == self.main else dtype,
                     gradient=tensor.gradient and ("float" in dtype or "complex" in dtype))
 
-    def dtype_of(self, operation: Operation, given: str) -> str:
+    def dtype_of(self, operation: PlanOperation, given: str) -> str:
         """The type of what an operator makes that the export has no name for; ``given``: of what its step gives."""
         if operation.kind in TRUTHS:
             return "bool"
@@ -216,13 +222,14 @@ class Writer:
 
     def add(self, step: Step, kind: str, inputs: Sequence[tuple[str, Iterable[Axis]]], output: Iterable[Axis], *,
             reduced: Iterable[str] = (), frozen: Iterable[str] = (), sizes: Mapping[str, int] | None = None,
-            name: str | None = None, last: bool = True, **attributes: Any) -> str:
-        """An operator of ``step``; ``last``: what it makes is what the step gives."""
+            name: str | None = None, last: bool = True, part: str = "", **attributes: Any) -> str:
+        """An operator of ``step``; ``last``: what it makes is what the step gives. ``part``: what it makes on the way
+        there."""
         marks = {**dict.fromkeys(reduced, "+"), **dict.fromkeys(frozen, "^")}
         how = Annotation(tuple(tuple(axes) for _, axes in inputs), (tuple(output),), marks)
-        made = self.builder.add(name or step.name, kind, how, [tensor for tensor, _ in inputs], sizes=sizes,
-                                **attributes)
-        if last:
+        made = self.builder.add(f"{step.name}.{part}" if part else name or step.name, kind, how,
+                                [tensor for tensor, _ in inputs], sizes=sizes, **attributes)
+        if last and not part:
             self.gives(step, made)
         return made
 
@@ -318,3 +325,22 @@ def rule(*kinds: str) -> Callable[[Rule], Rule]:
         return found
 
     return registered
+
+
+def read_program(path: str | os.PathLike[str]) -> PlanProgram:
+    """The program in a ``.pt2`` file of ``torch.export.save``. Raises
+    :class:`~weft.models.capture.exported.ExportFault`; nothing of the file is run."""
+    from weft.models.capture.exported_file import read_exported
+
+    return program_of(read_exported(path))
+
+
+def program_of(exported: Exported) -> PlanProgram:
+    """The program of an exported module; parameters go by their names in the module.
+
+    ``notes`` of the result name the operators that are not known, and are computed whole.
+    """
+    writer = Writer(exported)
+    for step in exported.steps:
+        writer.write(step)
+    return writer.build()

@@ -9,6 +9,14 @@ that each pass moves:
 * weight gradient: reads the gradients of its outputs and what it kept for it, writes its parameters' gradients.
 
 Blocks that move more (a loss in several kernels) say so themselves.
+
+The blocks that the zoo's families are made of: linear layers, norms, activations, feed-forward parts, losses.
+
+Each adds its operators to a :class:`~weft.models.zoo.lib.builder.GraphBuilder` and returns the tensor that goes on.
+They are cut as finely as a framework's kernels are, and as the profiles in ``models/data/aceso`` are. Activations are
+(batch, sequence, hidden) unless a block says otherwise. A multiplication and an addition count as two floating-point
+operations. What is kept for the backward is what PyTorch keeps: a linear layer its input, a softmax its output, dropout
+a mask of one byte an element, GELU its input, ReLU its output, a norm its input and its statistics in fp32.
 """
 
 from __future__ import annotations
@@ -19,8 +27,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from weft.models.graph.operators import Layout, Operator, OperatorGraph, Parameter, Split, Tensor, Work
-
-__all__ = ["DTYPES", "Builder", "Passes", "Saved"]
 
 #: Bytes of one element.
 DTYPES: Mapping[str, int] = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "bool": 1}
@@ -57,7 +63,7 @@ class Saved:
 _NO_WORK, _NOTHING = Passes(), Saved()
 
 
-class Builder:
+class GraphBuilder:
     """An operator graph in the making.
 
     ``dtype``: what activations and parameters are stored in. Without ``training`` nothing is kept and nothing has a
@@ -182,3 +188,157 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 
 def _laid(tensors: Sequence[Tensor], layout: Layout) -> dict[str, Layout]:
     return {tensor.name: layout for tensor in tensors}
+
+
+def linear(b: GraphBuilder, x: Tensor, out: int, name: str, *, bias: bool = True, weight: Parameter | None = None,
+           units: int | None = None, input_units: int | None = None, biases: int | None = None) -> Tensor:
+    """``y = x w^T`` on the last axis. ``weight``: another layer's, to share it. ``biases``: how many outputs have a
+    bias where not all have.
+
+    ``units`` and ``input_units``: how many equal parts the output and the input can be cut into (default: every
+    element; attention's projections are cut by heads). Cut by output, weights are divided and the output lies cut; cut
+    by input, the output is terms to be added up, and the bias is held by every device.
+    """
+    width, tokens = x.shape[-1], math.prod(x.shape[:-1])
+    y = b.tensor(name, (*x.shape[:-1], out))
+    matrix = weight or b.parameter(f"{name}.weight", out, width)
+    vector = (b.parameter(f"{name}.bias", biases or out),) if bias else ()
+    last = len(x.shape) - 1
+    splits = [*along_rows(b, x, y),
+              Split("output", units or out, {}, {y.name: last}, frozenset(p.name for p in (matrix, *vector))),
+              Split("input", input_units or width, {x.name: last}, {y.name: "partial"}, frozenset({matrix.name}))]
+    b.add("linear", name, [x], [y],
+          work=Passes(2.0 * tokens * width * out,  # the input gradient needs the weights only, not the input
+                      input_grad=Work(2.0 * tokens * width * out, y.bytes + matrix.bytes, x.bytes)),
+          parameters=(matrix, *vector), saved=Saved([x], deferred=[x]), splits=splits)
+    return y
+
+
+def norm(b: GraphBuilder, x: Tensor, name: str, kind: str = "layer_norm", *, bias: bool = True) -> Tensor:
+    """A layer norm or RMS norm over the last axis, or a "plain" layer norm, which has no parameters; the weight
+    gradient rides along in the input-gradient pass."""
+    if kind not in ("layer_norm", "rms_norm", "plain"):
+        raise ValueError(f"norm is {kind!r}, it must be layer_norm, rms_norm or plain")
+    width = x.shape[-1]
+    y = b.tensor(name, x.shape)
+    count = 1 if kind == "rms_norm" else 2  # mean and inverse deviation, or the latter alone
+    statistics = b.tensor(f"{name}.statistics", (*x.shape[:-1], count), "float32")
+    vectors = [] if kind == "plain" else [b.parameter(f"{name}.weight", width)]
+    if kind == "layer_norm" and bias:
+        vectors.append(b.parameter(f"{name}.bias", width))
+    elements = math.prod(x.shape)
+    b.add("rms_norm" if kind == "rms_norm" else "layer_norm", name, [x], [y],
+          work=Passes(5.0 * elements, input_flops=8.0 * elements,
+                      weight_grad=Work(2.0 * elements, 0, sum(p.bytes for p in vectors))), parameters=vectors,
+          saved=Saved([x, statistics], internal=[statistics]), splits=along_rows(b, x, y))
+    return y
+
+
+def pointwise(b: GraphBuilder, kind: str, name: str, inputs: Sequence[Tensor], *, flops: float = 1.0,
+              keeps: str = "", width: int | None = None) -> Tensor:
+    """One output element from one of each input (``flops`` an element). ``keeps``: "inputs", "output" or nothing.
+
+    ``width``: of the output's last axis where it differs from the inputs'.
+    """
+    shape = (*inputs[0].shape[:-1], width or inputs[0].shape[-1])
+    y = b.tensor(name, shape)
+    whole = width is None and all(tensor.shape == shape for tensor in inputs)
+    splits = [b.along(f"axis{axis}" if axis > 1 else ("batch", "sequence")[axis], axis, inputs, [y])
+              for axis in range(len(shape))] if whole else along_rows(b, inputs[0], y)
+    kept = {"inputs": list(inputs), "output": [y], "": []}[keeps]
+    b.add(kind, name, inputs, [y], work=Passes(flops * math.prod(shape)), saved=Saved(kept), splits=splits)
+    return y
+
+
+def add(b: GraphBuilder, x: Tensor, residual: Tensor, name: str) -> Tensor:
+    """``residual + dropout(x)``; without dropout a plain addition."""
+    if not b.dropout:
+        return pointwise(b, "add", name, [x, residual])
+    y = b.tensor(name, x.shape)
+    mask = b.tensor(f"{name}.mask", x.shape, "bool")
+    b.add("dropout_add", name, [x, residual], [y], work=Passes(3.0 * math.prod(x.shape)),
+          saved=Saved([mask], internal=[mask]),
+          splits=[b.along(("batch", "sequence", "hidden")[axis], axis, [x, residual], [y])
+                  for axis in range(min(3, len(x.shape)))])
+    return y
+
+
+def copy(b: GraphBuilder, x: Tensor, shape: Sequence[int], name: str, kind: str = "copy") -> Tensor:
+    """The same elements moved into another ``shape`` (windows cut and joined, a permutation made contiguous)."""
+    if math.prod(shape) != math.prod(x.shape):
+        raise ValueError(f"{name}: {math.prod(x.shape)} elements do not fit the shape {tuple(shape)}")
+    y = b.tensor(name, shape)
+    b.add(kind, name, [x], [y])
+    return y
+
+
+def concatenation(b: GraphBuilder, parts: Sequence[Tensor], axis: int, name: str, *, extra: int = 0,
+                  parameters: Sequence[Parameter] = ()) -> Tensor:
+    """``parts`` one behind the other along ``axis``, with ``extra`` learned entries in front."""
+    shape = list(parts[0].shape)
+    shape[axis] = sum(part.shape[axis] for part in parts) + extra
+    y = b.tensor(name, shape)
+    b.add("concat", name, parts, [y], parameters=parameters,
+          splits=[
+                 b.along(f"axis{i}" if i else "batch", i, parts, [y]) for i in range(len(shape)) if i != axis])
+    return y
+
+
+def activation(b: GraphBuilder, x: Tensor, kind: str, name: str) -> Tensor:
+    """``gelu``, ``relu``, or gated ``swiglu`` and ``geglu``, whose input holds gate and value side by side."""
+    if kind == "relu":
+        return pointwise(b, "relu", name, [x], keeps="output")
+    if kind == "gelu":
+        return pointwise(b, "gelu", name, [x], flops=10.0, keeps="inputs")
+    if kind not in ("swiglu", "geglu"):
+        raise ValueError(f"activation is {kind!r}, it must be gelu, relu, swiglu or geglu")
+    half = x.shape[-1] // 2
+    y = b.tensor(name, (*x.shape[:-1], half))
+    last = len(x.shape) - 1
+    b.add(kind, name, [x], [y], work=Passes(10.0 * math.prod(y.shape)), saved=Saved([x]),
+          splits=[*along_rows(b, x, y), Split("hidden", half, {x.name: last}, {y.name: last})])
+    return y
+
+
+def cross_entropy(b: GraphBuilder, logits: Tensor, labels: Tensor, name: str = "loss") -> Tensor:
+    """The loss of each token from fp16 logits, in fp32 and kernel by kernel as Megatron-LM's is.
+
+    Conversion, maximum, difference, exponential, sum and quotient each pass over the fp32 copy; the softmax is kept.
+    Cut by vocabulary every device has its terms of maximum, sum and the label's logit, three numbers a token.
+    """
+    elements, wide = math.prod(logits.shape), 4 * math.prod(logits.shape)
+    y = b.tensor(name, logits.shape[:-1], "float32")
+    probabilities = b.tensor(f"{name}.softmax", logits.shape, "float32")
+    last = len(logits.shape) - 1
+    b.add("cross_entropy", name, [logits, labels], [y],
+          work=Passes(forward=Work(6.0 * elements, logits.bytes + 5 * wide, 4 * wide),
+                      input_grad=Work(3.0 * elements, 2 * wide + labels.bytes, wide + logits.bytes)),
+          saved=Saved([probabilities, labels], internal=[probabilities]),
+          splits=[*along_rows(b, logits, y, labels),
+                  Split("vocabulary", logits.shape[-1], {logits.name: last}, {y.name: "partial"})])
+    return y
+
+
+def feed_forward(b: GraphBuilder, x: Tensor, hidden: int, kind: str = "gelu", name: str = "mlp", *,
+                 bias: bool = True) -> Tensor:
+    """Two linear layers with an activation between; gated kinds have gate and value in the first."""
+    inner = 2 * hidden if kind in ("swiglu", "geglu") else hidden
+    up = linear(b, x, inner, f"{name}.up", bias=bias, units=hidden)
+    return linear(b, activation(b, up, kind, f"{name}.{kind}"), x.shape[-1], f"{name}.down", bias=bias)
+
+
+def dense_layers(b: GraphBuilder, x: Tensor, widths: Sequence[int], *, last: str = "relu") -> Tensor:
+    """Linear layers ``dense0`` ... of these ``widths``, a ReLU behind each, behind the last only if it is "relu"."""
+    for i, width in enumerate(widths):
+        x = linear(b, x, width, f"dense{i}")
+        if i + 1 < len(widths) or last == "relu":
+            x = activation(b, x, "relu", f"relu{i}")
+    return x
+
+
+def along_rows(b: GraphBuilder, x: Tensor, y: Tensor, *others: Tensor) -> list[Split]:
+    """The splits along the axes that go through unchanged: batch, and sequence where there is one."""
+    named = ("batch", "sequence")
+    count = min(2, len(y.shape) - 1 or 1, len(x.shape))
+    return [b.along(named[axis], axis, [x, *others], [y]) for axis in range(count)
+            if x.shape[axis] == y.shape[axis] and all(t.shape[axis] == y.shape[axis] for t in others)]

@@ -9,12 +9,10 @@ import math
 from typing import Literal
 
 from weft.models.graph.operators import Split, Tensor, Work
-from weft.models.zoo.lib.builder import Builder, Passes, Saved
-
-__all__ = ["batch_norm", "convolution", "frames", "patches", "pool"]
+from weft.models.zoo.lib.builder import GraphBuilder, Passes, Saved
 
 
-def convolution(b: Builder, x: Tensor, channels: int, kernel: int, name: str, *, stride: int = 1,
+def convolution(b: GraphBuilder, x: Tensor, channels: int, kernel: int, name: str, *, stride: int = 1,
                 bias: bool = False) -> Tensor:
     """A square convolution padded so that height and width are the input's over ``stride``."""
     batch, inner, height, width = x.shape
@@ -31,7 +29,7 @@ def convolution(b: Builder, x: Tensor, channels: int, kernel: int, name: str, *,
     return y
 
 
-def frames(b: Builder, x: Tensor, width: int, kernel: int, name: str, *, stride: int = 1) -> Tensor:
+def frames(b: GraphBuilder, x: Tensor, width: int, kernel: int, name: str, *, stride: int = 1) -> Tensor:
     """A convolution along the sequence of (batch, sequence, channels), whose length falls by ``stride``."""
     batch, count, inner = x.shape
     y = b.tensor(name, (batch, -(-count // stride), width))
@@ -43,7 +41,7 @@ def frames(b: Builder, x: Tensor, width: int, kernel: int, name: str, *, stride:
     return y
 
 
-def batch_norm(b: Builder, x: Tensor, name: str) -> Tensor:
+def batch_norm(b: GraphBuilder, x: Tensor, name: str) -> Tensor:
     """Normalisation by channel with the statistics of the micro-batch; cut by batch they would be each device's own."""
     channels = x.shape[1]
     y = b.tensor(name, x.shape)
@@ -60,7 +58,7 @@ def batch_norm(b: Builder, x: Tensor, name: str) -> Tensor:
     return y
 
 
-def pool(b: Builder, x: Tensor, name: str, kind: Literal["max", "mean"], stride: int = 2) -> Tensor:
+def pool(b: GraphBuilder, x: Tensor, name: str, kind: Literal["max", "mean"], stride: int = 2) -> Tensor:
     """``max`` over 3 x 3 at every ``stride``, or the ``mean`` over all of height and width."""
     batch, channels, height, width = x.shape
     if kind == "mean":
@@ -76,7 +74,7 @@ def pool(b: Builder, x: Tensor, name: str, kind: Literal["max", "mean"], stride:
     return y
 
 
-def patches(b: Builder, images: Tensor, width: int, patch: int, name: str, *, bias: bool = True) -> Tensor:
+def patches(b: GraphBuilder, images: Tensor, width: int, patch: int, name: str, *, bias: bool = True) -> Tensor:
     """Images cut into patches, each mapped to ``width`` numbers: a convolution without overlap, laid out as tokens."""
     batch, channels, height, across = images.shape
     y = b.tensor(name, (batch, (height // patch) * (across // patch), width))

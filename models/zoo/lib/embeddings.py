@@ -6,13 +6,10 @@ import math
 from collections.abc import Sequence
 
 from weft.models.graph.operators import Parameter, Split, Tensor, Work
-from weft.models.zoo.lib.blocks import along_rows
-from weft.models.zoo.lib.builder import Builder, Passes, Saved
-
-__all__ = ["embedding", "first", "placed", "relative_bias"]
+from weft.models.zoo.lib.builder import GraphBuilder, Passes, Saved, along_rows
 
 
-def embedding(b: Builder, ids: Tensor, entries: int, width: int, name: str, *,
+def embedding(b: GraphBuilder, ids: Tensor, entries: int, width: int, name: str, *,
               positions: int | Parameter = 0, weight: Parameter | None = None, dropout: bool = False,
               types: int = 0) -> Tensor:
     """Rows of a table by number; ``ids`` is (batch, sequence).
@@ -43,7 +40,7 @@ def embedding(b: Builder, ids: Tensor, entries: int, width: int, name: str, *,
     return y
 
 
-def placed(b: Builder, x: Tensor, tables: Sequence[Parameter], *, extra: int = 0) -> Tensor:
+def placed(b: GraphBuilder, x: Tensor, tables: Sequence[Parameter], *, extra: int = 0) -> Tensor:
     """Learned positions added, behind ``extra`` learned entries in front, such as one of the class."""
     y = b.tensor("places", (x.shape[0], x.shape[1] + extra, x.shape[2]))
     b.add("add", "places", [x], [y], work=Passes(float(math.prod(y.shape))), parameters=tables,
@@ -51,7 +48,7 @@ def placed(b: Builder, x: Tensor, tables: Sequence[Parameter], *, extra: int = 0
     return y
 
 
-def first(b: Builder, x: Tensor, name: str) -> Tensor:
+def first(b: GraphBuilder, x: Tensor, name: str) -> Tensor:
     """The first token of every sequence: a view."""
     y = b.tensor(name, (x.shape[0], x.shape[2]), base=x)
     b.add("select", name, [x], [y], work=Passes(forward=Work(), input_grad=Work(0, y.bytes, x.bytes)),
@@ -59,7 +56,7 @@ def first(b: Builder, x: Tensor, name: str) -> Tensor:
     return y
 
 
-def relative_bias(b: Builder, heads: int, shape: tuple[int, int], entries: int) -> Tensor:
+def relative_bias(b: GraphBuilder, heads: int, shape: tuple[int, int], entries: int) -> Tensor:
     """A bias for every head and every pair of positions, looked up in a learned table of ``entries``."""
     y = b.tensor("relative_bias", (heads, *shape))
     table = b.parameter("relative_bias.weight", entries, heads)

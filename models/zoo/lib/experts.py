@@ -3,7 +3,8 @@ Transformer, 2021; Jiang et al., Mixtral, 2024).
 
 Tokens are moved into one buffer an expert, (experts, capacity, hidden), and back. Devices that hold some experts each
 cut that buffer by expert; devices that hold some sequences each produce it cut by capacity: going from one to the other
-is the all-to-all of expert parallelism.
+is the all-to-all of expert parallelism. Gates multiply what the experts' second products read, so that their results
+are not kept for the gates' gradients ("Scalable training of MoE models with Megatron Core", 2026).
 """
 
 from __future__ import annotations
@@ -12,10 +13,7 @@ import math
 from dataclasses import dataclass
 
 from weft.models.graph.operators import Split, Tensor
-from weft.models.zoo.lib.blocks import activation, feed_forward, linear, pointwise
-from weft.models.zoo.lib.builder import Builder, Passes, Saved
-
-__all__ = ["ExpertSizes", "mixture_of_experts"]
+from weft.models.zoo.lib.builder import GraphBuilder, Passes, Saved, activation, feed_forward, linear, pointwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +36,8 @@ class ExpertSizes:
     dealt: int = 1
 
 
-def mixture_of_experts(b: Builder, x: Tensor, sizes: ExpertSizes, kind: str = "gelu", *, bias: bool = True) -> Tensor:
+def mixture_of_experts(b: GraphBuilder, x: Tensor, sizes: ExpertSizes, kind: str = "gelu", *,
+                       bias: bool = True) -> Tensor:
     """Every token of ``x`` (batch, sequence, hidden) through its experts, and the shared one."""
     tokens, experts = math.prod(x.shape[:-1]), sizes.experts // sizes.dealt
     capacity = math.ceil(tokens * sizes.active / experts * sizes.capacity_factor)
@@ -54,13 +53,13 @@ def mixture_of_experts(b: Builder, x: Tensor, sizes: ExpertSizes, kind: str = "g
     down = _expert_linear(b, activation(b, up, kind, f"experts.{kind}"), x.shape[-1], "experts.down", bias)
     y = b.tensor("experts.combined", x.shape)
     b.add("combine", "experts.combine", [down, gates], [y], work=Passes(2.0 * sizes.active * math.prod(x.shape)),
-          saved=Saved([down, gates]),
+          saved=Saved([gates]),
           splits=[Split("batch", x.shape[0], {down.name: 1, gates.name: 0}, {y.name: 0}),
                   Split("experts", experts, {down.name: 0, gates.name: 2}, {y.name: "partial"})])
     return pointwise(b, "add", "experts.sum", [y, _shared(b, x, sizes, kind, bias)]) if sizes.shared else y
 
 
-def _shared(b: Builder, x: Tensor, sizes: ExpertSizes, kind: str, bias: bool) -> Tensor:
+def _shared(b: GraphBuilder, x: Tensor, sizes: ExpertSizes, kind: str, bias: bool) -> Tensor:
     """The expert of all tokens."""
     y = feed_forward(b, x, sizes.shared, kind, "experts.shared", bias=bias)
     if not sizes.shared_gate:
@@ -73,7 +72,7 @@ def _shared(b: Builder, x: Tensor, sizes: ExpertSizes, kind: str, bias: bool) ->
     return scaled
 
 
-def _expert_linear(b: Builder, x: Tensor, out: int, name: str, bias: bool) -> Tensor:
+def _expert_linear(b: GraphBuilder, x: Tensor, out: int, name: str, bias: bool) -> Tensor:
     """One linear layer an expert: ``x`` is (experts, capacity, in)."""
     experts, capacity, width = x.shape
     y = b.tensor(name, (experts, capacity, out))

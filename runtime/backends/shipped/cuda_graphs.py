@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from weft.runtime.backends.graph import Part
+from weft.runtime.backends.graph import GraphPart
 from weft.runtime.backends.patterns import regions
 from weft.runtime.backends.registry import backend
 
@@ -20,7 +20,7 @@ def _missing() -> str | None:
 
 
 @backend("cuda-graphs", patterns=regions(), devices=("cuda",), missing=_missing)
-def build(part: Part) -> Callable[..., Sequence[Tensor]]:
+def build(part: GraphPart) -> Callable[..., Sequence[Tensor]]:
     """The part recorded on inputs of its own, into which each call copies what it is given, as each copies what comes
     out: the next call writes over it."""
     places = [x.clone() for x in part.inputs]

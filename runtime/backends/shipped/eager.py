@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from weft.runtime.backends.graph import Part
+from weft.runtime.backends.graph import GraphPart
 from weft.runtime.backends.patterns import singles
 from weft.runtime.backends.registry import EAGER, backend
 
 
 @backend(EAGER, patterns=singles, trains=True)
-def build(part: Part) -> Callable[..., Sequence[Tensor]]:
+def build(part: GraphPart) -> Callable[..., Sequence[Tensor]]:
     """The part's operators as they were captured. (In a built module they stand in its own code: no call of a part is
     paid for.)"""
     forward: Callable[..., Sequence[Tensor]] = part.module.forward

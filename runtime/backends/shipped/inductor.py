@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from weft.runtime.backends.graph import Graph, Part
-from weft.runtime.backends.patterns import fused, regions
+from weft.runtime.backends.graph import GraphPart
+from weft.runtime.backends.patterns import regions_and_fused
 from weft.runtime.backends.registry import backend
-
-
-def _patterns(graph: Graph) -> Iterator[Collection[int]]:
-    yield from regions()(graph)
-    yield from fused(graph)
 
 
 def _missing() -> str | None:
@@ -24,12 +19,20 @@ def _missing() -> str | None:
     return "needs a C++ compiler, and there is no g++ or clang++"
 
 
-@backend("inductor", patterns=_patterns, trains=True, missing=_missing)
-def build(part: Part) -> Callable[..., Sequence[Tensor]]:
+def _prepare() -> None:
+    with torch.no_grad():
+        _compiled(torch.nn.ReLU())(torch.zeros(2))
+
+
+@backend("inductor", patterns=regions_and_fused, trains=True, missing=_missing, prepare=_prepare)
+def build(part: GraphPart) -> Callable[..., Sequence[Tensor]]:
     """One compiled graph, for these shapes alone."""
+    return _compiled(part.module)
+
+
+def _compiled(module: torch.nn.Module) -> Callable[..., Sequence[Tensor]]:
     import torch._inductor.config as config
 
     config.compile_threads = 1  # no workers beside a process that may be ended at any moment
-    torch._dynamo.reset()
-    compiled: Callable[..., Sequence[Tensor]] = torch.compile(part.module, fullgraph=True, dynamic=False)
+    compiled: Callable[..., Sequence[Tensor]] = torch.compile(module, fullgraph=True, dynamic=False)
     return compiled

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.fx import Node
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from weft.runtime.backends.graph import Part
+from weft.runtime.backends.graph import GraphPart
 from weft.runtime.backends.registry import Build, backend
 
 #: The name of each, torch's own, and the kinds of device that have it.
@@ -22,7 +22,7 @@ _aten = torch.ops.aten
 
 def _in_context(kernel: SDPBackend) -> Build:
     """The kernel as torch itself chooses one, by a context around the part."""
-    def build(part: Part) -> Callable[..., Sequence[Tensor]]:
+    def build(part: GraphPart) -> Callable[..., Sequence[Tensor]]:
         def run(*given: Tensor) -> Sequence[Tensor]:
             with sdpa_kernel(kernel):
                 found: Sequence[Tensor] = part.module.forward(*given)
@@ -35,7 +35,7 @@ def _in_context(kernel: SDPBackend) -> Build:
 
 def _called(kernel: SDPBackend) -> Build:
     """On a CPU the kernel's own operator: the context takes longer than small attention does."""
-    def build(part: Part) -> Callable[..., Sequence[Tensor]]:
+    def build(part: GraphPart) -> Callable[..., Sequence[Tensor]]:
         if part.inputs and isinstance(part.inputs[0], Tensor) and part.inputs[0].is_cuda:
             return _in_context(kernel)(part)
         for node in part.module.graph.find_nodes(op="call_function",
@@ -51,7 +51,11 @@ def _called(kernel: SDPBackend) -> Build:
 def _replaced(node: Node, kernel: SDPBackend) -> None:
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-    named = {"attn_mask": given.get("attn_mask"), "scale": given.get("scale")}
+    mask, graph = given.get("attn_mask"), node.graph
+    with graph.inserting_before(node):
+        if mask is not None:
+            mask = graph.call_function(_added, (mask, given["query"]))
+    named = {"attn_mask": mask, "scale": given.get("scale")}
     target = (_aten._scaled_dot_product_attention_math.default if kernel == SDPBackend.MATH else
               _aten._scaled_dot_product_flash_attention_for_cpu.default)
     plain = (*(given[name] for name in names[:3]),)
@@ -59,7 +63,6 @@ def _replaced(node: Node, kernel: SDPBackend) -> None:
         args, kwargs = (*plain, named["attn_mask"], 0.0, given.get("is_causal", False)), {"scale": named["scale"]}
     else:
         args, kwargs = (*plain, 0.0, given.get("is_causal", False)), named
-    graph = node.graph
     with graph.inserting_before(node):
         several = graph.call_function(target, args, kwargs)
         first = graph.call_function(operator.getitem, (several, 0))
@@ -67,7 +70,14 @@ def _replaced(node: Node, kernel: SDPBackend) -> None:
     graph.erase_node(node)
 
 
-def _supports(part: Part) -> bool:
+def _added(mask: Tensor, query: Tensor) -> Tensor:
+    """``mask`` as the kernels' own operators take it, which add it."""
+    if mask.dtype != torch.bool:
+        return mask
+    return torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
+
+
+def _supports(part: GraphPart) -> bool:
     """No grouped heads: the kernels' own operators do not take them."""
     return all(not node.kwargs.get("enable_gqa") for node in part.module.graph.nodes)
 

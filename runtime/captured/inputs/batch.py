@@ -9,10 +9,7 @@ from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from weft.runtime.captured.captured import CaptureError
-from weft.runtime.captured.inputs.arguments import Leaf
-from weft.runtime.captured.inputs.batch_dims import Dims
-
-__all__ = ["BatchError", "Layout", "ShapeError", "micro_batch", "require_divides"]
+from weft.runtime.captured.inputs.batch_dims import Dims, Leaf
 
 
 class BatchError(CaptureError):
@@ -39,7 +36,7 @@ def require_divides(size: int, count: int) -> None:
                          f"multiple of {count}, or another micro_batches")
 
 
-class Layout:
+class BatchLayout:
     """How what is given as one batch becomes ``count`` micro-batches of tensors called ``names``.
 
     ``leaves`` and ``spec``: the leaves of ``(args, kwargs)``, and how they are nested; ``looks``: shape and type of
@@ -110,9 +107,9 @@ class Layout:
                 size, first = _one_size(size, first, leaf, value, dim), leaf.name
         return size
 
-    def alike(self, looks: Sequence[Any], count: int) -> Layout:
+    def alike(self, looks: Sequence[Any], count: int) -> BatchLayout:
         """The same for ``count`` micro-batches that look so."""
-        return Layout(self.names, self.leaves, self.spec, looks, self.dims, count, self.positional)
+        return BatchLayout(self.names, self.leaves, self.spec, looks, self.dims, count, self.positional)
 
     # -- arguments -----------------------------------------------------------------------------------------------------
 

@@ -18,8 +18,6 @@ from torch.fx import Node
 from weft.runtime.captured.captured import Captured, CaptureError, is_item, where
 from weft.runtime.captured.purity import STATISTICS, Purity, operator_name, written
 
-__all__ = ["MODES", "Decisions", "Mode", "decisions_from_json", "in_module", "units", "unrepeatable"]
-
 Mode: TypeAlias = Literal["keep", "recompute", "offload"]
 MODES: tuple[Mode, ...] = ("keep", "recompute", "offload")
 

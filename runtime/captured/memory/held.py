@@ -1,7 +1,7 @@
 """What stands for a tensor that autograd saved, until the backward fetches it.
 
-A memory that is not there now (:class:`Memory`) is copied back (:class:`Away`) or made again
-(:class:`~weft.runtime.captured.memory.second_run.Result`). A tensor is a :class:`View` of such a memory.
+A memory that is not there now (:class:`AbsentMemory`) is copied back (:class:`Away`) or made again
+(:class:`~weft.runtime.captured.memory.second_run.Result`). A tensor is a :class:`AbsentView` of such a memory.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ import torch
 from torch import Tensor
 
 from weft.runtime.train.offload import CopyEngine, Copying
-
-__all__ = ["TWICE", "Away", "Fetched", "Held", "Memory", "Still", "View", "fetch"]
 
 #: What is said where the same is fetched a second time.
 TWICE = "what a stage had recomputed or offloaded was asked for twice: it goes backward once for each forward"
@@ -31,7 +29,7 @@ class Fetched(Protocol):
 Held: TypeAlias = Tensor | Fetched
 
 
-class Memory(Protocol):
+class AbsentMemory(Protocol):
     """A memory that will be fetched ``uses`` times, and is not there now."""
 
     uses: int
@@ -98,14 +96,14 @@ class Away:
             self.here = None
 
 
-class View:
+class AbsentView:
     """A tensor as a view of a memory that is not there now: one use of it, fetched once or never."""
 
     __slots__ = ("device", "dtype", "memory", "offset", "size", "stride")
 
-    def __init__(self, memory: Memory, tensor: Tensor) -> None:
+    def __init__(self, memory: AbsentMemory, tensor: Tensor) -> None:
         memory.uses += 1
-        self.memory: Memory | None = memory
+        self.memory: AbsentMemory | None = memory
         self.dtype, self.device = tensor.dtype, tensor.device
         self.size, self.stride, self.offset = tensor.shape, tensor.stride(), int(tensor.storage_offset())
 

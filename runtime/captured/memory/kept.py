@@ -17,8 +17,6 @@ from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from weft.runtime.captured.captured import Captured
 
-__all__ = ["Kept", "kept_bytes"]
-
 
 @dataclass(frozen=True)
 class Kept:
@@ -40,6 +38,7 @@ class _Watched(Interpreter):
         self.made: dict[str, int] = {}
         self.given: set[str] = set()
         self.saved: set[int] = set()
+        self.alive: list[object] = []  # so that no address is another's
         self.results: dict[int, str] = {}
         for tensor in (*captured.model.parameters(), *captured.model.buffers()):
             self.maker[_address(tensor)] = None
@@ -58,10 +57,11 @@ class _Watched(Interpreter):
 
     def save(self, tensor: Tensor) -> Tensor:
         """Count what an operator saves."""
-        memory = tensor.untyped_storage()
-        maker = self.maker.setdefault(memory.data_ptr(), self.now)
-        if maker is not None and memory.data_ptr() not in self.saved:
-            self.saved.add(memory.data_ptr())
+        memory, place = tensor.untyped_storage(), _address(tensor)
+        self.alive.append(memory)
+        maker = self.maker.setdefault(place, self.now)
+        if maker is not None and place not in self.saved:
+            self.saved.add(place)
             self.made[maker] = self.made.get(maker, 0) + memory.nbytes()
         return tensor.detach()
 
@@ -88,4 +88,4 @@ _LOSS = "the loss"
 
 
 def _address(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+    return int(tensor.untyped_storage()._cdata)  # tensors without memory have one too

@@ -1,10 +1,16 @@
-"""A piece of a forward that runs again in the backward, where that first needs what the piece would have saved."""
+"""A piece of a forward that runs again in the backward, where that first needs what the piece would have saved.
+
+Tensors in any structure, and where they lie: what the passes of a stage ask of them.
+
+What a second forward draws and writes: the random numbers of the first, and no buffer.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -12,12 +18,10 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from weft.runtime.captured.memory.held import TWICE, Held, Still, View, fetch
-from weft.runtime.captured.memory.random_state import RandomState, unwritten
-from weft.runtime.captured.memory.segments import Segment
-from weft.runtime.captured.memory.tensors import address_of, is_weight, tensors_in
-
-__all__ = ["FirstPass", "Result", "SecondRun"]
+from weft.runtime.captured.looks import attribute_of
+from weft.runtime.captured.memory.held import TWICE, AbsentView, Held, Still, fetch
+from weft.runtime.captured.memory.shares import Segment
+from weft.runtime.train.moment import Seeded
 
 
 class FirstPass(Protocol):
@@ -98,7 +102,7 @@ class SecondRun:
         if self.inputs is None:
             raise RuntimeError(TWICE)
         held, self.inputs = self.inputs, None
-        leaves = [fetch(x).detach().requires_grad_(owed) if isinstance(x, Tensor | View | Inner | Still) else x
+        leaves = [fetch(x).detach().requires_grad_(owed) if isinstance(x, Tensor | AbsentView | Inner | Still) else x
                   for x, owed in zip(held, self.differentiated, strict=True)]
         del held
         waiting, results = set(self.wanted), {number for number, uses in self.uses.items() if uses > 0}
@@ -175,3 +179,66 @@ def _never(held: object) -> Tensor:
 
 def _only(value: Any) -> Tensor:
     return next(tensors_in(value))
+
+
+def address_of(tensor: Tensor) -> int:
+    """Where its memory begins; 0 where it has none."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def tensors_in(values: Any) -> Iterator[Tensor]:
+    """All tensors of a structure."""
+    if isinstance(values, Tensor):
+        yield values
+        return
+    for leaf in tree_flatten(list(values) if not isinstance(values, list | tuple | dict | int | float | None)
+                             else values)[0]:
+        if isinstance(leaf, Tensor):
+            yield leaf
+
+
+def is_weight(tensor: Tensor) -> bool:
+    """Whether it is a parameter or a view of one."""
+    return isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter)
+
+
+#: How far the seeds of shares are from each other.
+FAR = 1_000_003
+
+
+class RandomState:
+    """What random numbers are drawn from at one point of a forward: torch's generators, and the moment of operators
+    with seeds of their own."""
+
+    def __init__(self, seeded: Sequence[Seeded], device: torch.device, share: int) -> None:
+        self.devices = [device] if device.type == "cuda" else []
+        self.here, self.there = torch.get_rng_state(), [torch.cuda.get_rng_state(device) for device in self.devices]
+        self.moments = [(moment, replace(moment, seed=moment.seed + share * FAR)) for moment in {
+            id(part.moment): part.moment for part in seeded}.values()]
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Whatever runs inside draws what was drawn then."""
+        now = [replace(moment) for moment, _ in self.moments]
+        with torch.random.fork_rng(self.devices):
+            torch.set_rng_state(self.here)
+            for device, state in zip(self.devices, self.there, strict=True):
+                torch.cuda.set_rng_state(state, device)
+            try:
+                for moment, then in self.moments:
+                    vars(moment).update(vars(then))
+                yield
+            finally:
+                for (moment, _), own in zip(self.moments, now, strict=True):
+                    vars(moment).update(vars(own))
+
+
+@contextmanager
+def unwritten(stage: nn.Module, names: Sequence[str]) -> Iterator[None]:
+    """Whatever is written into these buffers inside, afterwards they are as they were."""
+    before = [(buffer, buffer.clone()) for name in names for buffer in [attribute_of(stage, name)]]
+    try:
+        yield
+    finally:
+        for buffer, value in before:
+            buffer.data.copy_(value)  # for torch, nothing has been written: what others have saved still holds

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,10 +18,8 @@ from torch.utils._pytree import tree_leaves
 
 from weft.runtime.captured.captured import CaptureError, is_item, tensors, where
 from weft.runtime.captured.cut import OPERATOR
-from weft.runtime.captured.memory.decisions import in_module
+from weft.runtime.captured.memory.decisions import Mode, in_module
 from weft.runtime.captured.purity import STATISTICS, operator_name, written
-
-__all__ = ["ShareGraph", "Range", "part_of", "range_of", "require_equal"]
 
 #: How far the numbers of shares may be from those of the whole: kernels add up in another order.
 CLOSE = {torch.float64: 1e-9, torch.float32: 1e-3}
@@ -50,17 +48,26 @@ class ShareGraph:
     joined: tuple[int | None, ...]
 
 
-class _Shared(Protocol):
-    @property
-    def run(self) -> Callable[..., Sequence[Any]]: ...
-    @property
-    def shares(self) -> int: ...
-    @property
-    def cut(self) -> tuple[int | None, ...]: ...
-    @property
-    def joined(self) -> tuple[int | None, ...]: ...
-    @property
-    def takes(self) -> tuple[str, ...]: ...
+@dataclass(frozen=True)
+class Segment:
+    """Operators in a row. ``run(stage, *takes)`` gives a tuple of ``gives``; ``drops`` are the values that nothing
+    reads after it. ``stays``: which of ``gives`` a later second forward starts from, so that they are not dropped.
+    ``random``: whether random numbers are drawn. ``buffers``: the names of those that are written to. ``shares``: how
+    many shares of the batch one after another make the result (1: it is computed as it stands); then ``cut`` and
+    ``joined`` say along which dimension each of ``takes`` is cut and each of ``gives`` is put together (``None``: it is
+    the same for all shares)."""
+
+    mode: Mode
+    run: Callable[..., Sequence[Any]]
+    takes: tuple[str, ...]
+    gives: tuple[str, ...]
+    drops: tuple[str, ...]
+    stays: tuple[bool, ...]
+    random: bool = False
+    buffers: tuple[str, ...] = ()
+    shares: int = 1
+    cut: tuple[int | None, ...] = ()
+    joined: tuple[int | None, ...] = ()
 
 
 def range_of(stage: GraphModule, path: str) -> list[Node]:
@@ -100,7 +107,7 @@ def part_of(stage: GraphModule, share: GraphModule, whole: Range) -> ShareGraph:
     return ShareGraph(nodes, takes, gives, cut, joined)
 
 
-def require_equal(stage: GraphModule, whole: Callable[..., Sequence[Any]], shared: _Shared, path: str) -> None:
+def require_equal(stage: GraphModule, whole: Callable[..., Sequence[Any]], shared: Segment, path: str) -> None:
     """Compute both on random numbers, and refuse shares that give others: some operators mix samples without looking
     so. Nothing is done for a stage whose weights are not there yet."""
     named = {node.name: node for node in stage.graph.nodes}

@@ -11,14 +11,12 @@ from torch.fx import GraphModule
 from torch.utils._pytree import tree_unflatten
 
 from weft.runtime.captured.captured import Captured, CaptureError
-from weft.runtime.captured.cut import Cut
+from weft.runtime.captured.cut import CapturedCut
 from weft.runtime.captured.inputs.batch import BatchError, micro_batch
 from weft.runtime.captured.inputs.batch_dims import Dims, one_dim
 from weft.runtime.captured.memory.decisions import Decisions
 from weft.runtime.captured.memory.executed import executed
 from weft.runtime.captured.purity import Purity
-
-__all__ = ["Treatment", "treated", "treatment_of"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,8 @@ class Treatment:
         """
         if not self.decisions:
             return dict(stages)
-        parts = {count: Cut(captured, places, Purity(captured, light)) for count, captured in self.shares.items()}
+        parts = {count: CapturedCut(captured, places, Purity(captured, light)) for count,
+                 captured in self.shares.items()}
         return {s: executed(module, self.decisions, {count: part.stages([s]).modules[s]
                                                      for count, part in parts.items()})
                 for s, module in stages.items()}

@@ -20,20 +20,18 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from weft.runtime.captured.autocasts import UnderAutocast
 from weft.runtime.captured.captured import is_item
 from weft.runtime.captured.operators.makers import MAKERS, NOT_AGAIN, Made, arguments
 from weft.runtime.captured.purity import Purity, is_random, operator_name, written
+from weft.runtime.captured.regions import UnderAutocast
 from weft.runtime.train.deferred import Again, DeferredOperator, Formula
 from weft.runtime.train.formulas import LIGHT, Linear, Product
-
-__all__ = ["Layer", "Layers"]
 
 #: Views of a matrix that a linear layer has in it already.
 TRANSPOSES = {"t", "transpose", "numpy_T", "permute", "swapaxes", "mT"}
 
 
-class Layer(NamedTuple):
+class OperatorLayer(NamedTuple):
     """A module that does what an operator does with its inputs ``xs``."""
 
     module: nn.Module
@@ -51,7 +49,7 @@ class Layers:
         self.purity, self.attribute, self.light = purity, purity.captured.attribute, purity.light
         self.nodes, self._given = dict.fromkeys(nodes), set(given)
         self.functions: set[Node] = set()  # of parameters alone
-        self.found: dict[Node, Layer] = {}
+        self.found: dict[Node, OperatorLayer] = {}
         self.absorbed: set[Node] = set()
         self._inside: dict[Node, set[Node]] = {}  # by layer, the functions that its weights are
         made: dict[Node, Made] = {}
@@ -199,17 +197,17 @@ class Layers:
         return list({id(p): p for node in self._closure(weight) if node.op == "get_attr"
                      and isinstance(p := self.attribute(node), nn.Parameter)}.values())
 
-    def _layer(self, it: Made) -> Layer:
+    def _layer(self, it: Made) -> OperatorLayer:
         it = self._untransposed(it)
         direct = [self.attribute(weight) for weight in it.weights if weight.op == "get_attr"]
         if len(direct) == len(it.weights) and len({id(p) for p in direct}) == len(direct):
             if type(it.formula) is Linear:
-                return Layer(_linear(*direct), tuple(it.xs))
+                return OperatorLayer(_linear(*direct), tuple(it.xs))
             names = ("weight", "bias", *(f"p{i}" for i in range(2, len(direct))))
-            return Layer(DeferredOperator(it.formula, dict(zip(names, direct, strict=False))), tuple(it.xs))
+            return OperatorLayer(DeferredOperator(it.formula, dict(zip(names, direct, strict=False))), tuple(it.xs))
         parameters = list({id(p): p for weight in it.weights for p in self._leaves(weight)}.values())
-        return Layer(DeferredOperator(it.formula, {f"p{i}": p for i, p in enumerate(parameters)},
-                                      self._function(it.weights, parameters)), tuple(it.xs))
+        return OperatorLayer(DeferredOperator(it.formula, {f"p{i}": p for i, p in enumerate(parameters)},
+                                              self._function(it.weights, parameters)), tuple(it.xs))
 
     def _untransposed(self, it: Made) -> Made:
         """A product with a matrix that is only transposed, as a linear layer."""

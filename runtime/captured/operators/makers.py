@@ -16,8 +16,6 @@ from torch.fx import Node
 from weft.runtime.train import formulas
 from weft.runtime.train.deferred import Formula
 
-__all__ = ["MAKERS", "NOT_AGAIN", "Made", "arguments"]
-
 #: What an argument looks like if it is a weight.
 Weigh = Callable[[Any], Tensor | None]
 
@@ -134,25 +132,14 @@ def _table(given: Mapping[str, Any], weigh: Weigh) -> Made | None:
 # -- light ones --------------------------------------------------------------------------------------------------------
 
 
-def _layer_norm(given: Mapping[str, Any], weigh: Weigh) -> Made | None:
-    if weigh(given["weight"]) is None:
-        return None
-    return _with_bias(formulas.LayerNorm(given["normalized_shape"], given["eps"]), given["input"], given["weight"],
-                      given["bias"], weigh)
+def _norm(formula: Callable[[Any, float], Formula], over: str) -> Maker:
+    """A norm over what the argument ``over`` says."""
+    def made(given: Mapping[str, Any], weigh: Weigh) -> Made | None:
+        if weigh(given["weight"]) is None:
+            return None
+        return _with_bias(formula(given[over], given["eps"]), given["input"], given["weight"], given.get("bias"), weigh)
 
-
-def _rms_norm(given: Mapping[str, Any], weigh: Weigh) -> Made | None:
-    if weigh(given["weight"]) is None:
-        return None
-    return _with_bias(formulas.RMSNorm(given["normalized_shape"], given["eps"]), given["input"], given["weight"], None,
-                      weigh)
-
-
-def _group_norm(given: Mapping[str, Any], weigh: Weigh) -> Made | None:
-    if weigh(given["weight"]) is None:
-        return None
-    return _with_bias(formulas.GroupNorm(given["num_groups"], given["eps"]), given["input"], given["weight"],
-                      given["bias"], weigh)
+    return made
 
 
 def _batch_norm(given: Mapping[str, Any], weigh: Weigh) -> Made | None:
@@ -185,7 +172,8 @@ MAKERS: dict[str, Maker] = {
     "baddbmm": _sum_of_products, "einsum": _einsum, "_grouped_mm": _grouped, "grouped_mm_fallback": _grouped,
     "conv1d": _convolution, "conv2d": _convolution, "conv3d": _convolution, "convolution": _convolution,
     "conv_transpose1d": _convolution, "conv_transpose2d": _convolution, "conv_transpose3d": _convolution,
-    "embedding": _table, "layer_norm": _layer_norm, "rms_norm": _rms_norm, "group_norm": _group_norm,
+    "embedding": _table, "layer_norm": _norm(formulas.LayerNorm, "normalized_shape"),
+    "rms_norm": _norm(formulas.RMSNorm, "normalized_shape"), "group_norm": _norm(formulas.GroupNorm, "num_groups"),
     "batch_norm": _batch_norm, "mul": _scale, "add": _shift}
 #: What takes as long as a product, and is not run again: its weights' gradients come in I.
 NOT_AGAIN = {"lstm", "gru", "rnn_tanh", "rnn_relu", "scaled_dot_product_attention", "multi_head_attention_forward",

@@ -15,9 +15,9 @@ from weft.runtime.export.tools.deepspeed import DEEPSPEED
 from weft.runtime.export.tools.megatron import MEGATRON
 from weft.runtime.export.tools.nnscaler import NNSCALER
 from weft.runtime.export.tools.pytorch import PYTORCH
-from weft.runtime.export.tools.tool import Run, Tool
+from weft.runtime.export.tools.tool import Tool, ToolRun
 from weft.runtime.export.tools.torchtitan import TORCHTITAN
 
-__all__ = ["TOOLS", "Run", "Tool"]
+__all__ = ["TOOLS", "ToolRun", "Tool"]
 
 TOOLS: Mapping[str, Tool] = {tool.name: tool for tool in (MEGATRON, TORCHTITAN, PYTORCH, DEEPSPEED, NNSCALER)}

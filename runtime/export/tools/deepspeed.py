@@ -3,8 +3,8 @@
 ``PipelineModule`` cuts its list of layers itself (``partition_method``: uniform, parameters, type:regex) and takes no
 list, so the module written here is a ``PipelineModule`` that is given one: stage s has the layers from ``parts[s]`` to
 ``parts[s + 1] - 1``. Each rank has one stage, backwards are whole, and ``TrainSchedule`` runs a forward and a backward
-by turns, stage s of p being p - 1 - s forwards ahead. Read from ``runtime/pipe/module.py`` and ``schedule.py`` of
-deepspeedai/DeepSpeed edaa722 (Aug 2026); not run in it.
+by turns, stage s of p being p - 1 - s forwards ahead; its engine refuses ZeRO-2 and 3 beside a pipeline. Read from
+``runtime/pipe/module.py`` and ``schedule.py`` of deepspeedai/DeepSpeed edaa722 (Aug 2026); not run in it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 
 from weft.runtime.export.tools.layers import layers_of
-from weft.runtime.export.tools.tool import OwnOrder, Run, Tool
-from weft.solver.baselines.lib.alternating import Turns
+from weft.runtime.export.tools.tool import OwnOrder, Tool, ToolRun
+from weft.solver.baselines.lib.alternating import TurnRule
 from weft.solver.io.entries import FormatError
 from weft.solver.io.writing import write_atomically
 from weft.solver.pipeline import Pipeline
 from weft.solver.schedule import Schedule
-
-__all__ = ["DEEPSPEED", "Partition", "deepspeed_module", "read_deepspeed", "save_deepspeed"]
 
 _TITLE = "DeepSpeed"
 
@@ -54,7 +52,7 @@ class PartitionedModule(PipelineModule):
 
 
 def _orders(pipeline: Pipeline, micro_batches: int) -> Iterator[OwnOrder]:
-    p, turns = len(pipeline.stages), Turns((micro_batches,), 1)
+    p, turns = len(pipeline.stages), TurnRule((micro_batches,), 1)
     yield OwnOrder("1F1B", [turns.row(stage.device, p, [(stage,)], micro_batches) for stage in pipeline.stages])
 
 
@@ -63,7 +61,7 @@ def _require(schedule: Schedule, pipeline: Pipeline) -> None:
 
 
 DEEPSPEED = Tool("deepspeed", _TITLE, "the layers of each stage", shapes=("chain",), own=_orders, require=_require,
-                 alike=True)
+                 alike=True, zero=(0, 1), lacks=("context", "expert"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,7 @@ class Partition:
     micro_batches: int | None = None
 
 
-def deepspeed_module(run: Run) -> str:
+def deepspeed_module(run: ToolRun) -> str:
     """The module's text for ``run``, which is one of DeepSpeed's own."""
     schedule = run.schedule
     layers = layers_of(schedule, Pipeline.of(schedule.problem), _TITLE)

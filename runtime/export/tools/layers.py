@@ -9,8 +9,6 @@ from weft.runtime.export.refusal import ExportError
 from weft.solver.pipeline import Pipeline
 from weft.solver.schedule import Schedule
 
-__all__ = ["layers_of", "letters_of", "letters_of_names"]
-
 _EMBEDDING = re.compile("embed", re.IGNORECASE)
 _HEAD = re.compile("head|output|logits|loss|norm", re.IGNORECASE)
 _PREDICTION = re.compile(r"predict|mtp", re.IGNORECASE)

@@ -16,13 +16,11 @@ from typing import Any
 from weft.runtime.export.refusal import ExportError
 from weft.runtime.export.tools.layers import letters_of
 from weft.runtime.export.tools.megatron_arguments import MegatronArguments
-from weft.runtime.export.tools.tool import OwnOrder, Run, Tool
-from weft.solver.baselines.lib.alternating import Turns
+from weft.runtime.export.tools.tool import OwnOrder, Tool, ToolRun
+from weft.solver.baselines.lib.alternating import TurnRule
 from weft.solver.io.writing import write_atomically
 from weft.solver.pipeline import Pipeline
 from weft.solver.schedule import Schedule
-
-__all__ = ["GROUP", "MEGATRON", "arguments_of", "megatron_orders", "save_megatron"]
 
 _TITLE = "Megatron-LM"
 #: What Megatron calls the micro-batches that pass through a chunk before the next chunk's turn.
@@ -34,18 +32,18 @@ def megatron_orders(pipeline: Pipeline, micro_batches: int) -> Iterator[OwnOrder
     that it accepts."""
     p, chunks = len(pipeline.chunks), len(pipeline.stages) // len(pipeline.chunks)
 
-    def rows(turns: Turns) -> list[list[tuple[int, int]]]:
+    def rows(turns: TurnRule) -> list[list[tuple[int, int]]]:
         return [turns.row(rank, p, [(pipeline.stages[s],) for s in own], micro_batches)
                 for rank, own in enumerate(pipeline.chunks)]
 
     if chunks == 1:
-        yield OwnOrder("1F1B", rows(Turns((micro_batches,), 1)))
+        yield OwnOrder("1F1B", rows(TurnRule((micro_batches,), 1)))
         return
     for size in dict.fromkeys((p, 2 * p, micro_batches)):
         whole, rest = divmod(micro_batches, size)
         if p <= size <= micro_batches and (not rest or rest >= p):
             groups = (size,) * whole + ((rest,) if rest else ())
-            yield OwnOrder("interleaved 1F1B", rows(Turns(groups, 2)), {} if size == p else {GROUP: size})
+            yield OwnOrder("interleaved 1F1B", rows(TurnRule(groups, 2)), {} if size == p else {GROUP: size})
 
 
 def _require(schedule: Schedule, pipeline: Pipeline) -> None:
@@ -68,7 +66,7 @@ MEGATRON = Tool("megatron", _TITLE, "arguments", shapes=("chain", "loop"), own=m
                 alike=True)
 
 
-def arguments_of(run: Run) -> MegatronArguments:
+def arguments_of(run: ToolRun) -> MegatronArguments:
     """What Megatron is told of ``run``, which is one of its own. Raises
     :class:`~weft.runtime.export.refusal.ExportError` where its layers have no letters."""
     schedule = run.schedule
@@ -84,8 +82,9 @@ def _grid_settings(schedule: Schedule) -> dict[str, Any]:
     grid = schedule.solver.get("grid")
     if grid is None:
         return {}
-    same = ("tensor", "context", "expert", "micro_batch", "recompute", "zero")
-    return {**{key: grid[key] for key in same}, "sequence_parallel": grid["sequence_parallel"] and grid["tensor"] > 1,
+    same = ("tensor", "context", "expert", "micro_batch", "recompute", "zero", "context_keys", "overlap_experts")
+    return {**{key: grid[key] for key in same if key in grid},
+            "sequence_parallel": grid["sequence_parallel"] and grid["tensor"] > 1,
             "batch": grid["micro_batches"] * grid["micro_batch"] * grid["data"]}
 
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from weft.solver.io.megatron_layout import LayoutTextError, layout_text, stages_of_layout
 
-__all__ = ["MegatronArguments", "Recompute", "read_megatron"]
-
-#: What is computed again: nothing, attention's scores, or whole layers.
-Recompute = Literal["none", "selective", "full"]
+#: What is computed again: nothing, attention's scores, some cheap modules, or whole layers.
+Recompute = Literal["none", "selective", "light", "full"]
+#: The modules that are cheap; of others (core_attn is selective recomputation) nothing is modelled.
+_LIGHT = ("layernorm", "moe_act", "mla_up_proj")
 _NUMBERS: Mapping[str, str] = {
     "tensor-model-parallel-size": "tensor", "pipeline-model-parallel-size": "pipeline",
     "context-parallel-size": "context", "expert-model-parallel-size": "expert", "micro-batch-size": "micro_batch",
@@ -31,9 +31,13 @@ _NUMBERS: Mapping[str, str] = {
 }
 _FLAGS: Mapping[str, str] = {
     "sequence-parallel": "sequence_parallel", "use-distributed-optimizer": "zero",
+    "overlap-moe-expert-parallel-comm": "overlap_experts",
     "account-for-embedding-in-pipeline-split": "embedding_counts", "account-for-loss-in-pipeline-split": "loss_counts",
 }
-_TEXTS = ("pipeline-model-parallel-layout", "recompute-granularity", "data-parallel-sharding-strategy")
+_TEXTS = ("pipeline-model-parallel-layout", "recompute-granularity", "recompute-modules",
+          "data-parallel-sharding-strategy", "cp-comm-type")
+#: How keys and values come to a GPU with context parallelism; there are others, which are not modelled.
+_CONTEXT: Mapping[str, Literal["ring", "gather"]] = {"p2p": "ring", "all_gather": "gather"}
 #: What is shared out over replicas, and the stage of ZeRO that this is.
 _SHARDING: Mapping[str, int] = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _FALSE = {"false", "0", "none", "null"}
@@ -68,6 +72,8 @@ class MegatronArguments:
     sequence_parallel: bool = False
     zero: int | None = None
     group: int | None = None
+    context_keys: Literal["ring", "gather"] = "ring"
+    overlap_experts: bool = False
 
     def text(self) -> str:
         """The arguments, one a line, quoted where a shell needs it."""
@@ -76,10 +82,16 @@ class MegatronArguments:
                  and (value != 1 or key not in ("tensor", "context", "expert"))]
         lines += [f'--pipeline-model-parallel-layout "{layout_text(self.layout)}"'] if self.layout else []
         lines += [f"--{name}" for name, key in _FLAGS.items() if getattr(self, key)]
+        if self.zero is not None and self.zero > 1:
+            lines.append("--use-megatron-fsdp")
         if self.zero is not None and self.zero != 1:
             lines.append(f"--data-parallel-sharding-strategy "
                          f"{next(word for word, stage in _SHARDING.items() if stage == self.zero)}")
-        if self.recompute != "none":
+        if self.context_keys != "ring":
+            lines.append(f"--cp-comm-type {next(word for word, way in _CONTEXT.items() if way == self.context_keys)}")
+        if self.recompute == "light":
+            lines += ["--recompute-granularity selective", f"--recompute-modules {' '.join(_LIGHT)}"]
+        elif self.recompute != "none":
             lines.append(f"--recompute-granularity {self.recompute}")
         if self.recompute == "full":
             lines += ["--recompute-method uniform", "--recompute-num-layers 1"]
@@ -197,13 +209,20 @@ def _put_text(name: str, value: str | None, put: object, found: dict[str, object
         except LayoutTextError as error:
             raise ValueError(f"--{name} is {value!r:.60}: {error}") from None
     elif name == "recompute-granularity":
-        if value.lower() not in (*get_args(Recompute), *_FALSE):
+        if value.lower() not in ("full", "selective", *_FALSE):
             raise ValueError(f"--{name} is {value!r:.60}, it must be one of full, selective")
-        found["recompute"] = value.lower() if value.lower() in get_args(Recompute) else "none"
+        found.setdefault("recompute", value.lower() if value.lower() not in _FALSE else "none")
+    elif name == "recompute-modules":
+        modules = value.strip("[]").replace(",", " ").replace("'", "").replace('"', "").split()
+        if not {*modules} & {"core_attn", *_LIGHT}:
+            raise ValueError(f"--{name} is {value!r:.60}, it must have one of core_attn, {', '.join(_LIGHT)}")
+        if "core_attn" not in modules:
+            found["recompute"] = "light"
     else:
-        if value not in _SHARDING:
-            raise ValueError(f"--{name} is {value!r:.60}, it must be one of {', '.join(_SHARDING)}")
-        found["zero"] = _SHARDING[value]
+        key, known = ("context_keys", _CONTEXT) if name == "cp-comm-type" else ("zero", _SHARDING)
+        if value not in known:
+            raise ValueError(f"--{name} is {value!r:.60}, it must be one of {', '.join(known)}")
+        found[key] = known[value]
 
 
 def _pairs(text: str) -> Iterator[tuple[str, str | None]]:
@@ -212,21 +231,13 @@ def _pairs(text: str) -> Iterator[tuple[str, str | None]]:
         words = shlex.split(text, comments=True)
     except ValueError as error:
         raise ValueError(f"the arguments cannot be read: {error}") from None
-    waiting: str | None = None
+    found: list[tuple[str, list[str]]] = []
     for word in words:
         is_setting = "=" in word and word.split("=", 1)[0].replace("_", "").replace(".", "").replace("-", "").isalnum()
         if word.startswith("--") or is_setting:
-            if waiting is not None:
-                yield waiting, None
-                waiting = None
             name, equals, value = word.removeprefix("--").partition("=")
-            name = name.rpartition(".")[2].replace("_", "-")
-            if equals:
-                yield name, value
-            else:
-                waiting = name
-        elif waiting is not None:
-            yield waiting, word
-            waiting = None
-    if waiting is not None:
-        yield waiting, None
+            found.append((name.rpartition(".")[2].replace("_", "-"), [value] * bool(equals)))
+        elif found:
+            found[-1][1].append(word)
+    for name, values in found:
+        yield name, " ".join(values if name == "recompute-modules" else values[:1]) if values else None

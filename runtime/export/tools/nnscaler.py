@@ -11,16 +11,15 @@ Read from nnScaler's ``graph/schedule/schedplan.py`` and ``predefined.py`` (micr
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
-from weft.runtime.export.backwards import backward_of
-from weft.runtime.export.refusal import require_one_kind
+from weft.runtime.export.refusal import ExportError, require_one_kind
 from weft.runtime.export.tools.tool import Tool
 from weft.runtime.export.whole_steps import ranked_steps
+from weft.runtime.plan.stage_graph import NotAStageGraph, StageGraph, StagePasses
 from weft.solver.io.writing import write_atomically
 from weft.solver.problem import BlockKind
 from weft.solver.schedule import Schedule
-
-__all__ = ["NNSCALER", "nnscaler_module", "save_nnscaler"]
 
 _TOOL = "nnScaler"
 
@@ -63,19 +62,33 @@ def nnscaler_module(schedule: Schedule) -> str:
     Raises :class:`~weft.runtime.export.refusal.ExportError` for split backwards, recomputation and other blocks that
     nnScaler has no segment for, and for backwards that do not mirror the forwards.
     """
-    problem = schedule.problem
-    require_one_kind(schedule, _TOOL)
-    backwards = backward_of(problem, _TOOL)
-    forwards = [i for i in problem.topological_order if problem.blocks[i].kind == BlockKind.FORWARD]
-    segment_of = {forward: s for s, forward in enumerate(forwards)}
-    segment_of |= {backward: segment_of[forward] for forward, backward in backwards.items()}
-    rows = sorted((step, span, segment_of[operation.block], operation.block not in forwards, operation.micro_batch)
+    problem, stages = schedule.problem, _stages(schedule)
+    passes = {block: (s, letter != "F") for s, stage in enumerate(stages) for letter, block in stage.blocks.items()}
+    rows = sorted((step, span, *passes[operation.block], operation.micro_batch)
                   for operation, (step, span) in zip(schedule.operations, ranked_steps(schedule, _TOOL), strict=True))
     return _MODULE.format(
         name=problem.name, micro_batches=schedule.micro_batches,
-        devices="".join(f"    {tuple(sorted(problem.blocks[forward].devices))},\n" for forward in forwards),
+        devices="".join(f"    {stage.ranks},\n" for stage in stages),
         blocks="".join(f"    ({segment}, {backward}, {micro_batch}, {step}, {span}),\n"
                        for step, span, segment, backward, micro_batch in rows))
+
+
+def _stages(schedule: Schedule) -> Sequence[StagePasses]:
+    problem = schedule.problem
+    require_one_kind(schedule, _TOOL)
+    for block in problem.blocks:
+        if block.kind not in (BlockKind.FORWARD, BlockKind.BACKWARD):
+            raise ExportError(f"{_TOOL} cannot express {problem.name!r}: block {block.name!r} is of kind {block.kind}, "
+                              "it has forwards and full backwards only")
+    try:
+        graph = StageGraph.of(problem)
+    except NotAStageGraph as reason:
+        raise ExportError(f"{_TOOL} cannot express {problem.name!r}: {reason}") from None
+    for stage in graph.stages if graph.has_backward else ():
+        if stage.backward is None:
+            raise ExportError(f"{_TOOL} cannot express {problem.name!r}: no backward mirrors forward "
+                              f"{problem.blocks[stage.blocks['F']].name!r}")
+    return graph.stages
 
 
 def save_nnscaler(schedule: Schedule, path: str | os.PathLike[str]) -> None:

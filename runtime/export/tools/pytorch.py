@@ -9,6 +9,4 @@ from __future__ import annotations
 from weft.runtime.export.tools.tool import Tool
 from weft.runtime.export.torch_csv import require_outputs_in_order
 
-__all__ = ["PYTORCH"]
-
 PYTORCH = Tool("pytorch", "PyTorch's pipelining", "the order, as CSV", splits=True, require=require_outputs_in_order)

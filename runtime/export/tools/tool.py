@@ -13,8 +13,6 @@ from weft.solver.pipeline import Pipeline, Shape
 from weft.solver.schedule import Schedule
 from weft.solver.timing import DeadlockError, Orders, time_orders
 
-__all__ = ["OwnOrder", "Run", "Tool"]
-
 
 @dataclass(frozen=True, slots=True)
 class OwnOrder:
@@ -26,7 +24,7 @@ class OwnOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ToolRun:
     """A schedule as a tool runs it: ``schedule`` is timed under its order, on ranks of ``gpus`` GPUs each.
 
     ``order``: what it is called, "" where it is the one that was given. ``settings``: what has to be set for it.
@@ -44,7 +42,8 @@ class Tool:
     runs input and weight gradients apart. ``own``: the orders that it makes itself, of a pipeline with whole backwards
     and a number of micro-batches; ``None`` where it runs the order that it is given. ``require``: refuses what else of
     a pipeline it has no words for. ``alike``: whether it treats all layers alike, with one rule of what is recomputed.
-    ``any_graph``: whether stages may be on any GPUs, in any graph. ``reads``: what it is given, in a few words.
+    ``any_graph``: whether stages may be on any GPUs, in any graph. ``zero``: the stages of ZeRO that it has beside a
+    pipeline, ``lacks``: degrees of a grid that it has not. ``reads``: what it is given, in a few words.
     """
 
     name: str
@@ -56,8 +55,10 @@ class Tool:
     require: Callable[[Schedule, Pipeline], None] | None = None
     alike: bool = False
     any_graph: bool = False
+    zero: tuple[int, ...] = (0, 1, 2, 3)
+    lacks: tuple[str, ...] = ()
 
-    def run(self, schedule: Schedule) -> Run:
+    def run(self, schedule: Schedule) -> ToolRun:
         """``schedule`` as this tool runs it, in the shortest of its own orders that fits, where it makes them itself.
 
         Raises :class:`~weft.runtime.export.refusal.ExportError` with what it cannot express, or does not fit.
@@ -79,14 +80,14 @@ class Tool:
             self.require(ranks, pipeline)
         if self.own is not None:
             return self._in_own_order(ranks, pipeline, gpus)
-        return Run(ranks if self.splits else self._fitting(with_whole_backwards(ranks, pipeline.stages)), gpus)
+        return ToolRun(ranks if self.splits else self._fitting(with_whole_backwards(ranks, pipeline.stages)), gpus)
 
-    def _any_graph(self, schedule: Schedule) -> Run:
+    def _any_graph(self, schedule: Schedule) -> ToolRun:
         require_one_kind(schedule, self.title)
         if any(block.kind.letter in "IW" for block in schedule.problem.blocks):
             ranks, _ = as_ranks(schedule, self.title, unequal=True)
-            return Run(self._fitting(with_whole_backwards(schedule, pipeline_for(ranks, self.title).stages)))
-        return Run(schedule)
+            return ToolRun(self._fitting(with_whole_backwards(schedule, pipeline_for(ranks, self.title).stages)))
+        return ToolRun(schedule)
 
     def _require_shape(self, pipeline: Pipeline) -> None:
         if not self.shapes or pipeline.shape in self.shapes:
@@ -98,11 +99,11 @@ class Tool:
         raise ExportError(f"{self.title} cannot express {pipeline.problem.name!r}: its stages are on {places}{more}, "
                           f"and it has {' or '.join(words[shape] for shape in self.shapes)} only")
 
-    def _in_own_order(self, ranks: Schedule, pipeline: Pipeline, gpus: int) -> Run:
+    def _in_own_order(self, ranks: Schedule, pipeline: Pipeline, gpus: int) -> ToolRun:
         assert self.own is not None
         problem = whole_backwards(ranks.problem, pipeline.stages)
         whole = pipeline if problem is ranks.problem else Pipeline.of(problem)
-        best: Run | None = None
+        best: ToolRun | None = None
         fault = ""
         for made in self.own(whole, ranks.micro_batches):
             try:
@@ -114,7 +115,7 @@ class Tool:
             faults = violations(found, limit=1)
             fault = fault or f"{made.title}: {faults[0]}" if faults else fault
             if not faults and (best is None or found.makespan < best.schedule.makespan):
-                best = Run(found, gpus, made.title, made.settings)
+                best = ToolRun(found, gpus, made.title, made.settings)
         if best is None:
             raise ExportError(f"{self.title} cannot run {ranks.problem.name!r}: {fault or 'it has no order for it'}")
         return best

@@ -1,7 +1,8 @@
 """torchtitan: its ``[parallelism]`` table, and beside it the order, as PyTorch's CSV of computation.
 
 torchtitan loads the CSV (:mod:`weft.runtime.export.torch_csv`), but the rank of a stage follows from the *name* of the
-schedule set beside it: one stage a rank, a loop, or a V. Read from its ``distributed/pipeline_parallel.py``.
+schedule set beside it: one stage a rank, a loop, or a V. Replicas are FSDP's (ZeRO-3, or 2 with ``never``) or whole.
+Read from its ``distributed/pipeline_parallel.py``.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import json
 import os
 import re
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from weft.runtime.export.refusal import ExportError, pipeline_for
 from weft.runtime.export.tools.layers import layers_of, letters_of
@@ -21,8 +24,6 @@ from weft.solver.io.entries import FormatError
 from weft.solver.io.writing import write_atomically
 from weft.solver.pipeline import Pipeline
 from weft.solver.schedule import Schedule
-
-__all__ = ["TORCHTITAN", "TorchtitanSettings", "read_torchtitan", "save_torchtitan", "torchtitan_settings"]
 
 _TITLE = "torchtitan"
 _FQN = re.compile(r"tok_embeddings|layers\.\d+|norm|output|lm_head", re.ASCII)
@@ -40,7 +41,7 @@ def _require(schedule: Schedule, pipeline: Pipeline) -> None:
 
 
 TORCHTITAN = Tool("torchtitan", _TITLE, "settings and the order, as CSV", shapes=("chain", "loop", "v"), splits=True,
-                  require=_require, alike=True)
+                  require=_require, alike=True, zero=(0, 2, 3))
 
 
 def torchtitan_settings(schedule: Schedule, csv: str) -> str:
@@ -59,12 +60,26 @@ def torchtitan_settings(schedule: Schedule, csv: str) -> str:
             f"{schedule.micro_batches} times\n"
             "# pipeline_parallel_microbatch_size as its local_batch_size instead.\n"
             "[parallelism]\n"
-            + (f"tensor_parallel_degree = {gpus}\n" if gpus > 1 else "") +
+            + "".join(f"{key} = {json.dumps(value)}\n" for key, value in _grid_settings(schedule, gpus).items()) +
             f"pipeline_parallel_degree = {len(ranks.problem.devices)}\n"
             f"pipeline_parallel_schedule = {json.dumps(_SCHEDULES[pipeline.shape])}\n"
             f"pipeline_parallel_schedule_csv = {json.dumps(csv, ensure_ascii=False)}\n"
             f"num_pp_microbatches = {schedule.micro_batches}\n"
             f"module_fqns_per_model_part = [\n{parts}]\n")
+
+
+def _grid_settings(schedule: Schedule, gpus: int) -> dict[str, Any]:
+    """What the grid that the schedule is of says beside its pipeline; of other ones, of ranks of ``gpus`` GPUs."""
+    grid = schedule.solver.get("grid")
+    if grid is None:
+        return {"tensor_parallel_degree": gpus} if gpus > 1 else {}
+    whole = grid["zero"] == 0
+    found = {"data_parallel_replicate_degree": grid["data"] if whole else 1,
+             "data_parallel_shard_degree": 1 if whole else grid["data"], "tensor_parallel_degree": grid["tensor"],
+             "context_parallel_degree": grid["context"], "expert_parallel_degree": grid["expert"],
+             "pipeline_parallel_microbatch_size": grid["micro_batch"]}
+    reshard = {} if whole else {"fsdp_reshard_after_forward": "always" if grid["zero"] == 3 else "never"}
+    return {**{key: value for key, value in found.items() if value != 1 or "shard" in key}, **reshard}
 
 
 def save_torchtitan(schedule: Schedule, path: str | os.PathLike[str], *, torch: str = "2.13") -> Path:
@@ -94,6 +109,11 @@ class TorchtitanSettings:
     csv: str | None = None
     micro_batches: int | None = None
     tensor: int = 1
+    context: int = 1
+    expert: int = 1
+    data: int | None = None
+    zero: int | None = None
+    micro_batch: int | None = None
 
 
 def read_torchtitan(path: str | os.PathLike[str]) -> TorchtitanSettings:
@@ -134,7 +154,20 @@ def read_torchtitan(path: str | os.PathLike[str]) -> TorchtitanSettings:
     if csv is not None and not isinstance(csv, str):
         raise FormatError(f"{where}: parallelism.pipeline_parallel_schedule_csv is {csv!r:.60}, it must be a path")
     return TorchtitanSettings(degree, tuple(_letters(where, names) for names in parts), shape, str(schedule), csv,
-                              number("num_pp_microbatches", None), number("tensor_parallel_degree", 1) or 1)
+                              number("num_pp_microbatches", None), number("tensor_parallel_degree", 1) or 1,
+                              number("context_parallel_degree", 1) or 1, number("expert_parallel_degree", 1) or 1,
+                              *_replicas(table, number), number("pipeline_parallel_microbatch_size", None))
+
+
+def _replicas(table: dict[str, Any], number: Callable[[str, int | None], int | None]) -> tuple[int | None, int | None]:
+    """How many replicas there are, and the stage of ZeRO of those that share what they hold; ``None`` where that is not
+    said."""
+    shards = None if table.get("data_parallel_shard_degree") == -1 else number("data_parallel_shard_degree", None)
+    copies = number("data_parallel_replicate_degree", 1) or 1
+    stage = {"always": 3, "never": 2}.get(str(table.get("fsdp_reshard_after_forward")), 2)  # beside a pipeline
+    if shards == 1 and copies > 1:
+        return copies, 0
+    return (None, None) if shards is None else (copies * shards, stage)
 
 
 def _letters(where: str, names: list[str]) -> str:

@@ -12,8 +12,6 @@ import platform
 import time
 from typing import Any
 
-__all__ = ["Sleeper"]
-
 #: The call's number on x86-64, the one machine whose processes share memory here. (Each kind of machine has its own.)
 _NUMBER = 202 if platform.machine().lower() in ("x86_64", "amd64") and ctypes.sizeof(ctypes.c_void_p) == 8 else None
 _WAIT, _WAKE = 0, 1

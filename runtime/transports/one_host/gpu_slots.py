@@ -1,20 +1,28 @@
-"""Slots in GPU memory that the other processes of the host write to: by CUDA IPC.
+"""Slots in GPU memory that the other processes of the host write to: by CUDA IPC, or in symmetric memory.
 
-Symmetric memory is another way to have them (:mod:`weft.runtime.transports.one_host.symmetric_memory`).
+Symmetric memory is one allocation a rank, of one size, which all ranks of a group have mapped. torch maps the GPUs'
+memory of one host into each of its processes, without a handle for each tensor, and over NVLink where there is one.
+Which message lies where follows from the tables, as for all slots.
+
+``torch.distributed._symmetric_memory`` is not public. What is used of it (``empty``, ``rendezvous``, ``get_buffer``)
+has been the same since torch 2.6. Where it is missing, or the driver refuses it, so is the transport, with a sentence.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, Protocol
 
+import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from weft.runtime.plan.buffers import BufferTable
 from weft.runtime.ranks.session import Session
-from weft.runtime.transports.buffer_tensors import allocate
-
-__all__ = ["GpuSlots", "IpcSlots"]
+from weft.runtime.transports.interface import TransportError
+from weft.runtime.transports.tensors import ALIGNED, allocate, whole
 
 
 class GpuSlots(Protocol):
@@ -59,3 +67,75 @@ class PeersSlots(dict[tuple[int, int], Tensor]):
         self[key] = opened = build(*arguments)
         assert isinstance(opened, Tensor)
         return opened
+
+
+def require_symmetric_memory(session: Session) -> None:
+    """Raise :class:`~weft.runtime.transports.interface.TransportError` on all ranks unless all of them can have it. All
+    ranks must call it together."""
+    mine = session.device.index if session.device.type == "cuda" else None
+    found = session.exchange((mine, _missing()), "looking for symmetric memory")
+    for rank, (gpu, missing) in enumerate(found):
+        if gpu is None:
+            raise TransportError(f"--transport symmetric needs a GPU for each rank, but rank {rank}'s stages run on a "
+                                 "CPU; use gloo or shared")
+        if missing:
+            raise TransportError(f"--transport symmetric: {missing} on rank {rank}; use shared or nccl")
+
+
+def _missing() -> str:
+    """What this process lacks for symmetric memory; nothing where it has it."""
+    memory = _module()
+    lacking = [name for name in ("empty", "rendezvous") if not hasattr(memory, name)]
+    return f"this torch ({torch.__version__}) has no symmetric memory" if lacking else ""
+
+
+def _module() -> Any:
+    try:
+        import torch.distributed._symmetric_memory as memory
+    except ImportError:
+        return None
+    return memory
+
+
+class SymmetricSlots:
+    """The slots of this rank and of its peers. All ranks must make theirs together; raises
+    :class:`~weft.runtime.transports.interface.TransportError` on all ranks where one cannot."""
+
+    def __init__(self, session: Session, tables: Sequence[BufferTable]) -> None:
+        self._sizes = [table.slots for table in tables]
+        self._starts = [tuple(accumulate((whole(size) for size in sizes), initial=0)) for sizes in self._sizes]
+        total = max(ALIGNED, *(starts[-1] for starts in self._starts))
+        self._handle, trouble = None, ""
+        group = _group(session)
+        try:
+            memory = _module()
+            self._own = memory.empty(total, dtype=torch.uint8, device=session.device)
+            self._own.zero_()
+            self._handle = memory.rendezvous(self._own, group)
+        except RuntimeError as error:  # of the driver: it says no on all ranks, or their rendezvous times out
+            trouble = f"rank {session.rank} cannot have it ({str(error).splitlines()[0]:.200})"
+        for said in session.exchange(trouble, "making symmetric memory"):
+            if said:
+                raise TransportError(f"--transport symmetric: {said}; use shared or nccl")
+
+    def at(self, owner: int, slot: int) -> Tensor:
+        assert self._handle is not None
+        found = self._handle.get_buffer(owner, (self._sizes[owner][slot],), torch.uint8, self._starts[owner][slot])
+        assert isinstance(found, Tensor)
+        return found
+
+
+def _group(session: Session) -> str:
+    """The name of the group of this copy's ranks."""
+    if session.replicas == 1 and session.members is None:
+        group = dist.group.WORLD
+    else:
+        session.add_groups([range(session.world)])
+        group = session.group(range(session.world))
+    assert group is not None
+    name: str = group.group_name
+    if tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) < (2, 9):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _module().enable_symm_mem_for_group(name)
+    return name

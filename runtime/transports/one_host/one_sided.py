@@ -26,8 +26,6 @@ from weft.runtime.plan.buffers import Landing, Staging
 from weft.runtime.transports.interface import Parcel, Transfer
 from weft.runtime.transports.one_host.one_sided_reads import Reads
 
-__all__ = ["Lane", "OneSided"]
-
 LOOKS = 50  # how often to look before sleeping in between
 NAP = 50e-6  # seconds of the first sleep
 LONGEST_NAP = 500e-6

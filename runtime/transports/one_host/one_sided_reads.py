@@ -1,9 +1,9 @@
 """One-sided transfers of messages whose shapes the plan does not know: the receiver reads them.
 
-The sender writes only the description (:mod:`weft.runtime.transports.description`) into the receiver's memory, where
+The sender writes only the description (:mod:`weft.runtime.transports.interface`) into the receiver's memory, where
 each such RECV of the plan has a *note*. The receiver, when it needs the message, makes room in a buffer that grows,
 reads the tensors from where the sender has them, and counts that in the note: the transfer is over for the sender then.
-How a rank reads another's memory is the business of a :class:`Reach`
+How a rank reads another's memory is the business of a :class:`RemoteReads`
 (:mod:`weft.runtime.transports.one_host.reach`; tests use threads).
 """
 
@@ -18,10 +18,8 @@ import torch
 from torch import Tensor
 
 from weft.runtime.plan.buffers import Landing, Staging
-from weft.runtime.transports.description import Growing, describe, described, rest_of, words_of
 from weft.runtime.transports.interface import Parcel
-
-__all__ = ["Note", "Offer", "Reach", "Reads", "note_words"]
+from weft.runtime.transports.tensors import Growing, describe, described, rest_of, words_of
 
 #: Words of a note before the description: which file the tensors lie in, and the address at which the sender has it.
 BEFORE = 2
@@ -49,7 +47,7 @@ class Offer(NamedTuple):
     base: int = 0
 
 
-class Reach(Protocol):
+class RemoteReads(Protocol):
     """How a rank reads what another has."""
 
     def offer(self, message: Staging, tensors: Sequence[Tensor]) -> Offer:
@@ -84,7 +82,7 @@ class Reads:
     """
 
     def __init__(self, device: torch.device, notes_in: Mapping[Landing, Note],
-                 notes_out: Mapping[Staging, Note], reach: Reach) -> None:
+                 notes_out: Mapping[Staging, Note], reach: RemoteReads) -> None:
         self._in, self._out, self._reach = notes_in, notes_out, reach
         self.slots = {landing.slot: Growing(device) for landing in notes_in}
         self.parcels: Mapping[Landing, dict[str, Tensor]] = {landing: {} for landing in notes_in}

@@ -21,12 +21,9 @@ from torch import Tensor
 
 from weft.runtime.plan.buffers import Staging
 from weft.runtime.ranks.leftovers import beginning
-from weft.runtime.transports.buffer_tensors import can_go_as_it_lies, whole
-from weft.runtime.transports.description import Growing
 from weft.runtime.transports.interface import TransportError
 from weft.runtime.transports.one_host.one_sided_reads import Offer
-
-__all__ = ["OwnHost", "can_read", "copy_from"]
+from weft.runtime.transports.tensors import Growing, can_go_as_it_lies, whole
 
 
 class _IoVector(ctypes.Structure):

@@ -23,7 +23,6 @@ from torch import Tensor
 
 from weft.runtime.plan.buffers import BufferTable, Landing, Staging
 from weft.runtime.ranks.session import Session
-from weft.runtime.transports.buffer_tensors import ALIGNED, view, whole
 from weft.runtime.transports.interface import Parcel, TransportError
 from weft.runtime.transports.one_host.futex import Sleeper
 from weft.runtime.transports.one_host.gpu_slots import GpuSlots, IpcSlots
@@ -31,8 +30,7 @@ from weft.runtime.transports.one_host.one_sided import OneSided
 from weft.runtime.transports.one_host.one_sided_reads import Reads, note_words
 from weft.runtime.transports.one_host.peers import Processes
 from weft.runtime.transports.one_host.reach import OwnHost, can_read
-
-__all__ = ["can_share", "matching", "share"]
+from weft.runtime.transports.tensors import ALIGNED, view, whole
 
 LANE = 2 * ALIGNED  # bytes: a line for what the receiver writes, and one for what the sender writes
 

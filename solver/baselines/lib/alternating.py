@@ -23,8 +23,6 @@ from functools import partial
 from weft.solver.baselines.lib.base import Row
 from weft.solver.pipeline import Stage
 
-__all__ = ["Grouping", "Turns", "groupings"]
-
 #: A stage's blocks for each piece of a micro-batch; one where micro-batches are whole.
 Pieces = Sequence[Stage]
 #: From a number of micro-batches to the sizes of their groups.
@@ -32,7 +30,7 @@ Grouping = Callable[[int], tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class TurnRule:
     """The rule. ``groups``: the sizes of the groups, in micro-batches; what they hold beyond the number of
     micro-batches is planned and left out, which leaves an order an order.
 
@@ -47,28 +45,23 @@ class Turns:
 
     def row(self, rank: int, p: int, stages: Sequence[Pieces], micro_batches: int) -> Row:
         """The order on device ``rank``, which runs ``stages``, in the order of a micro-batch's forwards."""
-        forwards: list[tuple[Stage, int]] = []
-        backwards: list[tuple[Stage, int]] = []
+        forwards: Row = []
+        backwards: list[tuple[tuple[tuple[int, ...], ...], int]] = []  # blocks of gradients, of weights
+        ends = [[(piece.gradient, piece.weights) for piece in reversed(pieces)] for pieces in reversed(stages)]
         first = 0
         for size in self.groups:
             group = range(first, first + size)
             first += size
-            forwards += [(piece, m) for pieces in stages for m in group for piece in pieces]
-            backwards += [(piece, m) for pieces in reversed(stages) for m in group for piece in reversed(pieces)]
+            forwards += [(piece.forward, m) for pieces in stages for m in group for piece in pieces]
+            backwards += [(piece, m) for pieces in ends for m in group for piece in pieces]
         ahead = min(self._ahead(rank, p, len(stages), len(stages[0])), len(forwards))
         behind = min(rank, self.put_off)
-        row: Row = []
-        for turn in range(len(forwards) + ahead + behind):
-            if turn < len(forwards):
-                stage, m = forwards[turn]
-                row.append((stage.forward, m))
-            if 0 <= turn - ahead < len(backwards):
-                stage, m = backwards[turn - ahead]
-                row += [(block, m) for block in stage.gradient]
-            if turn >= ahead + behind:
-                stage, m = backwards[turn - ahead - behind]
-                row += [(block, m) for block in stage.weights]
-        return [(block, m) for block, m in row if m < micro_batches]
+        every, turns = forwards, list(range(0, 3 * len(forwards), 3))
+        for part, begin in enumerate((ahead, ahead + behind)):
+            every += [(block, m) for piece, m in backwards for block in piece[part]]
+            turns += [3 * turn + part + 1 for turn, (piece, _) in enumerate(backwards, begin) for _ in piece[part]]
+        return [op for op in map(every.__getitem__, sorted(range(len(turns)), key=turns.__getitem__))
+                if op[1] < micro_batches]
 
     def _ahead(self, rank: int, p: int, chunks: int, pieces: int) -> int:
         down = self.slope * (p - 1 - rank)

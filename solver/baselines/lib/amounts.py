@@ -7,13 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from functools import cached_property
+from functools import cache, cached_property
 
 from weft.solver.orders.lists import GraphTables
-from weft.solver.pools import MixedPool, amounts_by_device, mixed_pools
+from weft.solver.pools import MixedPool, amounts_by_device, mixed_pools, peak_of
 from weft.solver.problem import Number, Problem
-
-__all__ = ["Amounts"]
 
 
 @dataclass(frozen=True)
@@ -37,26 +35,17 @@ class Amounts:
     @classmethod
     def of(cls, problem: Problem) -> Amounts:
         """The amounts of ``problem``."""
-        capacities = [None if device.memory is None else _decimal(device.memory) for device in problem.devices]
-        memory = [[_decimal(amount) for amount in block.memory] for block in problem.blocks]
-        workspace = [[_decimal(amount) for amount in block.workspace] for block in problem.blocks]
-        every = [amount for amounts in (*memory, *workspace) for amount in amounts]
-        scale = math.lcm(*(amount.denominator for amount in (*every, *capacities) if amount is not None))
-        if problem.has_lanes:
-            def whole(amount: Number) -> int:
-                return int(_decimal(amount) * scale)
+        every = {amount for block in problem.blocks for amount in (*block.memory, *block.workspace)}
+        every |= {device.memory for device in problem.devices if device.memory is not None}
+        scale = math.lcm(*(_decimal(amount).denominator for amount in every))
 
-            take, change, room = amounts_by_device(problem, whole, whole)
-            return cls(problem, room, take, change, scale, mixed_pools(problem, whole, whole))
-        take = tuple({} for _ in problem.devices)
-        change = tuple({} for _ in problem.devices)
-        for i, block in enumerate(problem.blocks):
-            for place, device in enumerate(block.devices):
-                amount = memory[i][place]
-                take[device][i] = int((max(amount, Fraction(0)) + workspace[i][place]) * scale)
-                change[device][i] = int(amount * scale)
-        room = tuple(None if capacity is None else int(capacity * scale) for capacity in capacities)
-        return cls(problem, room, take, change, scale)
+        @cache
+        def whole(amount: Number) -> int:
+            return int(_decimal(amount) * scale)
+
+        take, change, room = amounts_by_device(problem, whole, whole)
+        return cls(problem, room, take, change, scale,
+                   mixed_pools(problem, whole, whole) if problem.has_lanes else ())
 
     @cached_property
     def tables(self) -> GraphTables:
@@ -65,11 +54,7 @@ class Amounts:
 
     def peak(self, device: int, row: Iterable[tuple[int, int]]) -> int:
         """The most that ``device`` holds where it runs ``row``, from nothing on."""
-        level = peak = 0
-        for block, _ in row:
-            peak = max(peak, level + self.take[device][block])
-            level += self.change[device][block]
-        return peak
+        return peak_of(row, self.take[device], self.change[device])
 
     def fits(self, device: int, row: Iterable[tuple[int, int]]) -> bool:
         """Whether ``device`` has room for ``row``."""

@@ -11,8 +11,6 @@ from weft.solver.baselines.one_f_one_b import orders_within_memory
 from weft.solver.problem import Problem
 from weft.solver.timing import Orders
 
-__all__ = ["at_once"]
-
 
 def at_once(problem: Problem, micro_batches: int) -> Iterator[tuple[str, Orders]]:
     """Per-device orders by name, the better ones first: 1F1B where the problem is a chain of stages, with as many

@@ -11,8 +11,6 @@ from weft.solver.pipeline import NotAPipeline, Pipeline, Shape
 from weft.solver.problem import Problem
 from weft.solver.timing import Orders
 
-__all__ = ["Baseline", "NotApplicable", "Row", "require_pipeline", "require_training"]
-
 #: One device's ``(block, micro_batch)``, in order.
 Row: TypeAlias = list[tuple[int, int]]
 

@@ -17,8 +17,6 @@ from weft.solver.late import nx
 from weft.solver.pipeline import Stage, shape_of
 from weft.solver.problem import Problem
 
-__all__ = ["both_ways", "in_slots"]
-
 
 def both_ways(problem: Problem, *, split: bool, several: bool = False) -> tuple[tuple[Stage, ...], tuple[Stage, ...]]:
     """The stages of the pipeline that begins on the first device and of the one that begins on the last, each in the

@@ -17,15 +17,14 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from functools import cached_property
+from itertools import pairwise
 
 from weft.solver.baselines.lib.amounts import Amounts
 from weft.solver.baselines.lib.base import Row
 from weft.solver.control.clock import checkpoint
-from weft.solver.orders.lists import building_block, fits_kernel
+from weft.solver.orders.lists import ChainTables, fits_kernel
 from weft.solver.pipeline import Pipeline
-
-__all__ = ["BuildingBlock", "StepChain", "Pass"]
 
 _NEVER = float("inf")
 
@@ -46,7 +45,7 @@ class BuildingBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class Built:
     """What a pass through time makes: per-device orders, their makespan (each operation as early as the orders allow,
     links free at all times) and their pace, the time between micro-batches in the second half."""
 
@@ -120,21 +119,25 @@ class StepChain:
                    filler_take=(0,) * len(steps), filler_change=(-1,) * len(steps),
                    room=(None,) * len(pipeline.problem.devices))
 
-    def run(self, block: BuildingBlock, micro_batches: int, room: Sequence[int | None] | None = None) -> Pass | None:
+    @cached_property
+    def tables(self) -> ChainTables:
+        """Arrays for compiled passes over the chain."""
+        return ChainTables(self.device, [i >= 0 for i in self.filler],
+                           (self.duration, self.filler_duration, self.lag),
+                           (self.take, self.change, self.filler_take, self.filler_change))
+
+    def run(self, block: BuildingBlock, micro_batches: int, room: Sequence[int | None] | None = None) -> Built | None:
         """``micro_batches`` of ``block``, or ``None`` where it gets stuck for memory (``room`` instead of its own)."""
         room = self.room if room is None else room
-        amounts = self.take, self.change, self.filler_take, self.filler_change
         limits = [amount for amount in room if amount is not None]
-        if not fits_kernel([*chain.from_iterable(amounts), *limits], 2 * len(self.steps) * micro_batches):
+        if not fits_kernel([self.tables.largest, *limits], 2 * len(self.steps) * micro_batches):
             return _RepeatedBlock(self, block, micro_batches, room).run()
-        made = building_block(self.device, [i >= 0 for i in self.filler],
-                              (self.duration, self.filler_duration, self.lag), amounts, room, micro_batches,
-                              block.offsets, (block.interval, block.lead, block.patience))
+        made = self.tables.run(room, micro_batches, block.offsets, (block.interval, block.lead, block.patience))
         if made is None:
             return None
         rows, makespan, pace = made
-        number = [*self.steps, *self.filler]
-        return Pass([[(number[i], m) for i, m in row] for row in rows], makespan, pace)
+        number = (*self.steps, *self.filler)
+        return Built([[(number[i], m) for i, m in row] for row in rows], makespan, pace)
 
 
 def _steps(pipeline: Pipeline) -> tuple[list[int], list[int]]:
@@ -174,7 +177,7 @@ class _RepeatedBlock:
         self.rows: list[Row] = [[] for _ in range(devices)]
         self.events = [(0.0, d) for d in range(devices)]
 
-    def run(self) -> Pass | None:
+    def run(self) -> Built | None:
         events, free = self.events, self.free
         number = 0
         while events:
@@ -192,7 +195,7 @@ class _RepeatedBlock:
         middle = self.earliest[len(self.earliest) // 2]
         half = self.n // 2
         pace = (middle[-1] - middle[half]) / (self.n - 1 - half) if self.n - 1 > half else 0.0
-        return Pass(self.rows, max(self.early_free), pace)
+        return Built(self.rows, max(self.early_free), pace)
 
     def _decide(self, d: int, now: float) -> None:
         """Start on device ``d``, which is free, what is best now, if anything."""

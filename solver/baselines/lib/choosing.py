@@ -10,8 +10,6 @@ from weft.solver.control.clock import checkpoint
 from weft.solver.problem import Problem
 from weft.solver.timing import DeadlockError, time_orders
 
-__all__ = ["Maker", "best_of"]
-
 #: Operations that the trials of one schedule may have in all: about a fifth of a second.
 WORK = 60_000
 

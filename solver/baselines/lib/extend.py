@@ -11,8 +11,6 @@ from weft.solver.problem import Problem
 from weft.solver.schedule import Operation
 from weft.solver.timing import time_orders
 
-__all__ = ["extended"]
-
 #: Micro-batches with which a schedule is made before it is extended.
 ENOUGH = 64
 

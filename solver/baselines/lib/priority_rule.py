@@ -16,8 +16,6 @@ from weft.solver.baselines.lib.time_pass import TimePass
 from weft.solver.control.clock import checked
 from weft.solver.problem import BlockKind, Problem
 
-__all__ = ["fits_in_order", "schedule_by_priority"]
-
 
 def fits_in_order(problem: Problem, micro_batches: int, offsets: Sequence[float], interval: float,
                   amounts: Amounts) -> bool:

@@ -13,8 +13,6 @@ from weft.solver.pools import one_after_another
 from weft.solver.problem import Number, Problem
 from weft.solver.timing import Orders
 
-__all__ = ["block_order", "in_sequence", "orders", "without_lanes"]
-
 #: How many sets of finished blocks the search for a block order looks at before it settles for the best it met.
 SEARCH_LIMIT = 10_000
 

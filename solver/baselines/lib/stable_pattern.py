@@ -19,8 +19,6 @@ from itertools import permutations
 
 from weft.solver.control.clock import checked
 
-__all__ = ["INTERVAL", "KINDS", "StablePattern", "held", "stable_patterns", "with_weights"]
-
 #: Slots from one micro-batch to the next.
 INTERVAL = 6
 #: What a device runs of a micro-batch: forwards down and up, gradients down and up, their weight gradients.

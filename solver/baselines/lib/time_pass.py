@@ -14,8 +14,6 @@ from weft.solver.baselines.lib.base import Row
 from weft.solver.control.clock import checkpoint
 from weft.solver.problem import Problem
 
-__all__ = ["TimePass", "earliest_starts"]
-
 
 class TimePass:
     """``following``: each block's next micro-batch; ``open``: the blocks whose next one has all it waits for, which is

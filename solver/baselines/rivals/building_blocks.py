@@ -13,12 +13,14 @@ intervals hold fewer micro-batches at once. What fits is tried by :mod:`weft.sol
 spread of all of them first, then the neighbours of the best.
 
 The work is limited by a number of operations, never by time: the same problem gives the same schedule.
+
+The building blocks that a search tries: offsets uniform along each way over the devices, and slack between them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import TypeAlias
@@ -28,16 +30,72 @@ import numpy.typing as npt
 
 from weft.solver.baselines import v_blocks, zb_v
 from weft.solver.baselines.lib.base import NotApplicable, Row, require_training
-from weft.solver.baselines.lib.building_block import BuildingBlock, Pass, StepChain
+from weft.solver.baselines.lib.building_block import BuildingBlock, Built, StepChain
 from weft.solver.baselines.lib.extend import ENOUGH, extended
-from weft.solver.baselines.rivals.block_choices import NEVER, BlockChoice, shares, ways
 from weft.solver.baselines.rivals.laid_out import LaidOut, LaidOutOrders
 from weft.solver.baselines.rivals.weights_anew import Rule, in_order, without_micro_batches
 from weft.solver.control.clock import checked
 from weft.solver.pipeline import Pipeline
 from weft.solver.problem import Problem
 
-__all__ = ["orders"]
+NEVER = float("inf")
+
+@dataclass(frozen=True, slots=True)
+class BlockChoice:
+    """A building block: ``slack`` along even and odd ways of the forwards and of the gradients, in slots, the ``gap``
+    between forwards and gradients, the interval's ``stretch``; ``even`` where all durations count as one slot; ``lead``
+    and ``patience`` as in the block, the former in intervals; the weight gradients placed anew by ``rule``, if any."""
+
+    slack: tuple[float, float, float, float]
+    gap: float
+    stretch: float
+    lead: float = 1.0
+    patience: float = 0.0
+    even: bool = False
+    rule: Rule | None = None
+
+    def neighbours(self) -> Iterator[BlockChoice]:
+        """Choices a step away."""
+        for step in (0.5, -0.5, 1.0, -1.0):
+            if self.gap + step >= 0:
+                yield replace(self, gap=self.gap + step)
+            for k in range(4):
+                if self.slack[k] + step >= 0:
+                    slack = (*self.slack[:k], self.slack[k] + step, *self.slack[k + 1:])
+                    yield replace(self, slack=slack)  # type: ignore[arg-type]
+        for factor in (0.97, 1.03, 0.9, 1.1):
+            if self.stretch * factor >= 0.9:
+                yield replace(self, stretch=self.stretch * factor)
+        for lead in (1.0, NEVER, 0.0):
+            yield replace(self, lead=lead)
+        for patience in (0.0, 1.0, 0.5):
+            yield replace(self, patience=patience)
+        yield replace(self, even=not self.even)
+
+
+def ways(pipeline: Pipeline) -> list[int]:
+    """Per stage, the number of the way along the devices on which it lies, a new one where a device comes again."""
+    found, way, met = [], 0, set[int]()
+    for stage in pipeline.stages:
+        if stage.device in met:
+            way, met = way + 1, set()
+        met.add(stage.device)
+        found.append(way)
+    return found
+
+
+def shares(pipeline: Pipeline) -> npt.NDArray[np.float64]:
+    """Per step, which of a choice's slacks and gap lies before it."""
+    way = ways(pipeline)
+    count = len(way)
+    found = np.zeros((2 * count, 5))
+    for s in range(1, count):
+        if way[s] == way[s - 1]:
+            found[s, way[s] % 2] = 1
+            found[2 * count - s, 2 + way[s] % 2] = 1  # from the gradient of stage s to that of stage s - 1
+    found[count, 4] = 1
+    return found
+
 
 #: Operations that the passes of one search may run in all, and how many passes that may be.
 WORK, PASSES = 150_000, 200
@@ -131,7 +189,7 @@ class _BlockSearch:
             floor = max(floor, self.earliest[min(mine)] + self.micro_batches * work + after)
         return floor
 
-    def run(self, choice: _Candidate, micro_batches: int) -> Pass | None:
+    def run(self, choice: _Candidate, micro_batches: int) -> Built | None:
         """A pass of ``choice``."""
         if isinstance(choice, LaidOut):
             assert self.laid_out is not None

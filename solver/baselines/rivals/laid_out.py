@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.solver.baselines.lib.base import Row
-from weft.solver.baselines.lib.building_block import Pass, StepChain
+from weft.solver.baselines.lib.building_block import Built, StepChain
 from weft.solver.baselines.lib.stable_pattern import (
     B_DOWN,
     B_UP,
@@ -23,8 +23,6 @@ from weft.solver.baselines.lib.stable_pattern import (
 )
 from weft.solver.baselines.rivals.reordering import reordered
 from weft.solver.baselines.rivals.weights_anew import WEIGHT, Rule, in_order, without_micro_batches
-
-__all__ = ["LaidOut", "LaidOutOrders"]
 
 #: Rows are made once for so many patterns and counts of micro-batches.
 _KEPT = 64
@@ -95,7 +93,7 @@ class LaidOutOrders:
         most: npt.NDArray[np.float64] = (level + take[None]).max(axis=2)
         return most
 
-    def run(self, laid: LaidOut, micro_batches: int, room: Sequence[int]) -> Pass | None:
+    def run(self, laid: LaidOut, micro_batches: int, room: Sequence[int]) -> Built | None:
         """A pass of ``laid``; None where it does not fit."""
         rows = self.rows(laid.number, micro_batches)
         return None if rows is None else in_order(self.chain, rows, micro_batches, laid.rule, room)

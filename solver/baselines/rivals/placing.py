@@ -18,8 +18,6 @@ from weft.solver.control.clock import checkpoint
 from weft.solver.problem import Problem
 from weft.solver.timing import time_orders
 
-__all__ = ["NoRoom", "Placing", "shortest"]
-
 #: Makes per-device orders of so many micro-batches, or None where they do not fit.
 Make: TypeAlias = Callable[[int], list[Row] | None]
 

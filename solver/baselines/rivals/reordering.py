@@ -24,8 +24,6 @@ from weft.solver.baselines.lib.stable_pattern import (
 )
 from weft.solver.control.clock import checked, checkpoint
 
-__all__ = ["reordered"]
-
 _WEIGHTS = (W_DOWN, W_UP)
 
 

@@ -1,6 +1,6 @@
 """List scheduling of a run whose micro-batches differ, or are of several jobs: each at its own times and amounts.
 
-A round is one micro-batch of the plain problem (:class:`~weft.solver.wide.rounds.Rounds`), so that what list scheduling
+A round is one micro-batch of the plain problem (:class:`~weft.solver.wide.run.Rounds`), so that what list scheduling
 says of micro-batches is said of the run's own here: at most so many of *them* are in flight, and a block's urgency is
 that of its place within *them*. With keys, a micro-batch's key is the work of the busiest device in those before it.
 """
@@ -15,9 +15,7 @@ from weft.solver.baselines.lib.base import Row
 from weft.solver.baselines.lib.priority_rule import fits_in_order, schedule_by_priority
 from weft.solver.baselines.rivals.greedy import list_schedule, urgencies, widths
 from weft.solver.control.clock import checkpoint
-from weft.solver.wide.rounds import Rounds
-
-__all__ = ["RoundList"]
+from weft.solver.wide.run import Rounds
 
 #: How far apart micro-batches' keys are, in times of the busiest device's work in them; how many that fit are tried.
 _STRETCHES = (0.5, 0.8, 1.0, 1.15, 1.5, 2.0, 3.0, 6.0, 14.0, 30.0)

@@ -8,35 +8,44 @@ the order, and takes memory ahead of others only if these still fit (:mod:`weft.
 is done from the end of that schedule back, and forth again in the order that comes of it (Li and Willis, European
 Journal of Operational Research 56, 1992). Several orders are tried, and the shortest schedule is kept:
 
-* Of blocks (:mod:`weft.solver.baselines.rivals.demand`). What a block needs comes in file order; or what keeps memory
+* Of blocks. What a block needs comes in file order; or what keeps memory
   comes last, as it is then kept no longer than it must; or by Johnson's rule for two machines (Naval Research Logistics
   Quarterly 1, 1954): first what is computed for longer than its load takes, short loads first, then the others, long
-  computations first; or by both. Parts that have nothing to do with each other (columns, jobs) come one after the
-  other, or side by side. Or every block comes as late as it can.
+  computations first; or by both; or what is loaded for one computation alone by Gilmore and Gomory's tour,
+  and what keeps memory after it. Parts that have nothing to do with
+  each other (columns, jobs) come one after the other, or side by side. Or every block comes as late as it can.
 * Of micro-batches. One after the other, or the next when half of one is done, a quarter, and so on.
 * With less memory than there is, as what fits less fits more, and an operation with more room may be in the way of
   another. The amounts tried are the same whatever there is: more makes nothing worse, from one of these to another, as
   long as the settings are few enough to be tried all.
+
+Orders of a micro-batch's blocks that take memory late: each right behind what it waits for, by several preferences,
+or as late as it can.
+
+The least time of jobs on two machines where none may wait between them, or only one place is left to wait in.
+
+A job is loaded, then computed. If the next load begins together with a computation, as where memory has room for two,
+each job after another costs the longer of the two: a travelling salesman's tour of a kind that Gilmore and Gomory solve
+(Operations Research 12, 1964). Sorted, the k-th shortest computation goes with the k-th shortest load. That is the
+least that pairs can cost, in several rings; neighbours in the sorted lists are exchanged where it costs least until one
+ring is left.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice, product
 
 from weft.solver.baselines.lib import sequential
 from weft.solver.baselines.lib.base import NotApplicable
-from weft.solver.baselines.rivals.demand import block_places
+from weft.solver.late import nx
 from weft.solver.pools import MixedPool, Op, PooledOrders
 from weft.solver.problem import Problem
-from weft.solver.relations.pool_pass import PoolPass
-from weft.solver.relations.pool_times import kept
+from weft.solver.relations.pool_pass import PoolPass, kept
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders
-
-__all__ = ["orders"]
 
 #: Settings are tried with no more micro-batches than make so many operations, but with some.
 _TRIAL_OPERATIONS, _FEW = 1000, 8
@@ -150,3 +159,124 @@ def _rooms(instance: TickProblem, micro_batches: int) -> list[int]:
         slots.append(2 * slots[-2])
     rooms = {*(step * count for count in _STEPS), *(slot * count for count in slots)}
     return sorted((room for room in rooms if slot <= room < largest), reverse=True)
+
+
+def block_places(instance: TickProblem) -> list[tuple[float, ...]]:
+    """Where each block begins in a micro-batch of length 1, in different ways that keep to what it waits for: blocks
+    one after the other in the order of the file, and as :func:`demanded` by all keys, for the last blocks and for all;
+    each also with the parts side by side that have nothing to do with each other; and all blocks as late as the longest
+    way to the end allows."""
+    waited_for = {arc.source for arc in instance.arcs if not arc.distance}
+    last = [i for i in instance.blocks if i not in waited_for]
+    found = [instance.problem.topological_order, *(
+        tuple(demanded(instance, key, roots)) for key in _keys(instance) for roots in (last, instance.blocks))]
+    part = _parts(instance)
+    return list(dict.fromkeys([*(places for order in dict.fromkeys(found) for places in (
+        _begins(instance, order, [0] * len(order)), _begins(instance, order, part))), _latest(instance)]))
+
+
+def demanded(instance: TickProblem, key: Sequence[tuple[float, ...]], roots: Iterable[int]) -> list[int]:
+    """``roots`` by ``key`` and, right before each, what it waits for and is not there yet, again by ``key``."""
+    wanted = set(roots)
+    after: list[list[int]] = [[-1] if i in wanted else [] for i in instance.blocks]
+    for arc in instance.arcs:
+        if not arc.distance:
+            after[arc.source].append(arc.target)
+    needs: nx.DiGraph[int] = nx.DiGraph()
+    for i in sorted(instance.blocks, key=lambda i: (key[i], i)):
+        needs.add_edges_from((j, i) for j in after[i])
+    return [i for i in nx.dfs_postorder_nodes(needs, -1) if i >= 0]
+
+
+def _keys(instance: TickProblem) -> Iterator[list[tuple[float, ...]]]:
+    """By file; by what a block and all that it waits for keep, the least first; by Johnson's rule; by both; by Gilmore
+    and Gomory's tour where a computation gives back what was loaded for it alone, the others last, by both."""
+    whole, blocks = instance.in_sequence, instance.blocks
+    head, rest, held = [0] * len(blocks), [0] * len(blocks), [0.0] * len(blocks)
+    waits: list[list[tuple[int, int]]] = [[] for _ in blocks]
+    waiters = [0] * len(blocks)
+    for arc in instance.arcs:
+        if not arc.distance:
+            waits[arc.target].append((arc.source, arc.lag))
+            waiters[arc.source] += 1
+    for i in instance.problem.topological_order:
+        head[i] = max((head[j] + instance.durations[j] + lag for j, lag in waits[i]), default=0)
+        if waits[i]:
+            rest[i] = instance.durations[i] + min(rest[j] for j, _ in waits[i])
+        changes = sum(change[i] for change, capacity in zip(whole.change, whole.capacity, strict=True)
+                      if capacity is not None and i in change)
+        held[i] = round(changes + sum(held[j] / waiters[j] for j, _ in waits[i]), 6)
+    johnson = [(0, before) if before < after else (1, -after) for before, after in zip(head, rest, strict=True)]
+    yield [()] * len(blocks)
+    yield [(amount,) for amount in held]
+    yield list(johnson)
+    both: list[tuple[float, ...]] = [(amount, *times) for amount, times in zip(held, johnson, strict=True)]
+    yield both
+    jobs = [(i, [j for j, _ in waits[i]]) for i in blocks if waits[i] and not held[i] and all(
+        held[j] > 0 and waiters[j] == 1 and not waits[j] for j, _ in waits[i])]
+    if jobs:
+        order = tour([sum(instance.durations[j] for j in loads) for _, loads in jobs],
+                     [instance.durations[i] for i, _ in jobs])
+        turn = {i: turn for turn, job in enumerate(order) for i in (*jobs[job][1], jobs[job][0])}
+        yield [(0, turn[i]) if i in turn else (1, *both[i]) for i in blocks]
+
+
+def _parts(instance: TickProblem) -> list[int]:
+    """Which of the parts that have nothing to do with each other each block is of."""
+    graph: nx.Graph[int] = nx.Graph()
+    graph.add_nodes_from(instance.blocks)
+    graph.add_edges_from((arc.source, arc.target) for arc in instance.arcs)
+    part = [0] * len(instance.blocks)
+    for number, members in enumerate(nx.connected_components(graph)):
+        for i in members:
+            part[i] = number
+    return part
+
+
+def _begins(instance: TickProblem, order: Sequence[int], part: Sequence[int]) -> tuple[float, ...]:
+    """Where each block begins if every part, in ``order``, has the length 1."""
+    length = [0] * len(order)
+    begins = [0] * len(order)
+    for i in order:
+        begins[i] = length[part[i]]
+        length[part[i]] += instance.durations[i]
+    return tuple(begins[i] / length[part[i]] for i in instance.blocks)
+
+
+def _latest(instance: TickProblem) -> tuple[float, ...]:
+    tail = list(instance.durations)
+    waits: list[list[tuple[int, int]]] = [[] for _ in instance.blocks]
+    for arc in instance.arcs:
+        if not arc.distance:
+            waits[arc.source].append((arc.target, arc.lag))
+    for i in reversed(instance.problem.topological_order):
+        tail[i] += max((lag + tail[j] for j, lag in waits[i]), default=0)
+    return tuple(1 - rest / max(tail) for rest in tail)
+
+
+def tour(loads: Sequence[int], computations: Sequence[int]) -> list[int]:
+    """The jobs in the order of least cost: the first load, the last computation, and in between the longer of each
+    computation and the next load. One job begins and ends the ring that loads and computes nothing."""
+    first, second = [0, *loads], [0, *computations]
+    by_first = sorted(range(len(first)), key=lambda job: first[job])
+    by_second = sorted(range(len(second)), key=lambda job: second[job])
+    a, b = [first[job] for job in by_first], [second[job] for job in by_second]
+    rings = nx.utils.UnionFind(range(len(first)))
+    for job, follower in zip(by_second, by_first, strict=True):
+        rings.union(job, follower)
+    chosen = []
+    for place in sorted(range(len(a) - 1), key=lambda k: max(0, min(a[k + 1], b[k + 1]) - max(a[k], b[k]))):
+        one, other = by_second[place], by_second[place + 1]
+        if rings[one] != rings[other]:
+            rings.union(one, other)
+            chosen.append(place)
+    # In this order each exchange costs what it would alone.
+    for place in (*sorted((k for k in chosen if b[k] <= a[k]), reverse=True),
+                  *sorted(k for k in chosen if b[k] > a[k])):
+        by_first[place], by_first[place + 1] = by_first[place + 1], by_first[place]
+    follower_of = dict(zip(by_second, by_first, strict=True))
+    found, job = [], follower_of[0]
+    while job:
+        found.append(job - 1)
+        job = follower_of[job]
+    return found

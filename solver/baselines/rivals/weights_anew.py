@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from weft.solver.baselines.lib.building_block import Pass, StepChain
+from weft.solver.baselines.lib.building_block import Built, StepChain
 from weft.solver.baselines.rivals.placing import NoRoom, Placing
 from weft.solver.control.clock import checkpoint
-
-__all__ = ["WEIGHT", "Rule", "in_order", "without_micro_batches"]
 
 #: Stands for the weight gradient that has waited longest, among the steps of a row.
 WEIGHT = -1
@@ -30,7 +28,7 @@ class Rule(Enum):
 
 
 def in_order(chain: StepChain, rows: Sequence[Sequence[int]], micro_batches: int, rule: Rule,
-             room: Sequence[int | None] | None = None) -> Pass | None:
+             room: Sequence[int | None] | None = None) -> Built | None:
     """Each device runs the steps of its row (of the chain; micro-batches in turn) in that order.
 
     Weight gradients run by ``rule``, those that have waited longest first, and where ``room`` (the chain's own, if it
@@ -46,7 +44,7 @@ def in_order(chain: StepChain, rows: Sequence[Sequence[int]], micro_batches: int
         return None
     middle, half = placing.ends[len(placing.ends) // 2], micro_batches // 2
     pace = (middle[-1] - middle[half]) / (micro_batches - 1 - half) if micro_batches - 1 > half else 0.0
-    return Pass(finished, max(placing.now), pace)
+    return Built(finished, max(placing.now), pace)
 
 
 def _run(placing: Placing, rows: Sequence[Sequence[int]], rule: Rule) -> bool:

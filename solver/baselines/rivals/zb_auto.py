@@ -25,8 +25,6 @@ from weft.solver.baselines.lib.building_block import StepChain
 from weft.solver.baselines.rivals.placing import NoRoom, Placing, shortest
 from weft.solver.problem import Problem
 
-__all__ = ["orders"]
-
 
 def orders(problem: Problem, micro_batches: int) -> list[Row]:
     """Per-device orders. A pipeline with split backwards and one stage on each device, in device order; the devices'

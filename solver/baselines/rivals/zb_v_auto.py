@@ -32,8 +32,6 @@ from weft.solver.baselines.rivals.placing import NoRoom, Placing, shortest
 from weft.solver.control.clock import checkpoint
 from weft.solver.problem import Problem
 
-__all__ = ["orders"]
-
 #: How often a setting is run at most, each time with the idle times of the run before: the program has no limit, two or
 #: three are common; and operations that may be placed in all for more than one run each.
 _RUNS, _WORK = 8, 1_200_000

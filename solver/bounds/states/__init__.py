@@ -9,11 +9,11 @@ Research 2009). With the blocks of some devices only it bounds the makespan of a
 * :mod:`~weft.solver.bounds.states.system`: the operations, what they wait for, what memory holds; of all devices or
   of some;
 * :mod:`~weft.solver.bounds.states.layer`: all states after so many operations, and those after one more;
-* :mod:`~weft.solver.bounds.states.dominance`: states that another one makes superfluous;
-* :mod:`~weft.solver.bounds.states.search`: layer after layer, to the least makespan or a bound on it.
+* :mod:`~weft.solver.bounds.states.search`: layer after layer, less the states that another one makes superfluous, to
+  the least makespan or a bound on it.
 """
 
-from weft.solver.bounds.states.search import Found, search
+from weft.solver.bounds.states.search import LeastMakespan, search
 from weft.solver.bounds.states.system import Analysis, System, system_of
 
-__all__ = ["Analysis", "Found", "System", "search", "system_of"]
+__all__ = ["Analysis", "LeastMakespan", "System", "search", "system_of"]

@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 from weft.solver.bounds.states.system import Ints, System
 
-__all__ = ["Layer", "Outlook", "after_one_more", "first_layer", "outlook"]
-
 Booleans = npt.NDArray[np.bool_]
 
 #: Later than everything.
@@ -23,7 +21,7 @@ _LATER = 2**60
 
 
 @dataclass(frozen=True)
-class Layer:
+class StateLayer:
     """``counts``: states x blocks. ``ends``: states x blocks x last ends, the latest first. ``now``: the last start.
     ``parent`` is the state's row in the layer before, ``added`` the block that was added to it."""
 
@@ -36,9 +34,9 @@ class Layer:
     def __len__(self) -> int:
         return len(self.now)
 
-    def only(self, rows: Ints | Booleans) -> Layer:
+    def only(self, rows: Ints | Booleans) -> StateLayer:
         """These states."""
-        return Layer(self.counts[rows], self.ends[rows], self.now[rows], self.parent[rows], self.added[rows])
+        return StateLayer(self.counts[rows], self.ends[rows], self.now[rows], self.parent[rows], self.added[rows])
 
 
 @dataclass(frozen=True)
@@ -55,15 +53,15 @@ class Outlook:
         return Outlook(self.start[rows], self.runnable[rows], self.bound[rows])
 
 
-def first_layer(system: System) -> Layer:
+def first_layer(system: System) -> StateLayer:
     """The one state in which nothing has started."""
     blocks = len(system.blocks)
     none = np.zeros(1, dtype=np.int64)
     long_ago = np.full((1, blocks, system.ends), -_LATER, dtype=np.int64)
-    return Layer(np.zeros((1, blocks), dtype=np.int64), long_ago, none, none, none)
+    return StateLayer(np.zeros((1, blocks), dtype=np.int64), long_ago, none, none, none)
 
 
-def after_one_more(system: System, layer: Layer, ahead: Outlook, upper: int) -> Layer:
+def after_one_more(system: System, layer: StateLayer, ahead: Outlook, upper: int) -> StateLayer:
     """The states after one more operation, but those with a bound of ``upper`` or more at first sight."""
     rows, blocks = np.nonzero(ahead.runnable)
     start = ahead.start[rows, blocks]
@@ -75,10 +73,10 @@ def after_one_more(system: System, layer: Layer, ahead: Outlook, upper: int) -> 
     counts[own, blocks] += 1
     ends[own, blocks, 1:] = ends[own, blocks, :-1]
     ends[own, blocks, 0] = end
-    return Layer(counts, ends, start, rows, blocks)
+    return StateLayer(counts, ends, start, rows, blocks)
 
 
-def outlook(system: System, layer: Layer) -> Outlook:
+def outlook(system: System, layer: StateLayer) -> Outlook:
     """What can come next, when, and how long it lasts at least from there on.
 
     The bound is the largest, over the blocks, of the next operation's least start, length and tail; and, over the
@@ -135,7 +133,7 @@ def _followed(system: System, start: Ints, there: Booleans, since: Ints, apart: 
     return least
 
 
-def _bound(system: System, layer: Layer, left: Booleans, least: Ints) -> Ints:
+def _bound(system: System, layer: StateLayer, left: Booleans, least: Ints) -> Ints:
     own = np.arange(len(system.blocks))[None, :]
     ran = np.maximum(layer.counts - 1, 0)
     latest = layer.ends[:, :, 0]

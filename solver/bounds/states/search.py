@@ -3,22 +3,29 @@
 States whose bound is not below a makespan that is known are dropped, so that what is left in the end is shorter than
 it, or nothing is. Where the states become too many the search stops: every schedule that is shorter goes through one of
 the last layer's states, so the least of their bounds is one for the problem.
+
+States that another one makes superfluous.
+
+Two states with the same counts have the same operations before them. Times of one count only as far as they reach: an
+end after which all who wait for it have begun, and all transfers have arrived, is as good as any earlier one. If then
+no time of the one is later than the other's, nor its last start, whatever can follow the other can follow it at the
+same times, and the other is superfluous.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from weft.solver.bounds.states.dominance import Dominance
-from weft.solver.bounds.states.layer import Layer, after_one_more, first_layer, outlook
-from weft.solver.bounds.states.system import System
-from weft.solver.control.clock import checkpoint
+import numpy as np
+import numpy.typing as npt
 
-__all__ = ["Found", "search"]
+from weft.solver.bounds.states.layer import Outlook, StateLayer, after_one_more, first_layer, outlook
+from weft.solver.bounds.states.system import Ints, System
+from weft.solver.control.clock import checkpoint
 
 
 @dataclass(frozen=True)
-class Found:
+class LeastMakespan:
     """``bound``: no schedule of the system is shorter, in ticks. ``sequence``: the blocks of one that has this
     makespan, in order of start, by their numbers in the instance; ``None`` where all was ruled out or left open.
     ``states`` and ``layers``: how many were looked at."""
@@ -29,20 +36,20 @@ class Found:
     layers: int
 
 
-def search(system: System, upper: int, *, most: int, widest: int) -> Found:
+def search(system: System, upper: int, *, most: int, widest: int) -> LeastMakespan:
     """The least makespan below ``upper``, in ticks; ``bound`` is ``upper`` if it is proven that there is none.
 
     At most ``most`` states are looked at, and ``widest`` in one layer.
     """
     dominance = Dominance(system)
-    layer, trace = first_layer(system), list[Layer]()
+    layer, trace = first_layer(system), list[StateLayer]()
     states, bound = 0, 0
     for _ in range(system.operations + 1):
         checkpoint()
         ahead = outlook(system, layer)
         short = ahead.bound < upper
         if not short.any():
-            return Found(upper, None, states, len(trace))
+            return LeastMakespan(upper, None, states, len(trace))
         layer, ahead = dominance.kept(layer.only(short), ahead.only(short))
         trace.append(layer)
         states += len(layer)
@@ -50,12 +57,69 @@ def search(system: System, upper: int, *, most: int, widest: int) -> Found:
         if len(trace) > system.operations:
             break
         if states > most or len(layer) > widest:
-            return Found(bound, None, states, len(trace))
+            return LeastMakespan(bound, None, states, len(trace))
         layer = after_one_more(system, layer, ahead, upper)
         if not len(layer):
-            return Found(upper, None, states, len(trace))
+            return LeastMakespan(upper, None, states, len(trace))
     row, sequence = int(ahead.bound.argmin()), []
     for layer in reversed(trace[1:]):
         sequence.append(system.blocks[int(layer.added[row])])
         row = int(layer.parent[row])
-    return Found(bound, tuple(reversed(sequence)), states, len(trace))
+    return LeastMakespan(bound, tuple(reversed(sequence)), states, len(trace))
+
+
+#: With so many of the states of the same counts, those with the least sums of times, each state is compared.
+_COMPARED = 16
+
+
+class Dominance:
+    """For the layers of one system."""
+
+    def __init__(self, system: System) -> None:
+        self.system = system
+        blocks = len(system.blocks)
+        #: Numbers whose sums tell counts apart. Where two sums of different counts met, states would be compared that
+        #: have nothing to do with each other, so counts are compared, too.
+        self._mixed = np.random.default_rng(0).integers(1, 2**62, blocks, dtype=np.int64)
+        self._reach = np.zeros(blocks, dtype=np.int64)
+        np.maximum.at(self._reach, system.waits.source, system.waits.lag)
+        self._by_source = np.argsort(system.waits.source, kind="stable")
+
+    def kept(self, layer: StateLayer, ahead: Outlook) -> tuple[StateLayer, Outlook]:
+        """The states that are needed, in an order of their own, with times that say nothing made equal."""
+        ends = self._as_far_as_they_reach(layer)
+        with np.errstate(over="ignore"):
+            key = layer.counts @ self._mixed
+        times = np.concatenate([ends.reshape(len(layer), -1), layer.now[:, None]], axis=1)
+        ranked = np.lexsort(((times - layer.now.min()).sum(axis=1), key))
+        key, times, counts = key[ranked], times[ranked], layer.counts[ranked]
+        for place in range(_COMPARED):
+            first = np.concatenate([[True], key[1:] != key[:-1]])
+            leader = np.flatnonzero(first)[np.cumsum(first) - 1] + place
+            later = np.flatnonzero(leader < np.arange(len(key)))
+            later = later[key[leader[later]] == key[later]]
+            if not len(later):
+                break
+            leader = leader[later]
+            worse = (times[leader] <= times[later]).all(axis=1) & (counts[leader] == counts[later]).all(axis=1)
+            needed = np.ones(len(key), dtype=bool)
+            needed[later[worse]] = False
+            ranked, key, times, counts = ranked[needed], key[needed], times[needed], counts[needed]
+        equal = StateLayer(layer.counts, ends, layer.now, layer.parent, layer.added)
+        return equal.only(ranked), ahead.only(ranked)
+
+    def _as_far_as_they_reach(self, layer: StateLayer) -> Ints:
+        """The ends, those that nobody waits for any more, or whose transfers have arrived, at one value."""
+        system, waits, counts = self.system, self.system.waits, layer.counts
+        past = (layer.now[:, None] - self._reach)[:, :, None]
+        awaited: npt.NDArray[np.bool_] = np.zeros(layer.ends.shape, dtype=bool)
+        for w in self._by_source.tolist():
+            source, target = int(waits.source[w]), int(waits.target[w])
+            wanted = counts[:, target] - int(waits.distance[w])  # that of the target's next operation
+            newest = counts[:, source] - 1
+            more = counts[:, target] < system.micro_batches
+            for place in range(system.ends):
+                awaited[:, source, place] |= more & (wanted <= newest - place)
+        on_device = layer.ends > layer.now[:, None, None]
+        on_device[:, :, 1:] = False
+        return np.where(awaited | on_device, np.maximum(layer.ends, past), past)

@@ -26,8 +26,6 @@ from weft.solver.relations.graph import graph_of
 from weft.solver.relations.implied_order import Order
 from weft.solver.ticks import TickProblem
 
-__all__ = ["Analysis", "System", "Waits", "system_of"]
-
 Ints = npt.NDArray[np.int64]
 
 #: Chains are followed, and what memory makes precede is waited for, up to so many micro-batches back.
@@ -39,7 +37,7 @@ _MOST_ENDS = 4
 
 
 @dataclass(frozen=True)
-class Waits:
+class WaitArrays:
     """Arrays with an entry for each wait, in the order of targets: ``target`` of micro-batch m starts ``lag`` ticks or
     more after the end of ``source`` of micro-batch m - ``distance``."""
 
@@ -66,7 +64,7 @@ class System:
     durations: Ints
     machines: tuple[tuple[int, ...], ...]
     mates: tuple[tuple[int, ...], ...]
-    waits: Waits
+    waits: WaitArrays
     change: Ints
     take: Ints
     capacity: Ints
@@ -126,7 +124,7 @@ def system_of(known: Analysis, devices: Collection[int]) -> System:
                   min(_MOST_ENDS, 1 + far))
 
 
-def _waits(known: Analysis, kept: list[int], durations: Ints) -> Waits:
+def _waits(known: Analysis, kept: list[int], durations: Ints) -> WaitArrays:
     """The waits among the ``kept`` blocks, chains through the others among them, without those that follow."""
     chains = _chains(known, kept)
     found = []
@@ -144,7 +142,7 @@ def _waits(known: Analysis, kept: list[int], durations: Ints) -> Waits:
                 found.append((j, i, distance, int(here[i, j] - durations[i])))
     found.sort()
     target, source, distances, lags = np.array(found, dtype=np.int64).reshape(len(found), 4).T
-    return Waits(source, target, lags, distances)
+    return WaitArrays(source, target, lags, distances)
 
 
 def _joined(first: Ints, second: Ints) -> Ints:

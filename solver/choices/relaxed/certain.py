@@ -17,9 +17,6 @@ from weft.solver.problem import Number
 from weft.solver.wide.block import Options, WideBlock, WideDependency, holds
 from weft.solver.wide.problem import WideProblem
 
-__all__ = ["ByClass", "Facts", "alternative_under", "by_class", "cases", "choices_of", "exact", "involved", "number",
-           "of_class", "owners"]
-
 #: What depends on more cases is not looked at: nothing is said of it.
 _MOST_CASES = 4096
 
@@ -59,7 +56,7 @@ def owners(problem: WideProblem) -> tuple[int, ...]:
     return tuple(d if device.lane_of is None else places[device.lane_of] for d, device in enumerate(problem.devices))
 
 
-class Facts:
+class CertainFacts:
     """What is looked up again and again of ``problem``; ``given`` options may be asked about without taking them."""
 
     def __init__(self, problem: WideProblem) -> None:

@@ -24,14 +24,12 @@ from fractions import Fraction
 from functools import lru_cache
 from math import gcd, lcm
 
-from weft.solver.choices.relaxed.certain import Facts, alternative_under, cases, exact
+from weft.solver.choices.relaxed.certain import CertainFacts, alternative_under, cases, exact
 from weft.solver.choices.relaxed.waits import direct_waits
 from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.solve import run
 from weft.solver.late import cp_model, nx
 from weft.solver.wide.block import Options, WideBlock
-
-__all__ = ["Held", "held_of", "relaxed_amounts"]
 
 #: Of more cases, or events in all of them, no amounts are looked for.
 _MOST_CASES, _MOST_EVENTS = 64, 2000
@@ -42,14 +40,14 @@ _LARGEST = 2**50
 
 
 @dataclass(frozen=True)
-class Held:
+class TakeAndGive:
     """What a block takes from a pool at its start, and gives back at its end."""
 
     take: Fraction
     give: Fraction
 
 
-def held_of(block: WideBlock, name: str | None, pool: Collection[int]) -> Held:
+def held_of(block: WideBlock, name: str | None, pool: Collection[int]) -> TakeAndGive:
     """What ``block`` takes and gives on the devices of ``pool``, where its micro-batch is of class ``name``."""
     plain = block.of_class(name)
     take = give = Fraction(0)
@@ -57,15 +55,15 @@ def held_of(block: WideBlock, name: str | None, pool: Collection[int]) -> Held:
         if device in pool:
             take += exact(max(amount, 0)) + exact(space)
             give += exact(max(-amount, 0)) + exact(space)
-    return Held(take, give)
+    return TakeAndGive(take, give)
 
 
-def relaxed_amounts(facts: Facts, pool: Collection[int], kept: Set[str], name: str | None,
-                    job: str | None) -> dict[str, Held] | None:
+def relaxed_amounts(facts: CertainFacts, pool: Collection[int], kept: Set[str], name: str | None,
+                    job: str | None) -> dict[str, TakeAndGive] | None:
     """What each block of ``job`` that depends on open choices is to take and give on the devices of ``pool``, where
     the micro-batch is of class ``name``; of these the blocks ``kept`` may, the others have nothing. ``None`` where the
     pool must count as unlimited."""
-    found: dict[str, Held] = {}
+    found: dict[str, TakeAndGive] = {}
     for names, choices in _groups(facts, pool, job):
         every = cases(facts.choices, choices, _MOST_CASES)
         if every is None:
@@ -79,7 +77,7 @@ def relaxed_amounts(facts: Facts, pool: Collection[int], kept: Set[str], name: s
     return found
 
 
-def _groups(facts: Facts, pool: Collection[int], job: str | None) -> Iterator[tuple[list[str], frozenset[str]]]:
+def _groups(facts: CertainFacts, pool: Collection[int], job: str | None) -> Iterator[tuple[list[str], frozenset[str]]]:
     """The blocks on ``pool`` that depend on choices, apart by the choices that they depend on."""
     joined: nx.Graph[str] = nx.Graph()
     of_name: dict[str, str] = {}
@@ -93,10 +91,10 @@ def _groups(facts: Facts, pool: Collection[int], job: str | None) -> Iterator[tu
 
 
 #: What the blocks of a case hold, and which of them end before which start.
-Case = tuple[tuple[tuple[str, Held], ...], tuple[tuple[str, str], ...]]
+Case = tuple[tuple[tuple[str, TakeAndGive], ...], tuple[tuple[str, str], ...]]
 
 
-def _case(facts: Facts, case: Options, names: list[str], pool: Collection[int], name: str | None) -> Case:
+def _case(facts: CertainFacts, case: Options, names: list[str], pool: Collection[int], name: str | None) -> Case:
     here = {block: alternative_under(facts.alternatives[block], case) for block in names}
     held = {block: held_of(found, name, pool) for block, found in here.items() if found is not None}
     waits: nx.DiGraph[str] = nx.DiGraph()
@@ -120,11 +118,11 @@ def _depths(seen: list[Case], names: list[str]) -> tuple[tuple[str, int], ...]:
 
 
 def _sought(kept: tuple[str, ...], seen: tuple[Case, ...], depths: tuple[tuple[str, int], ...]
-            ) -> Mapping[str, Held] | None:
+            ) -> Mapping[str, TakeAndGive] | None:
     """Amounts of the blocks ``kept`` that are sound for every case; many nodes of one tree ask for the same."""
     numbers = [amount for held, _ in seen for _, of in held for amount in (of.take, of.give)]
     if not any(numbers):
-        return {block: Held(Fraction(0), Fraction(0)) for block in kept}
+        return {block: TakeAndGive(Fraction(0), Fraction(0)) for block in kept}
     shares = lcm(*(amount.denominator for amount in numbers))
     unit = Fraction(gcd(*(int(amount * shares) for amount in numbers)), shares)
     if sum(numbers) / unit > _LARGEST or 2 * sum(len(held) for held, _ in seen) > _MOST_EVENTS:
@@ -141,7 +139,7 @@ class _NoAnswer(Exception):
 
 @lru_cache(maxsize=4096)
 def _amounts(kept: tuple[str, ...], seen: tuple[Case, ...], depths: tuple[tuple[str, int], ...], unit: Fraction
-             ) -> Mapping[str, Held] | None:
+             ) -> Mapping[str, TakeAndGive] | None:
     return _Sought(kept, seen, dict(depths), unit).amounts()
 
 
@@ -161,7 +159,7 @@ class _Sought:
         self.model.maximize(sum((2 * depth[block] + 1) * self.give[block] - 2 * depth[block] * self.take[block]
                                 for block in kept))
 
-    def _flow(self, held: Mapping[str, Held], edges: Collection[tuple[str, str]]) -> None:
+    def _flow(self, held: Mapping[str, TakeAndGive], edges: Collection[tuple[str, str]]) -> None:
         """What is over at an event flows on to later ones, and nowhere is anything missing."""
         over: dict[tuple[str, bool], list[cp_model.LinearExprT]] = {}
         for block, of in held.items():
@@ -175,11 +173,11 @@ class _Sought:
         for parts in over.values():
             self.model.add(sum(parts) >= 0)
 
-    def amounts(self) -> Mapping[str, Held] | None:
+    def amounts(self) -> Mapping[str, TakeAndGive] | None:
         outcome = run(self.model, Budget(), deterministic=_EACH, workers=1, presolve=True)
         if outcome.infeasible:
             return None
         if not outcome.found:
             raise _NoAnswer
-        return {block: Held(outcome.solver.value(self.take[block]) * self.unit,
-                            outcome.solver.value(self.give[block]) * self.unit) for block in self.take}
+        return {block: TakeAndGive(outcome.solver.value(self.take[block]) * self.unit,
+                                   outcome.solver.value(self.give[block]) * self.unit) for block in self.take}

@@ -18,11 +18,9 @@ from collections.abc import Collection, Iterator, Mapping, Set
 from types import MappingProxyType
 from typing import TypeAlias
 
-from weft.solver.choices.relaxed.certain import ByClass, Facts, alternative_under, involved
+from weft.solver.choices.relaxed.certain import ByClass, CertainFacts, alternative_under, involved
 from weft.solver.late import nx
 from weft.solver.wide.block import Options, WideBlock, holds
-
-__all__ = ["Wait", "direct_waits", "implied_waits"]
 
 _NONE: Options = MappingProxyType({})
 
@@ -32,7 +30,7 @@ Wait: TypeAlias = tuple[str, str, int]
 _FARTHEST = 3
 
 
-def implied_waits(facts: Facts, certain: Set[str]) -> dict[Wait, ByClass]:
+def implied_waits(facts: CertainFacts, certain: Set[str]) -> dict[Wait, ByClass]:
     """The waits between the ``certain`` blocks that hold whatever is decided, with their least lengths."""
     found = direct_waits(facts, certain, facts.alternatives)
     for choice in facts.choices:
@@ -41,7 +39,7 @@ def implied_waits(facts: Facts, certain: Set[str]) -> dict[Wait, ByClass]:
     return found
 
 
-def direct_waits(facts: Facts, names: Collection[str], consumers: Collection[str], given: Options = _NONE
+def direct_waits(facts: CertainFacts, names: Collection[str], consumers: Collection[str], given: Options = _NONE
                  ) -> dict[Wait, ByClass]:
     """Waits between ``names``, which exist under every assignment with the ``given`` options, for ``consumers`` among
     them."""
@@ -55,7 +53,7 @@ def direct_waits(facts: Facts, names: Collection[str], consumers: Collection[str
     return found
 
 
-def _between(facts: Facts, producer: str, consumer: str, given: Options) -> dict[int, ByClass]:
+def _between(facts: CertainFacts, producer: str, consumer: str, given: Options) -> dict[int, ByClass]:
     """By distance, the least length of the waits of ``consumer`` for ``producer`` in all cases."""
     sources, targets = facts.alternatives[producer], facts.alternatives[consumer]
     whens = (wait.when for block in targets for wait in block.after if wait.block == producer)
@@ -72,7 +70,7 @@ def _between(facts: Facts, producer: str, consumer: str, given: Options) -> dict
     return found or {}
 
 
-def _lengths(facts: Facts, source: WideBlock, target: WideBlock, case: Options) -> dict[int, ByClass]:
+def _lengths(facts: CertainFacts, source: WideBlock, target: WideBlock, case: Options) -> dict[int, ByClass]:
     duration = facts.duration(source)
     found: dict[int, ByClass] = {}
     for wait in target.after:
@@ -82,7 +80,7 @@ def _lengths(facts: Facts, source: WideBlock, target: WideBlock, case: Options) 
     return found
 
 
-def _by_choice(facts: Facts, certain: Set[str], choice: str) -> dict[Wait, ByClass]:
+def _by_choice(facts: CertainFacts, certain: Set[str], choice: str) -> dict[Wait, ByClass]:
     """What every option of ``choice`` implies between the ``certain`` blocks, as far as it has to do with that."""
     found: dict[Wait, ByClass] | None = None
     touched = _touched(facts, choice)
@@ -97,7 +95,7 @@ def _by_choice(facts: Facts, certain: Set[str], choice: str) -> dict[Wait, ByCla
     return found or {}
 
 
-def _touched(facts: Facts, choice: str) -> list[str]:
+def _touched(facts: CertainFacts, choice: str) -> list[str]:
     """The blocks whose waits ``choice`` has to do with."""
     changed = {name for name, choices in facts.choices_of.items() if choice in choices}
     return [name for name, alternatives in facts.alternatives.items()

@@ -27,13 +27,11 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.solver.choices.sequences.memory import MemoryNeeds
-from weft.solver.choices.sequences.partial import JobPart, Partial
+from weft.solver.choices.sequences.partial import JobPart, Sequences
 from weft.solver.control.clock import checkpoint
 from weft.solver.late import nx
 from weft.solver.ticks import in_whole_numbers
 from weft.solver.wide.problem import WideProblem
-
-__all__ = ["Costs"]
 
 #: Sums of whole numbers up to this are exact in floats; above, that share less is claimed.
 _EXACT, _ROUNDING = 2.0**53, 1e-10
@@ -100,7 +98,7 @@ class Costs:
         return float(sum(block.of_class(name).duration * len(block.devices)
                          for block in self.wide.blocks if block.job == job))
 
-    def bound(self, partial: Partial) -> float:
+    def bound(self, partial: Sequences) -> float:
         """A lower bound on the makespan of every sequence that ``partial`` leaves open, in the problem's time unit;
         infinite where none of them has a schedule."""
         checkpoint()

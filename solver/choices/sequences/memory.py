@@ -28,14 +28,12 @@ from functools import cached_property
 from functools import partial as partial_of
 
 from weft.solver.bounds.memory import chains_of_one
-from weft.solver.choices.sequences.partial import Partial
+from weft.solver.choices.sequences.partial import Sequences
 from weft.solver.control.clock import checkpoint
 from weft.solver.problem import Problem
 from weft.solver.relations.min_dist import Distances, least_lifetimes
 from weft.solver.ticks import TickProblem
 from weft.solver.wide.problem import WideProblem
-
-__all__ = ["MemoryNeeds"]
 
 #: So many amounts above half of a device's memory, and so many parts of it, are looked at.
 _MOST_WEIGHTS, _MOST_PARTS = 16, 12
@@ -55,7 +53,7 @@ class MemoryNeeds:
     def __init__(self, wide: WideProblem) -> None:
         self.wide = wide
 
-    def on(self, device: int, partial: Partial) -> Fraction:
+    def on(self, device: int, partial: Sequences) -> Fraction:
         """The least time from the first start to the last end on ``device``, in the problem's time unit, of every
         sequence that ``partial`` leaves open; 0 where nothing is known."""
         best = Fraction(0)
@@ -69,7 +67,7 @@ class MemoryNeeds:
             best = max(best, total)
         return best
 
-    def excludes(self, partial: Partial) -> bool:
+    def excludes(self, partial: Sequences) -> bool:
         """Whether every sequence that ``partial`` leaves open has a micro-batch that does not fit alone."""
         for job, part in partial.jobs.items():
             wrong = {c for c, name in enumerate(part.names) if (job, name) in self._impossible}

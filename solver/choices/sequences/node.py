@@ -1,24 +1,44 @@
-"""Sequences as nodes of the tree: a bound on all that are left, and one child for each class of the next place."""
+"""Sequences as nodes of the tree: a bound on all that are left, and one child for each class of the next place.
+
+The relaxed problem of sequences with open places: every schedule of every sequence left is one of it, and no longer.
+
+A micro-batch in an open place is of a class of its own there:
+
+* its durations and lags are the least over the classes that may stand there;
+* what it holds is the least, state by state. On each device its blocks with amounts are divided into chains, of which
+  each block precedes the next one in every micro-batch. What a chain holds depends on how many of its blocks have run
+  alone: after k of them, h_c(k) for class c, and while the k-th runs p_c(k), which is no less than what is held before
+  and after. The relaxed class holds the least over c of h_c(k), and of p_c(k): its changes are differences of the
+  former, its workspace is what the latter are above them, never below 0. So at any time each chain of each micro-batch
+  holds no more than it does in fact, and so does every device; whatever the sequence is.
+
+Any division into chains is sound. Ours begins one at each block that takes, and ends each at what gives that back: then
+what is taken is given back, as far as it is for all classes.
+
+The relaxed problem's own times are those of a real one whose operations all take the least, so by the argument of least
+times (:mod:`weft.solver.timing`) a schedule's order is feasible in it, and ends no later. Bounds of plain problems
+therefore hold on it unchanged.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 from itertools import combinations
 
 from weft.solver.bounds.makespan import least_time
-from weft.solver.choices.node import Node
+from weft.solver.choices.node import ChoiceNode
 from weft.solver.choices.sequences.costs import Costs
-from weft.solver.choices.sequences.partial import Partial
 from weft.solver.choices.sequences.partial import Sequence as ClassSequence
-from weft.solver.choices.sequences.relaxed import Relaxation
+from weft.solver.choices.sequences.partial import Sequences
+from weft.solver.late import nx
+from weft.solver.problem import Block, Number
 from weft.solver.ticks import TickProblem
-from weft.solver.wide.block import Options
+from weft.solver.wide.block import Options, WideBlock
 from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.rounds import Rounds
-from weft.solver.wide.run import Counted, Run
-
-__all__ = ["Roots", "SequenceNode", "SequenceProblem", "rounds_of"]
+from weft.solver.wide.run import Counted, Rounds, Run
 
 #: The relaxed problem is looked at where it has no more operations.
 _RELAXED = 64
@@ -37,7 +57,7 @@ class SequenceProblem:
 class SequenceNode:
     """The sequences that ``partial`` leaves open; ``least`` is what its parent has proven."""
 
-    def __init__(self, of: SequenceProblem, partial: Partial, least: float = 0.0) -> None:
+    def __init__(self, of: SequenceProblem, partial: Sequences, least: float = 0.0) -> None:
         self.of = of
         self.partial = partial
         self.least = least
@@ -73,7 +93,7 @@ class SequenceNode:
     def looks(self) -> Sequence[SequenceNode]:
         return []
 
-    def beside(self, leaf: Node) -> Sequence[SequenceNode]:
+    def beside(self, leaf: ChoiceNode) -> Sequence[SequenceNode]:
         """Those in which two micro-batches have changed places, one was moved to another place, or one is of another
         class; under other options, where one is another one, the same sequence."""
         if not isinstance(leaf, SequenceNode):
@@ -90,7 +110,7 @@ class SequenceNode:
     def at(self, sequence: ClassSequence) -> SequenceNode:
         """The leaf of ``sequence``."""
         jobs = {job: part.holding(sequence[job]) for job, part in self.partial.jobs.items()}
-        return SequenceNode(self.of, Partial(jobs), self.least)
+        return SequenceNode(self.of, Sequences(jobs), self.least)
 
 
 class Roots:
@@ -114,7 +134,7 @@ class Roots:
     def looks(self) -> Sequence[SequenceNode]:
         return []
 
-    def beside(self, leaf: Node) -> Sequence[SequenceNode]:
+    def beside(self, leaf: ChoiceNode) -> Sequence[SequenceNode]:
         return [node for root in self.roots for node in root.beside(leaf)]
 
 
@@ -131,7 +151,7 @@ def _in_other_places(sequence: ClassSequence) -> Iterator[ClassSequence]:
             yield {**sequence, job: other}
 
 
-def _of_other_classes(partial: Partial) -> Iterator[ClassSequence]:
+def _of_other_classes(partial: Sequences) -> Iterator[ClassSequence]:
     """One micro-batch of another class."""
     for job, row in partial.only.items():
         for i, own in enumerate(row):
@@ -147,3 +167,119 @@ def rounds_of(wide: WideProblem, sequence: ClassSequence) -> Rounds:
     if set(counted) == {None}:
         return Rounds(wide, Run.of(wide, counted[None]))
     return Rounds(wide, Run.of(wide, {str(job): value for job, value in counted.items()}))
+
+
+#: Per class: what a chain has changed after each of its blocks, and the most while it runs.
+_Levels = list[list[tuple[Fraction, Fraction]]]
+
+
+@dataclass(frozen=True)
+class Relaxation:
+    """Relaxed problems of ``wide``, which has no open choices."""
+
+    wide: WideProblem
+
+    def rounds(self, partial: Sequences) -> Rounds:
+        """The relaxed problem of the sequences that ``partial`` leaves open, in one round: plain."""
+        possible = {job: tuple(str(part.names[c]) for c in part.possible) for job, part in partial.jobs.items()}
+        blocks = tuple(self._block(i, possible.get(block.job, ())) for i, block in enumerate(self.wide.blocks))
+        classes = {job: tuple(self._open if c < 0 else part.names[c] for c in part.fixed)
+                   if self.wide.classes_of(job) else (None,) * len(part.fixed)
+                   for job, part in partial.jobs.items()}
+        return Rounds(replace(self.wide, blocks=blocks, model=None), Run(classes, 1))
+
+    @cached_property
+    def _open(self) -> str:
+        """The name of the class of open places: none of the problem's own."""
+        name = "open"
+        while name in self.wide.classes:
+            name += "?"
+        return name
+
+    def _block(self, i: int, possible: tuple[str, ...]) -> WideBlock:
+        """Block ``i`` with what it costs in open places, where one of ``possible`` may stand."""
+        block = self.wide.blocks[i]
+        names = self.wide.classes_of(block.job)
+        if not names:
+            return block
+        if not possible:  # nothing is open: any will do
+            possible = names[:1]
+        plain = {name: block.of_class(name) for name in names}
+        least, space = self._amounts(i, possible)
+        return replace(
+            block,
+            duration={**{name: plain[name].duration for name in names},
+                      self._open: min(plain[name].duration for name in possible)},
+            memory={**{name: plain[name].memory for name in names}, self._open: least},
+            workspace={**{name: plain[name].workspace for name in names}, self._open: space},
+            after=tuple(replace(wait, lag={**{name: plain[name].after[k].lag for name in names},
+                                           self._open: min(plain[name].after[k].lag for name in possible)})
+                        for k, wait in enumerate(block.after)))
+
+    def _amounts(self, i: int, possible: tuple[str, ...]) -> tuple[tuple[Number, ...], tuple[Number, ...]]:
+        """What block ``i`` changes, and takes meanwhile, on each of its devices in open places."""
+        changes: list[Number] = []
+        spaces: list[Number] = []
+        for device in self.wide.blocks[i].devices:
+            chain = next(chain for chain in self._chains[device] if i in chain)
+            levels = _levels([[self._plain(k, name) for k in chain] for name in possible], device)
+            k = chain.index(i)
+            before = min((row[k - 1][0] for row in levels), default=Fraction(0)) if k else Fraction(0)
+            after, peak = min(row[k][0] for row in levels), min(row[k][1] for row in levels)
+            changes.append(_number(after - before))
+            spaces.append(_number(peak - max(before, after)))
+        return tuple(changes), tuple(spaces)
+
+    def _plain(self, i: int, name: str) -> Block:
+        return self.wide.blocks[i].of_class(name)
+
+    @cached_property
+    def _chains(self) -> Sequence[Sequence[Sequence[int]]]:
+        """Per device, its blocks in chains."""
+        graph: nx.DiGraph[int] = nx.DiGraph()
+        number = {block.name: i for i, block in enumerate(self.wide.blocks)}
+        graph.add_nodes_from(range(len(self.wide.blocks)))
+        graph.add_edges_from((number[wait.block], i) for i, block in enumerate(self.wide.blocks)
+                             for wait in block.after if wait.distance == 0)
+        precedes = {i: nx.descendants(graph, i) for i in graph}
+        order = list(nx.lexicographical_topological_sort(graph))
+        return [self._divided(device, [i for i in order if device in self.wide.blocks[i].devices], precedes)
+                for device in range(len(self.wide.devices))]
+
+    def _divided(self, device: int, blocks: Sequence[int], precedes: Mapping[int, set[int]]) -> list[list[int]]:
+        """``blocks``, in topological order, in chains: what gives goes to the chain that has just so much or more."""
+        chains: list[list[int]] = []
+        for i in blocks:
+            names = self.wide.classes_of(self.wide.blocks[i].job) or (None,)
+            best: tuple[Fraction, list[int]] | None = None
+            gives = all(self.wide.blocks[i].of_class(name).memory_on(device) < 0 for name in names)
+            for chain in chains if gives else []:
+                if i not in precedes[chain[-1]]:
+                    continue
+                rest = [sum((Fraction(str(self.wide.blocks[k].of_class(name).memory_on(device)))
+                             for k in (*chain, i)), Fraction(0)) for name in names]
+                if min(rest) >= 0 and (best is None or max(rest) < best[0]):
+                    best = max(rest), chain
+            if best is None:
+                chains.append([i])
+            else:
+                best[1].append(i)
+        return chains
+
+
+def _levels(classes: Sequence[Sequence[Block]], device: int) -> _Levels:
+    found: _Levels = []
+    for blocks in classes:
+        level = Fraction(0)
+        row = []
+        for block in blocks:
+            change, space = (Fraction(str(amount)) for amount in (block.memory_on(device), block.workspace_on(device)))
+            peak = level + max(change, Fraction(0)) + space
+            level += change
+            row.append((level, peak))
+        found.append(row)
+    return found
+
+
+def _number(value: Fraction) -> Number:
+    return int(value) if value.denominator == 1 else float(value)

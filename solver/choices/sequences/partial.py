@@ -14,8 +14,6 @@ from weft.solver.problem import ProblemError
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Counted, Run
 
-__all__ = ["JobPart", "Partial", "Sequence", "any_sequences", "counts_of", "given_sequences"]
-
 #: The class of every micro-batch, for each job (``None`` where there are none, and where all are alike).
 Sequence: TypeAlias = Mapping[str | None, tuple[str | None, ...]]
 #: Up to so many ways to divide micro-batches among classes each gets a root of its own, where its load is known.
@@ -66,7 +64,7 @@ class JobPart:
 
 
 @dataclass(frozen=True)
-class Partial:
+class Sequences:
     """Sequences of which some places are open, by job."""
 
     jobs: Mapping[str | None, JobPart]
@@ -81,12 +79,12 @@ class Partial:
         """That sequence."""
         return {job: part.only for job, part in self.jobs.items()}
 
-    def children(self) -> Iterator[Partial]:
+    def children(self) -> Iterator[Sequences]:
         """One for each class that may stand in the next place: of the job with most places open."""
         job, part = max(((job, part) for job, part in self.jobs.items() if len(part.possible) > 1),
                         key=lambda entry: entry[1].open)
         for c in part.possible:
-            yield Partial({**self.jobs, job: part.placed(c)})
+            yield Sequences({**self.jobs, job: part.placed(c)})
 
     def allows(self, sequence: Sequence) -> bool:
         """Whether ``sequence`` is one of those left open."""
@@ -111,28 +109,28 @@ def _allows(part: JobPart, row: tuple[str | None, ...]) -> bool:
     return all(rest[c] <= count for c, count in enumerate(part.left))
 
 
-def given_sequences(run: Run) -> Partial:
+def given_sequences(run: Run) -> Sequences:
     """All orders of the micro-batches of ``run``."""
     jobs = {}
     for job, row in run.classes.items():
         counts = Counter(row)
         jobs[job] = JobPart(tuple(counts), (-1,) * len(row), tuple(counts.values()))
-    return Partial(jobs)
+    return Sequences(jobs)
 
 
-def any_sequences(problem: WideProblem, counts: Mapping[str | None, int]) -> list[Partial]:
+def any_sequences(problem: WideProblem, counts: Mapping[str | None, int]) -> list[Sequences]:
     """All sequences of so many micro-batches of each job of any classes: a partial one for each way to divide them
     among the classes, or one for all where there are too many ways."""
     names: dict[str | None, tuple[str | None, ...]] = {job: problem.classes_of(job) or (None,) for job in counts}
     ways = prod(comb(count + len(names[job]) - 1, count) for job, count in counts.items())
     if ways > _MOST_COUNTS:
-        return [Partial({job: JobPart(names[job], (-1,) * count, (count,) * len(names[job]))
-                         for job, count in counts.items()})]
+        return [Sequences({job: JobPart(names[job], (-1,) * count, (count,) * len(names[job]))
+                           for job, count in counts.items()})]
     divided = []
     for job, count in counts.items():
         divided.append([JobPart(names[job], (-1,) * count, tuple(map(taken.count, range(len(names[job])))))
                         for taken in combinations_with_replacement(range(len(names[job])), count)])
-    return [Partial(dict(zip(counts, parts, strict=True))) for parts in product(*divided)]
+    return [Sequences(dict(zip(counts, parts, strict=True))) for parts in product(*divided)]
 
 
 def counts_of(problem: WideProblem, micro_batches: int | Mapping[str, int]) -> Mapping[str | None, int]:

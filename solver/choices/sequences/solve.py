@@ -1,36 +1,49 @@
 """The best order of micro-batches that differ, and the best schedule of it, with a bound over all orders.
 
-*Incumbents first.* Sequences by rule (:mod:`weft.solver.choices.sequences.rules`) get list schedules; the best is
+*Incumbents first.* Sequences by rule get list schedules; the best is
 where a climb over sequences and orders begins, and what that ends with is searched for a while.
 *Then the tree* of sequences with open places (:mod:`weft.solver.choices.tree`): best first, so its least bound is one
 on every sequence; small problems end with a proof.
+
+Orders of classes that are known or likely to be good: what the search starts from.
+
+A hill (the shortest at both ends, where devices wait for the first and for the last) and a valley; classes spread
+evenly; the shortest first; the longest first; Johnson's rule for two machines in a row ("Optimal two- and three-stage
+production schedules", 1954), the first and the last device of a micro-batch; and the injections that DynaPipe tries
+(:func:`weft.solver.baselines.dynapipe.injections`).
+
+First schedules of a sequence: list schedules and cycles.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain, islice
-from typing import Unpack
+from typing import TypeAlias, Unpack
 
+from weft.solver.baselines import NotApplicable
+from weft.solver.baselines.dynapipe import injections
+from weft.solver.baselines.on_rounds import baseline_on_rounds
+from weft.solver.baselines.rivals.round_list import RoundList
+from weft.solver.choices.decision import scheduled
 from weft.solver.choices.report import result_of
-from weft.solver.choices.sequences.first_schedules import Found, cycles, listed
+from weft.solver.choices.sequences.costs import Costs
 from weft.solver.choices.sequences.node import Roots, SequenceNode, SequenceProblem, rounds_of
 from weft.solver.choices.sequences.partial import Sequence as ClassSequence
-from weft.solver.choices.sequences.partial import any_sequences, counts_of, given_sequences
-from weft.solver.choices.sequences.rules import sequences_by_rule
+from weft.solver.choices.sequences.partial import Sequences, any_sequences, counts_of, given_sequences
 from weft.solver.choices.tree import Tree
 from weft.solver.control.clock import checkpoint, unwatched
 from weft.solver.cpsat.budget import Budget
+from weft.solver.judge.validate import violations
 from weft.solver.orders.climb import Decided
 from weft.solver.problem import ProblemError
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Limits, Progress, budget_of
 from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Counted, Run
-
-__all__ = ["first_orders", "solve_sequence"]
+from weft.solver.wide.run import Counted, Rounds, Run
 
 #: Assignments of a problem's choices, each with an order of its own to be found.
 _MOST_ASSIGNMENTS = 64
@@ -47,7 +60,7 @@ def solve_sequence(
     micro_batches: Run | Counted | Mapping[str, Counted],
     *,
     any_class: bool = False,
-    start: Found | None = None,
+    start: Fitting | None = None,
     objective: str = "makespan",
     on_progress: Callable[[Progress], None] = lambda _: None,
     **limits: Unpack[Limits],
@@ -118,7 +131,7 @@ def _numbers(micro_batches: Run | Counted | Mapping[str, Counted]) -> int | Mapp
     return micro_batches  # type: ignore[return-value]
 
 
-def _as_found(tree: _SequenceTree, root: SequenceNode, found: Found) -> Schedule:
+def _as_found(tree: _SequenceTree, root: SequenceNode, found: Fitting) -> Schedule:
     """A schedule that there was no time to search on, with the bound over all sequences."""
     with unwatched():
         rounds = rounds_of(root.of.wide, found.sequence)
@@ -137,7 +150,8 @@ def _labelled(best: Schedule, roots: list[SequenceNode], *, any_class: bool) -> 
     return best.with_solver(sequence={"taken": taken, "sequences": count, "any_class": any_class})
 
 
-def first_orders(root: SequenceNode, best: Found | None = None, given: ClassSequence | None = None) -> Iterator[Found]:
+def first_orders(root: SequenceNode, best: Fitting | None = None, given: ClassSequence | None = None
+                 ) -> Iterator[Fitting]:
     """Schedules that fit of the sequence ``given`` and of those by rule below ``root``, DynaPipe's cycles and list
     schedules: each shorter than ``best`` and all before. Ends where none can be."""
     named = [] if given is None else [given]
@@ -153,7 +167,7 @@ def first_orders(root: SequenceNode, best: Found | None = None, given: ClassSequ
         made = [schedule for schedule in (cycles(rounds), listed(rounds)) if schedule is not None]
         shortest = min(made, key=lambda schedule: schedule.makespan, default=None)
         if shortest is not None and shortest.makespan < least:
-            best = Found(sequence, shortest)
+            best = Fitting(sequence, shortest)
             yield best
 
 
@@ -164,7 +178,7 @@ class _SequenceTree(Tree):
                  on_progress: Callable[[Progress], None], given: Run | None = None) -> None:
         self.roots = roots
         self.given = given
-        self.found: tuple[SequenceNode, Found] | None = None
+        self.found: tuple[SequenceNode, Fitting] | None = None
         super().__init__(roots[0] if len(roots) == 1 else Roots(roots), budget, objective, on_progress)
 
     def _dive(self) -> None:
@@ -185,7 +199,7 @@ class _SequenceTree(Tree):
             if self.leader is not None and self.leader.open and not self.leader.proven and self.bound < self._beaten:
                 self.go_on(self.leader, self.budget.share(share))
 
-    def _by_rule(self) -> tuple[SequenceNode, Found] | None:
+    def _by_rule(self) -> tuple[SequenceNode, Fitting] | None:
         """The sequence with the shortest known schedule, and the root above it: a quick one of each division first."""
         with unwatched():  # one there is in any case
             for root in self.roots[:1]:
@@ -209,11 +223,87 @@ class _SequenceTree(Tree):
     def _keep(self, root: SequenceNode, sequence: ClassSequence, made: Schedule | None) -> None:
         """Remember a schedule that is shorter than the best known one."""
         if made is not None and (self.found is None or made.makespan < self.found[1].schedule.makespan):
-            self.found = root, Found(sequence, made)
+            self.found = root, Fitting(sequence, made)
 
     @property
-    def unfinished(self) -> tuple[SequenceNode, Found] | None:
+    def unfinished(self) -> tuple[SequenceNode, Fitting] | None:
         """What was found and is better than all that was searched on: time was over before."""
         if self.found is None or self.found[1].schedule.makespan >= self.best * (1 - RELATIVE_TOLERANCE):
             return None
         return self.found
+
+
+_Row: TypeAlias = tuple[str | None, ...]
+
+
+def sequences_by_rule(costs: Costs, root: Sequences) -> Iterator[tuple[str, ClassSequence]]:
+    """Sequences of the counts that ``root`` leaves, each with the rule's name; all jobs by one rule, none twice."""
+    by_job = {}
+    for job, part in root.jobs.items():
+        row = [name for name, count in zip(part.names, part.left, strict=True) for _ in range(count)][:part.open]
+        by_job[job] = dict(_rules(row, [costs.work(job, name) for name in row], *_ends(costs, job, row)))
+    seen: set[tuple[_Row, ...]] = set()
+    for name in dict.fromkeys(name for found in by_job.values() for name in found):
+        sequence = {job: found.get(name, found["shortest first"]) for job, found in by_job.items()}
+        if tuple(sequence.values()) not in seen:
+            seen.add(tuple(sequence.values()))
+            yield name, sequence
+
+
+def _ends(costs: Costs, job: str | None, row: Sequence[str | None]) -> tuple[list[float], list[float]]:
+    """What each micro-batch takes on the first device that it meets, and on the last."""
+    blocks = [block for block in costs.wide.blocks if block.job == job]
+    first = blocks[0].devices[0]
+    last = next((block.devices[0] for block in reversed(blocks) if block.devices[0] != first), first)
+    return tuple([float(sum(block.of_class(name).duration for block in blocks if device in block.devices))
+                  for name in row] for device in (first, last))  # type: ignore[return-value]
+
+
+def _rules(row: Sequence[str | None], work: Sequence[float], first: Sequence[float], last: Sequence[float]
+           ) -> Iterator[tuple[str, _Row]]:
+    places = sorted(range(len(row)), key=lambda m: work[m])
+
+    def of(order: Sequence[int]) -> _Row:
+        return tuple(row[m] for m in order)
+
+    yield "hill", of([*places[::2], *places[1::2][::-1]])
+    yield "spread", _spread(row)
+    yield "shortest first", of(places)
+    yield "longest first", of(places[::-1])
+    yield "valley", of([*places[::-1][::2], *places[::-1][1::2][::-1]])
+    early = sorted((m for m in places if first[m] < last[m]), key=lambda m: first[m])
+    late = sorted((m for m in places if first[m] >= last[m]), key=lambda m: -last[m])
+    yield "Johnson", of([*early, *late])
+    for number, order in enumerate(injections(work)):
+        yield f"DynaPipe {number}", of(order)
+
+
+def _spread(row: Sequence[str | None]) -> _Row:
+    """Each class at even distances."""
+    keyed = []
+    for place, (name, count) in enumerate(Counter(row).items()):
+        keyed += [((k + 0.5) / count, place, name) for k in range(count)]
+    return tuple(name for _, _, name in sorted(keyed, key=lambda entry: entry[:2]))
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """A sequence with a schedule that fits."""
+
+    sequence: ClassSequence
+    schedule: Schedule
+
+
+def listed(rounds: Rounds, most: int | None = None) -> Schedule | None:
+    """The shortest list schedule of ``rounds`` that fits, of the first ``most`` that do."""
+    made = RoundList(rounds).best(most)
+    return None if made is None else scheduled(rounds, made[1])
+
+
+def cycles(rounds: Rounds) -> Schedule | None:
+    """DynaPipe's cycles of ``rounds``, if they are for such blocks and fit."""
+    try:
+        made = baseline_on_rounds("dynapipe", rounds)
+    except NotApplicable:
+        return None
+    return None if violations(made, limit=1) else made

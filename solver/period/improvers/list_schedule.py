@@ -24,8 +24,6 @@ from weft.solver.period.periodic import Periodic, fits_pools, retime, ring_of
 from weft.solver.period.technique import Improver, Task
 from weft.solver.ticks import TickProblem
 
-__all__ = ["ListSchedule", "list_periodic"]
-
 
 class ListSchedule(Improver):
     """One run from the least period that is open, before anything else is tried."""
@@ -54,7 +52,7 @@ def list_periodic(instance: TickProblem, least: int, most: int) -> Periodic | No
     """
     if any(arc.link is not None for arc in instance.arcs):
         return None
-    graph = _Graph.of(instance)
+    graph = _LeastGraph.of(instance)
     period = max(1, least)
     while period <= most:
         plan = _Plan(graph, period)
@@ -65,7 +63,7 @@ def list_periodic(instance: TickProblem, least: int, most: int) -> Periodic | No
 
 
 @dataclass(frozen=True)
-class _Graph:
+class _LeastGraph:
     """The blocks' devices, their neighbours as ``(block, ticks from start to start, distance)``, and a first order."""
 
     instance: TickProblem
@@ -75,7 +73,7 @@ class _Graph:
     order: Sequence[int]
 
     @classmethod
-    def of(cls, instance: TickProblem) -> _Graph:
+    def of(cls, instance: TickProblem) -> _LeastGraph:
         devices = [block.devices for block in instance.problem.blocks]
         before: list[list[tuple[int, int, int]]] = [[] for _ in instance.blocks]
         after: list[list[tuple[int, int, int]]] = [[] for _ in instance.blocks]
@@ -104,7 +102,7 @@ def _first_order(instance: TickProblem, before: Sequence[Sequence[tuple[int, int
 class _Plan:
     """Starts of all blocks at one period, and each device's busy stretches in it."""
 
-    def __init__(self, graph: _Graph, period: int) -> None:
+    def __init__(self, graph: _LeastGraph, period: int) -> None:
         self.graph = graph
         self.instance = graph.instance
         self.period = period

@@ -21,8 +21,6 @@ from weft.solver.period.periodic import Periodic, in_order
 from weft.solver.period.technique import Improver, Task
 from weft.solver.ticks import TickProblem
 
-__all__ = ["RingSearch"]
-
 
 class RingSearch(Improver):
     """A few rounds from the best; the next run goes on with other random moves."""

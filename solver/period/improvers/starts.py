@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 from weft.solver.baselines import BASELINES, NotApplicable
+from weft.solver.control.clock import OutOfTime
 from weft.solver.judge.validate import violations
 from weft.solver.period.params import PARAMETERS
 from weft.solver.period.periodic import Periodic, fits_pools, in_order, repeat, retime
 from weft.solver.problem import Problem
 from weft.solver.relations.fixed_order import FixedOrder
-from weft.solver.relations.pool_times import paced
+from weft.solver.relations.pool_pass import paced
 from weft.solver.schedule import Schedule
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders, time_orders
-
-__all__ = ["STARTS", "one_at_a_time", "periodic_seed", "published_steady_state", "steady_state"]
 
 
 def _around(problem: Problem, micro_batches: int, held: int) -> Orders:
@@ -32,24 +32,16 @@ STARTS: Mapping[str, Callable[[Problem, int], Orders]] = {
 
 
 def periodic_seed(instance: TickProblem, name: str | None) -> Periodic:
-    """The shorter of the trivial period and the steady state of start ``name``, if it has one that fits.
+    """The shorter of the trivial period and the steady state of start ``name``, if there is time for it and it fits.
 
-    The instance must have a schedule of one micro-batch, in balance.
+    The instance must have a schedule of one micro-batch, in balance. Raises as :func:`one_at_a_time`.
     """
-    trivial = one_at_a_time(instance)
-    found = None if name is None else published_steady_state(instance, name)
-    return min((trivial, found or trivial), key=lambda known: known.period)
-
-
-def published_steady_state(instance: TickProblem, name: str) -> Periodic | None:
-    """What start ``name`` repeats on ``instance``; None if it does not apply, repeats nothing or does not fit."""
-    if name not in STARTS:
-        return None
-    micro_batches = 4 * max(6, len(instance.problem.devices))
-    try:
-        return steady_state(instance, STARTS[name](instance.problem, micro_batches))
-    except NotApplicable:
-        return None
+    trivial = found = one_at_a_time(instance)
+    if name is not None and name in STARTS:
+        micro_batches = 4 * max(6, len(instance.problem.devices))
+        with suppress(NotApplicable, OutOfTime):
+            found = steady_state(instance, STARTS[name](instance.problem, micro_batches)) or trivial
+    return min((trivial, found), key=lambda known: known.period)
 
 
 def one_at_a_time(instance: TickProblem) -> Periodic:

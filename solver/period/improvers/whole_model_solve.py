@@ -18,14 +18,12 @@ from weft.solver.period.params import PARAMETERS
 from weft.solver.period.periodic import Periodic
 from weft.solver.period.technique import Improver, Task
 
-__all__ = ["WholeModelSolve"]
-
 
 class WholeModelSolve(Improver):
     """Every run is one pass over the whole periods that are open, closer than the pass before.
 
     ``first``, in ticks, comes first in the first pass: the least period that least distances leave open often is the
-    optimum. Of many blocks it has been asked before.
+    optimum.
     """
 
     name: ClassVar[str] = "whole-model-solve"
@@ -37,7 +35,7 @@ class WholeModelSolve(Improver):
     @classmethod
     def of(cls, bracket: Bracket, task: Task) -> Self | None:
         """Any problem has a model."""
-        return cls(task, 0 if len(bracket.instance.durations) >= PARAMETERS.many_blocks else task.near)
+        return cls(task, task.near)
 
     def improve(self, bracket: Bracket, time: Slice) -> None:
         """``first``, then the middle of the widest untried stretch.
@@ -59,8 +57,7 @@ class WholeModelSolve(Improver):
 
     def _decided(self, bracket: Bracket, period: int, time: Slice) -> bool:
         """Whether ``period`` is decided now; what that says is in ``bracket``."""
-        outcome = decide(bracket.instance, period, time, bracket.best, parts=self.task.parts,
-                         distances=self.task.distances)
+        outcome = decide(bracket.instance, period, time, bracket.best, distances=self.task.distances)
         if isinstance(outcome, Periodic):
             bracket.offer(outcome, self.name)
         elif outcome is REFUTED:  # and with it every shorter period

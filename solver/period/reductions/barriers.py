@@ -33,8 +33,6 @@ from weft.solver.period.periodic import Periodic, retime
 from weft.solver.relations.graph import barriers, without_barriers
 from weft.solver.ticks import TickProblem
 
-__all__ = ["Contraction"]
-
 
 @dataclass(frozen=True)
 class Contraction:

@@ -16,8 +16,6 @@ from weft.solver.period.periodic import Periodic
 from weft.solver.problem import Block, Dependency, Problem
 from weft.solver.ticks import Arc, TickProblem
 
-__all__ = ["in_copies", "repeat_copies"]
-
 
 def in_copies(instance: TickProblem, copies: int) -> TickProblem:
     """``instance`` with ``copies`` micro-batches per period; block i's copy c has the number c * blocks + i."""

@@ -13,8 +13,6 @@ from weft.solver.period.technique import Refuter, Task
 from weft.solver.relations.min_dist import least_distances
 from weft.solver.ticks import TickProblem
 
-__all__ = ["LeastDistances"]
-
 
 class LeastDistances(Refuter):
     """Refutes a period whose least distances lead around, or hold more memory than there is. Takes milliseconds.

@@ -14,8 +14,6 @@ from weft.solver.period.refuters.v_shape_dp import VPatterns
 from weft.solver.period.structure.v_shape import V
 from weft.solver.period.technique import Refuter, Task
 
-__all__ = ["VShape"]
-
 
 class VShape(Refuter):
     """Refutes periods of ``shape``; every :meth:`sharpen` makes cells finer, also from one climb to a later one.

@@ -36,8 +36,6 @@ from numpy.lib.stride_tricks import sliding_window_view
 from weft.solver.cpsat.budget import Budget
 from weft.solver.period.structure.v_shape import V
 
-__all__ = ["VPatterns", "ExtraPeriods"]
-
 #: By cells from t1 to t2, from t0 to t1 and from t2 to t3, the latter two modulo the period: how many whole periods lie
 #: between t0 and t1 and between t2 and t3 in addition, at least; or at most.
 ExtraPeriods = npt.NDArray[np.unsignedinteger[Any]]

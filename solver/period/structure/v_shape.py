@@ -1,27 +1,32 @@
 """V shapes of two chunks: pipelines that run along the devices and back, twice.
 
 In a V of two chunks every device has four blocks, and each micro-batch comes by four times: on its way in, turned round
-at the innermost device, on its way out, turned round at the outermost, and so once more. Four lanes
-(:mod:`weft.solver.period.structure.lanes`) that are one chain.
+at the innermost device, on its way out, turned round at the outermost, and so once more. Four lanes that are one chain.
+
+The devices of a pipeline in the order in which it runs through them.
+
+Pipelines whose devices each hand every block's micro-batches on to the next device, or get them from it.
+
+In V shapes, loops and all that is built from them, a device's blocks are each the continuation of one block on the
+device before: a few lanes run along the devices, some forth, some back. What bounds the period of such pipelines looks
+at one device after the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from weft.solver.period.structure.device_order import both_ways
-from weft.solver.period.structure.lanes import Lanes, Level
-from weft.solver.ticks import TickProblem
+import numpy as np
 
-__all__ = ["Held", "V"]
+from weft.solver.ticks import Arc, TickProblem
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldMemory:
     """What the blocks of a device do to its memory: ``takers`` and ``changes`` as in
-    :class:`weft.solver.period.structure.lanes.Level`.
+    :class:`weft.solver.period.structure.v_shape.Level`.
 
     Lane 0 takes ``kept`` > 0, which lane 3 gives back, and lane 1 ``inner``, which lane 2 gives back.
     """
@@ -32,7 +37,7 @@ class Held:
     inner: int
 
     @classmethod
-    def of(cls, level: Level | None, lanes: Sequence[int]) -> Held | None:
+    def of(cls, level: Level | None, lanes: Sequence[int]) -> HeldMemory | None:
         """None if the lanes, which ``level`` calls ``lanes``, do something else."""
         if level is None:
             return None
@@ -55,7 +60,7 @@ class V:
     instance: TickProblem
     rows: tuple[tuple[int, ...], ...]
     times: tuple[tuple[int, ...], ...]
-    levels: tuple[Held, ...]
+    levels: tuple[HeldMemory, ...]
     capacities: tuple[int, ...]
 
     @classmethod
@@ -72,7 +77,7 @@ class V:
             return None
         rows = tuple(tuple(row[lane] for lane in order) for row in lanes.rows[::outermost_first])
         times = _times(instance, rows, lanes)
-        levels = [Held.of(lanes.level(row), order) for row in range(len(rows))][::outermost_first]
+        levels = [HeldMemory.of(lanes.level(row), order) for row in range(len(rows))][::outermost_first]
         capacities = [instance.capacity[device] for device in lanes.devices[::outermost_first]]
         if times is None or None in levels or None in capacities:
             return None
@@ -91,3 +96,126 @@ def _times(instance: TickProblem, rows: Sequence[Sequence[int]], lanes: Lanes) -
             return None
         starts[j] = starts[i] + instance.durations[i] + arc.lag
     return tuple(tuple(starts[i] for i in row) for row in rows)
+
+
+def both_ways(instance: TickProblem) -> list[list[int]]:
+    """The devices from the one where micro-batches come in on, and from the one furthest from it."""
+    first = next(device for device, on in enumerate(instance.blocks_on)
+                 if instance.problem.topological_order[0] in on)
+    forth = _outward(instance, first)
+    return [forth, _outward(instance, forth[-1])]
+
+
+def _outward(instance: TickProblem, first: int) -> list[int]:
+    """All devices from ``first`` on, always the one that exchanges most with those before it."""
+    count = len(instance.capacity)
+    runs_on = [block.devices for block in instance.problem.blocks]
+    exchanged = np.zeros((count, count), dtype=np.int64)
+    for arc in instance.arcs:
+        if len(runs_on[arc.source]) == len(runs_on[arc.target]) == 1:  # blocks on all devices tell none apart
+            (a,), (b,) = runs_on[arc.source], runs_on[arc.target]
+            exchanged[a, b] += 1
+            exchanged[b, a] += 1
+    order, with_placed = [first], exchanged[first].copy()
+    left = set(range(count)) - {first}
+    while left:
+        order.append(min(left, key=lambda device: (-with_placed[device], abs(device - order[-1]), device)))
+        left.remove(order[-1])
+        with_placed += exchanged[order[-1]]
+    return order
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """What happens to the memory of a device: ``changes`` are (lane, ticks after the start of its block, amount).
+
+    ``takers`` are the lanes of the blocks that take some, with their workspace.
+    """
+
+    takers: tuple[tuple[int, int], ...]
+    changes: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """The blocks of an instance in lanes.
+
+    ``rows[e][k]`` is the block of lane k on the e-th device of ``devices``. ``along[k]`` says whether lane k runs
+    towards later rows. ``between`` has the dependency from one block to another of the same micro-batch, the longest of
+    several; ``parents``, for the blocks that are an end on their device, the one on the only block before them.
+    """
+
+    instance: TickProblem
+    devices: tuple[int, ...]
+    rows: tuple[tuple[int, ...], ...]
+    along: tuple[bool, ...]
+    between: Mapping[tuple[int, int], Arc]
+    parents: Mapping[int, Arc]
+
+    @classmethod
+    def of(cls, instance: TickProblem, devices: Sequence[int]) -> Lanes | None:
+        """The lanes over ``devices`` in that order; None if the blocks are no lanes."""
+        parents = _parents(instance)
+        chained = {i for i in instance.blocks
+                   if len(instance.problem.blocks[i].devices) == 1 and i not in parents}
+        rows = [tuple(i for i in instance.blocks_on[device] if i in chained) for device in devices]
+        if any(len(row) != len(rows[0]) for row in rows):
+            return None
+        between = {(arc.source, arc.target): arc for arc in sorted(instance.arcs, key=lambda arc: arc.lag)
+                   if not arc.distance}
+        along: list[bool] | None = None
+        for e in range(1, len(rows)):
+            continued = _continued(rows[e - 1], rows[e], between)
+            if continued is None:
+                return None
+            rows[e] = tuple(block for block, _ in continued)
+            directions = [forth for _, forth in continued]
+            if along is None:
+                along = directions
+            if directions != along:
+                return None
+        return None if along is None else cls(instance, tuple(devices), tuple(rows), tuple(along), between, parents)
+
+    def level(self, row: int) -> Level | None:
+        """The memory of a device; None if some of its blocks are neither in a lane nor at an end."""
+        device = self.devices[row]
+        lane = {i: k for k, i in enumerate(self.rows[row])}
+        take, change = self.instance.take[device], self.instance.change[device]
+        changes = []
+        for i, amount in change.items():
+            ended = self.instance.durations[i] if amount < 0 else 0
+            if i in lane:
+                changes.append((lane[i], ended, amount))
+            elif i in self.parents and self.parents[i].source in lane and amount <= 0:
+                # If it waits, what it gives back is held longer by as much as the level falls later, or by a period
+                # more.
+                parent = self.parents[i].source
+                changes.append((lane[parent], self.instance.durations[parent] + self.parents[i].lag + ended, amount))
+            elif amount:
+                return None
+        takers = tuple((lane[i], take[i] - max(change[i], 0)) for i in take if take[i] and i in lane)
+        return Level(takers, tuple(one for one in changes if one[2]))
+
+
+def _parents(instance: TickProblem) -> dict[int, Arc]:
+    """Of the blocks that are an end on their device, after one block of it and before none, the dependency on that."""
+    runs_on = [block.devices for block in instance.problem.blocks]
+    into: dict[int, list[Arc]] = {}
+    for arc in instance.arcs:
+        into.setdefault(arc.target, []).append(arc)
+    feeding = {arc.source for arc in instance.arcs}
+    return {i: arcs[0] for i, arcs in into.items()
+            if i not in feeding and len(arcs) == 1 and not arcs[0].distance and len(runs_on[i]) == 1
+            and runs_on[arcs[0].source] == runs_on[i]}
+
+
+def _continued(row: Sequence[int], following: Sequence[int],
+               between: Mapping[tuple[int, int], Arc]) -> list[tuple[int, bool]] | None:
+    """For each block of ``row`` the one of ``following`` that it exchanges with, and whether it hands on to that."""
+    found = []
+    for i in row:
+        partners = [(j, (i, j) in between) for j in following if (i, j) in between or (j, i) in between]
+        if len(partners) != 1:
+            return None
+        found += partners
+    return found if len({j for j, _ in found}) == len(row) else None

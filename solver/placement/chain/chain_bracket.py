@@ -8,18 +8,15 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from weft.solver.placement import judge
-from weft.solver.placement.bracket import Bracket
-from weft.solver.placement.division import divided, nodes_of
-from weft.solver.placement.groups import Groups
-from weft.solver.placement.placement import Stage, meets
+from weft.solver.placement.bracket import LoadBracket
+from weft.solver.placement.groups import Groups, divided, nodes_of
+from weft.solver.placement.placement import PlacedStage, meets
 from weft.solver.placement.reductions.coarsen import coarsen
 from weft.solver.placement.reductions.fold import fold
 from weft.solver.placement.refusals import refuse_infeasible
 
-__all__ = ["ChainBracket"]
 
-
-class ChainBracket(Bracket):
+class ChainBracket(LoadBracket):
     """``bound`` holds for the graph itself; ``rounds``: how many rounds of the search have begun; ``details``: how it
     went, for a result's ``solver`` entry."""
 
@@ -36,7 +33,7 @@ class ChainBracket(Bracket):
         refuse_infeasible(groups)
         return fold(groups)
 
-    def stages_of(self, parts: Sequence[tuple[int, Sequence[int]]], devices: Sequence[int]) -> tuple[Stage, ...]:
+    def stages_of(self, parts: Sequence[tuple[int, Sequence[int]]], devices: Sequence[int]) -> tuple[PlacedStage, ...]:
         whole = divided(self.whole, parts)  # operators in the order of their groups: sums do not depend on the way
         return judge.stages_of(self.problem, parts if whole is None else nodes_of(self.whole, whole))
 

@@ -3,8 +3,7 @@ operators, each with a backend and what it takes) come in (:class:`~weft.solver.
 candidates that together cover each operator once, and can be run one after another, go out
 (:class:`~weft.solver.placement.cover.problem.Cover`), with a bound that no cover is below.
 
-:mod:`~weft.solver.placement.cover.model` is the exact cover in CP-SAT, :mod:`~weft.solver.placement.cover.cycles`
-finds the cycles between parts that are cut from it one after another, :mod:`~weft.solver.placement.cover.search` has
-what is known without it (each backend alone, the largest parts first) and calls it, and
-:mod:`~weft.solver.placement.cover.neighbours` gives other good covers, for a clock to have the last word.
+:mod:`~weft.solver.placement.cover.search` is the exact cover in CP-SAT, :mod:`~weft.solver.placement.cover.problem`
+finds the cycles between parts that are cut from it one after another. The former has what is known without it, too
+(each backend alone, the largest parts first), and other good covers, for a clock to have the last word.
 """

@@ -3,22 +3,23 @@
 A cover takes each operator once. It costs what its parts take, and for every value that one backend makes and another
 one reads, what the boundary between the two costs: once for each backend that reads it, however many of its parts do.
 Parts are run one after another, so no two may wait for each other, directly or through others.
+
+Parts that wait for each other: found, so that they can be forbidden or taken apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from weft.solver.placement.cover.cycles import a_cycle, order_of
+from weft.solver.late import nx
 from weft.solver.placement.problem import PlacementError
-
-__all__ = ["Candidate", "Cover", "CoverProblem", "Value"]
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class CoverPart:
     """A part that may be chosen: its operators, by number, the backend that would compute it, and the seconds that a
     call of it takes, launch and all."""
 
@@ -48,7 +49,7 @@ class CoverProblem:
 
     operators: int
     values: tuple[Value, ...]
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[CoverPart, ...]
 
     def __post_init__(self) -> None:
         for value in self.values:
@@ -62,9 +63,9 @@ class CoverProblem:
             if not 0 <= candidate.seconds < float("inf"):
                 raise PlacementError(f"a part of {candidate.backend} takes {candidate.seconds} s: it must be a number "
                                      "of 0 or more")
-            if (between := self.between(candidate.operators)) is not None:
+            if (inside := between(self.after, candidate.operators)) is not None:
                 raise PlacementError(f"a part of {candidate.backend} with operators {sorted(candidate.operators)} is "
-                                     f"not convex: operator {between} reads some of them and is read by others")
+                                     f"not convex: operator {inside} reads some of them and is read by others")
         missing = set(range(self.operators)).difference(*(candidate.operators for candidate in self.candidates))
         if missing:
             raise PlacementError(f"no backend computes operator {min(missing)}")
@@ -81,21 +82,6 @@ class CoverProblem:
     def backends(self) -> tuple[str, ...]:
         """The backends of all candidates."""
         return tuple(sorted({candidate.backend for candidate in self.candidates}))
-
-    def between(self, operators: Iterable[int]) -> int | None:
-        """An operator outside that waits for some of ``operators`` and that others of them wait for, if there is one:
-        they are no convex set."""
-        own, reached = set(operators), dict[int, int]()  # outside, and the first operator outside on the way
-        last = max(own)
-        for i in range(min(own), last + 1):
-            if i not in own and i not in reached:
-                continue
-            for reader in self.after[i]:
-                if reader <= last and (reader not in own or i not in own):
-                    if reader in own:
-                        return reached[i]
-                    reached.setdefault(reader, reached.get(i, reader))
-        return None
 
     def cover(self, chosen: Iterable[int], bound: float = 0.0) -> Cover:
         """The cover of these candidates. Raises :class:`~weft.solver.placement.problem.PlacementError` where it is
@@ -115,7 +101,7 @@ class Cover:
     bound: float = 0.0
 
     @property
-    def parts(self) -> list[Candidate]:
+    def parts(self) -> list[CoverPart]:
         """The candidates that were chosen."""
         return [self.problem.candidates[i] for i in self.chosen]
 
@@ -163,3 +149,65 @@ class Cover:
             return (f"the parts with operators {', '.join(str(sorted(self.parts[c].operators)) for c in cycle)} wait "
                     "for each other")
         return None
+
+
+def cycles(after: Sequence[Sequence[int]], part_of: Sequence[int], count: int) -> list[list[int]]:
+    """Cycles among ``count`` parts, the shortest through the first part of each knot of them; none if there is an order
+    of the parts. ``after``: of each operator those that read it; ``part_of``: the part that it is in."""
+    graph = _graph(after, part_of, count)
+    return [_shortest(graph, min(knot), knot) for knot in nx.strongly_connected_components(graph) if len(knot) > 1]
+
+
+def a_cycle(after: Sequence[Sequence[int]], part_of: Sequence[int], count: int) -> list[int]:
+    """One of them, or nothing."""
+    return next(iter(cycles(after, part_of, count)), [])
+
+
+def order_of(after: Sequence[Sequence[int]], part_of: Sequence[int], count: int) -> list[int]:
+    """The parts in an order in which they can run: of those that can, the one with the first operator is next."""
+    first = [len(part_of)] * count
+    for i in reversed(range(len(part_of))):
+        first[part_of[i]] = i
+    return list(nx.lexicographical_topological_sort(_graph(after, part_of, count), key=first.__getitem__))
+
+
+def between(after: Sequence[Sequence[int]], operators: Iterable[int]) -> int | None:
+    """An operator outside that waits for some of ``operators`` and that others of them wait for, if there is one: they
+    are no convex set."""
+    own, reached = set(operators), dict[int, int]()  # outside, and the first operator outside on the way
+    last = max(own)
+    for i in range(min(own), last + 1):
+        if i not in own and i not in reached:
+            continue
+        for reader in after[i]:
+            if reader <= last and (reader not in own or i not in own):
+                if reader in own:
+                    return reached[i]
+                reached.setdefault(reader, reached.get(i, reader))
+    return None
+
+
+def _graph(after: Sequence[Sequence[int]], part_of: Sequence[int], count: int) -> nx.DiGraph[int]:
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_nodes_from(range(count))
+    graph.add_edges_from((part_of[i], part_of[j]) for i, readers in enumerate(after) for j in readers
+                         if part_of[i] != part_of[j])
+    return graph
+
+
+def _shortest(graph: nx.DiGraph[int], start: int, knot: set[int]) -> list[int]:
+    """The shortest cycle through ``start`` within ``knot``."""
+    came: dict[int, int] = {}
+    waiting = deque([start])
+    while waiting:
+        part = waiting.popleft()
+        for other in sorted(graph.successors(part)):
+            if other == start:
+                found = [part]
+                while found[-1] != start:
+                    found.append(came[found[-1]])
+                return found[::-1]
+            if other in knot and other not in came:
+                came[other] = part
+                waiting.append(other)
+    raise AssertionError("a knot has a cycle through each of its parts")

@@ -22,17 +22,14 @@ import math
 from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.solve import run
 from weft.solver.late import cp_model
-from weft.solver.placement.division import Division
-from weft.solver.placement.encoding.least_load import Solved, bound_loads, least_bottleneck, read_stages
-from weft.solver.placement.encoding.threshold import Literal, Threshold, Ticks, TooLate, negated
+from weft.solver.placement.encoding.least_load import SolvedEncoding, bound_loads, least_bottleneck, read_stages
+from weft.solver.placement.encoding.threshold import Literal, NoTimeLeft, Threshold, Ticks, negated
 from weft.solver.placement.encoding.threshold_memory import memory_terms
-from weft.solver.placement.groups import Groups, neighbours, waits
+from weft.solver.placement.groups import Division, Groups, neighbours, waits
 from weft.solver.placement.stage_windows import windows_of
 
-__all__ = ["least_bottleneck_by_depth", "least_depth", "least_depths"]
 
-
-def least_depth(groups: Groups, budget: Budget, limit: float, known: int | None = None) -> Solved:
+def least_depth(groups: Groups, budget: Budget, limit: float, known: int | None = None) -> SolvedEncoding:
     """Stages with no load above ``limit``, within the memory that their depth asks for, as shallow as possible.
 
     ``known``: a depth that is known to be possible; only less is looked for.
@@ -42,21 +39,21 @@ def least_depth(groups: Groups, budget: Budget, limit: float, known: int | None 
         threshold = Threshold(groups, stages, windows_of(groups, stages, limit), ticks, budget)
         graph = _DepthRows(threshold, limit)
         bound_loads(threshold, ticks.up(limit))
-    except TooLate:
-        return Solved(None, 1, False, False)
+    except NoTimeLeft:
+        return SolvedEncoding(None, 1, False, False)
     if known is not None:
         threshold.model.add(graph.depth <= known - 1)
     threshold.model.add(graph.depth >= max(least_depths(groups, limit)))
     threshold.model.minimize(graph.depth)
     outcome = run(threshold.model, budget)
     if outcome.infeasible:
-        return Solved(None, known or math.inf, True, known is None)
+        return SolvedEncoding(None, known or math.inf, True, known is None)
     bound = math.ceil(outcome.solver.best_objective_bound - 1e-6)
-    return Solved(read_stages(threshold, outcome) if outcome.found else None, bound, outcome.optimal, False)
+    return SolvedEncoding(read_stages(threshold, outcome) if outcome.found else None, bound, outcome.optimal, False)
 
 
 def least_bottleneck_by_depth(groups: Groups, budget: Budget, start: Division | None, least: float, *,
-                              deepest: int | None = None) -> Solved:
+                              deepest: int | None = None) -> SolvedEncoding:
     """Stages within the memory that their depth asks for, whose largest load is less than that of ``start`` and as
     small as possible. ``least``: a lower bound that is known. ``deepest``: deeper graphs are not wanted."""
     def by_depth(threshold: Threshold) -> None:

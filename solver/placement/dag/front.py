@@ -13,21 +13,18 @@ from dataclasses import dataclass
 
 from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.infeasible import NoneFound
-from weft.solver.placement.bounds import simple_bound
+from weft.solver.placement.bracket import simple_bound
 from weft.solver.placement.dag.depth_encoding import least_bottleneck_by_depth
 from weft.solver.placement.dag.levels.ideals import TooWide
 from weft.solver.placement.dag.levels.level_search import level_front
 from weft.solver.placement.dag.place_graph import place_graph_within
 from weft.solver.placement.dag.stage_dag import stages_by_depth
-from weft.solver.placement.division import nodes_of, parts_of
-from weft.solver.placement.groups import Groups, groups_of
+from weft.solver.placement.groups import Groups, groups_of, nodes_of, parts_of
 from weft.solver.placement.params import PARAMS, PlacementParams
 from weft.solver.placement.placement import meets
 from weft.solver.placement.problem import PlacementProblem
 from weft.solver.placement.reductions.interchangeable import order_branches, order_twins
 from weft.solver.placement.refusals import NoPlacement
-
-__all__ = ["Front", "FrontPoint", "front"]
 
 
 @dataclass(frozen=True)
@@ -43,8 +40,9 @@ class FrontPoint:
 @dataclass(frozen=True)
 class Front:
     """``points``, from the least load to the least depth; none where nothing fits, or nothing below what is wanted.
-    ``bound`` on every largest load. ``whole``: proven that no trade-off is missing. ``ties``: other graphs as good in
-    both as one of the points, as far as they have come up."""
+    ``bound`` on every largest load. ``whole``: proven that no trade-off is missing, loads compared as
+    :func:`~weft.solver.placement.placement.meets` does: bounds are rounded down, by less than that. ``ties``: other
+    graphs as good in both as one of the points, as far as they have come up."""
 
     points: tuple[FrontPoint, ...]
     bound: float
@@ -86,7 +84,7 @@ def _by_encoding(problem: PlacementProblem, groups: Groups, budget: Budget, most
                        tuple(stage.devices for stage in best.stages))
     whole = meets(best.objective, best.bound) and best.depth <= best.depth_bound
     if first or problem.degrees or point.load >= most:
-        return Front((point,) if point.load < most else (), best.bound, not first and best.bound >= most)
+        return Front((point,) if point.load < most else (), best.bound, not first and meets(most, best.bound))
     shallower, rest = _shallower(order_branches(order_twins(groups)), point, budget, most, params)
     return Front((point, *shallower), best.bound, whole and rest)
 
@@ -102,7 +100,7 @@ def _shallower(groups: Groups, point: FrontPoint, budget: Budget, most: float,
         with budget.part(params.usual_share) as part:
             found = least_bottleneck_by_depth(groups, part, None, point.load, deepest=point.depth - 1)
         if found.stages is None or found.stages.value >= most:
-            return points, whole and (found.infeasible or found.bound >= most)
+            return points, whole and (found.infeasible or meets(most, found.bound))
         whole &= meets(found.stages.value, found.bound)
         if points and meets(found.stages.value, points[-1].load):  # as good, and less deep
             points.pop()

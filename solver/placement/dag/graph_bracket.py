@@ -6,25 +6,21 @@ from collections.abc import Callable, Container, Sequence
 from typing import ClassVar
 
 from weft.solver.cpsat.budget import Budget
-from weft.solver.placement.bounds import simple_bound
-from weft.solver.placement.bracket import Bracket, Step
+from weft.solver.placement.bracket import LoadBracket, Standing, simple_bound
 from weft.solver.placement.dag.stage_dag import stages_by_depth
-from weft.solver.placement.division import Division, parts_of
-from weft.solver.placement.groups import Groups
+from weft.solver.placement.groups import Division, Groups, parts_of
 from weft.solver.placement.params import PARAMS, PlacementParams
-from weft.solver.placement.placement import Stage, meets
+from weft.solver.placement.placement import PlacedStage, meets
 from weft.solver.placement.problem import PlacementProblem
 from weft.solver.placement.reductions.interchangeable import order_branches, order_twins
 from weft.solver.placement.refusals import refuse_infeasible
-
-__all__ = ["IMPOSSIBLE", "GraphBracket"]
 
 #: Of what is proven to be impossible.
 IMPOSSIBLE = ("no graph of stages fits the devices' memory; give more memory or more devices, or a smaller "
               "micro-batch")
 
 
-class GraphBracket(Bracket):
+class GraphBracket(LoadBracket):
     """``best`` are the best stages so far: with the least largest load until :meth:`settle` says what that is, and from
     then on the shallowest within the limit, which is ``slack`` above it. ``bound`` and ``depth_bound``: what is proven.
     ``by``: the technique that the answer is of; ``steps``: of the levels' program."""
@@ -32,7 +28,7 @@ class GraphBracket(Bracket):
     what: ClassVar[str] = "graph of stages"
 
     def __init__(self, problem: PlacementProblem, budget: Budget, slack: float,
-                 on_step: Callable[[Step], None] = lambda _: None, params: PlacementParams = PARAMS,
+                 on_step: Callable[[Standing], None] = lambda _: None, params: PlacementParams = PARAMS,
                  without: Container[str] = ()) -> None:
         super().__init__(problem, budget, on_step, params, without)
         self.slack = slack
@@ -49,7 +45,7 @@ class GraphBracket(Bracket):
         refuse_infeasible(groups)
         return order_branches(order_twins(groups))
 
-    def stages_of(self, parts: Sequence[tuple[int, Sequence[int]]], devices: Sequence[int]) -> tuple[Stage, ...]:
+    def stages_of(self, parts: Sequence[tuple[int, Sequence[int]]], devices: Sequence[int]) -> tuple[PlacedStage, ...]:
         return stages_by_depth(self.problem, parts, devices)[0]
 
     @property
@@ -63,10 +59,10 @@ class GraphBracket(Bracket):
         assert self.best is not None
         return self._depth_of(self.best)
 
-    def _depth_of(self, stages: Sequence[Stage]) -> int:
+    def _depth_of(self, stages: Sequence[PlacedStage]) -> int:
         return max(stages_by_depth(self.problem, parts_of(stages), [stage.devices for stage in stages])[2])
 
-    def is_better(self, stages: tuple[Stage, ...]) -> bool:
+    def is_better(self, stages: tuple[PlacedStage, ...]) -> bool:
         load, known = max(stage.load for stage in stages), self.objective
         if self.limit is None or not meets(known, self.limit):
             return load < known

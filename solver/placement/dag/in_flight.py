@@ -22,8 +22,6 @@ from dataclasses import dataclass
 
 from weft.solver.placement.problem import PlacementError
 
-__all__ = ["Alternation", "depths", "in_flight_samples"]
-
 
 @dataclass(frozen=True, slots=True)
 class Alternation:

@@ -11,26 +11,23 @@ from collections.abc import Callable, Container
 
 from weft.solver.cpsat.budget import Budget
 from weft.solver.placement import judge
-from weft.solver.placement.bracket import Step
+from weft.solver.placement.bracket import Placer, Standing, applying
 from weft.solver.placement.dag.constructions.by_encoding import ByEncoding
 from weft.solver.placement.dag.constructions.by_levels import ByLevels
 from weft.solver.placement.dag.constructions.by_rows import ByRows
 from weft.solver.placement.dag.graph_bracket import GraphBracket
 from weft.solver.placement.dag.stage_dag import GraphPlacement, stages_by_depth
-from weft.solver.placement.division import parts_of
+from weft.solver.placement.groups import parts_of
 from weft.solver.placement.params import PARAMS, PlacementParams
 from weft.solver.placement.problem import PlacementError, PlacementProblem
-from weft.solver.placement.technique import Technique, applying
-
-__all__ = ["WAYS", "place_graph", "place_graph_within"]
 
 #: The first that is for the graph and its devices answers both questions.
-WAYS: tuple[type[Technique[GraphBracket]], ...] = (ByLevels, ByRows, ByEncoding)
+WAYS: tuple[type[Placer[GraphBracket]], ...] = (ByLevels, ByRows, ByEncoding)
 
 
 def place_graph(problem: PlacementProblem, *, slack: float = 0.0, time_limit: float = 60.0,
                 effort: float | None = None, seed: int = 0, workers: int = 1,
-                on_step: Callable[[Step], None] = lambda _: None) -> GraphPlacement:
+                on_step: Callable[[Standing], None] = lambda _: None) -> GraphPlacement:
     """The graph of stages with the least largest load, and of these the shallowest.
 
     ``slack`` lets the shallowest have a largest load up to that fraction above the least one. Other arguments and
@@ -42,7 +39,7 @@ def place_graph(problem: PlacementProblem, *, slack: float = 0.0, time_limit: fl
 
 
 def place_graph_within(problem: PlacementProblem, budget: Budget, *, slack: float = 0.0,
-                       on_step: Callable[[Step], None] = lambda _: None, params: PlacementParams = PARAMS,
+                       on_step: Callable[[Standing], None] = lambda _: None, params: PlacementParams = PARAMS,
                        without: Container[str] = ()) -> GraphPlacement:
     """:func:`place_graph` within ``budget``. ``without``: names of techniques to leave out."""
     if not 0 <= slack < math.inf:

@@ -21,17 +21,15 @@ from dataclasses import dataclass
 
 from weft.solver.judge.validate import validate
 from weft.solver.placement.dag.in_flight import Alternation, in_flight_samples
-from weft.solver.placement.placement import Stage
+from weft.solver.placement.placement import PlacedStage
 from weft.solver.placement.problem import PlacementError, PlacementProblem
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.timing import time_orders
 
-__all__ = ["StageWork", "one_f_one_b", "stage_problem", "step_of", "work_of"]
-
 
 @dataclass(frozen=True, slots=True)
-class StageWork:
+class StageLoad:
     """What a stage does for one micro-batch of its own: seconds (or any unit) of its passes, memory that it keeps from
     one to the other, samples; ``memory``, what its device has for what is kept (``None``: unlimited), beside the
     ``static`` that it always holds; and on how many ``devices`` it is, of which each takes that time and has that
@@ -47,8 +45,8 @@ class StageWork:
     static: float = 0.0
 
 
-def work_of(problem: PlacementProblem, stages: Sequence[Stage], micro_batch: int = 1, *,
-            spread: bool = False) -> list[StageWork]:
+def work_of(problem: PlacementProblem, stages: Sequence[PlacedStage], micro_batch: int = 1, *,
+            spread: bool = False) -> list[StageLoad]:
     """The work of a placement's stages. Of an operator's time its ``forward`` share goes with the forward, of a stage's
     transfers half. ``spread``: the all-reduce of a step is in its backwards, in equal parts."""
     degrees = {degree.devices: degree.times for degree in problem.degrees}
@@ -59,7 +57,7 @@ def work_of(problem: PlacementProblem, stages: Sequence[Stage], micro_batch: int
         ahead = sum(problem.nodes[node].forward * (time or 0.0) for node, time in times.items())
         trains = any(problem.nodes[node].forward < 1 for node in stage.nodes)
         memory = problem.kinds[stage.kind].memory
-        found.append(StageWork(
+        found.append(StageLoad(
             ahead + stage.transfers / (2 if trains else 1),
             stage.compute - ahead + stage.transfers / 2 + (stage.all_reduce if spread else 0.0) if trains else 0.0,
             sum(problem.nodes[node].per_micro_batch for node in stage.nodes) / stage.devices, micro_batch,
@@ -68,7 +66,7 @@ def work_of(problem: PlacementProblem, stages: Sequence[Stage], micro_batch: int
     return found
 
 
-def step_of(schedule: Schedule, works: Sequence[StageWork]) -> float:
+def step_of(schedule: Schedule, works: Sequence[StageLoad]) -> float:
     """When all devices are done with their last block and their all-reduce."""
     after = [work.all_reduce for work in works for _ in range(work.devices)]
     ends = [0.0] * len(after)
@@ -78,7 +76,7 @@ def step_of(schedule: Schedule, works: Sequence[StageWork]) -> float:
     return max(end + more for end, more in zip(ends, after, strict=True))
 
 
-def stage_problem(name: str, works: Sequence[StageWork], after: Sequence[Sequence[int]], *, time_unit: str = "s",
+def stage_problem(name: str, works: Sequence[StageLoad], after: Sequence[Sequence[int]], *, time_unit: str = "s",
                   memory_unit: str = "B") -> Problem:
     """The block problem of stages that follow each other as ``after`` says (per stage those that directly follow it).
 
@@ -118,7 +116,7 @@ def stage_problem(name: str, works: Sequence[StageWork], after: Sequence[Sequenc
     return Problem(name, devices, tuple(blocks), time_unit=time_unit, memory_unit=memory_unit)
 
 
-def one_f_one_b(problem: Problem, works: Sequence[StageWork], after: Sequence[Sequence[int]],
+def one_f_one_b(problem: Problem, works: Sequence[StageLoad], after: Sequence[Sequence[int]],
                 micro_batches: int, most: Sequence[float] | None = None) -> Schedule:
     """1F1B on a graph of stages: each runs as many forwards ahead as the rule of what is in flight says
     (:mod:`weft.solver.placement.dag.in_flight`), then a backward and a forward alternately. Checked by the judge, with
@@ -136,7 +134,7 @@ def one_f_one_b(problem: Problem, works: Sequence[StageWork], after: Sequence[Se
     return schedule
 
 
-def _alternating_orders(problem: Problem, works: Sequence[StageWork], held: Sequence[int],
+def _alternating_orders(problem: Problem, works: Sequence[StageLoad], held: Sequence[int],
                        micro_batches: int) -> list[list[tuple[int, int]]]:
     """Per device: forwards of as many samples as its stage has ``held``, then a backward and a forward alternately;
     where no stage has a backward, its forwards."""
@@ -158,11 +156,11 @@ def _alternating_orders(problem: Problem, works: Sequence[StageWork], held: Sequ
     return orders
 
 
-def _name(kind: BlockKind, stage: int, i: int, work: StageWork, unit: int) -> str:
+def _name(kind: BlockKind, stage: int, i: int, work: StageLoad, unit: int) -> str:
     return f"{kind.letter}{stage}" + (f".{i}" if work.micro_batch < unit else "")
 
 
-def _overlapping(kind: BlockKind, other: int, its: StageWork, i: int, work: StageWork, unit: int) -> list[str]:
+def _overlapping(kind: BlockKind, other: int, its: StageLoad, i: int, work: StageLoad, unit: int) -> list[str]:
     """The blocks of stage ``other`` with samples of block ``i`` of a stage that does ``work``."""
     first, last = i * work.micro_batch // its.micro_batch, ((i + 1) * work.micro_batch - 1) // its.micro_batch
     return [_name(kind, other, j, its, unit) for j in range(first, last + 1)]

@@ -15,10 +15,8 @@ from typing import Any
 
 from weft.solver.placement import judge
 from weft.solver.placement.dag.in_flight import depths
-from weft.solver.placement.placement import Placement, Stage
+from weft.solver.placement.placement import PlacedStage, Placement
 from weft.solver.placement.problem import PlacementProblem
-
-__all__ = ["GraphPlacement", "following", "stages_by_depth"]
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ def following(problem: PlacementProblem, parts: Sequence[tuple[int, Sequence[int
 
 
 def stages_by_depth(problem: PlacementProblem, parts: Sequence[tuple[int, Sequence[int]]], devices: Sequence[int] = ()
-                    ) -> tuple[tuple[Stage, ...], tuple[tuple[int, ...], ...], tuple[int, ...]]:
+                    ) -> tuple[tuple[PlacedStage, ...], tuple[tuple[int, ...], ...], tuple[int, ...]]:
     """The stages of ``parts`` (kind, nodes), deepest first, with their costs; what follows each; and their depths.
     ``devices``: on how many each part is (default: one each).
 

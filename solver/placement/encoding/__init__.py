@@ -2,6 +2,6 @@
 
 Groups, windows and a cutoff come in; a model with loads and memory goes out, to which an objective is added.
 ``threshold`` is the encoding, ``threshold_memory`` its memory, ``least_load`` the first objective; the chain's latency
-(:mod:`weft.solver.placement.chain.least_latency`) and a graph's depth (:mod:`weft.solver.placement.dag.depth_encoding`)
+(:mod:`weft.solver.placement.chain.place`) and a graph's depth (:mod:`weft.solver.placement.dag.depth_encoding`)
 are others. Importing from here imports nothing: the files load ortools.
 """

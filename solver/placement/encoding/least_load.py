@@ -9,20 +9,17 @@ from dataclasses import dataclass
 from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.solve import Outcome, run
 from weft.solver.late import cp_model
-from weft.solver.placement.division import Division, largest_load
-from weft.solver.placement.encoding.threshold import Literal, Threshold, Ticks, TooLate
+from weft.solver.placement.encoding.threshold import Literal, NoTimeLeft, Threshold, Ticks
 from weft.solver.placement.encoding.threshold_memory import require_memory
-from weft.solver.placement.groups import Groups
+from weft.solver.placement.groups import Division, Groups, largest_load
 from weft.solver.placement.stage_windows import Windows, capacity_of, windows_of
-
-__all__ = ["Solved", "bound_loads", "least_bottleneck", "load_in_ticks", "read_stages"]
 
 #: Capacities of several kinds are fractions; rows take them in so many parts, rounded up.
 _PARTS = 1000
 
 
 @dataclass(frozen=True)
-class Solved:
+class SolvedEncoding:
     """``stages``: what was found below the cutoff, or ``None``. ``bound`` on what was minimised. ``infeasible``:
     nothing fits at all (only where there was no cutoff)."""
 
@@ -34,7 +31,7 @@ class Solved:
 
 def least_bottleneck(groups: Groups, budget: Budget, start: Division | None, least: float, *,
                      windows: Windows | None = None, memory: Callable[[Threshold], None] | None = None,
-                     without: Container[str] = (), deterministic: float = float("inf")) -> Solved:
+                     without: Container[str] = (), deterministic: float = float("inf")) -> SolvedEncoding:
     """A placement that is better than ``start`` and whose largest load is as small as possible.
 
     ``least`` is a lower bound that is known. With ``windows`` groups stay inside them, and the bound is for such
@@ -50,7 +47,7 @@ def least_bottleneck(groups: Groups, budget: Budget, start: Division | None, lea
     if windows is None:
         windows = windows_of(groups, stages, cutoff if "windows" not in without else float("inf"))
     if not windows.possible or top < 0:
-        return Solved(None, cutoff, True, cut is None)
+        return SolvedEncoding(None, cutoff, True, cut is None)
     try:
         threshold = Threshold(groups, stages, windows, ticks, budget)
         if memory is not None:
@@ -61,14 +58,14 @@ def least_bottleneck(groups: Groups, budget: Budget, start: Division | None, lea
             require_memory(threshold)
             if "total" not in without:
                 _total_row(threshold, bottleneck)
-    except TooLate:
-        return Solved(None, least, False, False)
+    except NoTimeLeft:
+        return SolvedEncoding(None, least, False, False)
     threshold.model.minimize(bottleneck)
     outcome = run(threshold.model, budget, deterministic=deterministic)
     if outcome.infeasible:
-        return Solved(None, max(least, ticks.time(top + 1)), True, cut is None)
+        return SolvedEncoding(None, max(least, ticks.time(top + 1)), True, cut is None)
     bound = max(least, ticks.time(outcome.solver.best_objective_bound))
-    return Solved(read_stages(threshold, outcome) if outcome.found else None, bound, outcome.optimal, False)
+    return SolvedEncoding(read_stages(threshold, outcome) if outcome.found else None, bound, outcome.optimal, False)
 
 
 def bound_loads(threshold: Threshold, bottleneck: cp_model.LinearExprT) -> None:

@@ -32,8 +32,6 @@ from weft.solver.late import cp_model
 from weft.solver.placement.groups import Groups
 from weft.solver.placement.stage_windows import Windows
 
-__all__ = ["Literal", "Terms", "Threshold", "Ticks", "TooLate", "negated", "weighted"]
-
 #: A Boolean, or what is known already.
 Literal: TypeAlias = "cp_model.BoolVarT | bool"
 Terms: TypeAlias = "list[tuple[int, Literal]]"
@@ -84,7 +82,7 @@ def _everything(groups: Groups) -> float:
     return float(finite.max(axis=1).sum()) + factor * sum(net.cost for net in groups.nets)
 
 
-class TooLate(Exception):
+class NoTimeLeft(Exception):
     """The time was over before a model was made."""
 
 
@@ -237,10 +235,10 @@ class Threshold:
         return terms
 
     def tick(self) -> None:
-        """Count a row. Raises :class:`TooLate` where the budget has ended before the model is made."""
+        """Count a row. Raises :class:`NoTimeLeft` where the budget has ended before the model is made."""
         self._rows += 1
         if self._rows % 2000 == 0 and self._budget is not None and self._budget.spent:
-            raise TooLate
+            raise NoTimeLeft
 
     def at_most(self, terms: Sequence[tuple[int, Literal]], limit: cp_model.LinearExprT, on: Literal = True) -> None:
         """The sum of ``terms`` is at most ``limit`` wherever ``on`` holds."""

@@ -15,8 +15,6 @@ from weft.solver.late import cp_model
 from weft.solver.placement.encoding.threshold import Terms, Threshold
 from weft.solver.placement.groups import room
 
-__all__ = ["excess_scale", "memory_terms", "require_memory", "require_memory_with"]
-
 #: Units of a kind's memory at most: with 2^17 groups sums stay inside 64 bits.
 _UNITS = 2**45
 #: Units of all memory together at most, where kinds share a unit.

@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weft.solver.placement.dag.in_flight import depths
-from weft.solver.placement.joint.cuts import Cut
+from weft.solver.placement.joint.cuts import SizedCut
 from weft.solver.placement.joint.sized import SizedProblem
 from weft.solver.placement.placement import meets
 from weft.solver.schedule import Schedule
-
-__all__ = ["PLACED_STEP_FORMAT", "Considered", "PlacedStep"]
 
 PLACED_STEP_FORMAT = "weft.placed_step/1"
 
@@ -40,7 +38,7 @@ class PlacedStep:
     with one size for all stages (``None``: none fits). ``alike``: all stages were to have the same size."""
 
     sized: SizedProblem
-    cut: Cut
+    cut: SizedCut
     sizes: tuple[int, ...]
     schedule: Schedule
     bound: float

@@ -21,14 +21,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from weft.solver.cpsat.budget import Budget
-from weft.solver.placement.bounds import simple_bound
+from weft.solver.placement.bracket import simple_bound
 from weft.solver.placement.dag.levels.ideals import TooWide
 from weft.solver.placement.dag.levels.least_step import least_step
-from weft.solver.placement.dag.levels.ways import Ways, longest_ways
+from weft.solver.placement.dag.levels.ways import LongestWays, longest_ways
 from weft.solver.placement.groups import Groups, groups_of, neighbours, waits
 from weft.solver.placement.joint.sized import SizedProblem
-
-__all__ = ["any_bound"]
 
 
 def any_bound(sized: SizedProblem, budget: Budget, most: float) -> float:
@@ -46,12 +44,12 @@ def any_bound(sized: SizedProblem, budget: Budget, most: float) -> float:
     return found
 
 
-def _ways_of(sized: SizedProblem, groups: Groups, samples: int) -> Ways:
+def _ways_of(sized: SizedProblem, groups: Groups, samples: int) -> LongestWays:
     """Per group the longest way that ends with it, of so many samples: forwards, and backwards."""
     before, _ = neighbours(groups.count, waits(groups))
     ahead, back = (longest_ways(before, every, once) for once, every in (
         _passes(sized, groups, samples, forward=True), _passes(sized, groups, samples, forward=False)))
-    return Ways(ahead, back, before)
+    return LongestWays(ahead, back, before)
 
 
 def _passes(sized: SizedProblem, groups: Groups, samples: int, *, forward: bool) -> tuple[list[float], list[float]]:
@@ -75,7 +73,7 @@ def _passes(sized: SizedProblem, groups: Groups, samples: int, *, forward: bool)
 class _Stages:
     """What stages of given groups add to a step, in parts as many as ``groups`` has micro-batches."""
 
-    def __init__(self, sized: SizedProblem, groups: Groups, ways: Mapping[int, Ways]) -> None:
+    def __init__(self, sized: SizedProblem, groups: Groups, ways: Mapping[int, LongestWays]) -> None:
         self.sized, self.groups, self.ways = sized, groups, ways
         self.at = {size: groups_of(problem) for size, problem in sized.by_size.items()}
         self.kind = next(k for k, kind in enumerate(groups.problem.kinds) if kind.count)

@@ -15,16 +15,14 @@ from itertools import pairwise
 
 from weft.solver.placement.dag.front import FrontPoint
 from weft.solver.placement.dag.in_flight import depths
-from weft.solver.placement.dag.stage_blocks import StageWork
+from weft.solver.placement.dag.stage_blocks import StageLoad
 from weft.solver.placement.dag.stage_dag import following
 from weft.solver.placement.joint.sized import SizedProblem
 from weft.solver.placement.paths import in_paths
 
-__all__ = ["Cut", "StageCosts", "cut_of"]
-
 
 @dataclass(frozen=True, slots=True)
-class StageCosts:
+class SizedStageCosts:
     """A stage in micro-batches of one size: time of its passes without transfers, and of the transfers at least; what
     it keeps for a micro-batch on each of its devices, what a device has for that (``None``: unlimited), what it holds
     always. ``trains``: it has a backward. All-reduces are in its backward, in equal parts."""
@@ -49,7 +47,7 @@ class StageCosts:
 
 
 @dataclass(frozen=True)
-class Cut:
+class SizedCut:
     """Stages as (kind, nodes), deepest first, on so many ``devices`` each, and what directly follows each."""
 
     sized: SizedProblem = field(repr=False, compare=False)
@@ -69,7 +67,7 @@ class Cut:
         return max(depths(self.after))
 
     @cached_property
-    def costs(self) -> tuple[dict[int, StageCosts], ...]:
+    def costs(self) -> tuple[dict[int, SizedStageCosts], ...]:
         """Per stage its costs at each size that it may have: on several devices those for which there are times."""
         return tuple({size: self._costs_of(stage, size) for size in self.sized.sizes if self.devices[stage] == 1
                       or any(d.devices == self.devices[stage] for d in self.sized.by_size[size].degrees)}
@@ -111,7 +109,7 @@ class Cut:
         factor = problem.kinds[self.parts[stage][0]].transfer_factor
         return size // part * problem.tensors[tensor].time * factor / self.devices[stage]
 
-    def _costs_of(self, stage: int, size: int) -> StageCosts:
+    def _costs_of(self, stage: int, size: int) -> SizedStageCosts:
         problem, devices = self.sized.by_size[size], self.devices[stage]
         kind, nodes = self.parts[stage]
         degree = next((d for d in problem.degrees if d.devices == devices), None)
@@ -126,27 +124,27 @@ class Cut:
         memory, resident = problem.kinds[kind].memory, sum(problem.nodes[node].resident for node in nodes)
         least = sum(min(self._message(stage, tensor, size, part) for part in self.sized.sizes if part <= size)
                     for tensor, _ in self._crossing[stage])
-        return StageCosts(ahead, back, least, sum(problem.nodes[n].per_micro_batch for n in nodes) / devices,
-                          None if memory is None else memory - resident, resident, trains)
+        return SizedStageCosts(ahead, back, least, sum(problem.nodes[n].per_micro_batch for n in nodes) / devices,
+                               None if memory is None else memory - resident, resident, trains)
 
-    def works(self, sizes: Sequence[int]) -> list[StageWork]:
+    def works(self, sizes: Sequence[int]) -> list[StageLoad]:
         """What each stage does in micro-batches of these sizes."""
         found = []
         for stage, size in enumerate(sizes):
             costs = self.costs[stage][size]
             transfers = sum(self._message(stage, tensor, size, min(size, *(sizes[other] for other in touched)))
                             for tensor, touched in self._crossing[stage])
-            found.append(StageWork(
+            found.append(StageLoad(
                 costs.forward + transfers / (2 if costs.trains else 1),
                 costs.backward + transfers / 2 if costs.trains else 0.0, costs.kept, size,
                 None if costs.room is None else max(0.0, costs.room), self.devices[stage], static=costs.resident))
         return found
 
 
-def cut_of(sized: SizedProblem, point: FrontPoint) -> Cut:
+def cut_of(sized: SizedProblem, point: FrontPoint) -> SizedCut:
     """The graph of stages of ``point``, deepest stages first: equal graphs are equal cuts."""
     parts = [(kind, tuple(sorted(nodes))) for kind, nodes in point.parts if nodes]
     deep = depths(following(sized.any, parts))
     ranked = sorted(range(len(parts)), key=lambda i: (-deep[i], parts[i][1][0]))
     parts = [parts[i] for i in ranked]
-    return Cut(sized, tuple(parts), tuple(point.devices[i] for i in ranked), following(sized.any, parts))
+    return SizedCut(sized, tuple(parts), tuple(point.devices[i] for i in ranked), following(sized.any, parts))

@@ -22,19 +22,17 @@ from dataclasses import replace
 from weft.solver.control.clock import unwatched
 from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
-from weft.solver.placement.bounds import simple_bound
+from weft.solver.placement.bracket import simple_bound
 from weft.solver.placement.dag.front import FrontPoint, front
 from weft.solver.placement.dag.graph_bracket import IMPOSSIBLE
 from weft.solver.placement.dag.levels.ideals import TooWide
 from weft.solver.placement.dag.levels.least_step import least_step
-from weft.solver.placement.division import nodes_of
-from weft.solver.placement.groups import Groups, groups_of
+from weft.solver.placement.groups import Groups, groups_of, nodes_of
 from weft.solver.placement.joint import sized_judge
 from weft.solver.placement.joint.answer import Considered, PlacedStep
 from weft.solver.placement.joint.any_bound import any_bound
-from weft.solver.placement.joint.candidates import Sizes, candidate_of
-from weft.solver.placement.joint.cuts import Cut, cut_of
-from weft.solver.placement.joint.neighbours import other_cuts, other_sizes
+from weft.solver.placement.joint.candidates import Sizes, candidate_of, other_cuts, other_sizes
+from weft.solver.placement.joint.cuts import SizedCut, cut_of
 from weft.solver.placement.joint.size_search import SizeSearch
 from weft.solver.placement.joint.sized import SizedProblem
 from weft.solver.placement.joint.step_bound import open_sizes, stage_bounds
@@ -43,8 +41,6 @@ from weft.solver.placement.problem import PlacementProblem
 from weft.solver.placement.refusals import NoPlacement
 from weft.solver.portfolio import Candidate, Portfolio
 from weft.solver.step.search import Progress
-
-__all__ = ["place_step", "place_step_within"]
 
 #: Judging the answer takes at most so many times as long as making one 1F1B, and is left at most this share of the
 #: time.
@@ -81,8 +77,8 @@ class _JointSearch:
                  params: PlacementParams, *, one_size: bool, one_cut: bool) -> None:
         self.sized, self.budget, self.params = sized, budget, params
         self.alike, self.one_cut = one_size or len(sized.sizes) == 1, one_cut
-        self.cuts: list[Cut] = []
-        self.known: dict[tuple[Cut, tuple[int, ...]], Candidate[Sizes]] = {}
+        self.cuts: list[SizedCut] = []
+        self.known: dict[tuple[SizedCut, tuple[int, ...]], Candidate[Sizes]] = {}
         self.best: Candidate[Sizes] | None = None
         self.at_one_size: Candidate[Sizes] | None = None
         self.choices: SizeSearch | None = None
@@ -163,7 +159,7 @@ class _JointSearch:
             if all(each in costs for costs in cut.costs):
                 self._try(cut, (each,) * len(cut.parts))
 
-    def _try(self, cut: Cut, sizes: tuple[int, ...], bound: float | None = None) -> Candidate[Sizes] | None:
+    def _try(self, cut: SizedCut, sizes: tuple[int, ...], bound: float | None = None) -> Candidate[Sizes] | None:
         """1F1B of a choice; ``None`` where its bound rules it out."""
         if (cut, sizes) in self.known:
             return self.known[cut, sizes]
@@ -216,7 +212,7 @@ class _JointSearch:
     def _descend(self) -> None:
         """From the best choice of each of the best cuts to its neighbours, as long as 1F1B gets shorter. What that ends
         at is a cut too."""
-        by_cut: dict[Cut, Candidate[Sizes]] = {}
+        by_cut: dict[SizedCut, Candidate[Sizes]] = {}
         for candidate in sorted(self.known.values(), key=lambda candidate: candidate.value):
             if candidate.start is not None:
                 by_cut.setdefault(candidate.of.cut, candidate)
@@ -233,7 +229,7 @@ class _JointSearch:
             if cut not in self.cuts:
                 del self.known[cut, sizes]
 
-    def _neighbours(self, candidate: Candidate[Sizes], groups: Groups) -> Iterator[tuple[Cut, tuple[int, ...]]]:
+    def _neighbours(self, candidate: Candidate[Sizes], groups: Groups) -> Iterator[tuple[SizedCut, tuple[int, ...]]]:
         if not self.alike:
             yield from ((candidate.of.cut, sizes) for sizes in other_sizes(*candidate.of))
         if not self.one_cut:
@@ -286,7 +282,7 @@ class _JointSearch:
                            "orders_searched": len(self.orders.entries), **({"stopped": "; ".join(
                                f"{type(fault).__name__}: {fault}" for fault in faulty)} if faulty else {})})
 
-    def _considered(self, number: int, cut: Cut, makespan: float) -> Considered:
+    def _considered(self, number: int, cut: SizedCut, makespan: float) -> Considered:
         """What is known of one cut: nothing that was not tried is shorter than the bound, nor is what was."""
         tried = [candidate for candidate in self.known.values() if candidate.of.cut == cut]
         bounds = [candidate.bound for candidate in tried]

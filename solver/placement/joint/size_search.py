@@ -14,11 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from weft.solver.control.clock import checkpoint
-from weft.solver.placement.joint.cuts import Cut
+from weft.solver.placement.joint.cuts import SizedCut
 from weft.solver.placement.joint.step_bound import Open, open_sizes, stage_bounds
 from weft.solver.portfolio import Parts
-
-__all__ = ["SizeChoice", "SizeSearch"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,7 @@ class SizeChoice:
 class SizeSearch:
     """Choices of ``cuts`` by rising bound. ``steps``: sets of sizes that were looked at."""
 
-    def __init__(self, cuts: Sequence[Cut]) -> None:
+    def __init__(self, cuts: Sequence[SizedCut]) -> None:
         self.cuts = cuts
         self.steps = 0
         self._parts: Parts[tuple[int, Open]] = Parts()
@@ -87,7 +85,7 @@ class SizeSearch:
             self._push(number, (*sizes[:stage], (size,), *sizes[stage + 1:]), max(bound, bounds[stage][size]))
 
 
-def _is_told_twice(cut: Cut, sizes: Open) -> bool:
+def _is_told_twice(cut: SizedCut, sizes: Open) -> bool:
     """Whether, however the open sizes are settled, some path's sizes are after those of its twin."""
     for one, other in cut.twins:
         for first, second in zip(one, other, strict=True):

@@ -14,8 +14,6 @@ from itertools import pairwise
 
 from weft.solver.placement.problem import Degree, Node, PlacementError, PlacementProblem
 
-__all__ = ["SizedProblem", "affine", "require_sizes"]
-
 
 @dataclass(frozen=True)
 class SizedProblem:

@@ -15,8 +15,6 @@ from weft.solver.placement.judge import breaches_of_division
 from weft.solver.problem import Block, BlockKind, Problem
 from weft.solver.schedule import Schedule
 
-__all__ = ["InvalidStep", "faults"]
-
 #: Sums may differ by so much, as a share of them.
 _ROUNDING = 1e-9
 

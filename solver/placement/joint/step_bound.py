@@ -24,9 +24,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TypeAlias
 
-from weft.solver.placement.joint.cuts import Cut
-
-__all__ = ["Open", "open_sizes", "stage_bounds"]
+from weft.solver.placement.joint.cuts import SizedCut
 
 #: Per stage the sizes that it may take.
 Open: TypeAlias = tuple[tuple[int, ...], ...]
@@ -35,12 +33,12 @@ Open: TypeAlias = tuple[tuple[int, ...], ...]
 _ROUNDING = 1e-9
 
 
-def open_sizes(cut: Cut) -> Open:
+def open_sizes(cut: SizedCut) -> Open:
     """All sizes that each stage may take."""
     return tuple(tuple(costs) for costs in cut.costs)
 
 
-def stage_bounds(cut: Cut, sizes: Open) -> list[dict[int, float]]:
+def stage_bounds(cut: SizedCut, sizes: Open) -> list[dict[int, float]]:
     """Per stage and size that it may take, a lower bound on the step, infinite where its memory has no room."""
     trains = any(costs.trains for by_size in cut.costs for costs in by_size.values())
     head = _way(cut, sizes, cut.before, lambda stage, size: cut.costs[stage][size].least_forward)
@@ -68,7 +66,7 @@ def stage_bounds(cut: Cut, sizes: Open) -> list[dict[int, float]]:
     return found
 
 
-def _way(cut: Cut, sizes: Open, before: Sequence[Sequence[int]], time: Callable[[int, int], float]
+def _way(cut: SizedCut, sizes: Open, before: Sequence[Sequence[int]], time: Callable[[int, int], float]
          ) -> Callable[[int, int], float]:
     """Of a stage and its size, how long its first block waits at least for those ``before``, whose blocks take
     ``time``. Backwards in time it is what comes after its last block."""
@@ -88,7 +86,7 @@ def _way(cut: Cut, sizes: Open, before: Sequence[Sequence[int]], time: Callable[
     return waits
 
 
-def _turn(cut: Cut, sizes: Open) -> Callable[[int, int], float]:
+def _turn(cut: SizedCut, sizes: Open) -> Callable[[int, int], float]:
     """Of a stage and a number of samples, what all that follows it takes at least to run these both ways."""
     @cache
     def through(stage: int, samples: int) -> float:
@@ -106,7 +104,7 @@ def _turn(cut: Cut, sizes: Open) -> Callable[[int, int], float]:
     return turn
 
 
-def _samples_ahead(cut: Cut, sizes: Open) -> list[int]:
+def _samples_ahead(cut: SizedCut, sizes: Open) -> list[int]:
     """Per stage the samples of the largest micro-batch of any stage that follows it, at least."""
     found = [0] * len(sizes)
     for stage in reversed(range(len(sizes))):  # deepest first: what follows a stage has a higher number

@@ -13,8 +13,6 @@ import numpy.typing as npt
 
 from weft.solver.placement.memory.plan import MemoryProblem, Mode
 
-__all__ = ["ClassCounts", "Classes", "Ints", "modes_of"]
-
 Ints = npt.NDArray[np.int64]
 
 

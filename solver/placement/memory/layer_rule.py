@@ -13,8 +13,6 @@ from itertools import pairwise
 from weft.solver.control.clock import checkpoint
 from weft.solver.placement.memory.plan import ChainOperator, MemoryPlan, MemoryProblem, Mode, NoMemoryPlan, measure
 
-__all__ = ["layer_starts", "whole_layers"]
-
 
 def layer_starts(operators: Sequence[ChainOperator]) -> frozenset[int]:
     """The operators that begin a layer, without the first one."""

@@ -43,8 +43,6 @@ from typing import Literal, TypeAlias
 from weft.solver.placement.problem import PlacementError
 from weft.solver.problem import is_finite_number
 
-__all__ = ["ChainOperator", "MemoryPlan", "MemoryProblem", "Mode", "NoMemoryPlan", "Rules", "StageMeasure", "measure"]
-
 
 class NoMemoryPlan(ValueError):
     """No plan fits into memory, however slow: the message says so and what could be changed."""

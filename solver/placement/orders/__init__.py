@@ -4,7 +4,6 @@
 of any kinds, and for stages on several of them.
 """
 
-from weft.solver.placement.orders.depth_first import depth_first_order
-from weft.solver.placement.orders.slice_order import slice_order
+from weft.solver.placement.orders.slice_order import depth_first_order, slice_order
 
 __all__ = ["depth_first_order", "slice_order"]

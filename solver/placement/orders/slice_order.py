@@ -4,11 +4,19 @@
 from the end, because how many micro-batches a stage holds depends on how many stages follow it. PipeDream's program
 (Narayanan et al., SOSP 2019) for stages that may be replicated keeps the number of devices only; with the number of
 stages it is solved to its optimum here (:mod:`weft.solver.placement.problem`).
+
+Sums over all intervals of an order of groups: what the stage order[i:j] has, for all i and j at once.
+
+Random topological orders that keep what belongs together side by side.
+
+Every placement cuts *some* topological order into stages, so good orders give good placements. After Archer et al.,
+"Practical Performance Guarantees for Pipelined DNN Inference" (ICML 2024), who search orders and slice each optimally.
 """
 
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
@@ -16,11 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.solver.cpsat.budget import Budget
-from weft.solver.placement.division import Division, largest_load
-from weft.solver.placement.groups import Groups, room
-from weft.solver.placement.orders.intervals import Array, interval_sums, interval_transfers
-
-__all__ = ["slice_order"]
+from weft.solver.placement.groups import Division, Groups, largest_load, room
 
 #: A number of stages, and of devices used of each kind.
 _State: TypeAlias = tuple[int, tuple[int, ...]]
@@ -88,3 +92,67 @@ def _states(groups: Groups, most: int) -> Iterator[_State]:
 def _fitting(load: Array, held: Array, memory: float | None) -> Array:
     """``load``, infinite where what is held exceeds the memory."""
     return load if memory is None else np.where(held <= room(memory), load, float("inf"))
+
+
+Array: TypeAlias = NDArray[np.float64]
+
+
+def interval_transfers(groups: Groups, order: Sequence[int]) -> Array:
+    """``result[i, j]``: what the nets cut by the interval order[i:j] cost it, for i <= j.
+
+    A net at positions p1 < ... < pm is *not* cut by [i, j) if the interval lies in a gap between neighbouring
+    positions, or covers all of them. Both are rectangles in (i, j), added up as a two-dimensional difference.
+    """
+    n = len(order)
+    position = np.empty(groups.count, dtype=np.int64)
+    position[list(order)] = np.arange(n)
+    total = sum(net.cost for net in groups.nets)
+    corners = np.zeros((n + 2, n + 2))
+
+    def spare(first: int, last: int, low: int, high: int, cost: float) -> None:
+        """Take ``cost`` off every interval with first <= i <= last and low <= j <= high."""
+        if first <= last and low <= high:
+            corners[first, low] += cost
+            corners[last + 1, low] -= cost
+            corners[first, high + 1] -= cost
+            corners[last + 1, high + 1] += cost
+
+    for net in groups.nets:
+        at = sorted(position[list(net.groups)].tolist())
+        spare(0, at[0], at[-1] + 1, n, net.cost)
+        for before, after in itertools.pairwise([-1, *at, n]):
+            spare(before + 1, after, before + 1, after, net.cost)
+    return np.asarray(total - corners.cumsum(axis=0).cumsum(axis=1)[: n + 1, : n + 1])
+
+
+def interval_sums(values: Array) -> Array:
+    """``result[i, j]``: the sum of values[i:j], which are 0 or more or infinite; each added up by itself, so that small
+    ones keep their digits beside large ones."""
+    n = len(values)
+    result = np.zeros((n + 1, n + 1))
+    result[:n, 1:] = np.where(np.tri(n, k=-1, dtype=bool), 0.0, values).cumsum(axis=1)
+    return result
+
+
+def depth_first_order(groups: Groups, chance: random.Random, *, backwards: bool = False) -> list[int]:
+    """A random topological order in which a group follows its predecessor as closely as it can (or, ``backwards``, a
+    group precedes its successor as closely as it can)."""
+    ahead: list[list[int]] = [[] for _ in range(groups.count)]
+    waits = [0] * groups.count
+    for first, second in groups.order:
+        if backwards:
+            first, second = second, first
+        ahead[first].append(second)
+        waits[second] += 1
+    ready = [group for group in range(groups.count) if not waits[group]]
+    chance.shuffle(ready)
+    order = []
+    while ready:
+        group = ready.pop()
+        order.append(group)
+        chance.shuffle(ahead[group])
+        for follower in ahead[group]:
+            waits[follower] -= 1
+            if not waits[follower]:
+                ready.append(follower)
+    return order[::-1] if backwards else order

@@ -10,8 +10,6 @@ from __future__ import annotations
 from weft.solver.placement.groups import Groups, contract, neighbours
 from weft.solver.placement.params import PARAMS, PlacementParams
 
-__all__ = ["coarsen"]
-
 
 def coarsen(groups: Groups, target: int, stages: int, params: PlacementParams = PARAMS) -> Groups:
     """About ``target`` groups, or as few as can be had with none above one part in ``params.coarse_parts`` of a stage's

@@ -9,8 +9,6 @@ import numpy as np
 
 from weft.solver.placement.groups import Groups, contract
 
-__all__ = ["keep_dear_nets_whole", "without_slow_kinds"]
-
 
 def without_slow_kinds(groups: Groups, cutoff: float) -> Groups:
     """Kinds on which a group alone takes longer than ``cutoff`` no longer support it.

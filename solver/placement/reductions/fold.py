@@ -10,8 +10,6 @@ import math
 
 from weft.solver.placement.groups import Groups, contract, neighbours
 
-__all__ = ["fold"]
-
 
 def fold(groups: Groups) -> Groups:
     """Groups joined to a neighbour where being together is never worse than being apart.

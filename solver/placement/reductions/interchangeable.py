@@ -7,8 +7,6 @@ import itertools
 from weft.solver.placement.groups import Groups, contract, neighbours
 from weft.solver.placement.paths import Paths
 
-__all__ = ["order_branches", "order_twins"]
-
 
 def order_twins(groups: Groups) -> Groups:
     """Interchangeable groups put into an order: the first of them is in the stage of the second or before it.

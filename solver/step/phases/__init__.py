@@ -19,7 +19,6 @@ from weft.solver.step.phases.polish import Polish
 from weft.solver.step.phases.side_by_side import InTurn, SideBySide
 from weft.solver.step.phases.states import Devices, States
 from weft.solver.step.phases.steady_state import SteadyState
-from weft.solver.step.phases.tighten import Tighten
 from weft.solver.step.phases.whole import Whole
 
 __all__ = ["PHASES", "Phase", "kept", "named"]
@@ -40,7 +39,7 @@ PHASES: tuple[Phase, ...] = (
     SideBySide(((Moves(), 5),
                 (InTurn((SteadyState(), Completion(), Whole(up_to=_LARGE, at_most=2.0, share=0.2), LongerPeriods(),
                          States(at_most=10.0, share=0.3, no_less=2.0))), 2),
-                (Polish(), 3), (Tighten(), 1), (Devices(each=1.0, share=0.1), 1))),
+                (Polish(), 3), (Devices(each=1.0, share=0.1), 1))),
     SteadyState(),
     Completion(),
     LongerPeriods(),

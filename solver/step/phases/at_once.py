@@ -7,9 +7,8 @@ from typing import ClassVar
 
 from weft.solver.baselines.lib.at_once import at_once
 from weft.solver.control.clock import unwatched
+from weft.solver.control.garbage import seldom_collected
 from weft.solver.step.state import State
-
-__all__ = ["AtOnce"]
 
 
 class AtOnce:
@@ -25,7 +24,7 @@ class AtOnce:
     def steps(self, state: State) -> Iterator[None]:
         """One step for the schedule, one for the bounds."""
         if state.incumbent.best is None:
-            with unwatched():
+            with unwatched(), seldom_collected(never=True):
                 began = state.budget.now()
                 _offer(state)
                 state.incumbent.keep_time_afterwards(state.budget.now() - began)

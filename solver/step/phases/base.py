@@ -7,8 +7,6 @@ from typing import ClassVar, Protocol
 
 from weft.solver.step.state import State
 
-__all__ = ["Phase", "kept"]
-
 #: What a phase gives that has no further step.
 _ENDED = object()
 

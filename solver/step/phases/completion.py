@@ -8,8 +8,6 @@ from typing import ClassVar
 from weft.solver.period.periodic import Periodic
 from weft.solver.step.state import State
 
-__all__ = ["Completion", "complete_around"]
-
 #: How many periods more than needed belong to the warm-up, and to the cool-down, one after the other.
 _EDGES = (0, 1, 2, 4)
 #: Deterministic seconds at most for a shorter latency (of an optimum that only lacks a steady state), and for one edge;

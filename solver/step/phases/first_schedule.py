@@ -12,8 +12,6 @@ from weft.solver.control.stopping import STOP
 from weft.solver.period.improvers.starts import STARTS
 from weft.solver.step.state import State
 
-__all__ = ["FirstSchedule"]
-
 #: The share of the time left that all known schedules may take.
 _KNOWN_SHARE = 0.6
 #: Deterministic seconds of the first try at a schedule where no known one fits, and of the last one; every later try

@@ -9,8 +9,6 @@ from weft.solver.period.search import find_period
 from weft.solver.step.phases.completion import complete_around
 from weft.solver.step.state import State
 
-__all__ = ["LongerPeriods"]
-
 #: Numbers of micro-batches per period that are tried where one is not rate-optimal, in this order.
 _MICRO_BATCHES = (2, 3, 4)
 #: Up to so many blocks, those of all micro-batches of a period counted, such periods are tried; and with so many

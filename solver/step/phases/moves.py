@@ -9,9 +9,6 @@ from typing import ClassVar
 from weft.solver.orders.local_search import LocalSearch
 from weft.solver.step.state import State
 
-__all__ = ["Moves"]
-
-
 #: Up to so many operations. A longer schedule is improved through its period and its ends.
 _MOST_OPERATIONS = 200_000
 #: The same for spans, which are found anew for every move.

@@ -8,8 +8,6 @@ from typing import ClassVar
 from weft.solver.relations.fixed_order import FixedOrder
 from weft.solver.step.state import State
 
-__all__ = ["Polish"]
-
 #: Up to so many operations the whole schedule is polished while time is left.
 _MOST_OPERATIONS = 1500
 #: Operations in the first stretches: this share of all, between the least and the most.

@@ -9,8 +9,6 @@ from typing import ClassVar
 from weft.solver.step.phases.base import Phase, kept
 from weft.solver.step.state import State
 
-__all__ = ["InTurn", "SideBySide"]
-
 _ENDED = object()
 #: What a step that brings something counts of the time that it took, and the least that a step counts, in seconds.
 _FRUITFUL, _LEAST = 0.3, 0.002
@@ -79,7 +77,7 @@ class SideBySide:
 
 
 def _wanted(phase: Phase, state: State) -> bool:
-    return type(phase).__name__ not in state.budget.without and phase.due(state)
+    return phase.due(state) and type(phase).__name__ not in state.budget.without
 
 
 def _used(state: State) -> float:

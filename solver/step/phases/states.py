@@ -16,9 +16,7 @@ from weft.solver.step.state import State
 from weft.solver.timing import DeadlockError
 
 if TYPE_CHECKING:
-    from weft.solver.bounds.states import Analysis, Found
-
-__all__ = ["Devices", "States"]
+    from weft.solver.bounds.states import Analysis, LeastMakespan
 
 #: Up to so many operations and blocks: what a layer costs beside its states grows with the blocks, and chains through
 #: blocks that are left out with their cube.
@@ -115,7 +113,7 @@ def _analysis(state: State) -> Analysis:
     return Analysis.of(state.instance, state.micro_batches, state.implied)
 
 
-def _searched(state: State, known: Analysis, devices: Collection[int], time: float) -> Found | None:
+def _searched(state: State, known: Analysis, devices: Collection[int], time: float) -> LeastMakespan | None:
     """What a search of the system of ``devices`` finds in ``time`` seconds; ``None`` where that is not enough to
     begin."""
     from weft.solver.bounds.states import search, system_of
@@ -129,12 +127,12 @@ def _searched(state: State, known: Analysis, devices: Collection[int], time: flo
     return search(system, upper, most=most, widest=int(_WIDEST * most / system.operations))
 
 
-def _cost(found: Found, blocks: Collection[int]) -> float:
+def _cost(found: LeastMakespan, blocks: Collection[int]) -> float:
     """Seconds, about, of a search over ``blocks``."""
     return len(blocks) * (_EACH_LAYER * found.layers + _EACH_STATE * found.states)
 
 
-def _take_over(state: State, found: Found) -> None:
+def _take_over(state: State, found: LeastMakespan) -> None:
     """The bound, and the schedule if there is one; a transfer that occupies a link may make it longer than it was."""
     state.proven.raise_to(found.bound)
     if found.sequence is None:

@@ -7,11 +7,9 @@ from typing import ClassVar
 
 from weft.solver.baselines import NotApplicable
 from weft.solver.period.bracket import Bracket
-from weft.solver.period.improvers.starts import one_at_a_time
+from weft.solver.period.improvers.starts import periodic_seed
 from weft.solver.period.search import find_period
 from weft.solver.step.state import State
-
-__all__ = ["SteadyState"]
 
 #: Up to so many blocks a period is searched: its matrices have a row and a column a block.
 _MOST_BLOCKS = 2048
@@ -26,8 +24,12 @@ class SteadyState:
     vital: ClassVar[bool] = False
 
     def due(self, state: State) -> bool:
-        """Where there are not too many blocks."""
-        return state.periods is None and len(state.problem.blocks) <= _MOST_BLOCKS
+        """Where there are not too many blocks, and they are no single pass: its order is timed as it is wanted, and
+        lanes that share a memory begin the next pass together. Rounds of several micro-batches wait for each other."""
+        instance = state.instance
+        single = (state.micro_batches == 1 and state.objective == "makespan" and bool(instance.mixed_pools)
+                  and not any(arc.distance for arc in instance.arcs))
+        return state.periods is None and len(state.problem.blocks) <= _MOST_BLOCKS and not single
 
     def steps(self, state: State) -> Iterator[None]:
         """One step, if there can be a steady state.
@@ -38,7 +40,7 @@ class SteadyState:
         if not state.repeats:
             return
         try:
-            start = one_at_a_time(state.instance)
+            start = periodic_seed(state.instance, state.incumbent.name)
         except NotApplicable:  # all micro-batches fit, but no order of one was found
             return
 
@@ -48,8 +50,7 @@ class SteadyState:
 
         with state.budget.limited():
             state.periods = find_period(state.instance, start, state.budget, changed,
-                                        deterministic=_TO_UNROLL if state.done else state.budget.share(_SHARE, _EFFORT),
-                                        published=state.incumbent.name)
+                                        deterministic=_TO_UNROLL if state.done else state.budget.share(_SHARE, _EFFORT))
         if state.periods is not None:
             state.report.techniques.add(state.periods.counts)
             state.incumbent.offer_repeated(state.periods.best)

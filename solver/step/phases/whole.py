@@ -8,8 +8,6 @@ from typing import ClassVar
 
 from weft.solver.step.state import State
 
-__all__ = ["Whole"]
-
 
 @dataclass(frozen=True)
 class Whole:

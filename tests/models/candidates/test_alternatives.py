@@ -15,7 +15,6 @@ from weft.models.candidates.alternatives import (
     OpenCandidate,
     activations_choice,
     backward_choice,
-    by_micro_batch,
     open_candidates,
 )
 from weft.models.candidates.build import bytes_per_parameter, candidate_of, candidates
@@ -25,7 +24,7 @@ from weft.models.candidates.stages import Backward, MemoryRule
 from weft.models.layers.cluster import model_cluster
 from weft.models.spec.spec import Spec, SpecError, demo_spec, parse_spec
 from weft.solver.judge.validate import violations
-from weft.solver.problem import Block, BlockKind, Problem, ProblemError
+from weft.solver.problem import Block, BlockKind, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.timing import time_orders
 
@@ -106,7 +105,7 @@ def test_where_the_backward_is_open_too_names_alone_differ() -> None:
     assert compared >= 6
 
 
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25))
 @given(st.integers(2, 3), st.sampled_from([400, 4000]), st.data())
 def test_every_assignment_is_what_its_stages_make(gpus: int, held: int, data: st.DataObject) -> None:
     """Stages that keep and stages that recompute in one split, as :func:`candidate_of` puts them together."""
@@ -127,7 +126,7 @@ def test_every_assignment_is_what_its_stages_make(gpus: int, held: int, data: st
     assert unnamed(found.problem.under(options).plain()) == unnamed(mixed.problem)
 
 
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25))
 @given(st.integers(0, 10**6))
 def test_all_memory_is_given_back(number: int) -> None:
     spec = with_choices("activations, backward", host="1 MB/s")
@@ -233,22 +232,6 @@ def test_choices_of_a_run_that_has_none_are_refused(run: str, sentence: str) -> 
 
 def _names(found: Sequence[OpenCandidate]) -> list[object]:
     return [(c.plain.shape, c.plain.layers_of_stage, c.backward) for c in found]
-
-
-def test_a_class_of_micro_batches_is_what_all_stages_alike_are() -> None:
-    for found in open_candidates(with_choices("activations", activations="keep, recompute")):
-        wide = by_micro_batch(found.problem)
-        assert wide.classes == ("keep", "recompute") and not wide.choices
-        for way in wide.classes:
-            assert wide.plain(way) == under(found, activations=way)
-    both = by_micro_batch(open_candidates(with_choices("activations, backward"))[0].problem)
-    assert both.choices and all(choice.startswith("backward") for choice in both.choices)
-
-
-def test_ways_of_other_blocks_are_no_classes() -> None:
-    found = open_candidates(with_choices("activations"))[0]
-    with pytest.raises(ProblemError, match="run the same blocks"):
-        by_micro_batch(found.problem, ("keep", "recompute-ahead"))
 
 
 def test_each_cut_is_there_once() -> None:

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from weft.models.candidates.build import Candidate, bytes_per_parameter, candidates, first_candidates, layer_costs
+from weft.models.candidates.build import ModelCandidate, bytes_per_parameter, candidates, first_candidates, layer_costs
 from weft.models.candidates.stage_split import NoSplit
 from weft.models.candidates.stages import Stages, peak_bytes
 from weft.models.spec.spec import Spec, SpecError, demo_spec, parse_spec
@@ -34,14 +34,14 @@ def small(gpus: int = 2, memory: object = 100_000, held: int = 40, run: str = "t
     return parse_spec(LAYERS.format(gpus=gpus, memory=memory, held=held, run=run) + extra)
 
 
-def sequential(candidate: Candidate, micro_batches: int) -> Schedule:
+def sequential(candidate: ModelCandidate, micro_batches: int) -> Schedule:
     """One micro-batch after the other, each weight gradient right after its input gradient."""
     problem = candidate.problem
     orders = [[(block, m) for m in range(micro_batches) for block in row] for row in problem.blocks_on]
     return Schedule(problem, micro_batches, time_orders(problem, micro_batches, orders), makespan_bound=0)
 
 
-def by_shape(found: Sequence[Candidate]) -> dict[tuple[str, str], Candidate]:
+def by_shape(found: Sequence[ModelCandidate]) -> dict[tuple[str, str], ModelCandidate]:
     return {(entry.shape, entry.backward): entry for entry in reversed(found)}
 
 

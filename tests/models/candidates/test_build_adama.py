@@ -100,17 +100,18 @@ def test_less_memory_is_enough_and_the_comparison_says_so(tmp_path: Path, capsys
     """Two layers on one GPU: 4,000 parameters at 18 bytes, or at 14 and 12,000 more while gradients are made."""
     tight = tmp_path / "tight.yaml"
     tight.write_text((LAYERS % "adama").replace("1 MiB", str(56_000 + 12_000 + 2 * 1_000 + 500)))
-    found = weft.compare(tight, time_limit=5)
+    found = weft.compare(tight, effort=0.5, time_limit=3000)
     assert isinstance(found.with_adam, str) and "lacks" in found.with_adam
     assert "with Adam in place of AdamA nothing fits: no split of 2 layers" in found.caption()
     assert "lacks" in found.to_json()["with_adam"]["infeasible"]
     roomy = tmp_path / "roomy.yaml"
     roomy.write_text(LAYERS % "adama")
-    assert "against weft with Adam in place of AdamA (12.0 ms): a tie" in weft.compare(roomy, time_limit=5).caption()
-    assert main(["solve", str(roomy), "--quiet", "--time-limit", "5"]) == 0
+    compared = weft.compare(roomy, effort=0.5, time_limit=3000)
+    assert "against weft with Adam in place of AdamA (12.0 ms): a tie" in compared.caption()
+    assert main(["solve", str(roomy), "--quiet", "--effort", "0.5"]) == 0
     assert "keeps no whole gradients; with Adam they would take" in capsys.readouterr().out
     plain = tmp_path / "plain.yaml"
     plain.write_text(LAYERS % "adam")
-    assert weft.compare(plain, time_limit=5).with_adam is None
-    assert main(["solve", str(plain), "--quiet", "--time-limit", "5"]) == 0
+    assert weft.compare(plain, effort=0.5, time_limit=3000).with_adam is None
+    assert main(["solve", str(plain), "--quiet", "--effort", "0.5"]) == 0
     assert "AdamA" not in capsys.readouterr().out

@@ -10,7 +10,7 @@ from weft.models.candidates.build import candidates
 from weft.models.candidates.lengths import length_problems
 from weft.models.spec.sections import Spec
 from weft.models.spec.spec import SpecError, load_spec, parse_spec
-from weft.solver.wide.rounds import Rounds
+from weft.solver.wide.run import Rounds
 
 TEXT = """
 name: GPT on 4 A100

@@ -183,7 +183,7 @@ def test_the_bound_over_all_placements_is_the_least_of_both_families() -> None:
         assert least <= busiest * (1 + 1e-9)
 
 
-@settings(max_examples=examples(12), deadline=None)
+@settings(max_examples=examples(12))
 @given(st.data())
 def test_no_schedule_of_a_decided_chain_is_below_the_family_s_bound(data: st.DataObject) -> None:
     """Whatever room a plan leaves, and however few micro-batches run."""

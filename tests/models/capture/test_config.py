@@ -14,7 +14,7 @@ import torch
 
 import weft
 from weft.models.capture.config import capture_config
-from weft.models.capture.exported import ExportError
+from weft.models.capture.exported import ExportFault
 
 
 class Model(torch.nn.Module):
@@ -64,5 +64,5 @@ def test_a_type_that_is_not_read_is_captured(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("library")
 def test_a_type_that_the_library_does_not_know_is_said(tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match=r"config\.json: transformers 5 makes no model of it: Unrecognized"):
+    with pytest.raises(ExportFault, match=r"config\.json: transformers 5 makes no model of it: Unrecognized"):
         weft.estimate(written(tmp_path, "other"), gpus=2, device="h100")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from weft.models.communication.builder import Builder
-from weft.models.communication.program import CommunicationError, Program, Stage
+from weft.models.communication.program import CommunicationError, CommunicationProgram, ProgramStage
 
 
 @pytest.fixture
@@ -113,11 +113,11 @@ def test_what_does_not_fit_is_refused(step: Builder, wrong: Wrong, why: str) -> 
 def test_a_program_of_stages_that_come_from_nowhere_is_refused(step: Builder) -> None:
     program = step.build("whole")
     for stages, outputs, why in [
-            ((Stage("a", "norm", ("no",), ("a",)),), (), "reads 'no'"),
-            ((Stage("a", "norm", ("whole",), ("a",)),), (), "is no tensor"),
+            ((ProgramStage("a", "norm", ("no",), ("a",)),), (), "reads 'no'"),
+            ((ProgramStage("a", "norm", ("whole",), ("a",)),), (), "is no tensor"),
             ((), ("a",), "made by no stage")]:
         with pytest.raises(CommunicationError, match=why):
-            Program("wrong", 4, stages, program.tensors, outputs)
+            CommunicationProgram("wrong", 4, stages, program.tensors, outputs)
 
 
 @pytest.mark.parametrize(("made", "old", "why"), [

@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 
 from weft.models.communication.chunks import chunk_ranges
-from weft.models.communication.program import Overlap, Tensor
+from weft.models.communication.program import CommunicationTensor, Overlap
 
 
 @pytest.mark.parametrize("by_slices", [False, True])
 @pytest.mark.parametrize(("tensor", "axis", "held"), [
-    (Tensor("t", (24, 2)), 0, 24), (Tensor("t", (24, 2)), None, 48), (Tensor("t", (24, 2), "local"), 0, 24),
-    (Tensor("t", (24, 4), "sliced", 1), 0, 24), (Tensor("t", (24, 4), "sliced", 0), 0, 6),
-    (Tensor("t", (24, 4), "sliced", None), None, 24)])
-def test_chunks_are_all_of_it(tensor: Tensor, axis: int | None, held: int, by_slices: bool) -> None:
+    (CommunicationTensor("t", (24, 2)), 0, 24), (CommunicationTensor("t", (24, 2)), None, 48),
+    (CommunicationTensor("t", (24, 2), "local"), 0, 24),
+    (CommunicationTensor("t", (24, 4), "sliced", 1), 0, 24), (CommunicationTensor("t", (24, 4), "sliced", 0), 0, 6),
+    (CommunicationTensor("t", (24, 4), "sliced", None), None, 24)])
+def test_chunks_are_all_of_it(tensor: CommunicationTensor, axis: int | None, held: int, by_slices: bool) -> None:
     if tensor.layout == "sliced" and tensor.axis == axis and not by_slices:
         return  # such a chain is always cut by slices
     overlap = Overlap(("a", "b"), 3, {"t": axis}, by_slices)
@@ -24,5 +25,5 @@ def test_chunks_are_all_of_it(tensor: Tensor, axis: int | None, held: int, by_sl
 
 def test_a_chunk_of_a_whole_tensor_has_a_part_of_every_slice() -> None:
     overlap = Overlap(("a", "b"), 2, {"t": 0}, True)
-    assert chunk_ranges(Tensor("t", (16,), "local"), overlap, 1, 4) == [(2, 4), (6, 8), (10, 12), (14, 16)]
-    assert chunk_ranges(Tensor("t", (16,), "sliced", 0), overlap, 1, 4) == [(2, 4)]
+    assert chunk_ranges(CommunicationTensor("t", (16,), "local"), overlap, 1, 4) == [(2, 4), (6, 8), (10, 12), (14, 16)]
+    assert chunk_ranges(CommunicationTensor("t", (16,), "sliced", 0), overlap, 1, 4) == [(2, 4)]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.support.communication import tensor_parallel
-from weft.models.communication.builder import Builder
-from weft.models.communication.interpreter import dropped, random_values, results, run, steps
-from weft.models.communication.optimizers import data_parallel
+from tests.support.communication import steps, tensor_parallel
+from weft.models.communication.builder import Builder, data_parallel
+from weft.models.communication.interpreter import dropped, random_values, results, run
 from weft.models.communication.program import CommunicationError
 
 

@@ -11,10 +11,8 @@ import pytest
 from tests.oracles.whole import TooLarge, least_makespan
 from tests.support.cut_specs import MODES, Mode, all_cuts, problems_of, space_of
 from tests.support.examples import slow
-from weft.models.cuts.enumeration import Ground, ListedCuts, enumerated
-from weft.models.cuts.layout import Layout
+from weft.models.cuts.enumeration import CutTables, Ground, ListedCuts, ShapeLayout, enumerated, layouts
 from weft.models.cuts.space import CutSpace
-from weft.models.cuts.tables import Tables
 
 EVER = 1 << 50
 LAYOUTS = [("chain", 1, 7), ("v", 2, 7), ("loop", 2, 7), ("wave", 3, 8)]
@@ -39,7 +37,7 @@ def room_for_one(space: CutSpace, cut: tuple[int, ...]) -> bool:
 @pytest.mark.parametrize(("shape", "chunks", "count"), LAYOUTS)
 def test_all_cuts_below_a_limit_are_listed_and_no_other(mode: Mode, shape: str, chunks: int, count: int) -> None:
     some_left = False
-    for number in range(8):
+    for number in range(0, 8, 2):
         space = space_of(number, mode, shape, chunks, count=count, unequal=number > 2)
         ground, n = space.ground, space.micro_batches
         whole = enumerated(ground, n, EVER)
@@ -114,9 +112,56 @@ def test_layers_that_are_left_may_all_be_where_they_are_quickest() -> None:
     for row in ((1, 1, 1, 9, 9), (1, 9, 9, 1, 1)):
         passed = np.cumsum((0, *row))
         times = np.where(last > first, passed[last] - passed[first], 0)
-        tables.append(Tables((times, none, none), (none, none, none), (none, none, none), none))
+        tables.append(CutTables((times, none, none), (none, none, none), (none, none, none), none))
     lags = np.zeros((2, 6), dtype=np.int64)
-    ground = Ground(Layout("chain", 1, 3), tuple(tables), (0, 0, 1), (1, 1, 1), lags, ends_whole=False)
+    ground = Ground(ShapeLayout("chain", 1, 3), tuple(tables), (0, 0, 1), (1, 1, 1), lags, ends_whole=False)
     space = CutSpace(ground, "none", 1, candidate=lambda _: pytest.fail("nobody asks"))
     assert space.floor <= 2
     assert (0, 1, 3, 5) in listed(enumerated(ground, 1, 6))
+
+
+@pytest.mark.parametrize(("shapes", "gpus", "chunks", "layers", "found"), [
+    (("chain", "v", "loop", "wave"), 2, 3, 9, ["chain 1", "v 2", "loop 2", "wave 3", "loop 3"]),
+    (("chain", "v", "loop", "wave"), 2, 3, 5, ["chain 1", "v 2", "loop 2"]),
+    (("chain", "v", "loop", "wave"), 2, 1, 9, ["chain 1"]),
+    (("v", "groups"), 2, 4, 9, ["v 2"]),
+    (("wave",), 2, 4, 9, ["wave 3", "wave 4"]),
+    (("wave",), 2, 2, 9, []),
+    (("chain", "loop"), 1, 3, 9, ["chain 1"]),
+    (("chain", "loop"), 4, 3, 3, []),
+])
+def test_those_that_the_layers_can_fill(shapes: tuple[str, ...], gpus: int, chunks: int, layers: int,
+                                        found: list[str]) -> None:
+    assert [f"{layout.shape} {layout.chunks}" for layout in layouts(shapes, gpus, chunks, layers)] == found
+
+
+def test_a_wave_goes_down_up_and_down() -> None:
+    assert ShapeLayout("wave", 3, 2).devices == (0, 1, 1, 0, 0, 1) and ShapeLayout("wave", 3, 2).stages == 6
+    assert ShapeLayout("loop", 3, 2).devices == (0, 1, 0, 1, 0, 1)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("number", [0, 1, 4])
+def test_durations_and_memory_are_those_of_the_blocks(mode: Mode, number: int) -> None:
+    space = space_of(number, mode, gpus=3, unequal=True)
+    letters = {"full": ("F", "B", ""), "split": ("F", "IB", "W"), "none": ("F", "", "")}[mode]
+    kinds = set()
+    stages = {(s, *pair): problem for cut, problem in problems_of(space).items()
+              for s, pair in enumerate(pairwise(cut))}
+    for (s, first, last), problem in stages.items():
+        table = space.ground.tables[space.ground.kind[space.ground.layout.devices[s]]]
+        for which, named in enumerate(letters):
+            block = next((block for block in problem.blocks
+                          if block.name[0] in named and block.name[1:] == str(s)), None)
+            numbers = [int(table.durations[which][first, last]), int(table.take[which][first, last]),
+                       int(table.change[which][first, last])]
+            kinds.add(block.name[0] if block else "")
+            if block is None:
+                assert numbers == [0, 0, 0]
+            else:
+                [memory], [workspace] = block.memory, block.workspace
+                assert numbers == [round(block.duration * 1e9), max(memory, 0) + workspace, memory]
+        assert (table.work == sum(table.durations)).all() and (table.kept == table.change[0]).all()
+    assert kinds == {"full": {"F", "B", ""}, "none": {"F", ""},
+                     "split": {"F", "I", "W", *(["B", ""] if number == 1 else [""] if number else [])}}[mode]
+    assert (np.tril(space.ground.tables[0].static) == 0).all()

@@ -183,6 +183,6 @@ def test_the_published_dynamic_program_agrees(name: str, optimum: float) -> None
     path = SHARED / "dnn-partitioning" / f"{name}.json"
     if not path.exists():
         pytest.skip(f"{path} is not here")
-    found = weft.place(path, time_limit=60)
+    found = weft.place(path, time_limit=3000)
     assert found.status == "optimal"
     assert float(f"{found.objective:.6g}") == optimum

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,6 +42,9 @@ def test_features_are_mapped_and_sparse_ones_filled_in(tmp_path: Path) -> None:
     ("g.mtx", "%%MatrixMarket matrix coordinate real general\n3 3 2\n1 1\n", "says 2 entries, but has 1"),
     ("g.mtx", "%%MatrixMarket matrix coordinate real general\n3 3 1\n4 1\n", "edge 0 has the target 3"),
     ("g.npz", "no archive", "is no .npz archive"),
+    ("g.txt", "0 99999999999999999999\n", "it must hold two whole numbers, of up to 10 digits"),
+    ("g.txt", "0 \u00b2\n", "it must hold two whole numbers"),
+    ("g.txt", "0 9999999999\n", "has 10000000000 vertices, it must have from 1 to 1000000000"),
 ])
 def test_what_is_no_graph_is_said(tmp_path: Path, name: str, text: str, said: str) -> None:
     (tmp_path / name).write_text(text)
@@ -53,3 +57,24 @@ def test_features_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.array([[0.0, 1.0], [np.nan, 0.0]]))
     with pytest.raises(GraphError, match="feature 0 of vertex 1 is nan, it must be finite"):
         load_graph(tmp_path / "g.txt", tmp_path / "x.npy")
+
+
+EDGES = {"source": np.array([0, 1]), "target": np.array([1, 0])}
+
+
+@pytest.mark.parametrize(("arrays", "said"), [
+    ({"target": EDGES["target"]}, "has no array 'source', but target"),
+    ({**EDGES, "vertices": 1}, "edge 1 has the source 1, it must be one of the vertices 0 to 0"),
+    ({**EDGES, "vertices": np.array([2, 2])}, "vertices is no whole number"),
+    ({**EDGES, "source": np.array([0.0, 1.0])}, "source holds float64"),
+    ({**EDGES, "source": np.array([0])}, "must be one of each"),
+    ({**EDGES, "features": np.array([["a"], ["b"]])}, "features hold <U1"),
+    ({**EDGES, "label": np.array([0.5, 1.0])}, "labels are float64"),
+    ({**EDGES, "feature_indptr": np.array([0, 2, 1])}, "but no array 'feature_indices'"),
+    ({**EDGES, "feature_indptr": np.array([0, 2, 1]), "feature_indices": np.array([0]),
+      "feature_values": np.array([1.0]), "features": 3}, "are no sparse matrix of 2 rows"),
+])
+def test_what_is_no_archive_of_a_graph_is_said(tmp_path: Path, arrays: dict[str, Any], said: str) -> None:
+    np.savez(tmp_path / "g.npz", **arrays)
+    with pytest.raises(GraphError, match=said):
+        load_graph(tmp_path / "g.npz")

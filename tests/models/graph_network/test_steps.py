@@ -1,5 +1,4 @@
-from weft.models.graph_network.graph import drawn_graph
-from weft.models.graph_network.grid import Grid
+from weft.models.graph_network.graph import ChunkGrid, drawn_graph
 from weft.models.graph_network.steps import Choice, LayerSize, Need, Pass
 
 
@@ -8,7 +7,7 @@ def sized(choice: Choice) -> Pass:
                           Need(0, 64, 64, 64))
     size = LayerSize(4, 4, 4, 4, 4, 4, needs)
     graph = drawn_graph(60, 600, seed=3)
-    return Pass([size, size], {False: Grid(graph, choice.chunks)}, choice)
+    return Pass([size, size], {False: ChunkGrid(graph, choice.chunks)}, choice)
 
 
 def test_everything_taken_is_given_back() -> None:

@@ -56,7 +56,7 @@ def test_experts_are_dealt_out_evenly(degrees: Degrees, gpus: int, said: str) ->
 
 def test_eight_bits_need_a_device_that_has_them() -> None:
     require_precision("fp8", DEVICES["h100"], "spec")
-    with pytest.raises(SpecError, match="v100 multiplies in no 8 bits; name one of h100, h200, b200"):
+    with pytest.raises(SpecError, match="v100 multiplies in no 8 bits; name one of h100, h800, h200, b200"):
         require_precision("fp8", DEVICES["v100"], "spec")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.models.grid.test_rank import GPT, MOE, links
 from weft.models.grid.degrees import Degrees
-from weft.models.grid.rank import Ranks
+from weft.models.grid.rank import GridRanks
 from weft.models.grid.state import StateBytes, gathered, reduced, static_of, with_state
 
 ADAM = StateBytes(2, 4, 12)
@@ -16,22 +16,22 @@ ADAM = StateBytes(2, 4, 12)
 
 @pytest.mark.parametrize(("zero", "bytes_each"), [(0, 18), (1, 6 + 12 / 8), (2, 2 + 16 / 8), (3, 18 / 8)])
 def test_states_are_divided_among_replicas(zero: int, bytes_each: float) -> None:
-    layer = Ranks(GPT, links()).of(Degrees())[1]
+    layer = GridRanks(GPT, links()).of(Degrees())[1]
     degrees = Degrees(data=4, context=2, zero=zero)
     assert static_of(layer, degrees, ADAM) == pytest.approx(layer.cost.parameters * bytes_each, abs=3)
 
 
 def test_experts_have_fewer_replicas() -> None:
-    layer = Ranks(MOE, links()).of(Degrees(expert=4))[3]
+    layer = GridRanks(MOE, links()).of(Degrees(expert=4))[3]
     dense = layer.cost.parameters - layer.experts
     held = static_of(layer, Degrees(data=8, expert=4), ADAM)
     assert held == pytest.approx(dense * (6 + 12 / 8) + layer.experts * (6 + 12 / 2), abs=3)
 
 
 def test_what_is_sent_for_every_micro_batch_hides_behind_the_layer() -> None:
-    fast, slow = links(), links(near=1e10)
+    fast, slow = links(), links(near=5e9)
     for own, is_hidden in ((fast, True), (slow, False)):
-        layer = Ranks(GPT, own).of(Degrees(micro_batch=8))[1]
+        layer = GridRanks(GPT, own).of(Degrees(micro_batch=8))[1]
         for zero in (1, 2, 3):
             found = with_state(layer, Degrees(data=8, zero=zero, micro_batch=8), own, ADAM)
             kept = zero == 1 or is_hidden
@@ -45,7 +45,7 @@ def test_what_is_sent_for_every_micro_batch_hides_behind_the_layer() -> None:
 
 def test_without_zero_sums_are_whole_and_nothing_is_gathered() -> None:
     own = links()
-    layer = Ranks(GPT, own).of(Degrees())[1]
+    layer = GridRanks(GPT, own).of(Degrees())[1]
     assert reduced(layer, Degrees(data=8, zero=0), own) == own.collective("all_reduce", 4 * layer.cost.parameters, 8)
     assert reduced(layer, Degrees(data=8, collective_bytes=2), own) == own.collective(
         "reduce_scatter", 2 * layer.cost.parameters, 8)

@@ -7,13 +7,13 @@ import pytest
 from tests.models.grid.test_rank import GPT, links
 from tests.models.grid.test_state import ADAM
 from weft.models.grid.degrees import Degrees
-from weft.models.grid.rank import RankLayer, Ranks
+from weft.models.grid.rank import GridRanks, RankLayer
 from weft.models.grid.state import gathered, reduced
 from weft.models.grid.step_end import least_end, step_end
 
 
 def layers(near: float = 450e9) -> list[RankLayer]:
-    return list(Ranks(GPT, links(near=near)).of(Degrees()))
+    return list(GridRanks(GPT, links(near=near)).of(Degrees()))
 
 
 def test_alone_nothing_is_sent() -> None:

@@ -9,7 +9,7 @@ from weft.models.hardware.devices import DEVICES, DeviceError
 from weft.models.times.roofline import pass_seconds
 
 
-@pytest.mark.parametrize("name", ["h100", "h200", "b200"])
+@pytest.mark.parametrize("name", ["h100", "h800", "h200", "b200"])
 def test_newer_gpus_compute_in_fp8_at_twice_the_rate_of_bf16(name: str) -> None:
     device = DEVICES[name]
     assert device.peak("float8_e4m3fn") == pytest.approx(2 * device.peak("bfloat16"), rel=1e-3)

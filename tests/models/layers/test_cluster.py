@@ -10,7 +10,7 @@ import pytest
 from tests.support.paths import ROOT
 from weft.models.candidates.build import candidates
 from weft.models.candidates.estimate import estimate_spec
-from weft.models.candidates.family_costs import family_costs
+from weft.models.candidates.gpu_costs import family_costs
 from weft.models.candidates.memory_candidates import decided_candidates
 from weft.models.candidates.placement_sources import spec_problem
 from weft.models.hardware.devices import DEVICES
@@ -83,7 +83,7 @@ def test_in_one_machine_nothing_changes() -> None:
 
 
 def test_chains_in_which_memory_is_decided_wait_too() -> None:
-    (candidate, *_) = decided_candidates(listed(more="placement: {memory: decide}\n"), time_limit=5.0)
+    (candidate, *_) = decided_candidates(listed(more="placement: {memory: decide}\n"), time_limit=3000.0)
     cuts = candidate.decided.cuts if candidate.decided else ()
     operators = candidate.decided.problem.operators if candidate.decided else ()
     found = lags(candidate.problem)

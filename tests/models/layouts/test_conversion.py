@@ -6,17 +6,21 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from math import ceil
 
 import numpy as np
 import pytest
 
 from tests.oracles.layouts import Vector, cheapest_placed, cheapest_vectors, start_of
-from weft.models.layers.cluster import AffineLink, two_tiers
-from weft.models.layouts.conversion import Conversion, convert, step_bytes
-from weft.models.layouts.layout import Layout, LayoutError, Placed, layouts_over
-from weft.models.layouts.prices import RingPrices, uniform
-from weft.models.layouts.steps import moves
-from weft.models.layouts.values import applied, lay_out, put_together
+from tests.support.examples import examples
+from tests.support.programs import layouts_over
+from weft.models.hardware.devices import DEVICES
+from weft.models.layers.cluster import AffineLink, MeasuredLink, two_tiers
+from weft.models.layers.collectives import Collective
+from weft.models.layouts.conversion import Conversion, RingPrices, convert, device_prices, step_bytes, uniform
+from weft.models.layouts.layout import Layout, LayoutError, Placed, slices
+from weft.models.layouts.steps import box_of, moves
+from weft.models.layouts.values import Array, Held, applied
 
 SHAPE = (16, 16)
 NEAR, FAR = (1e-5, 1e10), (3e-5, 1e9)
@@ -46,6 +50,27 @@ def price_of(near: tuple[float, float], far: tuple[float, float],
         return ring(kind, held, inside, near) + ring(kind, left, outside, far)
 
     return price
+
+
+def lay_out(whole: Array, placed: Placed, seed: int = 0) -> dict[int, Array]:
+    """``whole`` in a layout; terms are random numbers that add up to it."""
+    random = np.random.default_rng(seed)
+    terms = [random.standard_normal(whole.shape) for _ in range(placed.layout.values - 1)]
+    terms.append(whole - sum(terms) if terms else whole)
+    return {device: terms[piece[0]][slices(box_of(placed, piece, whole.shape))].copy()
+            for device, piece in placed.held.items()}
+
+
+def put_together(held: Held, placed: Placed, shape: Sequence[int]) -> Array:
+    """The tensor that the devices hold. Raises ``ValueError`` where two that should hold the same do not."""
+    whole = np.zeros(shape)
+    for piece, holders in placed.holders.items():
+        first = held[holders[0]]
+        for other in holders[1:]:
+            if not np.allclose(first, held[other], rtol=0, atol=1e-12 * max(1.0, float(np.abs(first).max(initial=0)))):
+                raise ValueError(f"the devices {holders[0]} and {other} hold different numbers")
+        whole[slices(box_of(placed, piece, shape))] += first
+    return whole
 
 
 def error(found: Conversion, shape: Sequence[int]) -> float:
@@ -87,9 +112,10 @@ def test_what_every_device_needs_is_brought_at_the_least_cost() -> None:
                 assert found.seconds == pytest.approx(least[start_of(end, shape, order)], abs=1e-12)
 
 
+@pytest.mark.random
 def test_groups_of_different_size_are_exact() -> None:
     draw, shape = random.Random(3), (12, 24)
-    for _ in range(60):
+    for _ in range(examples(60)):
         counts = draw.randint(1, 8), draw.randint(1, 8)
         one, other = (draw.choice([entry for entry in layouts_over(count, 2)
                                    if all(size % k == 0 for size, k in zip(shape, entry.splits, strict=True))])
@@ -151,3 +177,67 @@ def test_terms_are_added_up_within_machines_before_they_cross() -> None:
     assert [step.groups for step in found.steps] == [((0, 1, 2, 3),)]
     assert found.seconds == pytest.approx(3e-6 + size / 2 / 1e12 + size / 2 / 1e8 + size / 2 / 1e12, rel=1e-6)
     assert error(found, shape) < 1e-12
+
+
+INSIDE, ACROSS = AffineLink(*NEAR), AffineLink(*FAR)
+TWO_MACHINES = RingPrices(two_tiers(INSIDE, ACROSS, 2))
+MIB = 1024**2
+
+
+@pytest.mark.parametrize(("kind", "passed"), [  # bytes that a ring of four passes on, of MIB on each before
+    ("all_gather", 3 * MIB), ("all_reduce", 2 * 3 * MIB / 4), ("reduce_scatter", 3 * MIB / 4),
+    ("all_to_all", 3 * MIB / 4)])
+def test_a_ring_passes_its_parts_over_the_slowest_link(kind: Collective, passed: float) -> None:
+    near = RingPrices(two_tiers(INSIDE, ACROSS, 4))
+    assert near.collective(kind, MIB, (0, 1, 2, 3)) == pytest.approx(1e-5 + passed / 1e10)
+    uneven = near.collective(kind, MIB, (1, 2, 3, 4))  # three and one: a ring over the slowest link
+    assert uneven == pytest.approx(3e-5 + passed / 1e9)
+
+
+@pytest.mark.parametrize(("kind", "near", "far"), [  # bytes in a machine of two and between two machines
+    ("all_gather", 2 * MIB, MIB), ("all_reduce", MIB, MIB / 2), ("reduce_scatter", MIB / 2, MIB / 4),
+    ("all_to_all", MIB / 2, MIB / 2)])
+def test_machines_of_equal_number_do_their_share_inside(kind: Collective, near: float, far: float) -> None:
+    prices, rings = RingPrices(two_tiers(INSIDE, ACROSS, 4)), 2 if kind == "all_reduce" else 1
+    expected = rings * 1e-5 + near / 1e10 + 3e-5 + far / 1e9
+    assert prices.collective(kind, MIB, (2, 3, 4, 5)) == pytest.approx(expected)
+
+
+def test_machines_are_groups_of_neighbours() -> None:
+    assert TWO_MACHINES.collective("all_gather", MIB, (2, 3)) == pytest.approx(1e-5 + MIB / 1e10)
+    assert TWO_MACHINES.collective("all_gather", MIB, (1, 2)) == pytest.approx(3e-5 + MIB / 1e9)
+    assert TWO_MACHINES.collective("all_gather", MIB, (3,)) == TWO_MACHINES.collective("all_gather", 0, (1, 2)) == 0
+
+
+def test_a_measured_link_sends_each_part_in_its_own_time() -> None:
+    link = MeasuredLink(((MIB, 1e-4), (4 * MIB, 2e-4)))
+    prices = RingPrices(two_tiers(link, link, 8))
+    assert prices.collective("all_gather", MIB, range(4)) == pytest.approx(3 * 1e-4)
+    assert prices.collective("all_reduce", 4 * MIB, range(4)) == pytest.approx(2 * 3 * 1e-4)
+    assert prices.collective("reduce_scatter", 4 * MIB, range(4)) == pytest.approx(3 * 1e-4)
+    uneven = prices.collective("reduce_scatter", 4 * MIB + 1, range(4))
+    assert uneven == pytest.approx(3 * link.seconds(ceil((4 * MIB + 1) / 4)))
+
+
+def test_messages_take_as_long_as_the_busiest_end() -> None:
+    prices = TWO_MACHINES
+    assert prices.messages([(0, 1, MIB), (0, 1, MIB)]) == pytest.approx(1e-5 + 2 * MIB / 1e10, abs=1e-9)
+    assert prices.messages([(0, 1, MIB), (2, 3, 3 * MIB)]) == pytest.approx(1e-5 + 3 * MIB / 1e10, abs=1e-9)
+    assert prices.messages([(0, 1, MIB), (2, 1, MIB)]) == pytest.approx(3e-5 + 2 * MIB / 1e9, abs=1e-9)  # one is far
+    assert prices.messages([(1, 1, MIB), (0, 2, 0)]) == 0
+
+
+def test_devices_of_a_kind_have_its_links() -> None:
+    device = DEVICES["h100"]
+    prices = device_prices(device, 2)
+    assert prices.messages([(0, 1, MIB)]) == pytest.approx(device.link_latency + MIB / device.link, abs=1e-9)
+    assert prices.messages([(1, 2, MIB)]) == pytest.approx(device.network_latency + MIB / device.network, abs=1e-9)
+    within, across = (prices.collective("all_reduce", 64 * MIB, group) for group in ((2, 3), (1, 2)))
+    assert 0 < within < across
+    # Two of one machine and one of another: no machines of equal number, so each counts as its own.
+    assert prices.collective("all_reduce", 64 * MIB, (0, 1, 2)) >= prices.collective("all_reduce", 64 * MIB, (0, 2, 4))
+    assert prices.collective("all_reduce", 64 * MIB, (0,)) == 0
+
+
+def test_uniform_devices_are_all_near() -> None:
+    assert uniform(1e-5, 1e10).collective("all_gather", MIB, (0, 10**6)) == pytest.approx(1e-5 + MIB / 1e10)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from weft.models.communication.optimizers import data_parallel as adam
+from weft.models.communication.builder import data_parallel as adam
 from weft.models.communication.search.schedules import schedules
 from weft.models.overlap.data_parallel import BUCKETS, GRADIENTS, WAYS, data_parallel, why_not_data_parallel
 from weft.models.overlap.placement import OverlapPlacement

@@ -7,18 +7,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
-from weft.models.overlap.flow import Step, duration, pieces, serial
+from weft.models.overlap.flow import FlowStep, apart_blocks, duration, pieces, serial
+from weft.solver.problem import BlockKind, Device
+from weft.solver.timing import time_orders
+from weft.solver.wide.block import WideBlock
+from weft.solver.wide.problem import WideProblem
 
 COUNTS = (1, 2, 4, 8, 16)
 
 
-def chunked(compute: float, collective: float, after: float, launch: float) -> list[Step]:
-    """What models/candidates/collective_chunks.py has as a problem."""
+def chunked(compute: float, collective: float, after: float, launch: float) -> list[FlowStep]:
+    """The chunked pipeline of one collective between two computations."""
     divides = {"batch": 16}
-    return [Step("compute", (), compute, divides=divides),
-            Step("collective", (0,), collective + launch, divides=divides,
-                 pieces={count: collective / count + launch for count in COUNTS}),
-            Step("after", (1,), after, divides=divides)]
+    return [FlowStep("compute", (), compute, divides=divides),
+            FlowStep("collective", (0,), collective + launch, divides=divides,
+                     pieces={count: collective / count + launch for count in COUNTS}),
+            FlowStep("after", (1,), after, divides=divides)]
 
 
 @pytest.mark.parametrize(("times", "best", "count"), [
@@ -33,23 +37,23 @@ def test_one_collective_is_the_chunked_pipeline(times: tuple[int, int, int, int]
 def test_what_cannot_be_cut_waits_for_all_chunks() -> None:
     steps = chunked(100, 100, 40, 0)
     assert duration(steps, 2, "batch") == 100 + 50 + 20
-    steps[2] = Step("after", (1,), 40)
+    steps[2] = FlowStep("after", (1,), 40)
     assert duration(steps, 2, "batch") == 100 + 50 + 40
     assert duration(steps, 2, "sequence") == 240
     assert duration(steps, 3, "batch") == 240  # 16 units do not make three chunks
 
 
 def test_a_weight_gradient_runs_beside_the_collective() -> None:
-    steps = [Step("inner", (), 10), Step("sum", (0,), 8, pieces={1: 8}), Step("weights", (0,), 6),
-             Step("next", (1,), 5)]
+    steps = [FlowStep("inner", (), 10), FlowStep("sum", (0,), 8, pieces={1: 8}), FlowStep("weights", (0,), 6),
+             FlowStep("next", (1,), 5)]
     assert serial(steps) == 29 and duration(steps, 1) == 10 + 8 + 5
 
 
 def test_narrow_cuts_leave_matrix_products_whole_that_no_collective_reads() -> None:
     divides = {"batch": 4}
-    steps = [Step("up", (), 100, 10, divides=divides, is_heavy=True),
-             Step("down", (0,), 100, 10, divides=divides, is_heavy=True),
-             Step("sum", (1,), 60, pieces={1: 60, 2: 30}, divides=divides)]
+    steps = [FlowStep("up", (), 100, 10, divides=divides, is_heavy=True),
+             FlowStep("down", (0,), 100, 10, divides=divides, is_heavy=True),
+             FlowStep("sum", (1,), 60, pieces={1: 60, 2: 30}, divides=divides)]
     wide, narrow = (pieces(steps, 2, "batch", wide=wide) for wide in (True, False))
     assert [piece.seconds for piece in wide] == [110, 110, 30, 30]
     assert [piece.seconds for piece in narrow] == [100, 55, 55, 30, 30]
@@ -57,22 +61,24 @@ def test_narrow_cuts_leave_matrix_products_whole_that_no_collective_reads() -> N
 
 
 @st.composite
-def rows(draw: st.DrawFn) -> list[Step]:
-    steps: list[Step] = []
+def rows(draw: st.DrawFn) -> list[FlowStep]:
+    steps: list[FlowStep] = []
     for number in range(draw(st.integers(1, 9))):
         waits = tuple(sorted(draw(st.sets(st.integers(0, number - 1), max_size=2)))) if number else ()
         seconds = draw(st.integers(1, 9))
         divides = draw(st.sampled_from([{}, {"batch": 2}, {"batch": 4}]))
         sent = draw(st.booleans())
         launch = draw(st.integers(0, 1))
-        steps.append(Step(str(number), waits, seconds, launch, divides=divides, is_heavy=draw(st.booleans()),
-                          pieces={count: launch + (seconds - launch) / count for count in (1, 2, 4)} if sent else {}))
+        steps.append(FlowStep(str(number), waits, seconds, launch, divides=divides, is_heavy=draw(st.booleans()),
+                              pieces={count: launch + (seconds - launch) / count
+                                      for count in (1, 2, 4)} if sent else {}))
     return steps
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(100))
 @given(rows(), st.sampled_from([1, 2, 4]), st.booleans())
-def test_no_piece_begins_before_what_it_reads_and_all_work_is_done(steps: list[Step], count: int, wide: bool) -> None:
+def test_no_piece_begins_before_what_it_reads_and_all_work_is_done(steps: list[FlowStep], count: int, wide: bool
+                                                                   ) -> None:
     found = pieces(steps, count, "batch", wide=wide)
     assert all(source < number for number, piece in enumerate(found) for source in piece.waits)
     took = duration(steps, count, "batch", wide=wide)
@@ -84,3 +90,42 @@ def test_no_piece_begins_before_what_it_reads_and_all_work_is_done(steps: list[S
     assert took <= sum(piece.seconds for piece in found) * (1 + 1e-9)
     if count == 1:
         assert took <= serial(steps) * (1 + 1e-9)
+
+
+DEVICES = (Device("gpu", 100), Device("network", lane_of="gpu"))
+
+
+def problem_of(steps: list[FlowStep], count: int, memory: int = 0, workspace: int = 0) -> WideProblem:
+    whole = WideBlock("F0", BlockKind.FORWARD, (0,), 1, (memory,), (workspace,))
+    return WideProblem("pass", DEVICES, tuple(apart_blocks(whole, pieces(steps, count, "batch"), {0: 1})))
+
+
+@settings(max_examples=examples(50))
+@given(rows(), st.sampled_from([1, 2, 4]))
+def test_alone_it_takes_as_long_as_the_flow(steps: list[FlowStep], count: int) -> None:
+    plain = problem_of(steps, count).plain()
+    orders = [[(number, 0) for number, block in enumerate(plain.blocks) if block.devices == (device,)]
+              for device in (0, 1)]
+    took = max(operation.end for operation in time_orders(plain, 1, orders))
+    first_sent = bool(pieces(steps, count, "batch")[0].is_sent)
+    late = any(not piece.waits and number for number, piece in enumerate(pieces(steps, count, "batch")))
+    assert took >= duration(steps, count, "batch") * (1 - 1e-9)
+    if not first_sent and not late:  # a piece that waits for nothing still comes behind the first one
+        assert took == pytest.approx(duration(steps, count, "batch"))
+
+
+@pytest.mark.parametrize(("memory", "first", "last"), [(70, 75, -5), (-70, 5, -75), (0, 5, -5)])
+def test_the_first_takes_everything_and_the_last_gives_back(memory: int, first: int, last: int) -> None:
+    steps = [FlowStep("a", (), 3), FlowStep("b", (0,), 2, pieces={1: 2}), FlowStep("c", (1,), 1)]
+    blocks = problem_of(steps, 1, memory, 5).blocks
+    assert [block.name for block in blocks] == ["F0 0", "F0 1", "F0"]
+    assert [block.memory for block in blocks] == [(first,), (0,), (last,)]
+    assert [block.kind for block in blocks] == [BlockKind.FORWARD, BlockKind.COLLECTIVE, BlockKind.FORWARD]
+
+
+def test_the_last_one_is_behind_both_engines() -> None:
+    steps = [FlowStep("a", (), 3), FlowStep("sent", (0,), 9, pieces={1: 9}), FlowStep("weights", (0,), 1)]
+    blocks = problem_of(steps, 1).blocks
+    assert [block.name for block in blocks] == ["F0 0", "F0 1", "F0 2", "F0"]
+    assert {wait.block for wait in blocks[-1].after} == {"F0 1", "F0 2"}
+    assert {wait.block for wait in blocks[2].after} == {"F0 0"}

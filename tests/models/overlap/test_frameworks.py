@@ -8,8 +8,8 @@ import weft
 from weft.cli.lib.summary import summary
 from weft.models.layers.collectives import Collective
 from weft.models.overlap import frameworks
+from weft.models.overlap.data_parallel import StepCosts, layer_groups
 from weft.models.overlap.frameworks import framework_steps
-from weft.models.overlap.step_costs import StepCosts, layer_groups
 from weft.models.spec.spec import Spec, parse_spec
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.timing import time_orders
@@ -80,7 +80,7 @@ def test_what_lacks_memory_is_not_compared() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("objective", ["makespan", "rate"])
 def test_the_answer_says_what_frameworks_take(objective: str) -> None:
-    found = weft.solve(spec(), overlap="auto", effort=1.0, time_limit=120.0, objective=objective)
+    found = weft.solve(spec(), overlap="auto", effort=0.3, time_limit=3000, objective=objective)
     told = found.solver["overlap"]
     steps = framework_steps(spec())
     assert told["frameworks"] == [{"name": step.name, "with": step.makespan if objective == "makespan" else step.period}

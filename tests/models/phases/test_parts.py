@@ -4,7 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from weft.models.phases.parts import parts_of
+from weft.models.phases.parts import density_at, dts_density, parts_of
+from weft.models.spec.phases import DtsDensity, MeasuredDensity, Temperature
 from weft.models.spec.spec import SpecError, parse_spec
 
 SPEC = """
@@ -65,6 +66,7 @@ def test_a_ramp_changes_micro_batches() -> None:
     ("family: moe, layers: 4", "family: gpt, layers: 4", "unknown key"),
     ("training:", "inference:", "phases are of a training, this is inference"),
     ("training: {", "placement: {memory: decide}\ntraining: {", "placement.memory: decide decides anew at every cost"),
+    ("training:", "parallel: {tensor: 2, data: 1}\ntraining:", "parallel divides GPUs into a grid of its own"),
     ("micro_batches: 8", "lengths: [64, 128]", "training.lengths is of one step, phases are of many"),
 ])
 def test_what_cannot_be_is_said_in_one_sentence(before: str, after: str, says: str) -> None:
@@ -84,3 +86,25 @@ def test_density_is_of_experts() -> None:
 def test_a_spec_without_phases_has_no_parts() -> None:
     with pytest.raises(SpecError, match="phases is missing"):
         parts_of(parse_spec(SPEC[:SPEC.index("phases:")]))
+
+
+#: Of 8 experts, at eleven temperatures that fall from 2.0 to 0.1 by equal ratios.
+MEASURED = (7.99, 7.87, 7.27, 6.13, 4.78, 3.64, 2.82, 2.25, 1.88, 1.61, 1.44)
+
+
+def test_the_model_gives_the_densities_that_were_measured() -> None:
+    for i, wanted in enumerate(MEASURED):
+        assert dts_density(8, 2.0 * 0.05 ** (i / 10), 0.001, 2.0) == pytest.approx(wanted, abs=0.1)
+
+
+def test_it_falls_and_ends_at_one() -> None:
+    curve = DtsDensity(kind="dts", temperature=Temperature(start=2.0, end=0.1, decay=100), hard_at=120)
+    found = [density_at(curve, step, 8) for step in range(0, 121, 10)]
+    assert found == sorted(found, reverse=True)
+    assert found[-1] == 1.0
+    assert found[-2] > 1.0
+
+
+def test_measured_points_have_straight_lines_between() -> None:
+    curve = MeasuredDensity(kind="measured", points=((0, 8.0), (100, 4.0)))
+    assert [density_at(curve, step, 8) for step in (0, 25, 100, 500)] == [8.0, 7.0, 4.0, 4.0]

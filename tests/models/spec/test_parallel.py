@@ -29,7 +29,7 @@ def test_a_number_each_or_auto() -> None:
 @pytest.mark.parametrize(("parallel", "said"), [
     ("{tensor: 0}", "parallel.tensor is 0, it must be a whole number from 1"),
     ("{zero: 4}", "parallel.zero is 4, it must be a whole number from 0 to 3, or auto"),
-    ("{recompute: some}", "it must be none, selective, full or auto"),
+    ("{recompute: some}", "it must be none, selective, light, full or auto"),
     ("{tensors: 4}", "parallel: unknown key 'tensors'"),
     ("8", "parallel: must be auto, or a mapping"),
 ])

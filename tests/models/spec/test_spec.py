@@ -264,8 +264,8 @@ def test_the_schema_describes_every_field_and_its_limits() -> None:
     for section in definitions.values():
         for name, field in section["properties"].items():
             assert field.get("description") or "$ref" in json.dumps(field), name
-    assert definitions["Training"]["properties"]["micro_batches"]["maximum"] == MAX_MICRO_BATCHES
-    assert definitions["Training"]["properties"]["optimizer_bytes_per_parameter"]["default"] == 12
+    assert definitions["TrainingRun"]["properties"]["micro_batches"]["maximum"] == MAX_MICRO_BATCHES
+    assert definitions["TrainingRun"]["properties"]["optimizer_bytes_per_parameter"]["default"] == 12
     assert definitions["Cluster"]["additionalProperties"] is False
     assert "GiB" in text
 

@@ -167,7 +167,7 @@ def test_what_does_not_divide_stays_whole() -> None:
     assert parted(graph, {"attention": 4}) is None and parted(graph, {}) is None
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 @given(st.integers(1, 3), st.sampled_from([2, 4, 8]), st.sampled_from([16, 48]), st.sampled_from(["gelu", "swiglu"]),
        st.booleans(), st.booleans(), st.booleans())
 def test_any_layer_in_parts_passes_the_check_and_keeps_less(batch: int, heads: int, sequence: int, kind: str,

@@ -15,14 +15,12 @@ from weft.models.hardware.devices import DEVICES
 from weft.models.layers.collectives import collective_time
 from weft.models.spec.base import Section
 from weft.models.spec.families import FlavaModel, GptModel, MoeModel, T5Model
-from weft.models.tensor_parallel.elimination import Factor, cheapest
-from weft.models.tensor_parallel.layouts import Need, exchange, gradient_needed, step
+from weft.models.tensor_parallel.layouts import TensorNeed, exchange, gradient_needed, step
 from weft.models.tensor_parallel.part_times import PartTimes
 from weft.models.tensor_parallel.shard import Sharded, shard
 from weft.models.times.roofline import Roofline
 from weft.models.zoo.graphs import model_graph
-from weft.models.zoo.lib.blocks import linear
-from weft.models.zoo.lib.builder import Builder
+from weft.models.zoo.lib.builder import GraphBuilder, linear
 from weft.models.zoo.lib.embeddings import embedding
 from weft.models.zoo.published import PUBLISHED
 
@@ -84,7 +82,7 @@ def test_nothing_makes_terms_of_a_sum() -> None:
 
 def graph_of_one(kind: str) -> tuple[OperatorGraph, Operator]:
     """A linear layer or an embedding, with one before it so that gradients flow."""
-    b = Builder("one", dtype="float64")
+    b = GraphBuilder("one", dtype="float64")
     tokens = b.input("tokens", (2, 4), "int64")
     x = embedding(b, tokens, 8, 8, "table")
     y = linear(b, x, 16, "linear") if kind == "linear" else x
@@ -100,7 +98,7 @@ def test_a_linear_layer_in_parts_is_the_linear_layer(dimension: str, devices: in
     split = next(s for s in operator.splits if s.dimension == dimension)
     rng = np.random.default_rng(2)
     x, w, dy = rng.normal(size=(2, 4, 8)), rng.normal(size=(16, 8)), rng.normal(size=(2, 4, 16))
-    need = Need(split.inputs.get("table", "whole"), divided=True)
+    need = TensorNeed(split.inputs.get("table", "whole"), divided=True)
     made: Layout = split.outputs.get("linear", "whole")
     weights = {"output": np.split(w, devices, axis=0), "input": np.split(w, devices, axis=1)}.get(
         dimension, [w] * devices)
@@ -108,7 +106,7 @@ def test_a_linear_layer_in_parts_is_the_linear_layer(dimension: str, devices: in
         found = exchange(produced, need, 64, devices, gradient=True)
         there = happen(found.forward, laid_out(x, produced, devices, rng), produced, need.layout)
         parts = [part @ weight.T for part, weight in zip(there, weights, strict=True)]
-        after = exchange(made, Need("whole", divided=False), 128, devices, gradient=True)
+        after = exchange(made, TensorNeed("whole", divided=False), 128, devices, gradient=True)
         whole = happen(after.forward, parts, made, "whole")
         for device in range(devices):
             np.testing.assert_allclose(whole[device], x @ w.T)
@@ -135,22 +133,6 @@ def test_an_embedding_in_parts_is_the_embedding(dimension: str, devices: int) ->
     for whole in happen(step(made, "whole"), parts, made, "whole"):
         np.testing.assert_allclose(whole, table[ids])
     assert step(made, "whole") == {"vocabulary": "all_reduce", "hidden": "all_gather"}[dimension]
-
-
-def test_elimination_finds_the_cheapest_of_all_combinations() -> None:
-    rng = np.random.default_rng(4)
-    for _ in range(20):
-        sizes = {name: int(rng.integers(1, 4)) for name in "abcde"}
-        scopes = [("a",), ("a", "b"), ("c", "b"), ("d", "c", "a"), ("e", "d"), ("b", "e")]
-        factors = [Factor(scope, rng.integers(0, 20, size=[sizes[v] for v in scope]).astype(float)) for scope in scopes]
-
-        def cost(values: dict[str, int], factors: list[Factor] = factors) -> float:
-            return float(sum(f.table[tuple(values[v] for v in f.variables)] for f in factors))
-
-        choice, value = cheapest(sizes, factors)
-        every = [dict(zip(sizes, combination, strict=True))
-                 for combination in itertools.product(*(range(size) for size in sizes.values()))]
-        assert value == cost(choice) == min(map(cost, every))
 
 
 def sharded(model: Section, degree: int, *, training: bool = True) -> tuple[OperatorGraph, Sharded]:

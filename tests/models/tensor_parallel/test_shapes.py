@@ -11,13 +11,13 @@ import pytest
 import weft
 from weft.app.lib.case import case_of
 from weft.app.lib.verdicts import choice_lines
-from weft.models.candidates.family_costs import family_costs
+from weft.models.candidates.gpu_costs import family_costs
 from weft.models.candidates.stages import Stages, static_bytes
 from weft.models.spec.sections import Spec
 from weft.models.spec.spec import SpecError, parse_spec
 from weft.models.tensor_parallel import shapes
-from weft.models.tensor_parallel.chunks import Chunks, chunked
 from weft.models.tensor_parallel.group_chains import NoShape
+from weft.models.tensor_parallel.group_rows import Chunks, chunked
 from weft.models.tensor_parallel.group_split import GroupStage, LayerChain, split_onto_groups
 from weft.models.tensor_parallel.parts import stage_cost
 from weft.models.tensor_parallel.shapes import ShapeCandidate, shape_candidates

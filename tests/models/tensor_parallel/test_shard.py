@@ -42,6 +42,19 @@ def test_activations_are_those_of_the_published_formulas(degree: int, attention:
         assert kept == pytest.approx(formula, rel=0.01)
 
 
+def test_nothing_is_cut_along_samples_or_positions_where_all_is_to_be_whole() -> None:
+    """Rings that reach the same share make a reduce-scatter and an all-gather as quick as an all-reduce."""
+    device = DEVICES["a100"]
+    graph = gpt_graph(GptModel(family="gpt", layers=2, hidden=6144, heads=64, vocabulary=51200, sequence=2048), 4)
+    parts = PartTimes(graph, Roofline(device).times(graph), 8, Roofline(device))
+    free, whole = (shard(graph, parts, lambda kind, size: collective_time(kind, size, 8, device).seconds, whole=whole)
+                   for whole in (False, True))
+    cut = {"batch", "sequence"}
+    assert cut & {choice.dimension for choice in free.choices.values() if choice is not None}
+    assert not cut & {choice.dimension for choice in whole.choices.values() if choice is not None}
+    assert layer(whole).activation_bytes > layer(free).activation_bytes
+
+
 def test_what_is_gathered_again_is_in_the_workspace_and_takes_time_beyond_the_input_gradient() -> None:
     found = sharded(4, sliced=True)
     parts = {name: operator for name, operator in found.graph.by_name.items() if operator.slices}

@@ -6,17 +6,18 @@ import pytest
 
 from tests.support.programs import mlp
 from weft.models.transform.auditing import breaches
-from weft.models.transform.plan import Plan
+from weft.models.transform.plan import TransformPlan
 from weft.models.transform.planned import Part
 
 Times = dict[Part, tuple[float, float]]
 
 
-def planned(**calls: str) -> Plan:
-    return Plan(mlp()).split("up bias act", "f", 2).assign("up bias act", (0, 1)).assign("down residual loss", 1)
+def planned(**calls: str) -> TransformPlan:
+    return TransformPlan(mlp()).split("up bias act", "f", 2).assign("up bias act", (0, 1)).assign("down residual loss",
+                                                                                                  1)
 
 
-def in_a_row(plan: Plan) -> Times:
+def in_a_row(plan: TransformPlan) -> Times:
     return {part: (float(i), i + 1.0) for i, part in enumerate(plan.preserve().order)}
 
 
@@ -57,12 +58,13 @@ def test_orders_are_held() -> None:
 
 
 def test_what_another_device_makes_at_the_same_time_comes_too_late() -> None:
-    plan = Plan(mlp()).assign("up bias act", 0).assign("down residual loss", 1)
+    plan = TransformPlan(mlp()).assign("up bias act", 0).assign("down residual loss", 1)
     times = in_a_row(plan)
     made = times[Part("act", 0)]
     found = breaches(plan.planned, {**times, Part("down", 0): made})
     assert "down#0 reads act before all of it is made" in found
-    plan = Plan(mlp()).split("up bias act", "f", 2).assign("up bias act", (0, 1)).assign("down residual loss", 1)
+    plan = TransformPlan(mlp()).split("up bias act", "f", 2).assign("up bias act", (0, 1)).assign("down residual loss",
+                                                                                                  1)
     plan.order(("up", 0), ("up", 1))
     times = in_a_row(plan)
     assert breaches(plan.planned, {**times, Part("up", 1): times[Part("up", 0)]})[0].endswith("ordered before it")

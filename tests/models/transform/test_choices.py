@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from tests.support.programs import mlp
-from weft.models.transform.annotation import PlanError
 from weft.models.transform.choices import Refused, Variant, one_of, unassigned, variants
-from weft.models.transform.plan import Plan
+from weft.models.transform.plan import TransformPlan
 from weft.models.transform.planned import Planned, split
+from weft.models.transform.program import PlanError
 
 
 def test_every_way_is_the_plan_written_so() -> None:
     program = mlp()
-    plan = Plan(program).choose("up", [("f", 2), [("b", 2), ("f", 2)], None]).assign("up", one_of(0, (0, 1)))
+    plan = TransformPlan(program).choose("up", [("f", 2), [("b", 2), ("f", 2)], None]).assign("up", one_of(0, (0, 1)))
     plan.assign("bias act down residual loss", 0)
     found = list(variants(program, plan.calls))
     assert [tuple(one.options.values()) for one in found] == [
@@ -26,12 +26,12 @@ def test_every_way_is_the_plan_written_so() -> None:
                           "split of up: whole; devices of up: devices 0, 1"]
     wrong = [one for one in found if isinstance(one, Refused)]
     assert "has 4 parts beside each other, 2 devices are given" in wrong[-1].reason
-    hand = Plan(program).split("up", "f", 2).assign("up", (0, 1)).assign("bias act down residual loss", 0)
+    hand = TransformPlan(program).split("up", "f", 2).assign("up", (0, 1)).assign("bias act down residual loss", 0)
     assert next(iter(good.values())).planned == hand.planned
 
 
 def test_until_it_is_decided_a_plan_has_the_first_option_that_can_be() -> None:
-    plan = Plan(mlp()).choose("up", [("f", 3), ("f", 4)])
+    plan = TransformPlan(mlp()).choose("up", [("f", 3), ("f", 4)])
     assert plan.planned.cuts_of("up")[0].parts == 4
 
 
@@ -39,20 +39,20 @@ def test_a_transformation_of_ones_own_is_an_option() -> None:
     def halves(planned: Planned) -> Planned:
         return split(planned, "up act", "f", 2)
 
-    plan = Plan(mlp()).choose("up act", [halves, None])
+    plan = TransformPlan(mlp()).choose("up act", [halves, None])
     assert [one.options for one in variants(plan.program, plan.calls)] == [
         {"split of up act": "halves"}, {"split of up act": "whole"}]
 
 
 def test_what_nobody_placed() -> None:
     program = mlp(update=True)
-    plan = Plan(program).assign("up bias", 0)
+    plan = TransformPlan(program).assign("up bias", 0)
     assert unassigned(plan.planned) == ("act", "down", "residual", "loss")
     assert unassigned(plan.assign("*", 0).planned) == ()
 
 
 def test_choices_that_are_none_are_refused() -> None:
-    plan = Plan(mlp())
+    plan = TransformPlan(mlp())
     wrongly: list[Any] = [(0.5, 1), ["f", None], [("f", 2, 3), None]]
     for wrong, said in ((lambda: one_of(0), "chooses between two"), (lambda: one_of(1, (1,)), "chooses between two"),
                         (lambda: plan.choose("up", [None]), "between two different options"),

@@ -8,19 +8,19 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.examples import examples
 from tests.support.programs import attention, convolutions, experts, mlp, numbers, random_plan, transformer
 from weft.app.plans.checking import error, run_dense, run_planned
-from weft.models.layouts.prices import uniform
-from weft.models.transform.annotation import PlanError
+from weft.models.layouts.conversion import uniform
 from weft.models.transform.backward import with_backward, with_update
-from weft.models.transform.plan import Plan
+from weft.models.transform.plan import TransformPlan
 from weft.models.transform.planned import Cut, Part, Planned
-from weft.models.transform.program import Program
+from weft.models.transform.program import PlanError, PlanProgram
 
 
 def test_megatrons_tensor_parallelism() -> None:
     program = transformer()
-    plan = Plan(program).split("*.q *.k *.v *.attend *.out", "h", 4).split("*.up *.act *.down", "f", 4)
+    plan = TransformPlan(program).split("*.q *.k *.v *.attend *.out", "h", 4).split("*.up *.act *.down", "f", 4)
     done = plan.assign("*", range(4)).preserve()
     assert [entry.kinds for entry in done.communications] == [("all_reduce",)] * 4  # two forward, two backward
     assert [entry.tensor for entry in done.communications] == ["l0.out", "l0.down", "d(l0.ln2)", "d(l0.ln1)"]
@@ -29,7 +29,7 @@ def test_megatrons_tensor_parallelism() -> None:
 
 def test_with_sequence_parallelism_it_scatters_and_gathers_in_place_of_all_reducing() -> None:
     program = transformer(layers=2)
-    plan = Plan(program).split("*.q *.k *.v *.attend *.out", "h", 4).split("*.up *.act *.down", "f", 4)
+    plan = TransformPlan(program).split("*.q *.k *.v *.attend *.out", "h", 4).split("*.up *.act *.down", "f", 4)
     plan.split("*.ln? *.add?", "s", 4)
     done = plan.assign("*", range(4)).preserve()
     for i in range(2):
@@ -43,7 +43,7 @@ def test_with_sequence_parallelism_it_scatters_and_gathers_in_place_of_all_reduc
 
 def test_one_vocabulary_on_all_devices_and_data_parallel_beside_it() -> None:
     program = transformer()
-    plan = Plan(program).split("embed head", "v", 2).split("embed l0.* head entropy loss", "b", 2)
+    plan = TransformPlan(program).split("embed head", "v", 2).split("embed l0.* head entropy loss", "b", 2)
     done = plan.assign("l0.*", (0, 2)).assign("entropy loss", (0, 2)).assign("embed head", range(4)).preserve()
     assert error(done, numbers(program)) < 1e-10
 
@@ -51,10 +51,10 @@ def test_one_vocabulary_on_all_devices_and_data_parallel_beside_it() -> None:
 def test_data_parallel_adds_up_gradients_and_shards_an_optimizer() -> None:
     program = mlp(update=True)
     everything = "up bias act down residual loss"
-    plain = Plan(program).split(everything, "b", 4).assign("*", range(4)).preserve()
+    plain = TransformPlan(program).split(everything, "b", 4).assign("*", range(4)).preserve()
     assert {entry.tensor: entry.kinds for entry in plain.communications} == {
         f"d({name})": ("all_reduce",) for name in ("w1", "b1", "w2")}
-    plan = Plan(program).split(everything, "b", 4)
+    plan = TransformPlan(program).split(everything, "b", 4)
     plan.split("update(w1)", "m", 4).split("update(w2) update(b1)", "f", 4)
     sharded = plan.assign("*", range(4)).preserve()
     assert {entry.tensor: entry.kinds for entry in sharded.communications} == {
@@ -68,8 +68,8 @@ def test_data_parallel_adds_up_gradients_and_shards_an_optimizer() -> None:
 
 def test_co_shard_runs_parts_in_turn_and_sends_nothing() -> None:
     program = mlp(64, 8, 256)
-    whole = Plan(program).assign("*", 0).preserve()
-    parts = Plan(program).co_shard("up bias act down", "f", 4).assign("*", 0).preserve()
+    whole = TransformPlan(program).assign("*", 0).preserve()
+    parts = TransformPlan(program).co_shard("up bias act down", "f", 4).assign("*", 0).preserve()
     assert not parts.communications
     assert parts.peaks[0] < 0.75 * whole.peaks[0]
     order = [str(part) for part in parts.order]
@@ -81,7 +81,7 @@ def test_co_shard_runs_parts_in_turn_and_sends_nothing() -> None:
 
 def test_co_shard_beside_tensor_parallelism() -> None:
     program = transformer()
-    plan = Plan(program).split("*.q *.k *.v *.attend *.out", "h", 2).split("*.up *.act *.down", "f", 2)
+    plan = TransformPlan(program).split("*.q *.k *.v *.attend *.out", "h", 2).split("*.up *.act *.down", "f", 2)
     done = plan.co_shard("l0.up l0.act l0.down", "f", 4).assign("*", range(2)).preserve()
     assert done.kinds("l0.down") == ("all_reduce",)
     assert error(done, numbers(program)) < 1e-10
@@ -90,7 +90,7 @@ def test_co_shard_beside_tensor_parallelism() -> None:
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
 def test_a_pipeline_sends_each_micro_batch(schedule: str) -> None:
     program = mlp()
-    plan = Plan(program)
+    plan = TransformPlan(program)
     if schedule == "gpipe":
         plan.pipeline(["up bias act", "down residual loss"], [0, 1], "b", 4, schedule="gpipe")
     else:
@@ -106,7 +106,7 @@ def test_a_pipeline_sends_each_micro_batch(schedule: str) -> None:
 
 def test_an_embedding_on_all_devices_of_a_pipeline() -> None:
     program = transformer(layers=2)
-    plan = Plan(program).split("embed head", "v", 2).assign("embed head", (0, 1))
+    plan = TransformPlan(program).split("embed head", "v", 2).assign("embed head", (0, 1))
     plan.split("embed head", "b", 2, in_turn=True)
     plan.pipeline(["l0.*", "l1.* entropy loss"], [0, 1], "b", 2)
     done = plan.preserve()
@@ -116,7 +116,7 @@ def test_an_embedding_on_all_devices_of_a_pipeline() -> None:
 
 def test_experts_swap_tokens_all_to_all() -> None:
     program = experts()
-    plan = Plan(program).split("scores gates dispatch combine loss", "g", 2).split("up act down", "e", 2)
+    plan = TransformPlan(program).split("scores gates dispatch combine loss", "g", 2).split("up act down", "e", 2)
     done = plan.assign("*", range(2)).preserve()
     assert [entry.kinds for entry in done.communications] == [("all_to_all",)] * 4
     assert error(done, numbers(program)) < 1e-10
@@ -124,7 +124,7 @@ def test_experts_swap_tokens_all_to_all() -> None:
 
 def test_groups_of_different_size_and_prices_of_a_cluster() -> None:
     program = mlp()
-    plan = Plan(program).split("up bias act", "f", 4).assign("up bias act", range(4))
+    plan = TransformPlan(program).split("up bias act", "f", 4).assign("up bias act", range(4))
     done = plan.split("down", "f", 2).assign("down", (4, 5)).assign("residual loss", 6).preserve(uniform(1e-3, 1e6))
     assert done.kinds("act") and done.seconds > 1e-3 and done.bytes > 0
     assert error(done, numbers(program)) < 1e-10
@@ -132,7 +132,7 @@ def test_groups_of_different_size_and_prices_of_a_cluster() -> None:
 
 def test_three_kinds_of_parallelism_on_eight_devices() -> None:
     program = transformer(update=True)
-    plan = Plan(program).split("embed l0.* head entropy loss", "b", 2)
+    plan = TransformPlan(program).split("embed l0.* head entropy loss", "b", 2)
     plan.split("*.q *.k *.v *.attend *.out", "h", 4).split("*.up *.act *.down", "f", 4).split("*.ln? *.add?", "s", 4)
     done = plan.split("embed head", "v", 4).replicate("entropy loss", 4).assign("*", range(8)).preserve()
     assert {entry.kinds for entry in done.communications if not entry.tensor.startswith("d(l0.w")} == {
@@ -144,7 +144,7 @@ def test_three_kinds_of_parallelism_on_eight_devices() -> None:
 
 def test_a_pipeline_of_groups_sends_from_each_device_to_its_next() -> None:
     program = transformer(batch=8, layers=2)
-    plan, forwards = Plan(program), [one.name for one in program.operations if one.phase == "forward"]
+    plan, forwards = TransformPlan(program), [one.name for one in program.operations if one.phase == "forward"]
     plan.split(" ".join(forwards), "b", 2)
     plan.split("*.q *.k *.v *.attend *.out", "h", 2).split("*.up *.act *.down", "f", 2)
     plan.replicate("embed *.ln? *.add? head entropy loss", 2).split(" ".join(forwards), "b", 2, in_turn=True)
@@ -164,16 +164,17 @@ def test_a_transformation_of_ones_own() -> None:
         return replace(planned, cuts={**planned.cuts, **{name: (Cut("f", 2),) for name in names}})
 
     program = mlp()
-    done = Plan(program).apply(halved).assign("*", range(2)).preserve()
+    done = TransformPlan(program).apply(halved).assign("*", range(2)).preserve()
     assert done.kinds("down") == ("all_reduce",)
     assert error(done, numbers(program)) < 1e-10
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("model", [mlp, transformer, attention, convolutions, experts])
-def test_random_plans_compute_what_one_device_does(model: Callable[[], Program]) -> None:
+def test_random_plans_compute_what_one_device_does(model: Callable[[], PlanProgram]) -> None:
     program, draw = model(), random.Random(model.__name__)
     given, sent = numbers(program), 0
-    for _ in range(12):
+    for _ in range(examples(12)):
         plan = random_plan(program, draw)
         done = plan.preserve()
         sent += len(done.communications)
@@ -186,7 +187,7 @@ def test_planted_circles_are_all_refused() -> None:
     program = transformer()
     names = [operation.name for operation in program.operations]
     for _ in range(60):
-        plan = Plan(program).split("*.up *.act *.down", "f", 2).assign("*", range(2))
+        plan = TransformPlan(program).split("*.up *.act *.down", "f", 2).assign("*", range(2))
         reached = set()
         first = draw.choice(names)
         waiting = [first]
@@ -208,7 +209,8 @@ def test_planted_circles_are_all_refused() -> None:
 
 def test_orders_that_fit_are_kept() -> None:
     program = mlp()
-    plan = Plan(program).split("up bias act", "f", 2).assign("up bias act", (0, 1)).assign("down residual loss", 0)
+    plan = TransformPlan(program).split("up bias act", "f", 2).assign("up bias act",
+                                                                      (0, 1)).assign("down residual loss", 0)
     done = plan.order(("up", 1), ("up", 0)).preserve()
     assert done.order.index(Part("up", 1)) < done.order.index(Part("up", 0))
     with pytest.raises(PlanError, match=r"circle: .*up#[01] -\(ordered\)"):
@@ -252,22 +254,22 @@ def test_orders_that_fit_are_kept() -> None:
     (lambda plan: with_update(mlp(), "lion"), "there is no kernel 'lion'"),
     (lambda plan: with_backward(mlp(), ["y"]), "there is no tensor 'y' for gradients to begin at"),
 ])
-def test_what_cannot_be_is_refused_in_a_sentence(wrong: Callable[[Plan], object], said: str) -> None:
+def test_what_cannot_be_is_refused_in_a_sentence(wrong: Callable[[TransformPlan], object], said: str) -> None:
     with pytest.raises(PlanError, match=said):
-        wrong(Plan(mlp()))
+        wrong(TransformPlan(mlp()))
 
 
 def test_frozen_names_and_inner_ones_are_not_cut() -> None:
     with pytest.raises(PlanError, match="'m' is frozen"):
-        Plan(transformer()).split("l0.ln1", "m", 2)
+        TransformPlan(transformer()).split("l0.ln1", "m", 2)
     with pytest.raises(PlanError, match="'d' stands behind 'h' in one dimension"):
-        Plan(attention()).split("q", "d", 2)
+        TransformPlan(attention()).split("q", "d", 2)
 
 
 def test_the_check_sees_what_is_missing() -> None:
     program = mlp()
     given = numbers(program)
-    done = Plan(program).split("up bias act down", "f", 2).assign("*", range(2)).preserve()
+    done = TransformPlan(program).split("up bias act down", "f", 2).assign("*", range(2)).preserve()
     dropped = [entry for entry in done.joined if entry.tensor != "down"]
     with pytest.raises(PlanError, match="reads down, which is not on device"):
         run_planned(done.planned, dropped, done.order, given)

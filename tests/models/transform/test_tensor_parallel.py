@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
@@ -11,17 +9,14 @@ import torch
 from tests.support.planned_models import CAPTURED, made
 from weft.app.plans.checking import error, run_dense
 from weft.models.layouts.values import Array
-from weft.models.transform import tensor_parallel as tensor_parallel_of
-from weft.models.transform.annotation import PlanError
 from weft.models.transform.backward import with_backward
-from weft.models.transform.plan import Plan
-from weft.models.transform.program import Program
-from weft.models.transform.tensor_parallel import _Factor, _least
+from weft.models.transform.plan import TransformPlan
+from weft.models.transform.program import PlanError, PlanProgram
 from weft.plans import program as program_of
 from weft.plans import tensor_parallel
 
 
-def captured(name: str) -> tuple[Program, dict[str, Array], torch.nn.Module, torch.Tensor]:
+def captured(name: str) -> tuple[PlanProgram, dict[str, Array], torch.nn.Module, torch.Tensor]:
     """With its backward, what it is given, the module, and its loss."""
     module, inputs = made(name)
     program = program_of(module, inputs)
@@ -44,7 +39,7 @@ def test_captured_models_in_parts_have_the_gradients_of_torch(name: str) -> None
         assert tensor.grad is not None
         assert values[f"d({parameter})"] == pytest.approx(tensor.grad.numpy(), abs=1e-10), parameter
     for devices in (2, 4):
-        plan = tensor_parallel(Plan(program), range(devices))
+        plan = tensor_parallel(TransformPlan(program), range(devices))
         assert error(plan.preserve(), given) < 1e-10
         products = [operation.name for operation in program.operations if operation.phase == "forward"
                     and len(operation.inputs) > 1 and len(program.tensors[operation.inputs[1]].shape) > 1
@@ -54,7 +49,7 @@ def test_captured_models_in_parts_have_the_gradients_of_torch(name: str) -> None
 
 def test_a_captured_gpt_is_cut_as_megatron_cuts_it() -> None:
     program, _, _, _ = captured("gpt")
-    plan = Plan(program).tensor_parallel(range(4))
+    plan = TransformPlan(program).tensor_parallel(range(4))
     cut = {name: plan.planned.cuts_of(name)[0].along for name in program.by_name}
     for block in (0, 6):
         for column in (0, 1, 2, 4):
@@ -67,33 +62,13 @@ def test_a_captured_gpt_is_cut_as_megatron_cuts_it() -> None:
     assert len(inside) == 2 * 4 + 1  # two of each block forward, two backward, one of the head's input
 
 
-def test_the_least_is_that_of_all_choices(monkeypatch: pytest.MonkeyPatch) -> None:
-    draw = np.random.default_rng(0)
-    names = [f"o{i}" for i in range(6)]
-    counts = {name: int(draw.integers(1, 4)) for name in names}
-    for _ in range(20):
-        factors = [_Factor((name,), draw.random(counts[name])) for name in names]
-        factors += [_Factor(pair, draw.random((counts[pair[0]], counts[pair[1]])))
-                    for pair in itertools.permutations(names, 2) if draw.random() < 0.3]
-
-        def cost(chosen: dict[str, int], factors: list[_Factor] = factors) -> float:
-            return sum(float(one.table[tuple(chosen[name] for name in one.names)]) for one in factors)
-
-        best = min(cost(dict(zip(names, every, strict=True)))
-                   for every in itertools.product(*(range(counts[name]) for name in names)))
-        assert cost(dict(_least(names, factors))) == pytest.approx(best, abs=1e-12)
-        monkeypatch.setattr(tensor_parallel_of, "_LARGEST", 4)  # some are taken on their own
-        assert cost(dict(_least(names, factors))) >= best - 1e-12
-        monkeypatch.undo()
-
-
 def test_groups_of_other_sizes_follow_each_other_in_a_pipeline() -> None:
     program, given, _, _ = captured("vision")
     forwards = [operation.name for operation in program.operations if operation.phase == "forward"]
     middle = forwards.index("layer_norm_1")
     stages = [" ".join(forwards[:middle]), " ".join(forwards[middle:])]
     for groups in (([0, 1], [2]), ([0], [1, 2]), ([0, 1, 2, 3], [4, 5])):
-        plan = Plan(program)
+        plan = TransformPlan(program)
         rows = plan.along("image")
         plan.pipeline(stages, [group[0] for group in groups], rows, 2)
         for stage, group in zip(stages, groups, strict=True):
@@ -106,22 +81,22 @@ def test_groups_of_other_sizes_follow_each_other_in_a_pipeline() -> None:
 def test_what_cannot_be_is_refused_in_a_sentence() -> None:
     program, _, _, _ = captured("experts")
     with pytest.raises(PlanError, match=r"the devices \[0, 0\] must be different"):
-        Plan(program).tensor_parallel([0, 0])
+        TransformPlan(program).tensor_parallel([0, 0])
     with pytest.raises(PlanError, match="operator 'silu' is cut over devices already"):
-        Plan(program).split("silu", "d0", 2).tensor_parallel([0, 1])
+        TransformPlan(program).split("silu", "d0", 2).tensor_parallel([0, 1])
     with pytest.raises(PlanError, match="there is no dimension 0 of a tensor 'words'"):
-        Plan(program).along("words")
+        TransformPlan(program).along("words")
     with pytest.raises(PlanError, match="operator 'silu' is in stage 0 and in stage 1; name it in one"):
-        Plan(program).pipeline(["einsum silu", "silu einsum_1"], [0, 1], "b", 2)
+        TransformPlan(program).pipeline(["einsum silu", "silu einsum_1"], [0, 1], "b", 2)
     with pytest.raises(PlanError, match="'e0' has 4 elements in each part, which 3 parts do not divide"):
-        Plan(program).split("einsum", "e0", 3)
+        TransformPlan(program).split("einsum", "e0", 3)
     with pytest.raises(PlanError, match="'w0' is a reduction, whose parts give terms of a sum; it cannot be split as"):
-        Plan(program).split("einsum", "w0", 2, role="spatial")
+        TransformPlan(program).split("einsum", "w0", 2, role="spatial")
     with pytest.raises(PlanError, match="has no 'heads'; it has e0, b, w0, f"):
-        Plan(program).split("einsum", "heads", 2)
+        TransformPlan(program).split("einsum", "heads", 2)
     with pytest.raises(PlanError, match="there is no operator 'einsun'"):
-        Plan(program).split("einsun", "b", 2)
+        TransformPlan(program).split("einsun", "b", 2)
     with pytest.raises(PlanError, match=r"the devices \[1, 1\] must be different; parts in turn are co_shard's"):
-        Plan(program).split("einsum", "b", 2).assign("einsum", [1, 1])
+        TransformPlan(program).split("einsum", "b", 2).assign("einsum", [1, 1])
     with pytest.raises(PlanError, match="no operator has a name that is given"):
-        Plan(program).co_shard("silu", {}, 2)
+        TransformPlan(program).co_shard("silu", {}, 2)

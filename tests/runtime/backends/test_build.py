@@ -10,8 +10,8 @@ from torch import nn
 
 import weft
 from weft.runtime.backends.assignment import AssignedPart, Assignment, load_assignment, save_assignment
-from weft.runtime.backends.build import Placed, assembled, build, captured_of
-from weft.runtime.backends.graph import Graph
+from weft.runtime.backends.build import PlacedModule, assembled, build, captured_of
+from weft.runtime.backends.graph import UnitGraph
 from weft.runtime.backends.registry import EAGER, BackendError
 from weft.runtime.backends.trial import compared
 
@@ -40,15 +40,27 @@ def exported() -> tuple[nn.Module, torch.export.ExportedProgram, torch.Tensor]:
 def test_kernels_of_attention_compute_the_same(kernel: str) -> None:
     model, program, x = exported()
     captured = captured_of(program)
-    graph = Graph(captured)
-    found = Placed(captured, assembled(graph, [(kernel if graph.kinds(unit) == ("scaled_dot_product_attention",)
-                                                else EAGER, [unit]) for unit in range(len(graph.units))]))
+    graph = UnitGraph(captured)
+    found = PlacedModule(captured, assembled(graph, [(kernel if graph.kinds(unit) == ("scaled_dot_product_attention",)
+                                                      else EAGER, [unit]) for unit in range(len(graph.units))]))
     torch.testing.assert_close(found(x), model(x))
+
+
+@pytest.mark.parametrize("kernel", ["sdpa-math", "sdpa-flash"])
+def test_kernels_of_attention_take_masks_of_truth(kernel: str) -> None:
+    class Masked(nn.Module):
+        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+
+    given = torch.randn(2, 3, 4, 8), torch.ones(4, 4, dtype=torch.bool).tril()
+    captured = captured_of(torch.export.export(Masked(), given))
+    found = PlacedModule(captured, assembled(UnitGraph(captured), [(kernel, [0])]))
+    torch.testing.assert_close(found(*given), Masked()(*given))
 
 
 def test_an_assignment_is_written_read_and_built(tmp_path: Path) -> None:
     model, program, x = exported()
-    graph = Graph(captured_of(program))
+    graph = UnitGraph(captured_of(program))
     parts = tuple(AssignedPart(EAGER, tuple(node.name for node in nodes), 1e-6) for nodes in graph.units)
     made = Assignment("attention", graph.captured.digest, "here", parts, 1e-5, 1e-5, None, None, {EAGER: 1e-5})
     save_assignment(made, tmp_path / "a.json")
@@ -65,7 +77,7 @@ def test_an_assignment_is_written_read_and_built(tmp_path: Path) -> None:
 
 
 def test_a_part_that_is_not_convex_is_refused() -> None:
-    graph = Graph(captured_of(exported()[1]))
+    graph = UnitGraph(captured_of(exported()[1]))
     with pytest.raises(BackendError, match="not convex"):
         graph.require_part([0, 2], "mine")
 

@@ -17,28 +17,29 @@ from tests.support.ranks import launch_forked
 from weft.app.lib.options import SearchOptions
 from weft.app.plans.checking import run_dense
 from weft.app.plans.run import PlanOnRank
-from weft.app.plans.solving import Machine, solve_plan
-from weft.models.transform.plan import Plan
+from weft.app.plans.solving import PlanMachine, solve_plan
+from weft.models.transform.plan import TransformPlan
 
 
-def plans(ranks: int) -> dict[str, Plan]:
+def plans(ranks: int) -> dict[str, TransformPlan]:
     """Published ones, and three random ones of each model."""
     block, trained, gates = transformer(), mlp(update=True), experts()
     heads, hidden = "*.q *.k *.v *.attend *.out", "*.up *.act *.down"
     everything = "up bias act down residual loss"
     found = {
-        "tensor parallel": Plan(block).split(heads, "h", ranks).split(hidden, "f", ranks).assign("*", range(ranks)),
-        "sequence parallel": Plan(block).split(heads, "h", ranks).split(hidden, "f", ranks)
+        "tensor parallel": TransformPlan(block).split(heads, "h", ranks).split(hidden, "f", ranks).assign("*",
+                                                                                                          range(ranks)),
+        "sequence parallel": TransformPlan(block).split(heads, "h", ranks).split(hidden, "f", ranks)
         .split("*.ln? *.add?", "s", ranks).assign("*", range(ranks)),
-        "sharded optimizer": Plan(trained).split(everything, "b", ranks).split("update(w1)", "m", ranks)
+        "sharded optimizer": TransformPlan(trained).split(everything, "b", ranks).split("update(w1)", "m", ranks)
         .split("update(w2) update(b1)", "f", ranks).assign("*", range(ranks)),
-        "co-shard": Plan(block).split(hidden, "f", ranks).co_shard(hidden, "f", 4).assign("*", range(ranks)),
-        "pipeline": Plan(block).pipeline(["embed *.ln1 *.q *.k *.v *.attend *.out *.add1",
-                                          "*.ln2 *.up *.act *.down *.add2 head entropy loss"], [0, 1], "b", 4),
-        "searched": solve_plan(Plan(trained).pipeline(["up bias act", "down residual loss"], [0, 1], "b", 4,
-                                                      schedule="open"),
-                               Machine({"*": 1.0}), SearchOptions(600.0, 0.0)).plan,
-        "experts": Plan(gates).split("scores gates dispatch combine loss", "g", 2).split("up act down", "e", 2)
+        "co-shard": TransformPlan(block).split(hidden, "f", ranks).co_shard(hidden, "f", 4).assign("*", range(ranks)),
+        "pipeline": TransformPlan(block).pipeline(["embed *.ln1 *.q *.k *.v *.attend *.out *.add1",
+                                                   "*.ln2 *.up *.act *.down *.add2 head entropy loss"], [0, 1], "b", 4),
+        "searched": solve_plan(TransformPlan(trained).pipeline(["up bias act", "down residual loss"], [0, 1], "b", 4,
+                                                               schedule="open"),
+                               PlanMachine({"*": 1.0}), SearchOptions(600.0, 0.0)).plan,
+        "experts": TransformPlan(gates).split("scores gates dispatch combine loss", "g", 2).split("up act down", "e", 2)
         .assign("*", range(2))}
     for model in (mlp, transformer, attention, convolutions, experts):
         draw = random.Random(model.__name__)
@@ -49,7 +50,7 @@ def plans(ranks: int) -> dict[str, Plan]:
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_plans_on_gloo_ranks_compute_what_one_device_does(ranks: int, tmp_path: Path) -> None:
-    ended = launch_forked(ranks, [sys.executable, "-m", __name__, str(tmp_path)], timeout=240)
+    ended = launch_forked(ranks, [sys.executable, "-m", __name__, str(tmp_path)])
     assert [end.code for end in ended] == [0] * ranks, "\n".join(end.errors[-2000:] for end in ended)
     of_ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(ranks)]
     for name, plan in plans(ranks).items():

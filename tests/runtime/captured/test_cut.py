@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from tests.support.captured_models import CASES, GPT, Case, made
 from weft.runtime.captured.captured import Captured, CaptureError
-from weft.runtime.captured.cut import BATCH, Cut, Stages, crossings
+from weft.runtime.captured.cut import BATCH, CapturedCut, crossings
+from weft.runtime.captured.division import StageModules
 from weft.runtime.captured.loss import LOSS, ResultStage, loss_of
 from weft.runtime.captured.purity import Purity
 from weft.runtime.train.stage import StageRunner
@@ -40,7 +41,7 @@ def plain(case: Case) -> tuple[Tensor, dict[str, Tensor]]:
 def by_stages(case: Case, captured: Captured, places: Sequence[int],
               split: bool = False, light: bool = False) -> tuple[Tensor, dict[str, Tensor]]:
     """The same, stage by stage, with nothing between two stages but the values of their ports."""
-    cut = Cut(captured, places, Purity(captured, light)).stages()
+    cut = CapturedCut(captured, places, Purity(captured, light)).stages()
     flat = [*case.args, *case.kwargs.values()]
     values: dict[str, Tensor] = {BATCH + node.name: leaf for node, leaf in zip(captured.inputs, flat, strict=True)}
     runners = {s: StageRunner(module, split=split, constant=[
@@ -68,7 +69,8 @@ def by_stages(case: Case, captured: Captured, places: Sequence[int],
     return loss, {name: gradient.clone() for name, gradient in found.items()}
 
 
-def with_loss(cut: Stages, module: nn.Module, case: Case, captured: Captured, split: bool) -> StageRunner:
+def with_loss(cut: StageModules[nn.Module], module: nn.Module, case: Case, captured: Captured,
+              split: bool) -> StageRunner:
     stage = ResultStage(module, captured.out_spec, cut.results)
 
     def function(*xs: Tensor) -> Tensor:
@@ -97,7 +99,7 @@ def test_gradients_of_any_cut_are_the_models(name: str) -> None:
     purity = Purity(captured)
     allowed = [i for i, crossing in enumerate(crossings(captured, purity)) if i and crossing.refused is None]
     draw = random.Random(name)
-    for places in [*([place] for place in draw.sample(allowed, 5)), *(sorted(draw.sample(allowed, 3)) for _ in "123")]:
+    for places in [*([place] for place in draw.sample(allowed, 3)), *(sorted(draw.sample(allowed, 3)) for _ in "12")]:
         for split in (False, True):
             case.model.load_state_dict(before)
             found_loss, found = by_stages(case, captured, places, split)
@@ -112,7 +114,7 @@ def test_a_tied_head_is_found_by_identity_and_masks_do_not_travel() -> None:
     purity = Purity(captured)
     between = crossings(captured, purity)
     borders = [i for i, node in enumerate(captured.calls) if node.name.startswith("layer_norm")]
-    cut = Cut(captured, [borders[2], borders[4]], purity)
+    cut = CapturedCut(captured, [borders[2], borders[4]], purity)
     stages = cut.stages()
     assert [len(stages.ports[s].gives) for s in range(3)] == [1, 1, 1] and len(between[borders[2]].values) == 1
     assert cut.ties() == [{0: "words.weight", 2: "words.weight"}]
@@ -125,7 +127,7 @@ def test_a_tied_head_is_found_by_identity_and_masks_do_not_travel() -> None:
 def test_what_several_stages_do_not_share_is_in_one_of_them() -> None:
     case = made("skip", 4)
     captured = Captured.of(case.model, case.args, case.kwargs)
-    cut = Cut(captured, [1, 9])
+    cut = CapturedCut(captured, [1, 9])
     stages = cut.stages()
     held = [set(dict(module.named_parameters())) for module in stages.modules.values()]
     assert set().union(*held) == set(dict(case.model.named_parameters()))
@@ -137,15 +139,15 @@ def test_a_cut_between_a_tensor_and_what_writes_into_it_is_refused() -> None:
     captured = Captured.of(case.model, case.args, case.kwargs)
     writer = next(i for i, node in enumerate(captured.calls) if node.name == "relu_")
     with pytest.raises(CaptureError, match=r"operator relu_ of the model \(Skip\) writes in place into what an"):
-        Cut(captured, [writer])
+        CapturedCut(captured, [writer])
 
 
-@pytest.mark.parametrize(("places", "said"), [((3, 3), "cuts must rise"), ((0,), "cuts must rise"),
-                                               ((99999,), "cuts must rise")])
-def test_cuts_rise_and_leave_each_stage_an_operator(places: tuple[int, ...], said: str) -> None:
+def test_cuts_rise_and_leave_each_stage_an_operator() -> None:
     case = made("gpt", 2)
-    with pytest.raises(CaptureError, match=said):
-        Cut(Captured.of(case.model, case.args), places)
+    captured = Captured.of(case.model, case.args)
+    for places in ((3, 3), (0,), (99999,)):
+        with pytest.raises(CaptureError, match="cuts must rise"):
+            CapturedCut(captured, places)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -159,7 +161,7 @@ def test_stages_that_begin_where_they_may_all_give_something_with_a_gradient(nam
               and between[i].refused is None]
     assert places and (name != "gpt" or any(not purity.begins(node) for node in captured.calls))
     for pair in pairwise(places):
-        cut = Cut(captured, pair, purity)
+        cut = CapturedCut(captured, pair, purity)
         stages = cut.stages()
         for s in range(cut.count - 1):
             assert any(stages.boundaries[value].dtype.is_floating_point for value in stages.ports[s].gives)

@@ -12,7 +12,7 @@ from tests.runtime.captured.memory.test_executed import by_stages
 from tests.runtime.captured.test_cut import furthest, plain
 from tests.support.captured_models import Case
 from weft.runtime.captured.captured import Captured
-from weft.runtime.captured.cut import Cut
+from weft.runtime.captured.cut import CapturedCut
 from weft.runtime.captured.looks import looked_at
 from weft.runtime.captured.memory.decisions import Decisions
 from weft.runtime.captured.purity import operator_name
@@ -45,6 +45,6 @@ def test_a_look_is_no_tie_and_needs_no_gradient(name: str) -> None:
     assert captured.unread() == ["asked", "idle"] and looked_at(case.model, case.args, {}) >= {"asked", "two.weight"}
     assert "idle" not in looked_at(case.model, case.args, {})
     place = next(i for i, node in enumerate(captured.calls) if operator_name(node) == "relu")
-    cut = Cut(captured, [place])
+    cut = CapturedCut(captured, [place])
     assert cut.ties() == [] and [len(each) for each in cut.parameters] == [2, 2]
     assert furthest(by_stages(case, captured, [place], Decisions(), False), wanted) <= 1e-15

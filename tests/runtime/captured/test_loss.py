@@ -11,9 +11,9 @@ from torch.utils._pytree import tree_flatten
 
 from tests.support.captured_models import made
 from weft.runtime.captured.captured import Captured, CaptureError
-from weft.runtime.captured.cut import Cut
+from weft.runtime.captured.cut import CapturedCut
+from weft.runtime.captured.division import Data, Goal, training_of
 from weft.runtime.captured.loss import LossStage
-from weft.runtime.captured.part import Data, Goal, training_of
 from weft.runtime.measure.stage_feeds import feeds_of
 
 
@@ -53,5 +53,5 @@ def test_a_loss_that_looks_at_its_numbers_is_measured() -> None:
     captured = Captured.of(case.model, case.args)
     names = [f"batch.{node.name}" for node in captured.inputs]
     named = dict(zip([*names, "target.0"], [*case.args, case.target], strict=True))
-    training = training_of(Cut(captured, []), [0], Goal(looking, tree_flatten(0)[1]), Data([named]))
+    training = training_of(CapturedCut(captured, []), [0], Goal(looking, tree_flatten(0)[1]), Data([named]))
     assert feeds_of(training, torch.device("cpu")).feed(0, training.stages[0]).output_bytes == 0 and len(seen) == 1

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.runtime.captured.test_faked import Rotary
+from tests.runtime.captured.test_captured import Rotary
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.captured.materials import Materials
 

@@ -10,9 +10,9 @@ from tests.runtime.captured.memory.test_executed import by_stages, drawn
 from tests.runtime.captured.test_cut import furthest, plain
 from tests.support.captured_models import Case
 from weft.runtime.captured.captured import Captured, CaptureError
-from weft.runtime.captured.cut import Cut, crossings
+from weft.runtime.captured.cut import CapturedCut, crossings
 from weft.runtime.captured.memory.decisions import Decisions
-from weft.runtime.captured.purity import Purity, operator_name
+from weft.runtime.captured.purity import Purity, draws, operator_name
 from weft.runtime.train.moment import Seeded
 from weft.runtime.train.stage import deferred_parameters
 
@@ -50,7 +50,7 @@ def test_what_is_written_without_gradients_is_written_once() -> None:
         op="call_function", target=torch.ops.aten.clone.default))))
     assert all(not 2 <= place <= last for place in allowed)
     with pytest.raises(CaptureError, match="writes in place"):
-        Cut(captured, [last])
+        CapturedCut(captured, [last])
     for decisions in (Decisions(), drawn(captured, purity, lambda: "recompute"),
                       drawn(captured, purity, lambda: "offload")):
         for split in (False, True):
@@ -74,7 +74,7 @@ class Noise(nn.Module):
 
 
 def test_what_is_drawn_without_gradients_has_a_seed() -> None:
-    module = Cut(Captured.of(Noise(), (torch.randn(2, 4),)), []).stages().modules[0]
+    module = CapturedCut(Captured.of(Noise(), (torch.randn(2, 4),)), []).stages().modules[0]
     assert sum(isinstance(part, Seeded) for part in module.modules()) == 1
 
 
@@ -115,7 +115,7 @@ def test_what_is_under_autocast_is_cut_like_all_else() -> None:
             for place in allowed[::3]:
                 found = by_stages(case, captured, [place], decisions, split, micro_batches=1)
                 assert furthest(found, wanted) <= 1e-6, (place, split)
-    stage = Cut(captured, []).stages().modules[0]
+    stage = CapturedCut(captured, []).stages().modules[0]
     waiting = {name for name, p in case.model.named_parameters() if p in deferred_parameters(stage)}
     assert {f"layers.{i}.weight" for i in (1, 2)} <= waiting and "out.bias" in waiting
 
@@ -126,8 +126,8 @@ def test_of_another_autocast_around_the_model_the_inner_one_holds() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         wanted = model(x)
         captured = Captured.of(model, (x,))
-        assert torch.equal(Cut(captured, []).stages().modules[0](x)[0], wanted)
-        assert torch.equal(Cut(captured, []).stages(plain=True).modules[0](x)[0], wanted)
+        assert torch.equal(CapturedCut(captured, []).stages().modules[0](x)[0], wanted)
+        assert torch.equal(CapturedCut(captured, []).stages(plain=True).modules[0](x)[0], wanted)
 
 
 class Choosing(nn.Module):
@@ -149,3 +149,54 @@ def test_what_has_graphs_inside_stays_in_one_under_autocast() -> None:
     captured = Captured.of(model, (x,))
     found = captured.graph_module(x)
     assert found.dtype == torch.bfloat16 and torch.equal(found, model(x))
+
+
+class Recurrent(nn.Module):
+    """``layer``, whose last states are read, and which begins from those that are given."""
+
+    def __init__(self, layer: nn.RNNBase) -> None:
+        super().__init__()
+        self.into, self.layer = nn.Linear(6, 6), layer
+
+    def forward(self, x: Tensor, *states: Tensor) -> Tensor:
+        y, last = self.layer(self.into(x), states if len(states) > 1 else states[0])
+        ends = sum(each.square().sum() for each in ((last,) if isinstance(last, Tensor) else last))
+        return (y * torch.arange(y.numel()).view_as(y)).mean() + ends  # type: ignore[no-any-return]
+
+
+KINDS: dict[str, nn.RNNBase] = {
+    "lstm": nn.LSTM(6, 5, 3, batch_first=True), "no biases": nn.LSTM(6, 5, 2, bias=False),
+    "projected": nn.LSTM(6, 5, 3, proj_size=2, bidirectional=True), "gru": nn.GRU(6, 5, 3),
+    "both ways": nn.GRU(6, 5, 2, bidirectional=True, batch_first=True), "rnn": nn.RNN(6, 5, 2)}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_layers_are_cut_apart_and_give_the_same(name: str) -> None:
+    torch.manual_seed(0)
+    layer = KINDS[name]
+    model, rows = Recurrent(layer).double(), layer.num_layers * (2 if layer.bidirectional else 1)
+    widths = [layer.proj_size or 5, 5] if isinstance(layer, nn.LSTM) else [5]
+    states = [torch.randn(rows, 4, width, dtype=torch.float64) for width in widths]
+    case = Case(model, (torch.randn(4, 4, 6, dtype=torch.float64), *states), {}, None, None)
+    _, wanted = plain(case)
+    captured = Captured.of(model, case.args)
+    purity = Purity(captured)
+    run = [i for i, node in enumerate(captured.calls) if operator_name(node) in ("lstm", "gru", "rnn_tanh")]
+    assert len(run) == layer.num_layers
+    allowed = {i for i, crossing in enumerate(crossings(captured, purity)) if i and crossing.refused is None}
+    assert set(run) <= allowed
+    for split in (False, True):
+        assert furthest(by_stages(case, captured, [run[1]], Decisions(), split, micro_batches=1), wanted) <= 1e-12
+
+
+def test_dropout_between_layers_is_an_operator_of_its_own() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.LSTM(6, 5, 3, dropout=0.5)), torch.randn(4, 4, 6)
+    captured = Captured.of(model, (x,))
+    assert [operator_name(node) for node in captured.calls if draws(node)] == ["dropout", "dropout"]
+    stage = CapturedCut(captured, []).stages(plain=True).modules[0]
+    torch.manual_seed(1)
+    wanted = model(x)
+    torch.manual_seed(1)
+    for one, other in zip(stage(x), (wanted[0], *wanted[1]), strict=True):
+        assert torch.equal(one, other)

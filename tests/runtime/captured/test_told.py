@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.runtime.captured.captured import Captured, CaptureError
-from weft.runtime.captured.inputs.arguments import leaves_of
+from weft.runtime.captured.inputs.batch_dims import leaves_of
 from weft.runtime.captured.told import split_advice
 
 

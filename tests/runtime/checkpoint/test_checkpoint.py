@@ -24,18 +24,22 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystem
 
 from tests.support.checkpoints import WIDTH, a_plan, training
 from tests.support.ranks import launch_forked
-from weft.runtime.checkpoint import checkpoint
-from weft.runtime.checkpoint.checkpoint import Checkpoints, latest
-from weft.runtime.checkpoint.files import checksums, commit, outlived
+from weft.runtime.checkpoint import checkpoint, meeting
+from weft.runtime.checkpoint.checkpoint import Checkpoints
+from weft.runtime.checkpoint.files import checksums, commit, outlived, whole
 from weft.runtime.interface.optim import AdamA
 from weft.runtime.plan.timeline import Timeline
 from weft.runtime.ranks.launch import Ended
 from weft.runtime.ranks.session import SessionError, join
-from weft.runtime.replay.result import Replay
-from weft.runtime.replay.run import run_training
+from weft.runtime.replay.run import Replay, run_training
 from weft.runtime.replay.single_rank import single_rank
 
 # -- in this process ---------------------------------------------------------------------------------------------------
+
+
+def latest(folder: Path) -> Path | None:
+    """The newest whole checkpoint."""
+    return next(iter(whole(folder)), None)
 
 
 def a_checkpoint(folder: Path, step: int) -> Path:
@@ -118,7 +122,7 @@ def test_a_run_with_nothing_left_says_so() -> None:
 
 
 def launch(folder: Path, *arguments: str, ranks: int = 2, **environment: str) -> list[Ended]:
-    return launch_forked(ranks, [sys.executable, "-m", __name__, str(folder), *arguments], timeout=100,
+    return launch_forked(ranks, [sys.executable, "-m", __name__, str(folder), *arguments],
                          environment=environment)
 
 
@@ -242,7 +246,8 @@ def rank_main() -> None:
 
     last = str(int(os.environ["WORLD_SIZE"]) - 1)
     if kill is not None and (kill == "renaming" or os.environ["RANK"] == last):
-        vars(checkpoint).update(FileSystemWriter=Killed, commit=dying)
+        vars(checkpoint).update(FileSystemWriter=Killed)
+        vars(meeting).update(commit=dying)
     optimizer = {"AdamW": torch.optim.AdamW, "AdamA": AdamA}[os.environ.get("WEFT_OPTIMIZER", "AdamW")]
     with join(20, replicas=int(os.environ.get("WEFT_REPLICAS", int(os.environ["WORLD_SIZE"]) // 2))) as session:
         plan = a_plan()

@@ -26,7 +26,7 @@ from tests.support.checkpoints import a_plan, training
 from tests.support.examples import examples
 from weft.runtime.checkpoint import state as checkpoint_state
 from weft.runtime.checkpoint.checkpoint import Checkpoints
-from weft.runtime.checkpoint.files import Facts, checksums, fault_of, marker_of, share_of, write_marker
+from weft.runtime.checkpoint.files import FileFacts, checksums, fault_of, marker_of, share_of, write_marker
 from weft.runtime.interface.training import Training
 from weft.runtime.ranks.session import Session, SessionError
 from weft.runtime.replay.single_rank import single_rank
@@ -171,7 +171,7 @@ def test_the_newest_is_not_passed_over_because_it_is_damaged(copy: Path, session
 def _rewritten(folder: Path, **changed: object) -> None:
     """The marker of a checkpoint whose author has changed it, checksum and all."""
     marker = json.loads((folder / "complete.json").read_text())
-    files = {name: Facts(**facts) for name, facts in marker["files"].items()}
+    files = {name: FileFacts(**facts) for name, facts in marker["files"].items()}
     facts = {key: value for key, value in marker.items() if key not in ("format", "files", "sha256")}
     write_marker(folder, {**facts, **changed}, files)
 

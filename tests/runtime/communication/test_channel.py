@@ -10,8 +10,9 @@ import torch
 import torch.distributed as dist
 
 from tests.support.one_rank import one_rank
-from weft.runtime.communication.channel import Channel, RankError, meeting
+from weft.runtime.communication.channel import Channel, meeting
 from weft.runtime.communication.collectives import all_gather, all_reduce, reduce_scatter
+from weft.runtime.communication.others import RankError
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,7 @@ def test_a_failure_is_told_and_nothing_behind_it_runs(alone: None) -> None:
     for pending in (first, second):
         with pytest.raises(RankError, match=r"^rank 0 failed in sum: no room$"):
             pending.wait()
-    assert not other and channel.told.read() == "rank 0 failed in sum: no room"
+    assert not other and channel.others.told.read() == "rank 0 failed in sum: no room"
     channel.close()
 
 
@@ -67,7 +68,7 @@ def test_who_waits_ends_with_what_another_rank_has_told(alone: None) -> None:
         go.wait(10)
 
     pending = channel.start("sum", begin)
-    channel.told.write("rank 1 failed in the matmul: out of memory")
+    channel.others.told.write("rank 1 failed in the matmul: out of memory")
     with pytest.raises(RankError, match="rank 1 failed in the matmul: out of memory"):
         pending.wait()
     go.set()
@@ -76,18 +77,18 @@ def test_who_waits_ends_with_what_another_rank_has_told(alone: None) -> None:
 
 def test_errors_inside_are_told_but_those_that_all_have(alone: None) -> None:
     channel = Channel()
-    with pytest.raises(RankError), channel.telling("the step"):
+    with pytest.raises(RankError), channel.others.telling("the step"):
         raise RankError("rank 1 has gone")
-    assert channel.told.read() is None
-    with pytest.raises(ZeroDivisionError), channel.telling("the step"):
+    assert channel.others.told.read() is None
+    with pytest.raises(ZeroDivisionError), channel.others.telling("the step"):
         raise ZeroDivisionError
-    assert channel.told.read() == "rank 0 failed in the step: ZeroDivisionError"
+    assert channel.others.told.read() == "rank 0 failed in the step: ZeroDivisionError"
     channel.close()
 
 
 def test_after_a_failure_and_when_it_is_closed_nothing_starts(alone: None) -> None:
     channel = Channel()
-    with pytest.raises(ZeroDivisionError), channel.telling("a division"):
+    with pytest.raises(ZeroDivisionError), channel.others.telling("a division"):
         _ = 1 / 0
     with pytest.raises(RankError, match=r"rank 0 failed in a division: .* has to be made anew, on all ranks"):
         channel.start("a sum", lambda: None)

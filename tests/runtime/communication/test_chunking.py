@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.runtime.communication.chunking import place, put, slice_of, take, whole_places
-from weft.runtime.communication.instructions import Chunk, Value
+from weft.runtime.communication.instructions import Chunk, RankTensor
 
 shapes = st.tuples(st.integers(1, 3), st.integers(1, 3))
 
@@ -36,8 +36,8 @@ def test_a_chunk_of_every_ranks_slice_is_scattered_into_the_chunk_of_each() -> N
 
 
 def test_places_are_those_in_the_whole_tensor() -> None:
-    value = Value((3,), 8, "sliced", None, (3, 2))
+    value = RankTensor((3,), 8, "sliced", None, (3, 2))
     assert whole_places(value, 2, 1, torch.device("cpu")).tolist() == [3, 4, 5]
-    value = Value((3, 1), 8, "sliced", 1, (3, 2))
+    value = RankTensor((3, 1), 8, "sliced", 1, (3, 2))
     assert whole_places(value, 2, 1, torch.device("cpu")).tolist() == [[1], [3], [5]]
-    assert whole_places(Value((2,), 8, "local", None, (2,)), 2, 1, torch.device("cpu")).tolist() == [0, 1]
+    assert whole_places(RankTensor((2,), 8, "local", None, (2,)), 2, 1, torch.device("cpu")).tolist() == [0, 1]

@@ -18,9 +18,9 @@ from weft.models.communication.builder import Builder
 from weft.models.communication.functions import FUNCTIONS, Function
 from weft.models.communication.interpreter import random_values, results, run
 from weft.models.communication.passes.fuse import fuse
-from weft.models.communication.program import Program
+from weft.models.communication.program import CommunicationProgram
 from weft.models.communication.search.schedules import fused_parts
-from weft.runtime.communication.channel import RankError
+from weft.runtime.communication.others import RankError
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -29,11 +29,11 @@ def alone() -> Iterator[None]:
         yield
 
 
-def given(program: Program) -> dict[str, Tensor]:
+def given(program: CommunicationProgram) -> dict[str, Tensor]:
     return {name: torch.tensor(np.asarray(value)) for name, value in random_values(program).items()}
 
 
-def wanted(program: Program) -> Tensor:
+def wanted(program: CommunicationProgram) -> Tensor:
     return torch.tensor(results(program, run(program, random_values(program)))["out"])
 
 
@@ -106,7 +106,7 @@ def test_a_stage_that_fails_is_named_to_the_other_ranks(monkeypatch: pytest.Monk
     on_rank = ProgramOnRank(program)
     with pytest.raises(MemoryError, match="no room for 4 elements"):
         on_rank.run(given(program))
-    told = on_rank._executor._channels["network"].told.read()
+    told = on_rank._executor._channels["network"].others.told.read()
     assert told == "rank 0 failed in the stage 'bad': no room for 4 elements"
     on_rank.close()
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.support.builders import chain, pipeline, v
-from tests.support.ranks import launch_forked
+from tests.support.ranks import PATIENCE, launch_forked
 from tests.support.stages import BATCH, WIDTH, Mix, gradients, largest_difference
 from weft.runtime.interface.training import Boundary, Training
 from weft.runtime.plan.plan import Plan, plan_of, save_plan
@@ -44,7 +44,7 @@ def plan_file(folder: Path, ranks: int, name: str = "1f1b", micro_batches: int =
 
 
 def launch(case: str, ranks: int, folder: Path, **environment: str) -> list[Ended]:
-    return launch_forked(ranks, [sys.executable, "-m", __name__, case, str(folder)], timeout=120,
+    return launch_forked(ranks, [sys.executable, "-m", __name__, case, str(folder)],
                          environment=environment)
 
 
@@ -105,7 +105,7 @@ def training_plans() -> dict[str, Plan]:
 
 @pytest.mark.slow
 def test_pipelined_training_is_single_process_training() -> None:
-    ended = launch_forked(2, [sys.executable, "-m", __name__, "train"], timeout=120)
+    ended = launch_forked(2, [sys.executable, "-m", __name__, "train"])
     assert [end.code for end in ended] == [0, 0], ended
     found = [json.loads(end.output) for end in ended]
     assert found[0].keys() == found[1].keys() == training_plans().keys()
@@ -135,7 +135,7 @@ def infer(session: Session) -> None:
 
 def train() -> None:
     found = {}
-    with join(60) as session:
+    with join(PATIENCE) as session:
         infer(session)
         for name, plan in training_plans().items():
             assert plan.stage_ranks is not None
@@ -196,7 +196,7 @@ def test_emulated_blocks_keep_every_rule_of_the_schedule(tmp_path: Path) -> None
 
 
 def emulate() -> None:
-    with join(60) as session:
+    with join(PATIENCE) as session:
         result = run_emulated(emulated_plan(), session, 1e-3)
     if result is not None:
         print(json.dumps(result.timeline.operations))

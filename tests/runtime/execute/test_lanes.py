@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from tests.support.lane_problems import laned_schedule
-from tests.support.ranks import launch_forked
+from tests.support.ranks import PATIENCE, launch_forked
 from tests.support.threads import Tracer, expected, run_in_threads
 from weft.runtime.execute.emulate import Emulation
 from weft.runtime.execute.executor import Executor, Parcel, Task
@@ -34,7 +34,7 @@ SLOW = 5.0  # how many times as long a second is here: so what threads cost is l
 
 
 def launch(case: str, ranks: int) -> list[Ended]:
-    return launch_forked(ranks, [sys.executable, "-m", __name__, case], timeout=60)
+    return launch_forked(ranks, [sys.executable, "-m", __name__, case])
 
 
 @pytest.mark.slow
@@ -57,11 +57,14 @@ def test_two_ranks_with_lanes_keep_the_plans_orders_and_its_time() -> None:
     assert len(when) == len(rows)
     measured = max(end for _, end in when.values())
     planned = schedule.makespan * SLOW * 1e-3
-    assert planned - early * len(schedule.operations) <= measured <= 3 * planned  # on a busy machine
+    assert planned - early * len(schedule.operations) <= measured
+    # A busy machine makes any of them late, but not all: a second is as long as it should be.
+    assert min((end - start) / problem.blocks[problem.index[name]].duration for (name, *_), (start, end) in when.items()
+               if problem.blocks[problem.index[name]].duration) <= 2 * SLOW * 1e-3
 
 
 def emulate() -> None:
-    with join(20) as session:
+    with join(PATIENCE) as session:
         result = run_emulated(plan_of(laned_schedule(copy=5)), session, SLOW * 1e-3)
     if result is not None:
         print(json.dumps(result.timeline.operations))
@@ -90,7 +93,7 @@ def fail() -> None:
 
 
 def hang() -> None:
-    time.sleep(60)
+    time.sleep(2 * PATIENCE)
 
 
 def failing(results: Mapping[Work, Parcel]) -> Parcel:
@@ -100,10 +103,8 @@ def failing(results: Mapping[Work, Parcel]) -> Parcel:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["raise", "hang"])
 def test_a_fault_on_a_lane_ends_the_run_with_a_sentence(case: str) -> None:
-    begun = time.monotonic()
     ended = launch(case, 2)
     assert [end.code for end in ended] == [1, 1] and not any(end.late for end in ended)
-    assert time.monotonic() - begun < 40
     said = [end.errors for end in ended]
     if case == "raise":
         assert 'rank 1: ValueError while running "send F1"[1] (micro-batch 1), on gpu 1 network: the cable is out' in (
@@ -138,6 +139,7 @@ def test_lanes_run_beside_each_other_and_memory_is_waited_for() -> None:
     waited = [o._replace(start=o.start + o.micro_batch, end=o.end + o.micro_batch) for o in operations]
     plan = plan_of(Schedule(problem, 2, tuple(waited), 0.0))
     ran: list[tuple[str, float, float]] = []
+    sent = threading.Event()
 
     class Late(Tracer):
         def prepare(self, work: Work) -> Callable[[Mapping[Work, Parcel]], None]:
@@ -146,8 +148,11 @@ def test_lanes_run_beside_each_other_and_memory_is_waited_for() -> None:
         def task(self, work: Work) -> Task:
             def run(results: Mapping[Work, Parcel]) -> Parcel:
                 begun = time.monotonic()
-                time.sleep(0.2 if isinstance(work, BlockWork) and work.block == "O" else 0.0)
+                if str(work) == "O[0]":
+                    assert sent.wait(60)
                 ran.append((str(work), begun, time.monotonic()))
+                if str(work) == "N[0]":
+                    sent.set()
                 return self.compute(work, results)
 
             return run
@@ -156,8 +161,7 @@ def test_lanes_run_beside_each_other_and_memory_is_waited_for() -> None:
     run_in_threads(plan, lambda rank: tracer)
     assert tracer.found == expected(plan, 0)
     times = {name: (begun, ended) for name, begun, ended in ran}
-    assert times["F[1]"][0] >= times["O[0]"][1]
-    assert times["N[0]"][1] < times["O[0]"][1]
+    assert times["F[1]"][0] >= times["O[0]"][1] >= times["N[0]"][1]
 
 
 def test_a_fault_of_a_lane_is_raised_and_others_stop() -> None:
@@ -171,7 +175,7 @@ def test_a_fault_of_a_lane_is_raised_and_others_stop() -> None:
 
     with pytest.raises(ValueError, match="the cable is out"):
         run_in_threads(plan, lambda rank: Broken(plan, rank))
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while any(thread.name.startswith("weft lane") for thread in threading.enumerate()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -182,7 +186,7 @@ def test_a_lane_of_a_gpu_is_a_stream() -> None:
     """A result that one stream makes and others read is whole when they do."""
     from typing import Any, cast
 
-    from weft.runtime.execute.transfers import rank_table
+    from weft.runtime.execute.executor import rank_table
     from weft.runtime.ranks.session import Session
     from weft.runtime.ranks.watch import Unwatched
     from weft.runtime.transports.one_host.one_sided import OneSided
@@ -247,6 +251,6 @@ if __name__ == "__main__":
     if sys.argv[1] == "emulate":
         emulate()
     elif sys.argv[1] == "raise":
-        faulty(fail, 20)
+        faulty(fail, PATIENCE)
     else:
-        faulty(hang, 3)
+        faulty(hang, 6)

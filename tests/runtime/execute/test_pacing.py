@@ -108,8 +108,7 @@ def test_emulated_micro_batches_come_when_planned_or_all_at_once(tmp_path: Path)
     save_plan(plan(), tmp_path / "plan.json")
     starts = {}
     for paced in (True, False):
-        ended = launch_forked(3, [sys.executable, "-m", __name__, str(tmp_path), *["paced"] * paced],
-                              timeout=60)
+        ended = launch_forked(3, [sys.executable, "-m", __name__, str(tmp_path), *["paced"] * paced])
         assert [end.code for end in ended] == [0, 0, 0], ended
         rows, measured = json.loads(ended[0].output)
         assert len(rows) == 3 * COUNT

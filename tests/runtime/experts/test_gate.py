@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 
-from weft.runtime.experts.gate import Gate, Temperature, balance
+from weft.runtime.experts.gate import DensityMonitor, Gate, GateTemperature, balance
 
 E, HIDDEN, TOKENS = 8, 16, 400
 
@@ -20,7 +22,7 @@ def _density(gate: Gate, step: int) -> float:
 
 
 def test_active_experts_fall_with_the_temperature_and_end_at_one() -> None:
-    gate = _gate(temperature=Temperature(2.0, 0.1, 100), hard_at=120)
+    gate = _gate(temperature=GateTemperature(2.0, 0.1, 100), hard_at=120)
     densities = [_density(gate, step) for step in range(0, 121, 20)]
     assert densities == sorted(densities, reverse=True)
     assert densities[0] > 0.95 * E
@@ -29,7 +31,7 @@ def test_active_experts_fall_with_the_temperature_and_end_at_one() -> None:
 
 
 def test_weights_are_those_above_the_threshold() -> None:
-    gate = _gate(threshold=0.05, temperature=Temperature(1.0, 1.0, 1))
+    gate = _gate(threshold=0.05, temperature=GateTemperature(1.0, 1.0, 1))
     found = gate(torch.randn(TOKENS, HIDDEN))
     assert torch.equal(found.weights > 0.05, found.mask)
     assert bool((found.weights.sum(1) <= 1 + 1e-6).all()) and bool((found.weights.sum(1) > 1 - E * 0.05).all())
@@ -76,9 +78,9 @@ def test_loads_that_are_even_have_the_least_loss() -> None:
 
 
 @pytest.mark.parametrize(("make", "says"), [
-    (lambda: Temperature(0.1, 2.0, 10), "the temperature rises from 0.1 to 2"),
-    (lambda: Temperature(2.0, 0.0, 10), "must be greater than 0"),
-    (lambda: Temperature(2.0, 1.0, 0), "decay is 0 steps"),
+    (lambda: GateTemperature(0.1, 2.0, 10), "the temperature rises from 0.1 to 2"),
+    (lambda: GateTemperature(2.0, 0.0, 10), "must be greater than 0"),
+    (lambda: GateTemperature(2.0, 1.0, 0), "decay is 0 steps"),
     (lambda: Gate(4, 4, threshold=1.0), "threshold is 1, it must be between 0 and 1"),
     (lambda: Gate(4, 4, threshold=0.0), "threshold is 0"),
     (lambda: Gate(4, 1, "top2"), "top2 has 1 experts"),
@@ -86,4 +88,37 @@ def test_loads_that_are_even_have_the_least_loss() -> None:
 ])
 def test_settings_that_mean_nothing_are_refused(make: object, says: str) -> None:
     with pytest.raises(ValueError, match=says):
+        make()  # type: ignore[operator]
+
+
+def _switches(monitor: DensityMonitor, densities: list[float]) -> list[int]:
+    phases = [monitor.update(density) for density in densities]
+    return [after for before, after in zip([0, *phases], phases, strict=False) if after != before]
+
+
+def test_a_density_that_falls_passes_every_border_once() -> None:
+    falling = [8 - 7 * i / 200 for i in range(201)]
+    assert _switches(DensityMonitor([5.0, 2.0]), falling) == [1, 2]
+
+
+def test_noise_within_the_margin_switches_nothing() -> None:
+    draw = random.Random(0)
+    noisy = [5.0 * (1 + draw.uniform(-0.2, 0.2)) for _ in range(2000)]
+    assert _switches(DensityMonitor([5.0], margin=0.08, share=0.1), noisy) == []
+    assert len(_switches(DensityMonitor([5.0], margin=0.0, share=1.0), noisy)) > 500
+
+
+def test_a_density_that_rises_again_goes_back() -> None:
+    assert _switches(DensityMonitor([5.0], share=1.0), [6.0, 4.9, 4.7, 5.1, 5.3]) == [1, 0]
+
+
+def test_a_jump_may_pass_several_borders() -> None:
+    assert _switches(DensityMonitor([5.0, 3.0, 2.0], share=1.0), [8.0, 1.0]) == [3]
+
+
+@pytest.mark.parametrize("make", [
+    lambda: DensityMonitor([2.0, 2.0]), lambda: DensityMonitor([1.0, 2.0]), lambda: DensityMonitor([0.0]),
+    lambda: DensityMonitor([2.0], margin=1.0), lambda: DensityMonitor([2.0], share=0.0)])
+def test_what_a_monitor_cannot_watch_is_refused(make: object) -> None:
+    with pytest.raises(ValueError, match=r"must fall|margin is"):
         make()  # type: ignore[operator]

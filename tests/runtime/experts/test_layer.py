@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.support.expert_ranks import EXPERTS, HIDDEN, given, layer_of, masks, placements
 from tests.support.ranks import launch_forked
-from weft.runtime.experts.layer import ExpertLayer, ExpertPlacement
+from weft.runtime.experts.layer import ExpertLayer, ExpertPlacement, grouped_product
 
 
 def dense(layer: ExpertLayer, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -24,8 +24,7 @@ def dense(layer: ExpertLayer, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 @pytest.fixture(scope="module", params=[2, 4])
 def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("experts")
-    ends = launch_forked(request.param, [sys.executable, "-m", "tests.support.expert_ranks", str(folder), "layers"],
-                         timeout=300)
+    ends = launch_forked(request.param, [sys.executable, "-m", "tests.support.expert_ranks", str(folder), "layers"])
     assert [end.code for end in ends] == [0] * request.param, ends[0].errors
     return [torch.load(folder / f"layers-{rank}.pt") for rank in range(request.param)]
 
@@ -71,3 +70,23 @@ def test_a_gate_of_other_experts_is_refused() -> None:
 
     with pytest.raises(ValueError, match="chooses from 4 experts, but 8 are placed"):
         ExpertLayer(Gate(HIDDEN, 4), HIDDEN, 4, ExpertPlacement.even(8, 1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("counts", [[3, 0, 5], [0, 0, 8], [8, 0, 0], [0, 0, 0]])
+def test_each_row_meets_its_own_weights(dtype: torch.dtype, counts: list[int]) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(sum(counts), 16, dtype=dtype, requires_grad=True)
+    weights = [torch.randn(16, 12, dtype=dtype, requires_grad=True) for _ in counts]
+    kinds = [kind for kind, count in enumerate(counts) for _ in range(count)]
+    found = grouped_product(x, counts, weights)
+    rows = [row @ weights[kind] for row, kind in zip(x, kinds, strict=True)]
+    wanted = torch.stack(rows) if rows else x.new_empty(0, 12)
+    torch.testing.assert_close(found, wanted)
+    assert found.requires_grad
+    if kinds:
+        ours = torch.autograd.grad(found.sin().sum(), [x, *weights], allow_unused=True)
+        theirs = torch.autograd.grad(wanted.sin().sum(), [x, *weights], allow_unused=True)
+        for mine, other, like in zip(ours, theirs, [x, *weights], strict=True):
+            torch.testing.assert_close(torch.zeros_like(like) if mine is None else mine,
+                                       torch.zeros_like(like) if other is None else other)

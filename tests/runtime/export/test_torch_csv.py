@@ -14,7 +14,7 @@ from tests.support.examples import examples
 from tests.support.strategies import in_order, pipelines
 from weft.models.zoo.tessel_shapes import shape
 from weft.runtime.export.refusal import ExportError
-from weft.runtime.export.torch_actions import Action, TorchVersion, parse_cell
+from weft.runtime.export.torch_actions import TorchAction, TorchVersion, parse_cell
 from weft.runtime.export.torch_check import check_communication
 from weft.runtime.export.torch_csv import torch_csv
 from weft.runtime.export.torch_import import parse_table, schedule_of_table
@@ -212,15 +212,15 @@ def test_a_gradient_that_nobody_reduces_is_told() -> None:
     assert len(notes) == 1 and notes[0].startswith("no REDUCE_GRAD of stage 1: PyTorch 2.10 and newer leave gradients")
 
 
-@given(st.builds(Action, st.integers(0, 99), st.sampled_from(["F", "B", "I", "W", "SEND_F", "WAIT_SEND_B"]),
+@given(st.builds(TorchAction, st.integers(0, 99), st.sampled_from(["F", "B", "I", "W", "SEND_F", "WAIT_SEND_B"]),
                  st.integers(0, 999)))
-def test_actions_print_and_parse_back(action: Action) -> None:
+def test_actions_print_and_parse_back(action: TorchAction) -> None:
     assert parse_cell(f" {action} ") == (action,)
-    assert parse_cell(f"({action};0F0)OVERLAP_F_B") == (action, Action(0, "F", 0))
+    assert parse_cell(f"({action};0F0)OVERLAP_F_B") == (action, TorchAction(0, "F", 0))
     assert parse_cell("") == ()
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(100))
 @given(data=st.data())
 def test_a_file_with_a_fault_is_refused_or_still_a_schedule(data: st.DataObject) -> None:
     """One cell lost, doubled, swapped with another, or of another word: a sentence, never a traceback; and what passes

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
+from tests.oracles.dense_graph_network import dense
 from tests.support.graph_networks import edges_of, odd_graph
-from weft.runtime.graph_network.dense import dense
-from weft.runtime.graph_network.layers import LAYERS, Network, ready
+from weft.runtime.graph_network.layers import LAYERS, GraphNetwork, ready
 
 NAMES = {
     "gcn": {"bias": "bias", "lin.weight": "weight"},
@@ -31,7 +31,7 @@ def theirs(kind: str, nn: Any) -> Any:
 def test_a_ready_layer_is_that_of_pytorch_geometric(kind: str) -> None:
     nn = pytest.importorskip("torch_geometric.nn")
     graph = odd_graph()
-    network = Network((ready(kind, 6, 8, 2 if kind == "gat" else 1),), 6)
+    network = GraphNetwork((ready(kind, 6, 8, 2 if kind == "gat" else 1),), 6)
     parameters = network.initial(3, torch.float64)
     layer = theirs(kind, nn).double()
     other = dict(layer.named_parameters())

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from experiments.lib.small_gpt import Config, batch, cut, layers, loss
-from tests.support.ranks import launch_forked
+from tests.support.ranks import PATIENCE, launch_forked
+from tests.support.steady_costs import steady
 from weft.runtime.interface.training import Boundary, Training
 from weft.runtime.measure import measure_stages as measuring
 from weft.runtime.measure.measure import memory_of
@@ -173,13 +174,13 @@ ORDERS: dict[str, Callable[[Problem], Schedule]] = {
     "all forwards first": lambda problem: baseline("gpipe", problem, MICRO_BATCHES),
     "one forward, one backward": lambda problem: baseline(
         "1f1b" if problem.blocks[-1].kind is BlockKind.BACKWARD else "zb-h1", problem, MICRO_BATCHES),
-    "searched": lambda problem: solve(problem, MICRO_BATCHES, time_limit=2),
+    "searched": lambda problem: solve(problem, MICRO_BATCHES, effort=0.5),
 }
 
 
 @pytest.mark.slow
 def test_the_planned_peak_of_each_rank_is_the_measured_one(tmp_path: Path) -> None:
-    costs = measure_stages(gpt(2), device=CPU, repeats=3)
+    costs = steady(measure_stages(gpt(2), device=CPU, repeats=1))
     plans = []
     for backward in MODES:
         # Memory for three micro-batches of the eight.
@@ -188,7 +189,7 @@ def test_the_planned_peak_of_each_rank_is_the_measured_one(tmp_path: Path) -> No
         plans += [(backward, name, order(problem)) for name, order in ORDERS.items()]
     for i, (_, _, schedule) in enumerate(plans):
         save_plan(plan_of(schedule), tmp_path / f"{i}.plan.json")
-    ended = launch_forked(2, [sys.executable, "-m", __name__, str(tmp_path)], timeout=120)
+    ended = launch_forked(2, [sys.executable, "-m", __name__, str(tmp_path)])
     assert [end.code for end in ended] == [0, 0], ended
     for rank, end in enumerate(ended):
         weights = costs[rank].parameter_bytes  # there before what is measured begins
@@ -202,7 +203,7 @@ def rank_of_the_plans(folder: Path) -> None:
     """Runs all plans, and says how much memory each took."""
     rank, peaks = int(os.environ["RANK"]), []
     batch(CONFIG, 0, 0)  # the text is read and kept
-    with join(60, transport="gloo:sockets") as session:  # through shared memory what is sent goes at once
+    with join(PATIENCE, transport="gloo:sockets") as session:  # through shared memory what is sent goes at once
         for path in sorted(folder.glob("*.plan.json")):
             plan, training = load_plan(path), gpt(2, only=rank)
             peaks.append(memory_of(lambda plan=plan, training=training: run_training(  # type: ignore[misc]

@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 
 @pytest.mark.slow
 def test_what_arrives_is_compared_and_calls_are_timed() -> None:
-    ended = launch_forked(2, [sys.executable, "-m", "tests.support.check_ranks"], timeout=60)
+    ended = launch_forked(2, [sys.executable, "-m", "tests.support.check_ranks"])
     assert [end.code for end in ended] == [0, 0], ended
     found = json.loads(ended[0].output)
     assert [found[name] for name in NAMES] == [""] * len(NAMES)

@@ -6,7 +6,7 @@ import torch
 
 from weft.runtime.plan.buffers import OPEN_SENDS, Landing, buffer_table, send_done
 from weft.runtime.plan.program import Instruction, Recv, Send, StageWork, Work
-from weft.runtime.transports.buffer_tensors import layout_of
+from weft.runtime.transports.tensors import layout_of
 
 
 def test_a_receive_is_posted_when_its_slot_is_free_and_its_peers_messages_before_it_have_started() -> None:

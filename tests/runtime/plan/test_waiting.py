@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.support.builders import chain, pipeline
-from weft.runtime.plan.buffers import Layout, buffer_table, waiting_bytes
+from weft.runtime.plan.buffers import MessageLayout, buffer_table, waiting_bytes
 from weft.runtime.plan.plan import plan_of
 from weft.runtime.plan.program import Recv, Send, StageWork, Work
 from weft.solver.baselines import baseline
@@ -25,8 +25,8 @@ def reads(work: Work) -> list[Work]:
 def test_a_result_waits_while_the_slots_of_those_before_are_in_use() -> None:
     """The second stage has room for two activations, and is late: the third and the fourth wait at the first."""
     plan = plan_of(baseline("1f1b", pipeline(chain(2)), 4))
-    tables = [buffer_table(own, {each: Layout((), SIZE) for each in own if isinstance(each, (Send, Recv))}, reads,
-                           keeps) for own in plan.program.ranks]
+    tables = [buffer_table(own, {each: MessageLayout((), SIZE) for each in own if isinstance(each, (Send, Recv))},
+                           reads, keeps) for own in plan.program.ranks]
     assert tables[1].slots == (SIZE, SIZE)
     times: dict[Work, tuple[float, float]] = {StageWork(0, "F", m): (m, m + 1) for m in range(4)}
     assert waiting_bytes(plan.program.ranks, tables, times) == (0, 0)

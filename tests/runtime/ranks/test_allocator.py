@@ -8,6 +8,7 @@ import sys
 import pytest
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's allocator")
 def test_freed_memory_is_used_again_without_page_faults() -> None:
     # In a process of its own: where freed blocks lie in a heap with a history decides which of them are used again.
@@ -22,7 +23,7 @@ def test_freed_memory_is_used_again_without_page_faults() -> None:
             del held
             print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
     """
-    ended = subprocess.run([sys.executable, "-c", rounds], capture_output=True, text=True, timeout=120, check=True)
+    ended = subprocess.run([sys.executable, "-c", rounds], capture_output=True, text=True, timeout=600, check=True)
     kept, *faults = ended.stdout.split()
     if kept != "True":
         pytest.skip("not glibc")

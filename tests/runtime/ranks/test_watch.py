@@ -21,7 +21,8 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from tests.support.ranks import launch_forked
 from weft.runtime.ranks.launch import free_port
 from weft.runtime.ranks.session import SessionError, join, told
-from weft.runtime.ranks.watch import BEAT, SILENCE, Activity, Watch
+from weft.runtime.ranks.watch import BEAT, Watch
+from weft.runtime.ranks.words import SILENCE, Activity
 
 TIMEOUT = 1.0
 
@@ -130,6 +131,11 @@ def test_of_several_threads_the_one_that_has_been_at_its_thing_for_longest_count
     assert watch.text == "waiting for its own lanes"
 
 
+def apart(watch: Watch, now: Activity) -> str | None:
+    """What ``watch`` finds of another call than its own."""
+    return watch.words.apart(now, *watch._call, watch.ended)
+
+
 def test_ranks_that_call_other_things_are_told_apart_by_the_number_of_the_call() -> None:
     store = HashStore()
     watches = [Watch(store, rank, 2, 10.0) for rank in (0, 1)]
@@ -140,20 +146,20 @@ def test_ranks_that_call_other_things_are_told_apart_by_the_number_of_the_call()
         watches[rank].say(Activity("at it"), 0.0)
 
     waits = Activity("waiting for all ranks to begin", (1,))
-    assert watches[0]._apart(waits) is None  # nothing was called, nothing heard
+    assert apart(watches[0], waits) is None  # nothing was called, nothing heard
     said(1, "step")
     said(0, "step", "step")
-    assert watches[0]._apart(waits) is None  # rank 1 is late
+    assert apart(watches[0], waits) is None  # rank 1 is late
     said(1, "close")
-    found = watches[0]._apart(waits)
+    found = apart(watches[0], waits)
     assert found is not None and "rank 0 calls step where rank 1 calls close, as call 2 of the pipeline" in found
-    assert watches[0]._apart(Activity("running 0F0")) is None  # it waits for nobody
+    assert apart(watches[0], Activity("running 0F0")) is None  # it waits for nobody
     watches[1].ended = True
     watches[1].say(Activity("at it"), 0.0)
-    found = watches[0]._apart(waits)
+    found = apart(watches[0], waits)
     assert found is not None and "rank 1's script has ended, at its last line or by sys.exit, where rank 0" in found
     watches[0].say(Activity("at it"), 0.0)
-    assert found == watches[1]._apart(Activity("waiting for all ranks to finish", (0,)))
+    assert found == apart(watches[1], Activity("waiting for all ranks to finish", (0,)))
 
 
 @pytest.mark.parametrize("hours", [0, 1, -1])
@@ -169,12 +175,12 @@ def test_who_is_silent_is_told_whatever_the_clocks_say(hours: int, monkeypatch: 
         clock[0] += BEAT
         watches[1].say(second, 5.0)
         watches[0].say(first, 5.0)
-    assert watches[0]._blame(first, 11.0) == (
+    assert watches[0].words.blame(first, 11.0) == (
         "gave up after 11.0 s of waiting for RECV 0F0<1; rank 2 was last heard of 11.8 s ago, running 0F0")
-    assert "rank 2 was last heard of 11.8 s ago" in watches[1]._blame(second, 11.0)
+    assert "rank 2 was last heard of 11.8 s ago" in watches[1].words.blame(second, 11.0)
     watches[2].say(Activity("running 0F0"), 12.0)
     watches[1].say(second, 5.0)
-    assert watches[0]._blame(first, 11.0).endswith("; rank 2 has been running 0F0 for 12.0 s")
+    assert watches[0].words.blame(first, 11.0).endswith("; rank 2 has been running 0F0 for 12.0 s")
 
 
 def test_a_rank_leaves_when_all_have_come_to_their_end() -> None:
@@ -185,7 +191,7 @@ def test_a_rank_leaves_when_all_have_come_to_their_end() -> None:
     thread.join(0.1)
     assert thread.is_alive()
     watches[0].leave()
-    thread.join(10)
+    thread.join(300)
     assert not thread.is_alive()
 
 
@@ -220,7 +226,7 @@ def test_no_word_in_the_store_ends_a_rank_as_if_all_were_well(
     store.set("given up", word if isinstance(word, str) else json.dumps(word))
     watch = Watch(store, 1, 2, 10.0)
     if code is None:
-        assert watch._given_up() is None
+        assert watch.words.given_up() is None
     else:
         with pytest.raises(SystemExit, match=rf"^{code}$"):
             watch.give_up("")

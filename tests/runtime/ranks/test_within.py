@@ -15,24 +15,26 @@ from tests.support.ranks import launch_forked
 
 RANKS = 4
 Ranks = dict[str, list[dict[str, Any]]]
-RUN = [part for part in PARTS if part != "wrapped"]
+RUN = [part for part in PARTS if part not in ("wrapped", "degrees")]
+#: Losses, gradients and the last state of one process.
+Plain = tuple[list[float], list[dict[str, torch.Tensor]], Any]
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
     """What each rank found, by part."""
     folder = tmp_path_factory.mktemp("mesh")
-    ended = launch_forked(RANKS, [sys.executable, "-m", "tests.support.mesh_ranks", str(folder), *RUN], timeout=400)
+    ended = launch_forked(RANKS, [sys.executable, "-m", "tests.support.mesh_ranks", str(folder), *RUN])
     assert [end.code for end in ended] == [0] * RANKS, ended
     return {part: [torch.load(folder / f"{part}.{rank}.pt") for rank in range(RANKS)] for part in RUN}
 
 
-def plain(seeds: list[int], clip: float = float("inf")) -> tuple[list[float], list[dict[str, torch.Tensor]], Any]:
+def plain(seeds: list[int], clip: float = float("inf")) -> Plain:
     """Losses, gradients and the last state of one process with whole batches."""
-    model, losses, gradients = made("gpt", SIZE).model, [], []
+    model, losses, gradients = made("short", SIZE).model, [], []
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=EPS)
     for seed in seeds:
-        case = made("gpt", SIZE, seed)
+        case = made("short", SIZE, seed)
         assert case.loss is not None
         loss = case.loss(model(*case.args), case.target)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -49,21 +51,27 @@ def equal(state: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> bo
         torch.allclose(state[name], value, rtol=1e-9, atol=1e-12) for name, value in wanted.items())
 
 
+def assert_trained_as(wanted: Plain, first: dict[str, Any], again: dict[str, Any]) -> None:
+    """A rank's losses, gradients and state are those of one process, and to the bit those of the same run again."""
+    losses, gradients, state = wanted
+    assert first["losses"] == pytest.approx(losses, rel=1e-12) and equal(first["state"], state)
+    for step, own in enumerate(first["gradients"]):
+        for name, gradient in own.items():
+            whole = gradients[step][name]
+            assert float((gradient - whole).norm()) <= 1e-10 * max(float(whole.norm()), 1e-6)
+            assert torch.equal(gradient, again["gradients"][step][name])
+    assert first["losses"] == again["losses"]
+    assert all(torch.equal(first["state"][name], value) for name, value in again["state"].items())
+
+
 @pytest.mark.slow
 def test_two_copies_of_two_stages_train_as_one_process_on_the_whole_batch_bit_by_bit_again(found: Ranks) -> None:
-    losses, gradients, state = plain(list(range(STEPS)), clip=0.5)
+    wanted = plain(list(range(STEPS)), clip=0.5)
     for rank, each in enumerate(found["copies"]):
         first, again = each["first"], each["again"]
-        assert first["losses"] == pytest.approx(losses, rel=1e-12) and equal(first["state"], state)
+        assert_trained_as(wanted, first, again)
         assert first["stages"] == (rank // 2,)  # the mesh's first dimension is the pipeline
-        for step, own in enumerate(first["gradients"]):
-            for name, gradient in own.items():
-                wanted = gradients[step][name]
-                assert float((gradient - wanted).norm()) <= 1e-10 * max(float(wanted.norm()), 1e-6)
-                assert torch.equal(gradient, again["gradients"][step][name])
-        assert first["losses"] == again["losses"]
-        assert all(torch.equal(first["state"][name], value) for name, value in again["state"].items())
-        assert {*first["gradients"][0]} | {*found["copies"][(rank + 2) % 4]["first"]["gradients"][0]} == {*gradients[0]}
+        assert {*first["gradients"][0]} | {*found["copies"][(rank + 2) % 4]["first"]["gradients"][0]} == {*wanted[1][0]}
     files = found["copies"][0]["files"]  # the model once, by the first copy; random numbers of all four
     assert [sum(name.startswith(kind) for name in files) for kind in ("model-", "training-")] == [4, 8]
 
@@ -80,6 +88,65 @@ def test_divided_optimizer_states_are_saved_whole_and_resumed_by_other_ranks(fou
 
 
 @pytest.mark.slow
+def test_divided_parameters_train_as_one_process_bit_by_bit_again_and_go_on_with_other_cuts(found: Ranks) -> None:
+    wanted = plain(list(range(STEPS)), clip=0.5)
+    for rank, each in enumerate(found["sharded"]):
+        assert_trained_as(wanted, each["first"], each["again"])
+        other = found["sharded"][(rank + 2) % 4]
+        assert each["held"] + other["held"] == each["whole"] == each["part"] and each["resting"] == 0
+        for later in ("other cut", "alone"):
+            assert each[later]["losses"] == pytest.approx(wanted[0][2:], rel=1e-12)
+            assert equal(each[later]["state"], wanted[2])
+    model, case = made("short", SIZE).model, made("short", SIZE)
+    model.load_state_dict(wanted[2])
+    model.eval()
+    assert case.loss is not None
+    assert found["sharded"][0]["first"]["evaluated"] == pytest.approx(case.loss(model(*case.args), case.target).item())
+
+
+@pytest.mark.slow
+def test_ranks_with_shares_train_as_one_process_whole_or_split_backwards_and_dropout_too(found: Ranks) -> None:
+    wanted = plain(list(range(STEPS)), clip=0.5)
+    for each in found["tensor"]:
+        assert_trained_as(wanted, each["first"], each["again"])
+        held = each["first"]["held"]
+        assert all(own * 2 == whole for name, (own, whole) in held.items() if name.endswith("wide.weight"))
+        assert each["first"]["evaluated"] == each["again"]["evaluated"]
+        assert each["alone"]["losses"] == pytest.approx(wanted[0][2:], rel=1e-12)
+        assert equal(each["alone"]["state"], wanted[2])
+        with_shares, without = each["heads"]
+        assert with_shares == pytest.approx(without, rel=1e-12)
+
+
+@pytest.mark.slow
+def test_copies_shares_and_stages_at_once_train_as_one_process_bit_by_bit_again(tmp_path: Path) -> None:
+    wanted = plain(list(range(STEPS)), clip=0.5)
+    ended = launch_forked(8, [sys.executable, "-m", "tests.support.mesh_ranks", str(tmp_path), "degrees"], timeout=400)
+    assert [end.code for end in ended] == [0] * 8, ended
+    for rank in range(8):
+        each = torch.load(tmp_path / f"degrees.{rank}.pt")
+        assert_trained_as(wanted, each["first"], each["again"])
+        assert each["first"]["place"] == (rank // 4, rank // 2 % 2, rank % 2)
+        assert each["later"]["losses"] == pytest.approx(wanted[0][2:], rel=1e-12)
+        assert equal(each["later"]["state"], wanted[2])
+
+
+@pytest.mark.slow
+def test_a_stage_without_parameters_has_nothing_to_divide(found: Ranks) -> None:
+    torch.manual_seed(3)
+    x = torch.randn(SIZE, 4, dtype=torch.float64)
+    model = torch.nn.Sequential(torch.nn.Tanh(), torch.nn.Linear(4, 4)).double()
+    losses, optimizer = [], torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        loss = torch.nn.functional.mse_loss(model(x), x.flip(1))
+        loss.backward()  # type: ignore[no-untyped-call]
+        losses.append(loss.item())
+        optimizer.step()
+        optimizer.zero_grad()
+    assert all(each["losses"] == pytest.approx(losses, rel=1e-12) for each in found["bare"])
+
+
+@pytest.mark.slow
 def test_pipelines_beside_each_other_on_some_ranks_and_on_all(found: Ranks) -> None:
     small, large = plain([0, 1]), plain([5, 6, 7])
     for each in found["beside"]:
@@ -92,12 +159,11 @@ def test_pipelines_beside_each_other_on_some_ranks_and_on_all(found: Ranks) -> N
 def test_ranks_that_do_not_join_are_named_within_the_limit_and_the_group_goes_on(found: Ranks) -> None:
     for rank, each in enumerate(found["refused"]):
         assert each["goes on"] == 4.0
-        assert rank == 3 or (f"rank {rank} waited 2 s for rank 3 to make the pipeline of the ranks 0, 1, 2, 3 too, in "
+        assert rank == 3 or (f"rank {rank} waited 8 s for rank 3 to make the pipeline of the ranks 0, 1, 2, 3 too, in "
                              "vain") in each["said"]
 
 
 @pytest.mark.slow
 def test_a_wrapped_model_ends_all_ranks_with_one_sentence(tmp_path: Path) -> None:
-    for end in launch_forked(2, [sys.executable, "-m", "tests.support.mesh_ranks", str(tmp_path), "wrapped"],
-                             timeout=200):
+    for end in launch_forked(2, [sys.executable, "-m", "tests.support.mesh_ranks", str(tmp_path), "wrapped"]):
         assert end.code == 2 and "the model is wrapped in DistributedDataParallel already" in end.errors

@@ -15,8 +15,10 @@ from torch import Tensor, nn
 
 from tests.runtime.measure.test_measure_stages import gpt
 from tests.support.builders import chain, pipeline
+from tests.support.examples import slow
 from tests.support.graph_training import training
 from tests.support.paths import ROOT
+from tests.support.steady_costs import steady
 from tests.support.training_graphs import case, varied
 from weft.cli.main import main
 from weft.runtime.interface.precision import MasterWeights
@@ -26,7 +28,7 @@ from weft.runtime.measure.stage_costs import measured_problem, static_bytes
 from weft.runtime.plan.plan import Plan, plan_of, save_plan
 from weft.runtime.ranks.launch import launch_local
 from weft.runtime.ranks.session import SessionError
-from weft.runtime.replay.prediction import predict
+from weft.runtime.replay.replay import predict
 from weft.runtime.replay.single_rank import measure_rank, single_rank
 from weft.solver.baselines import baseline
 
@@ -69,9 +71,9 @@ def test_every_rank_runs_all_its_blocks_by_itself(name: str, mode: str) -> None:
         assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))  # gradients came, and were used
 
 
-@pytest.mark.parametrize("backward", ["full", "split"])
+@pytest.mark.parametrize("backward", [slow("full"), "split"])
 def test_the_peak_of_a_rank_alone_is_the_planned_one(backward: str) -> None:
-    costs = measure_stages(gpt(2), device=CPU, repeats=1)
+    costs = steady(measure_stages(gpt(2), device=CPU, repeats=1))
     problem = measured_problem(costs, backward=backward)
     schedule = baseline("1f1b" if backward == "full" else "zb-h1", problem, 8)
     plan = plan_of(schedule.with_solver(static_memory=[static_bytes(costs, s, optimizer_copies=1, micro_batches=8)

@@ -21,7 +21,7 @@ CASES = ([("a", None), ("b", None), ("c", None)], [("c", None), ("a", 3), ("b", 
 @pytest.fixture(scope="module")
 def taken(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[list[int], list[str]]]:
     done = subprocess.run([sys.executable, "-m", "tests.support.turn_takers", str(tmp_path_factory.mktemp("turns")),
-                           json.dumps(CASES)], capture_output=True, text=True, timeout=60, check=True)
+                           json.dumps(CASES)], capture_output=True, text=True, timeout=600, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 

@@ -27,7 +27,7 @@ def run(folder: Path, victim: str = "", *options: str) -> tuple[dict[str, Any], 
     turns.mkdir()
     ended = launch_forked(len(PROCESSES), [sys.executable, "-m", "tests.support.shared_kills", str(turns),
                                            str(folder / "plan.json"), victim, *(str(free_port()) for _ in range(3)),
-                                           *options], timeout=90)
+                                           *options])
     found = {job: json.loads((turns / f"{job}.result").read_text()) for job in ("pipeline", "data", "answers")
              if (turns / f"{job}.result").exists()}
     return found, ended

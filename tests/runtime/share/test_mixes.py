@@ -4,22 +4,20 @@ of the others."""
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.ranks import launch_forked
-from tests.support.shared_mixes import ADDED, RANKS, RATIO, STEPS, mix
-from weft.models.share.compose import composed
-from weft.runtime.plan.plan import Plan, plan_of, save_plan
+from tests.support.job_processes import found_by, launch_jobs
+from tests.support.shared_mixes import ADDED, RATIO, STEPS, mix
+from weft.models.share.job import composed
+from weft.runtime.plan.plan import Plan, plan_of
 from weft.runtime.plan.program import StageWork
-from weft.runtime.share.taking_apart import job_plans
+from weft.runtime.share.stages_plan import job_plans
 from weft.solver.baselines import baseline
-from weft.solver.wide.rounds import Rounds
-from weft.solver.wide.run import Run
+from weft.solver.wide.run import Rounds, Run
 
 pytestmark = pytest.mark.slow
 
@@ -45,18 +43,15 @@ def test_what_each_job_runs_by_itself() -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What three ranks found in five runs of the same three jobs, and in each alone."""
+    """What the processes of three jobs found in five runs, and in each alone."""
     folder = tmp_path_factory.mktemp("mixes")
-    save_plan(mixed(), folder / "plan.json")
-    ended = launch_forked(RANKS, [sys.executable, "-m", "tests.support.shared_mixes", str(folder),
-                                 str(folder / "plan.json")], timeout=120)
-    assert [one.code for one in ended] == [0] * RANKS, ended[0].errors + ended[1].errors
+    launch_jobs("tests.support.shared_mixes", folder, mixed())
     return folder
 
 
 @pytest.fixture(scope="module")
 def found(folder: Path) -> Any:
-    return json.loads((folder / "found.json").read_text())
+    return found_by(folder)
 
 
 def test_losses_are_those_of_each_alone(found: Any) -> None:
@@ -64,12 +59,13 @@ def test_losses_are_those_of_each_alone(found: Any) -> None:
         both = found["together"][job]
         assert both["fault"] is None and both["losses"] == found["alone"][job][:len(both["losses"])]
         assert len(both["losses"]) == both["steps"] == STEPS
-    assert found["together"]["answers"] == {"losses": [], "fault": None, "steps": STEPS}
+    answers = found["together"]["answers"]
+    assert (answers["losses"], answers["fault"], answers["steps"]) == ([], None, STEPS)
     assert len(set(found["alone"]["pipeline"])) == STEPS
 
 
 def test_an_inference_answers_as_it_does_alone(folder: Path) -> None:
-    answers = json.loads((folder / "answers.1.json").read_text())  # its last stage is on rank 1
+    answers = json.loads((folder / "answers.1.answers").read_text())  # its last stage is on rank 1
     assert answers["together"] == answers["alone"] and len(answers["alone"]) > 100
     assert answers["failed"] == answers["alone"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.share.test_job_plans import plan
+from tests.runtime.share.test_stages_plan import plan
 from tests.support.shared_ranks import data_parallel
 from weft.cli.commands.replay import _jobs
 from weft.cli.main import main
@@ -21,7 +21,7 @@ from weft.runtime.ranks.children import Start, children
 from weft.runtime.ranks.leftovers import _owner
 from weft.runtime.replay.options import ReplayError
 from weft.runtime.share import processes
-from weft.runtime.share.processes import Worker, replay_in_processes
+from weft.runtime.share.processes import JobWorker, replay_in_processes
 from weft.runtime.share.replay import SharedOptions
 
 Running = AbstractContextManager[list[subprocess.Popen[bytes]]]
@@ -69,7 +69,7 @@ def test_one_that_is_killed_is_named_and_its_turns_come_free(path: str, monkeypa
     ends(monkeypatch, a="well", b="waits")
     folders: list[Path] = []
 
-    def kill(workers: Sequence[Worker], folder: Path) -> None:
+    def kill(workers: Sequence[JobWorker], folder: Path) -> None:
         folders.append(folder)
         assert [(worker.job, worker.rank) for worker in workers] == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
         for worker in workers[2:]:
@@ -83,9 +83,9 @@ def test_one_that_is_killed_is_named_and_its_turns_come_free(path: str, monkeypa
 
 def test_no_process_is_left_where_something_goes_wrong(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ends(monkeypatch, a="waits", b="waits")
-    started: list[Worker] = []
+    started: list[JobWorker] = []
 
-    def fail(workers: Sequence[Worker], folder: Path) -> None:
+    def fail(workers: Sequence[JobWorker], folder: Path) -> None:
         started.extend(workers)
         raise KeyboardInterrupt
 
@@ -105,7 +105,7 @@ def test_one_that_is_stopped_is_ended_and_its_turns_come_free(
         path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     ends(monkeypatch, a="well", b="waits")
 
-    def stop(workers: Sequence[Worker], folder: Path) -> None:
+    def stop(workers: Sequence[JobWorker], folder: Path) -> None:
         for worker in workers[2:]:
             worker.process.send_signal(signal.SIGSTOP)
 
@@ -120,10 +120,10 @@ def test_one_that_is_stopped_is_ended_and_its_turns_come_free(
 def test_a_signal_to_the_one_that_starts_leaves_no_process_and_no_folder(
         number: signal.Signals, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ends(monkeypatch, a="waits", b="waits")
-    found: list[Worker] = []
+    found: list[JobWorker] = []
     folders: list[Path] = []
 
-    def end(workers: Sequence[Worker], folder: Path) -> None:
+    def end(workers: Sequence[JobWorker], folder: Path) -> None:
         found.extend(workers)
         folders.append(folder)
         signal.raise_signal(number)
@@ -137,7 +137,7 @@ def test_a_signal_to_the_one_that_starts_leaves_no_process_and_no_folder(
 
 def test_the_command_says_by_its_exit_status_whether_all_jobs_ended_well(
         path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["replay", path, "--stages", "a=m:f", "--stages", "b=m:g", "--processes", "job"]
+    command = ["replay", path, "--stages", "a=m:f", "--stages", "b=m:g"]
     ends(monkeypatch, a="well", b="well")
     assert main(command) == 0
     ends(monkeypatch, a="well", b="fails")
@@ -156,8 +156,8 @@ def test_what_each_process_is_started_with() -> None:
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    (SharedOptions(BOTH, turns="."), "--job and --turns are for one job that is started by itself"),
-    (SharedOptions(BOTH, job="a"), "--job and --turns are for one job that is started by itself"),
+    (SharedOptions(BOTH, turns="."), "--turns is for one job that is started by itself: it needs --job JOB"),
+    (SharedOptions(BOTH, job="a"), "--job needs --turns FOLDER"),
     (SharedOptions(BOTH, resume=True), "need --checkpoint FOLDER"),
     (SharedOptions({"a": "m:f"}), "says nothing of 'b'"),
 ])

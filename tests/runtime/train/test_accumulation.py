@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.support.builders import chain, pipeline, v
-from tests.support.ranks import launch_forked
+from tests.support.ranks import PATIENCE, launch_forked
 from weft.runtime.interface.optim import AdamA
 from weft.runtime.interface.precision import MasterWeights
 from weft.runtime.interface.training import Boundary, Training
@@ -287,7 +287,7 @@ def test_a_gradient_that_comes_in_parts_is_refused() -> None:
 @pytest.mark.slow
 def test_pipelines_and_replicas_are_one_process() -> None:
     for case in ("pipelines", "replicas"):
-        ended = launch_forked(2, [sys.executable, "-m", "tests.runtime.train.test_accumulation", case], timeout=150)
+        ended = launch_forked(2, [sys.executable, "-m", "tests.runtime.train.test_accumulation", case])
         assert [end.code for end in ended] == [0, 0], ended
         for end in ended:
             assert max(json.loads(end.output).values()) < 1e-12, end.output
@@ -295,7 +295,7 @@ def test_pipelines_and_replicas_are_one_process() -> None:
 
 def pipelines() -> dict[str, float]:
     found = {}
-    with join(60) as session:
+    with join(PATIENCE) as session:
         for name, plan in plans().items():
             last = len(plan.stage_ranks or ()) - 1
             for ties in ((), [{0: "beside.weight", last: "twice.weight"}]):
@@ -305,7 +305,7 @@ def pipelines() -> dict[str, float]:
 
 def replicas() -> dict[str, float]:
     """Two replicas with three micro-batches each are one with six."""
-    with join(60, replicas=2) as session:
+    with join(PATIENCE, replicas=2) as session:
         return {f"split {split}, {len(ties)} ties": _error(one_rank(split, 3), session, 6, ties)
                 for split in (False, True) for ties in ((), [{0: "beside.weight", 1: "twice.weight"}])}
 

@@ -273,7 +273,7 @@ def test_all_ranks_say_what_differs_before_the_first_step(tmp_path: Path) -> Non
     save_plan(measured(tied([0, 0], say=True), ties=[{0: "weight", 1: "weight"}]), path)
     command = [sys.executable, "-m", "tests.runtime.train.test_agreement", str(path)]
     for allowed, codes in (((), [2, 2]), (("--allow-other-model",), [0, 0])):
-        ends = launch_forked(2, [*command, "forgetful", *allowed], timeout=60)
+        ends = launch_forked(2, [*command, "forgetful", *allowed])
         assert [end.code for end in ends] == codes, ends
         told = [line for end in ends for line in end.errors.splitlines() if "'weight' is one parameter" in line]
         assert len(told) == (1 if allowed else 2), ends

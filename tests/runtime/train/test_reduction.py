@@ -24,7 +24,7 @@ from weft.solver.baselines import baseline
 class Alone:
     """A session of one rank, whose groups nobody else is in."""
 
-    rank, world, replica, replicas, device = 0, 1, 0, 1, torch.device("cpu")
+    rank, world, replica, replicas, peer, peers, device = 0, 1, 0, 1, 0, 1, torch.device("cpu")
 
     def agree(self, what: str, value: object) -> None:
         pass

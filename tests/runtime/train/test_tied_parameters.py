@@ -8,7 +8,7 @@ from torch import nn
 
 from weft.runtime.interface.training import Training
 from weft.runtime.ranks.session import SessionError
-from weft.runtime.train.tied_parameters import Holding, holding, shared_stages
+from weft.runtime.train.tied_parameters import HeldTies, holding, shared_stages
 
 
 def training(stages: dict[int, nn.Module], *ties: dict[int, str]) -> Training:
@@ -17,17 +17,17 @@ def training(stages: dict[int, nn.Module], *ties: dict[int, str]) -> Training:
 
 def test_a_tie_is_of_its_stages_and_of_those_that_hold_the_same_object() -> None:
     one, other = nn.Linear(2, 2), nn.Linear(2, 2)
-    assert holding(training({0: one, 4: one}, {0: "weight", 7: "weight"})) == Holding([(0, 4, 7)], [(0, 4)])
-    assert holding(training({0: one, 4: other}, {0: "weight", 7: "weight"})) == Holding([(0, 7)], [])
+    assert holding(training({0: one, 4: one}, {0: "weight", 7: "weight"})) == HeldTies([(0, 4, 7)], [(0, 4)])
+    assert holding(training({0: one, 4: other}, {0: "weight", 7: "weight"})) == HeldTies([(0, 7)], [])
 
 
 def test_an_object_that_is_not_trained_is_not_shared() -> None:
     frozen = nn.Linear(2, 2).requires_grad_(False)
-    assert holding(training({0: frozen, 1: frozen})) == Holding([], [])
+    assert holding(training({0: frozen, 1: frozen})) == HeldTies([], [])
 
 
 def test_ranks_know_together_what_each_knows_in_part() -> None:
-    assert shared_stages([Holding([(0, 4, 7)], [(1, 2)]), Holding([(0, 5, 7)], [(3, 6)])]) == [
+    assert shared_stages([HeldTies([(0, 4, 7)], [(1, 2)]), HeldTies([(0, 5, 7)], [(3, 6)])]) == [
         (0, 4, 5, 7), (1, 2), (3, 6)]
 
 

@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 import torch
 
+from tests.runtime.plan.test_stage_graph import problem
 from tests.support.training_graphs import graph_problem
 from weft.runtime.interface.training import Boundary, Ports, Training
 from weft.runtime.plan.program import StageWork
 from weft.runtime.plan.stage_graph import StageGraph
 from weft.runtime.ranks.session import SessionError
 from weft.runtime.train.wiring import Wiring
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
+from weft.solver.problem import BlockKind, Problem
 
 F, B = BlockKind.FORWARD, BlockKind.BACKWARD
-
-
-def problem(*blocks: tuple[str, BlockKind, Sequence[int], str], memory: Mapping[str, float] | None = None) -> Problem:
-    """Blocks as ``(name, kind, devices, "names it waits for")``."""
-    count = 1 + max(device for _, _, devices, _ in blocks for device in devices)
-    return Problem("test", tuple(Device(str(d)) for d in range(count)), tuple(
-        Block(name, kind, tuple(devices), 1, ((memory or {}).get(name, 0),), (), tuple(map(Dependency, waits.split())))
-        for name, kind, devices, waits in blocks))
 
 
 TWO = graph_problem("two", {"a": ([0], []), "b": ([1], ["a"]), "c": ([0], ["a", "b"])})

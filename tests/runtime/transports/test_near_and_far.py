@@ -8,17 +8,17 @@ from typing import cast
 import pytest
 import torch
 
-from weft.runtime.plan.buffers import BufferTable, Landing, Layout, Staging
+from weft.runtime.plan.buffers import BufferTable, Landing, MessageLayout, Staging
 from weft.runtime.plan.program import StageWork
 from weft.runtime.ranks.session import Session
-from weft.runtime.transports.buffer_tensors import allocate, layout_of, view
 from weft.runtime.transports.near_and_far import by_host, host, memory_of, split
+from weft.runtime.transports.tensors import allocate, layout_of, view
 
 KNOWN = layout_of({"": ((100,), torch.uint8)})
 UNKNOWN = layout_of({"": ((None,), torch.uint8)})
 
 
-def table(entries: list[tuple[int, Layout, int]]) -> BufferTable:
+def table(entries: list[tuple[int, MessageLayout, int]]) -> BufferTable:
     """Messages from and to those peers, in those slots."""
     works = [StageWork(0, "F", m) for m in range(len(entries))]
     slots = [0] * (1 + max(slot for *_, slot in entries))

@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.builders import any_order, pipeline
 from tests.support.mixed_shapes import Mixed
-from tests.support.ranks import launch_forked
+from tests.support.ranks import PATIENCE, launch_forked
 from tests.support.threads import Tracer, expected
 from weft.runtime.execute.executor import Executor
 from weft.runtime.plan.plan import Plan, load_plan, plan_of, save_plan
@@ -46,7 +46,7 @@ def random_plan(seed: int) -> Plan:
 def test_random_schedules_run_right_over_every_transport(tmp_path: Path) -> None:
     for seed in range(PLANS):
         save_plan(random_plan(seed), tmp_path / f"{seed}.json")
-    ended = launch_forked(RANKS, [sys.executable, "-m", __name__, str(tmp_path)], timeout=150)
+    ended = launch_forked(RANKS, [sys.executable, "-m", __name__, str(tmp_path)])
     assert [end.code for end in ended] == [0] * RANKS, ended
     assert [end.output for end in ended] == [f"{PLANS * STEPS * len(TRANSPORTS)} steps\n"] * RANKS
 
@@ -55,7 +55,7 @@ def rank_main(folder: Path) -> None:
     done = 0
     # Rank 2 might be on a host of its own: over gloo some messages go through shared memory, others over sockets.
     hosts = mock.patch("weft.runtime.transports.near_and_far.host", lambda: f"host {os.environ['RANK'] == '2'}")
-    with hosts, join(30) as session:
+    with hosts, join(PATIENCE) as session:
         for path in sorted(folder.glob("*.json")):
             plan = load_plan(path)
             for place, transport in enumerate(TRANSPORTS):

@@ -20,13 +20,13 @@ from weft.runtime.interface.training import Boundary
 from weft.runtime.plan.plan import plan_of
 from weft.runtime.plan.program import ProgramError, StageWork, Work
 from weft.runtime.ranks.session import SessionError
-from weft.runtime.train.worker import Stages
+from weft.runtime.train.worker import StageWorker
 from weft.solver.baselines import baseline
 
 
 @pytest.mark.slow
 def test_lengths_that_differ_train_over_every_transport_as_in_one_process() -> None:
-    ended = launch_forked(RANKS, [sys.executable, "-m", "tests.support.unknown_ranks"], timeout=60)
+    ended = launch_forked(RANKS, [sys.executable, "-m", "tests.support.unknown_ranks"])
     assert [end.code for end in ended] == [0] * RANKS, ended
     assert [end.output for end in ended] == [f"{STEPS * (len(TRANSPORTS) + 2) + 2} steps\n"] * RANKS
 
@@ -102,7 +102,7 @@ def test_what_is_declared_is_held_against_what_comes(shape: tuple[int | None, ..
     class Chain:
         is_chain = True
 
-    worker = Stages.__new__(Stages)
+    worker = StageWorker.__new__(StageWorker)
     worker.__dict__.update(wiring=Chain(), device=torch.device("cpu"))
     found = None if given is None else torch.ones(given)
     check = StageWork(0, "F", 0), "port", Boundary(shape), found, is_gradient

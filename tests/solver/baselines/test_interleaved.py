@@ -12,7 +12,7 @@ import pytest
 from tests.support.builders import loop, pipeline
 from tests.support.examples import slow
 from weft.solver.baselines import NotApplicable, baseline
-from weft.solver.baselines.lib.alternating import Turns, groupings
+from weft.solver.baselines.lib.alternating import TurnRule, groupings
 from weft.solver.judge.validate import validate
 from weft.solver.pipeline import Pipeline
 from weft.solver.timing import time_orders
@@ -35,7 +35,7 @@ def test_any_number_of_micro_batches(v: int, m: int) -> None:
 def test_the_order_of_groups_is_megatron_s() -> None:
     """Its documentation's table for two devices with two chunks, five micro-batches in groups of three."""
     stages = Pipeline.of(pipeline(loop(2))).stages
-    row = Turns((3, 2), 2).row(0, 2, [(stages[0],), (stages[2],)], 5)
+    row = TurnRule((3, 2), 2).row(0, 2, [(stages[0],), (stages[2],)], 5)
     forwards = [(block, m) for block, m in row if block in (stages[0].forward, stages[2].forward)]
     assert [m for _, m in forwards] == [0, 1, 2, 0, 1, 2, 3, 4, 3, 4]
     assert [block == stages[2].forward for block, _ in forwards] == [False] * 3 + [True] * 3 + [False] * 2 + [True] * 2
@@ -50,7 +50,7 @@ def test_no_group_deadlocks(p: int, v: int) -> None:
     found = Pipeline.of(problem)
     for m in (1, 2, 3, p, p + 1, 2 * p + 3):
         for groups in itertools.chain(*groupings(p, m)):
-            for turns in (Turns(groups(m), 2), Turns(groups(m), 2, 1), Turns(groups(m), 1, put_off=p)):
+            for turns in (TurnRule(groups(m), 2), TurnRule(groups(m), 2, 1), TurnRule(groups(m), 1, put_off=p)):
                 time_orders(problem, m, [turns.row(rank, p, [(found.stages[s],) for s in chunks], m)
                                          for rank, chunks in enumerate(found.chunks)])  # raises if they do
 

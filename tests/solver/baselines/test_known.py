@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.solver.baselines.test_baselines import TIMES, idle, idle_in_span
 from tests.support.builders import both_ways, chain, in_chunks, loop, pipeline, v, waves
 from weft.models.zoo.tessel_shapes import shape
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
@@ -18,19 +19,6 @@ from weft.solver.judge.validate import validate
 from weft.solver.problem import BlockKind, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.timing import Orders, time_orders
-
-TIMES = [(1, 1, 1), (2, 2, 1), (3, 2, 2), (5, 4, 3)]
-
-
-def idle(schedule: Schedule) -> list[float]:
-    """Per device, the time of the step in which it runs nothing."""
-    return [schedule.makespan - sum(o.end - o.start for o in order) for order in schedule.device_orders]
-
-
-def idle_in_span(schedule: Schedule) -> list[float]:
-    """Per device, the time between its first start and its last end in which it runs nothing."""
-    return [order[-1].end - order[0].start - sum(o.end - o.start for o in order) for order in schedule.device_orders]
-
 
 # -- ZB-H2 -------------------------------------------------------------------------------------------------------
 

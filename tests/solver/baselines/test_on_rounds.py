@@ -15,8 +15,7 @@ from weft.solver.judge.validate import validate, violations
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.rounds import Rounds
-from weft.solver.wide.run import Run
+from weft.solver.wide.run import Rounds, Run
 
 LENGTHS = [2, 6, 12, 12, 1, 3, 1, 4]
 
@@ -100,7 +99,7 @@ def test_what_no_known_schedule_is_for_says_so() -> None:
 
 
 @given(wide_runs(choices=False, classes=True, jobs=True))
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25))
 def test_of_any_run_what_is_made_is_a_schedule(drawn: tuple[WideProblem, Run]) -> None:
     wide, run = drawn
     rounds = Rounds(wide, run)

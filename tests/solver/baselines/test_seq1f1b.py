@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.builders import chain, in_chunks, loop, pipeline, v
 from weft.solver.baselines import NotApplicable, baseline
-from weft.solver.baselines.lib.sequence_chunks import SequencePipeline
+from weft.solver.baselines.seq1f1b import SequencePipeline
 from weft.solver.judge.validate import validate
 from weft.solver.problem import BlockKind, Dependency, Problem
 

@@ -11,8 +11,6 @@ from weft.models.zoo.tessel_shapes import shape
 from weft.solver.bounds import makespan_bound, steady_bound
 from weft.solver.bounds.heads import one_machine
 from weft.solver.bounds.span import work_of_busiest
-from weft.solver.bounds.windows import rolling_bounds
-from weft.solver.cpsat.budget import Budget
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
 from weft.solver.relations.graph import graph_of
 from weft.solver.relations.implied_order import NEVER, implied_order
@@ -96,16 +94,6 @@ def test_one_machine_with_interruptions() -> None:
     assert one_machine([(0, 5, 0), (1, 2, 6)]) == 9
     assert one_machine([(0, 5, 0), (1, 2, 1)]) == 7
     assert one_machine([(3, 1, 0)]) == 4
-
-
-def test_windows_see_micro_batches_get_in_each_others_way() -> None:
-    """Two chunks a device and room for three activations, six micro-batches: paths and machines see less."""
-    problem = pipeline(v(2), forward=2, backward=3, memory=3)
-    instance = TickProblem.of(problem)
-    optimum = solve(problem, 6, effort=5)
-    assert optimum.status == "optimal"
-    bounds = list(rolling_bounds(instance, 6, Budget(), deterministic=2.0))
-    assert makespan_bound(instance, 6) < max(bounds) <= optimum.makespan
 
 
 def test_memory_in_the_bound_proves_what_the_heaviest_device_cannot() -> None:

@@ -7,8 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
+from tests.oracles.streams import drawn_stream
 from weft.solver.bounds.heads import Times
-from weft.solver.bounds.memory import _lost, bound_in
+from weft.solver.bounds.makespan import makespan_bound
+from weft.solver.bounds.memory import _lost, area_in, bound_in, chains_of_one
+from weft.solver.ticks import TickProblem
 
 
 def times(*rows: Sequence[int]) -> Times:
@@ -58,3 +61,15 @@ def test_time_that_both_ends_would_count_is_counted_once() -> None:
     # With more work in between both count: 2 x 15 + 10 + 10 is no less than (10 + 10) x 2.
     assert bound({0: 1}, {0: 0}, 2, 15, head, tail, micro_batches=2) == (2 * 15 + 10 + 10) // 2
     assert bound({0: 1}, {0: 0}, 2, 10, head, tail, micro_batches=2) == (2 * 10 + 10 + 10) // 2  # the two just meet
+
+
+@pytest.mark.parametrize(("grid", "slots", "least"), [(2, 2, 37), (3, 2, 78), (3, 3, 70)])
+def test_a_stream_needs_room_for_all_that_it_loads(grid: int, slots: int, least: int) -> None:
+    """Each chunk from its load to its computation's end, a column's first to the end of its store, though each
+    computation could give back what any of its column has taken before. ``least`` was proven of start times."""
+    problem = drawn_stream(grid, slots, 0)
+    instance = TickProblem.of(problem)
+    pool, = instance.mixed_pools
+    area = area_in(instance, pool.take, pool.change, chains_of_one(instance))
+    assert area == sum(instance.durations)
+    assert -(-area // slots) <= makespan_bound(instance, 1) <= least

@@ -8,7 +8,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import weft.solver.ticks
@@ -30,7 +30,6 @@ from weft.solver.step.search import solve
 from weft.solver.step.stretch import unroll
 from weft.solver.ticks import TickProblem
 
-SLOW_DATA = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 COARSE = st.sampled_from([2, 5, 11, 30, 200])
 
 
@@ -61,7 +60,7 @@ def test_a_single_device_s_load_is_exact() -> None:
     assert unroll(schedule, 7).status == "optimal"
 
 
-@settings(max_examples=examples(150), deadline=None, suppress_health_check=SLOW_DATA)
+@settings(max_examples=examples(75))
 @given(st.integers(0, 10**6), COARSE)
 def test_a_rounded_makespan_bound_is_one_of_the_exact_times(number: int, ticks: int) -> None:
     case, best = drawn_with_optimum(number, most_operations=8)
@@ -71,7 +70,7 @@ def test_a_rounded_makespan_bound_is_one_of_the_exact_times(number: int, ticks: 
 
 
 @pytest.mark.faults  # in ticks so coarse a steady state's period is not the one of its order that the judge derives
-@settings(max_examples=examples(150), deadline=None, suppress_health_check=SLOW_DATA)
+@settings(max_examples=examples(40))
 @given(st.integers(0, 10**6), COARSE)
 def test_a_rounded_search_is_bounded_by_the_exact_optimum(number: int, ticks: int) -> None:
     """The bound that CP-SAT proves of the rounded problem, with all orders searched."""
@@ -83,7 +82,7 @@ def test_a_rounded_search_is_bounded_by_the_exact_optimum(number: int, ticks: in
     assert Fraction(schedule.makespan_bound) <= best * (1 + Fraction(1, 10**9))
 
 
-@settings(max_examples=examples(80), deadline=None, suppress_health_check=SLOW_DATA)
+@settings(max_examples=examples(80))
 @given(problems(max_devices=2, max_blocks=4, whole=True, balanced=True), COARSE)
 def test_rounded_bounds_on_period_and_latency_are_bounds_on_the_exact_ones(problem: Problem, ticks: int) -> None:
     exact, rounded = TickProblem.of(problem), coarse(problem, ticks)

@@ -53,13 +53,13 @@ def _assert_options(found: Schedule, problem: WideProblem, run: Run) -> None:
         assert row["makespan"] is None or row["makespan"] >= best * (1 - 1e-9)
 
 
-@settings(max_examples=examples(20), deadline=None)
+@settings(max_examples=examples(20))
 @given(wide_runs())
 def test_it_is_brute_force(drawn: tuple[WideProblem, Run]) -> None:
     _assert_best(*drawn)
 
 
-@settings(max_examples=examples(12), deadline=None)
+@settings(max_examples=examples(12))
 @given(st.integers(0, 10**6), st.sampled_from(["plain", "classes", "jobs", "lanes"]))
 def test_it_is_brute_force_on_all_kinds_of_options(seed: int, kind: str) -> None:
     problem = drawn_alternatives(seed, classes=kind == "classes", jobs=kind == "jobs", lanes=kind == "lanes")
@@ -107,6 +107,8 @@ def _in_chunks(compute: float, reduce: float, after: float) -> WideProblem:
 def test_the_number_of_chunks_is_chosen(times: tuple[float, float, float], makespan: float, chunks: str) -> None:
     found = solve_wide(_in_chunks(*times), 1, effort=5.0)
     assert (found.makespan, found.status, found.choices) == (makespan, "optimal", {"chunks": chunks})
+    assert all(told["taken"] == (told["option"] == chunks) and told["bound"] >= makespan
+               for told in found.solver["options"])
 
 
 def test_nothing_to_choose_is_the_plain_search() -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.support.alternatives import drawn_alternatives, least_over
 from tests.support.wide_problems import keep_or_recompute
 from weft.solver.choices.decision import Taken
-from weft.solver.choices.node import Node
+from weft.solver.choices.node import ChoiceNode
 from weft.solver.choices.partial import Partial
 from weft.solver.choices.tree import Tree
 from weft.solver.cpsat.budget import Budget
@@ -18,7 +18,7 @@ from weft.solver.wide.run import Run
 
 def test_what_is_broken_off_while_it_is_divided_counts() -> None:
     class Interrupted(Tree):
-        def _divide(self, node: Node) -> None:
+        def _divide(self, node: ChoiceNode) -> None:
             raise KeyboardInterrupt
 
     problem = keep_or_recompute(19)

@@ -12,14 +12,13 @@ from tests.oracles.whole import TooLarge, least_makespan
 from tests.support.alternatives import drawn_alternatives, least_over
 from tests.support.examples import examples
 from tests.support.wide_problems import drawn_run, wide_runs
-from weft.solver.choices.whole_model import Whole, is_small, solve_whole
+from weft.solver.choices.whole_model import WholeAnswer, is_small, solve_whole
 from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.validate import validate
 from weft.solver.problem import BlockKind, Device
 from weft.solver.wide.block import WideBlock
 from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.rounds import Rounds
-from weft.solver.wide.run import Run
+from weft.solver.wide.run import Rounds, Run
 
 
 def _by_brute_force(problem: WideProblem, run: Run) -> float:
@@ -31,7 +30,7 @@ def _by_brute_force(problem: WideProblem, run: Run) -> float:
     return min((float(makespan) for makespan in found if makespan is not None), default=float("inf"))
 
 
-def _assert_best(found: Whole | None, best: float) -> None:
+def _assert_best(found: WholeAnswer | None, best: float) -> None:
     assert found is not None and found.bound == best
     if isinf(best):
         assert found.schedule is None
@@ -40,13 +39,13 @@ def _assert_best(found: Whole | None, best: float) -> None:
         validate(found.schedule)
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 @given(wide_runs())
 def test_it_is_brute_force(drawn: tuple[WideProblem, Run]) -> None:
     _assert_best(solve_whole(*drawn, Budget(60)), _by_brute_force(*drawn))
 
 
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25))
 @given(st.integers(0, 10**6), st.sampled_from(["plain", "classes", "jobs"]))
 def test_it_is_brute_force_on_all_kinds_of_options(seed: int, kind: str) -> None:
     problem = drawn_alternatives(seed, classes=kind == "classes", jobs=kind == "jobs")
@@ -55,7 +54,7 @@ def test_it_is_brute_force_on_all_kinds_of_options(seed: int, kind: str) -> None
     _assert_best(solve_whole(problem, run, Budget(60)), _by_brute_force(problem, run))
 
 
-@settings(max_examples=examples(10), deadline=None)
+@settings(max_examples=examples(10))
 @given(st.integers(0, 10**6))
 def test_lanes(seed: int) -> None:
     problem = drawn_alternatives(seed, lanes=True)
@@ -79,7 +78,8 @@ def test_what_is_known_is_kept() -> None:
     assert found.options == {"way": "there"}
 
 
-@pytest.mark.parametrize(("problem", "micro_batches"), [(_two_ways(), 1000), (_two_ways(1 / 3), 2)])
+@pytest.mark.parametrize(("problem", "micro_batches"), [
+    (_two_ways(), 1000), (_two_ways(1 / 3), 2), (_two_ways(1e-15 / 3), 2)])
 def test_too_many_operations_and_too_fine_numbers_are_left_alone(problem: WideProblem, micro_batches: int) -> None:
     run = Run.of(problem, micro_batches)
     assert solve_whole(problem, run, Budget(60)) is None

@@ -29,8 +29,8 @@ from weft.solver.step.search import solve
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
 
-SOME = settings(max_examples=examples(60), deadline=None)
-FEW = settings(max_examples=examples(25), deadline=None)
+SOME = settings(max_examples=examples(60))
+FEW = settings(max_examples=examples(25))
 
 Rows = list[list[tuple[int, int]]]
 

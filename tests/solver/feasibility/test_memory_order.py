@@ -12,16 +12,16 @@ from tests.oracles.generated import Drawn, drawn
 from tests.oracles.whole import fits
 from tests.support.builders import pipeline, v
 from tests.support.paths import REPROS
-from weft.app.lib.case import Case, Placement
+from weft.app.lib.case import Case, CasePlacement
 from weft.app.lib.options import SearchOptions
-from weft.app.solve import solve_case
+from weft.app.solving.solve import solve_case
 from weft.cli.main import main
 from weft.solver.baselines.lib import sequential
 from weft.solver.bounds.load import load_bound
 from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility import infeasible, memory_order
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound, require_room
-from weft.solver.feasibility.memory_order import OrderModel, device_rows, find_room
+from weft.solver.feasibility.memory_order import PlaceModel, device_rows, find_room
 from weft.solver.io.problem_files import load_problem, save_problem
 from weft.solver.judge.validate import validate
 from weft.solver.period.improvers.starts import one_at_a_time
@@ -135,7 +135,9 @@ def test_what_is_not_known_to_be_the_most_is_called_at_least(monkeypatch: pytest
     asked = find_room
 
     def open_above(instance: TickProblem, micro_batches: int, budget: Budget, deterministic: float = 9.9) -> object:
-        return memory_order.Room() if micro_batches > 7 else asked(instance, micro_batches, budget, deterministic)
+        if micro_batches > 7:
+            return memory_order.MemoryOrder()
+        return asked(instance, micro_batches, budget, deterministic)
 
     monkeypatch.setattr(infeasible, "find_room", open_above)
     with pytest.raises(Infeasible) as caught:
@@ -150,11 +152,11 @@ def test_a_proof_by_cp_sat_alone_gets_a_second_opinion(monkeypatch: pytest.Monke
     """Somebody says that nothing fits, but an order that does is found: then nothing is refused."""
     problem = pipeline(v(2), memory=4)
 
-    class Wrong(OrderModel):
+    class Wrong(PlaceModel):
         def least_excess(self, budget: Budget, deterministic: float) -> memory_order.Excess | None:
             return memory_order.Excess({0: 1}, tuple(self.operations), True)
 
-    monkeypatch.setattr(infeasible, "OrderModel", Wrong)
+    monkeypatch.setattr(infeasible, "PlaceModel", Wrong)
     assert require_room(TickProblem.of(problem), 4, Budget()) is not None
 
 
@@ -198,10 +200,10 @@ def test_a_placement_that_stays_open_is_not_ruled_out(monkeypatch: pytest.Monkey
         return None if instance.problem.name == unknown.name else asked(instance, *limits)  # type: ignore[arg-type]
 
     monkeypatch.setattr(infeasible, "require_room", open_for_one)
-    placements = tuple(Placement(f"p{i}", problem, {"placement": f"p{i}"})
+    placements = tuple(CasePlacement(f"p{i}", problem, {"placement": f"p{i}"})
                        for i, problem in enumerate((hopeless, unknown)))
     with pytest.raises(NoneFound):
         solve_case(Case("two", placements, 2), SearchOptions(effort=1))
-    easy = Placement("p2", pipeline(v(2), memory=8), {"placement": "p2"})
+    easy = CasePlacement("p2", pipeline(v(2), memory=8), {"placement": "p2"})
     schedule = solve_case(Case("three", (*placements, easy), 2), SearchOptions(effort=1))
     assert schedule.solver["bound_over_placements"] <= load_bound(unknown, 2) * (1 + 1e-6)

@@ -18,8 +18,7 @@ from weft.solver.schedule import Schedule
 from weft.solver.timing import time_orders
 from weft.solver.wide.block import WideBlock
 from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.rounds import Rounds
-from weft.solver.wide.run import Run
+from weft.solver.wide.run import Rounds, Run
 
 
 def written() -> dict[str, Any]:
@@ -60,6 +59,7 @@ def open_choice(value: dict[str, Any]) -> None:
     (lambda v: v.update(rounds=0), "f.json: rounds is 0, it must be a whole number of at least 1"),
     (lambda v: v.update(choices=["x"]), "f.json: choices: is [\"x\"], it must be an object"),
     (lambda v: v["choices"].update(how=3), "f.json: choices: how is 3, it must be text"),
+    (lambda v: v["choices"].update(how="x" * 1001), "f.json: choices: the option of 'how', 'xxx"),
     (open_choice, "f.json: problem: the choice 'how' is open ('x', 'y'), and a schedule is of what one option of each "
                   "makes: leave out choices and when, and what does not exist under the options taken"),
     (lambda v: v["operations"][0].update(block="a*0"), "f.json: operations[0]: block: there is no block named 'a*0'"),

@@ -15,8 +15,7 @@ from weft.solver.schedule import Schedule
 from weft.solver.timing import time_orders
 from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.rounds import Rounds
-from weft.solver.wide.run import Run
+from weft.solver.wide.run import Rounds, Run
 
 
 def block(name: str, duration: Any = 1, *after: WideDependency, **when: str) -> WideBlock:

@@ -8,13 +8,12 @@ from dataclasses import replace
 import pytest
 
 from tests.support.sharing import random_jobs
-from weft.models.share.compose import composed
+from weft.models.share.job import composed
 from weft.runtime.plan.collectives import collective_rows
 from weft.runtime.plan.plan import plan_of
 from weft.solver.baselines import baseline
 from weft.solver.judge.collective_order import collective_order_faults
-from weft.solver.wide.rounds import Rounds
-from weft.solver.wide.run import Run
+from weft.solver.wide.run import Rounds, Run
 
 
 def test_one_order_is_good_whatever_ranks_do_by_themselves() -> None:

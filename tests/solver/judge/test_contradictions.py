@@ -27,7 +27,7 @@ def placed() -> list[Schedule]:
     found = []
     for number in range(4):
         try:
-            found.append(weft.solve(drawn_spec(number, "full", count=4), effort=0.1, time_limit=60))
+            found.append(weft.solve(drawn_spec(number, "full", count=4), effort=0.1, time_limit=3000))
         except Infeasible:
             continue
     return [schedule for schedule in found if "alternatives" in schedule.solver]
@@ -39,7 +39,7 @@ def chosen() -> list[Schedule]:
     found = []
     for number in range(6):
         try:
-            found.append(weft.solve(drawn_alternatives(number), micro_batches=3, effort=0.1, time_limit=60))
+            found.append(weft.solve(drawn_alternatives(number), micro_batches=3, effort=0.1, time_limit=3000))
         except Infeasible:
             continue
     return [schedule for schedule in found if schedule.solver.get("options")]

@@ -13,8 +13,7 @@ from weft.solver.problem import BlockKind, Dependency, Device, Link
 from weft.solver.schedule import Operation, Schedule
 from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.rounds import Rounds
-from weft.solver.wide.run import Run
+from weft.solver.wide.run import Rounds, Run
 
 #: ``a`` lasts 1 or 3 and holds as much until ``c`` ends; ``c`` runs on the copy engine, ``b`` is of another job.
 WIDE = WideProblem("w", (Device("gpu", 6), Device("copy", lane_of="gpu")), (

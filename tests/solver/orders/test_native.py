@@ -15,7 +15,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.support.kernels import KINDS, Case, case, compiled, cyclic, decisions, tight
-from weft.solver.orders import local_search, native
+from weft.solver.control import compiled as binary
+from weft.solver.orders import local_search
 from weft.solver.orders.native import NativeKernel
 from weft.solver.orders.twin import TwinKernel
 
@@ -57,17 +58,17 @@ def test_both_kernels_find_the_same_cycles(objective: str, kind: str, number: in
 
 
 def test_the_binary_is_asked_for_the_version_of_its_source() -> None:
-    source = Path(native.__file__).with_name("kernel.cpp").read_text(encoding="utf-8")
-    assert re.findall(r"constexpr int kVersion = (\d+);", source) == [str(native.VERSION)]
+    source = Path(local_search.__file__).with_name("kernel.cpp").read_text(encoding="utf-8")
+    assert re.findall(r"constexpr int kVersion = (\d+);", source) == [str(binary.VERSION)]
 
 
 @pytest.fixture
 def forgotten() -> Iterator[None]:
     """What was found of the binary, and said of it, is forgotten before and after."""
-    for known in (native._library, local_search._notice):
+    for known in (binary._library, local_search._notice):
         known.cache_clear()
     yield
-    for known in (native._library, local_search._notice):
+    for known in (binary._library, local_search._notice):
         known.cache_clear()
 
 
@@ -110,7 +111,7 @@ def test_another_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_binary_of_another_version_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec("weft.solver.orders._kernel")
     assert found is not None and found.origin is not None
-    built = native.VERSION
-    monkeypatch.setattr(native, "VERSION", built + 1)
+    built = binary.VERSION
+    monkeypatch.setattr(binary, "VERSION", built + 1)
     assert f"as it is of version {built}, and this weft needs {built + 1}: install weft again;" in said(
         monkeypatch, Path(found.origin))

@@ -124,6 +124,8 @@ def test_the_job_shop_of_fisher_and_thompson(kernel_class: type[Kernel]) -> None
     kernel = started(kernel_class, job_shop(FT06), 1, 0)
     for seed in range(8):
         kernel.anneal(1500, 8.0, 0.3, 0.0, seed)
+        if kernel.best <= 55:
+            break
     assert kernel.best == 55
 
 
@@ -132,4 +134,6 @@ def test_the_job_shop_of_lawrence(kernel_class: type[Kernel]) -> None:
     kernel = started(kernel_class, job_shop(LA01), 1, 0)
     for seed in range(5):
         kernel.anneal(1500, 30.0, 2.0, 0.0, seed)
+        if kernel.best <= 666:
+            break
     assert kernel.best == 666

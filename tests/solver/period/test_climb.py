@@ -12,7 +12,7 @@ import pytest
 from tests.support.builders import chain, pipeline
 from weft.solver.cpsat.budget import Budget, Slice
 from weft.solver.period.bracket import Bracket
-from weft.solver.period.climb import Bisection, Doubling, Once, Thirds, climb, refute
+from weft.solver.period.climb import Bisection, Thirds, climb, refute
 from weft.solver.period.periodic import Periodic
 from weft.solver.period.technique import Refuter, Steps, Task
 from weft.solver.ticks import TickProblem
@@ -59,24 +59,10 @@ def test_bisection_ends_at_the_least_period(least: int) -> None:
     assert known.refuted == least - 1 and known.counts.of("below").proofs >= (least > 1001)
 
 
-def test_doubling_steps_double_and_then_halve_until_one_refutes() -> None:
-    known, refuter = bracket(1024, 4000), Below(1100, Doubling())
-    climb(refuter, known, TIME)
-    assert refuter.tried[:5] == [1026, 1030, 1038, 1054, 1086]
-    assert refuter.tried[5:] == [1150, 1118, 1102, 1094]
-    assert known.refuted == 1094
-
-
 def test_thirds_come_as_close_as_they_are_told() -> None:
     known, refuter = bracket(1024, 4000), Below(1777, Thirds(1 / 256, 4))
     climb(refuter, known, TIME)
     assert 1777 - 1777 / 256 <= known.refuted < 1777
-
-
-def test_once_is_the_least_open_period() -> None:
-    known, refuter = bracket(1000, 2000), Below(1500, Once())
-    climb(refuter, known, TIME)
-    assert refuter.tried == [1001] and known.refuted == 1001
 
 
 def test_nothing_is_tried_at_or_above_the_best_nor_when_time_is_over() -> None:
@@ -87,6 +73,6 @@ def test_nothing_is_tried_at_or_above_the_best_nor_when_time_is_over() -> None:
 
 
 def test_a_refuter_is_sharpened_as_long_as_it_says_so() -> None:
-    refuter = Below(1500, Once())
+    refuter = Below(1500, Bisection())
     refute(refuter, bracket(1000, 2000), TIME)
     assert refuter.levels == 3

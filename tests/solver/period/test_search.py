@@ -12,10 +12,9 @@ import pytest
 from tests.support.builders import chain, judged, pipeline, v
 from weft.models.zoo.tessel_shapes import TESSEL_PROBLEMS, shape
 from weft.solver.bounds import steady_bound
-from weft.solver.cpsat.budget import Budget, Slice
+from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.validate import validate
 from weft.solver.period.bracket import Bracket
-from weft.solver.period.decide import refuted_in_parts
 from weft.solver.period.improvers.starts import one_at_a_time, periodic_seed
 from weft.solver.period.periodic import repeat, retime
 from weft.solver.period.search import find_period
@@ -248,12 +247,3 @@ def nn_shape(forward: list[int], memory: int) -> Problem:
         last = f"i{d}"
     add("d", BlockKind.BACKWARD, everywhere, 60, 0, last)
     return Problem("nn", tuple(Device(f"gpu{d}", memory) for d in range(p)), tuple(blocks))
-
-
-def test_parts_refute_what_is_too_short_and_nothing_that_is_known_to_work() -> None:
-    instance = TickProblem.of(pipeline(v(16), forward=3, backward=5, memory=18))
-    best = find_period(instance, one_at_a_time(instance), Budget(), deterministic=1.0).best.period
-    allowed = Slice(Budget(), 5.0, 0.5)
-    for share in (1 / 8, 1 / 4, 1 / 2):
-        assert not refuted_in_parts(instance, ceil(best), share, allowed)
-        assert refuted_in_parts(instance, instance.heaviest_load - 1, share, allowed)

@@ -11,7 +11,7 @@ from tests.support.replicated_stages import shared, two
 from weft.solver.placement import judge
 from weft.solver.placement.chain.place import place
 from weft.solver.placement.placement import Placement
-from weft.solver.placement.problem import DeviceKind, Node, Tensor
+from weft.solver.placement.problem import DeviceKind, Node, PlacementTensor
 
 
 def loads(found: Placement) -> list[float]:
@@ -20,14 +20,14 @@ def loads(found: Placement) -> list[float]:
 
 def test_a_tensor_costs_each_stage_it_touches_once() -> None:
     problem = graph([Node("a", (1,)), Node("b", (2,)), Node("c", (3,)), Node("d", (4,))],
-                    [Tensor(0, (1, 2, 3), 10)], DeviceKind("gpu", 3))
+                    [PlacementTensor(0, (1, 2, 3), 10)], DeviceKind("gpu", 3))
     first, second, third = judge.stages_of(problem, [(0, [0]), (0, [1, 2]), (0, [3])])
     assert (first.load, second.load, third.load) == (11, 15, 14)
     assert [stage.transfers for stage in judge.stages_of(problem, [(0, [0, 1, 2, 3])])] == [0]
 
 
 def test_a_cpu_pays_for_no_transfer_and_holds_what_it_likes() -> None:
-    problem = graph([Node("a", (1, 5), 100), Node("b", (1, 5), 1)], [Tensor(0, (1,), 3)],
+    problem = graph([Node("a", (1, 5), 100), Node("b", (1, 5), 1)], [PlacementTensor(0, (1,), 3)],
                     DeviceKind("gpu", 1, 10), DeviceKind("cpu", 1, None, 0.0))
     found = place(problem)
     assert [(stage.kind, stage.load) for stage in found.stages] == [(1, 5), (0, 4)]
@@ -51,7 +51,8 @@ def test_memory_in_flight_moves_a_cut() -> None:
 
 def test_latency_counts_branches_side_by_side() -> None:
     nodes = [Node(name, (time,)) for name, time in (("in", 1), ("left", 5), ("right", 5), ("out", 1))]
-    problem = graph(nodes, [Tensor(0, (1, 2), 0), Tensor(1, (3,), 0), Tensor(2, (3,), 0)], DeviceKind("gpu", 4))
+    problem = graph(nodes, [PlacementTensor(0, (1, 2), 0), PlacementTensor(1, (3,), 0), PlacementTensor(2, (3,), 0)],
+                    DeviceKind("gpu", 4))
     apart = judge.stages_of(problem, [(0, [0]), (0, [1]), (0, [2]), (0, [3])])
     assert judge.latency_of(problem, apart) == 7
     found = place(problem, latency=True)
@@ -62,7 +63,7 @@ def test_latency_counts_branches_side_by_side() -> None:
 def test_the_judge_names_every_breach() -> None:
     problem = graph(
                     [Node("a", (1, None), 3), Node("b", (1, 1), 0, 0, "x"), Node("c", (1, 1), 0, 0, "x")],
-                    [Tensor(0, (1,), 0)], DeviceKind("gpu", 1, 2), DeviceKind("cpu", 1))
+                    [PlacementTensor(0, (1,), 0)], DeviceKind("gpu", 1, 2), DeviceKind("cpu", 1))
 
     def faults(*parts: tuple[int, list[int]]) -> str:
         return "; ".join(judge.breaches(problem, judge.stages_of(problem, parts)))

@@ -8,13 +8,13 @@ import pytest
 
 from tests.support.placements import GPU, graph
 from tests.support.replicated_stages import two
-from weft.solver.placement.problem import Degree, DeviceKind, Node, PlacementError, Tensor
+from weft.solver.placement.problem import Degree, DeviceKind, Node, PlacementError, PlacementTensor
 
 
 def test_a_backward_operator_without_a_twin_is_placed_as_if_mirrored() -> None:
     nodes = [Node("a", (1,), colocation=0), Node("loss", (1,), backward=True), Node("a'", (1,), colocation=0,
                                                                                     backward=True)]
-    problem = graph(nodes, [Tensor(0, (1,), 0), Tensor(1, (2,), 0)])
+    problem = graph(nodes, [PlacementTensor(0, (1,), 0), PlacementTensor(1, (2,), 0)])
     assert problem.order == ((2, 1),)
 
 A, B = Node("a", (1,)), Node("b", (1,))
@@ -25,12 +25,13 @@ A, B = Node("a", (1,)), Node("b", (1,))
     ([A], [], (DeviceKind("gpu", 0),), "there are no devices, at least one is needed"),
     ([A, A], [], (GPU,), "operators: the name 'a' is used twice"),
     ([Node("a", (1, 2))], [], (GPU,), "operator 'a': 2 times for 1 kinds of device, it needs one for each"),
-    ([A, B], [Tensor(0, (2,), 1)], (GPU,), "tensor 0: there is no operator 2, they are numbered 0 to 1"),
-    ([A, B], [Tensor(0, (), 1)], (GPU,), "tensor 0, produced by 'a': it has no consumer, leave it out"),
-    ([A, B], [Tensor(0, (1,), -1)], (GPU,), "tensor 0, produced by 'a': transfer time is -1, it must be 0 or more"),
-    ([A, B], [Tensor(0, (1,), 0), Tensor(1, (0,), 0)], (GPU,),
+    ([A, B], [PlacementTensor(0, (2,), 1)], (GPU,), "tensor 0: there is no operator 2, they are numbered 0 to 1"),
+    ([A, B], [PlacementTensor(0, (), 1)], (GPU,), "tensor 0, produced by 'a': it has no consumer, leave it out"),
+    ([A, B], [PlacementTensor(0, (1,), -1)], (GPU,),
+     "tensor 0, produced by 'a': transfer time is -1, it must be 0 or more"),
+    ([A, B], [PlacementTensor(0, (1,), 0), PlacementTensor(1, (0,), 0)], (GPU,),
      "the operators a -> b -> a form a cycle; an operator graph has none, remove one of these edges"),
-    ([Node("a", (1,), backward=True), B], [Tensor(0, (1,), 0)], (GPU,),
+    ([Node("a", (1,), backward=True), B], [PlacementTensor(0, (1,), 0)], (GPU,),
      "tensor 0: the backward operator 'a' feeds the forward operator 'b'; mark the latter as backward too"),
     ([Node("a", (1, None))], [], (DeviceKind("gpu", 0), DeviceKind("cpu", 1)),
      "operator 'a' runs on gpu only, and there is no such device; add one, or a time on another kind"),
@@ -38,7 +39,7 @@ A, B = Node("a", (1,)), Node("b", (1,))
      "operators 'a', 'b' must share a device, but no kind of device there is runs all of them; take them apart, or "
      "give times on one kind"),
 ])
-def test_a_problem_that_means_nothing_is_refused(nodes: list[Node], tensors: list[Tensor],
+def test_a_problem_that_means_nothing_is_refused(nodes: list[Node], tensors: list[PlacementTensor],
                                                  kinds: tuple[DeviceKind, ...], sentence: str) -> None:
     with pytest.raises(PlacementError) as refused:
         graph(nodes, tensors, *kinds)

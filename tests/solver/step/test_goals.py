@@ -10,6 +10,7 @@ from tests.oracles.generated import drawn
 from tests.oracles.lanes import drawn_with_lanes
 from tests.oracles.spans import least_span, least_span_with_lanes
 from tests.support.builders import chain, pipeline, v
+from tests.support.examples import slow
 from weft.solver.baselines import BASELINES, baseline
 from weft.solver.cpsat.budget import Budget
 from weft.solver.io.schedule_files import schedule_to_json
@@ -22,11 +23,11 @@ from weft.solver.ticks import TickProblem
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", (0, 25))
+@pytest.mark.parametrize("first", (0, 14))
 def test_the_least_span_of_tiny_problems_is_found_and_proven(first: int) -> None:
     """Fractions of a tick included, and times of fifteen digits."""
     compared = 0
-    for number in range(first, first + 25):
+    for number in range(first, first + 14):
         case = drawn(number, most_operations=8)
         try:
             least = least_span(case.problem, case.micro_batches, most_orders=300)
@@ -40,10 +41,10 @@ def test_the_least_span_of_tiny_problems_is_found_and_proven(first: int) -> None
         assert found.value == pytest.approx(least, rel=1e-6), number
         assert found.value_bound == pytest.approx(least, rel=1e-6), number
         compared += 1
-    assert compared > 10
+    assert compared > 5
 
 
-@pytest.mark.parametrize("first", range(0, 120, 30))
+@pytest.mark.parametrize("first", [0, *map(slow, range(30, 120, 30))])
 def test_the_least_span_where_lanes_share_a_memory_is_found_and_proven(first: int) -> None:
     compared = 0
     for number in range(first, first + 30):
@@ -74,17 +75,6 @@ def test_two_devices_that_wait_for_each_other_need_a_fraction_of_a_tick() -> Non
     found = solve(problem, 1, objective="span", effort=1.0)
     assert (found.value, found.value_bound) == (5.5, 5.5)
     assert solve(problem, 1, effort=1.0).makespan == 6
-
-
-@pytest.mark.parametrize(("cap", "span", "makespan"), [(4, 29.5, 29.5), (8, 24.0, 25.5)])
-def test_uniform_v(cap: int, span: float, makespan: float) -> None:
-    """Four devices, eight micro-batches, F = I = W = 1 a device in two chunks; the memory of 1F1B is 8 chunks. As in
-    zero-bubble's V schedule no device pauses between its first block and its last, though a step takes longer."""
-    problem = pipeline(v(4), forward=0.5, split=(0.5, 0.5), memory=cap)
-    found = solve(problem, 8, objective="span", effort=10.0)
-    assert (found.value, found.value_bound, found.makespan) == (span, span, makespan)
-    verdict = judge_claims(schedule_to_json(found), found)
-    assert not verdict.false and "solver.span" in verdict.verified
 
 
 @pytest.mark.slow

@@ -5,24 +5,31 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partialmethod
 
 import pytest
 
+import weft.solver.step.phases as phases
+from experiments.lib.generated import problem as drawn_problem
+from experiments.lib.generated import suite
 from tests.support.builders import chain, pipeline, v
 from tests.support.examples import slow
 from weft.models.zoo.tessel_shapes import shape
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
 from weft.solver.cpsat.budget import Budget
+from weft.solver.period.improvers.starts import STARTS
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
-from weft.solver.step.search import MAX_OPERATIONS, Infeasible, Progress, Search, solve
+from weft.solver.step.search import MAX_OPERATIONS, OPTIONAL, Infeasible, Progress, Search, solve
+from weft.solver.step.state import State
 from weft.solver.step.stretch import unroll
 
 
 @pytest.mark.parametrize(("cap", "makespan"), [slow(4, 59), slow(5, 56), (6, 53), (8, 51)])
 def test_uniform_v_with_split_backward_reaches_the_proven_optimum(cap: int, makespan: int) -> None:
     """Four devices, two chunks, eight micro-batches, F = I = W = 1; a cap of 8 is 1F1B's memory."""
-    schedule = solve(pipeline(v(4), forward=1, split=(1, 1), memory=cap), 8, time_limit=120, effort=60)
+    schedule = solve(pipeline(v(4), forward=1, split=(1, 1), memory=cap), 8, time_limit=3000, effort=60)
     assert (schedule.makespan, schedule.makespan_bound) == (makespan, makespan)
 
 
@@ -35,7 +42,7 @@ def test_the_search_ends_as_soon_as_the_bound_meets_the_best() -> None:
 
 @pytest.mark.parametrize("kind", ["chain", "m", "nn", "k"])
 def test_a_tessel_problem_of_eight_micro_batches_has_a_steady_state(kind: str) -> None:
-    schedule = solve(shape(kind, 4, 6), 8, time_limit=60, effort=1)
+    schedule = solve(shape(kind, 4, 6), 8, time_limit=3000, effort=1)
     assert schedule.period == schedule.period_bound == {"chain": 4, "m": 6, "nn": 8, "k": 6}[kind]
     assert schedule.repetend is not None
 
@@ -168,3 +175,42 @@ def test_every_known_schedule_that_applies_to_a_shape_runs_to_its_end(kind: str,
             except NotApplicable:
                 continue
     assert ran
+
+
+def test_an_unknown_technique_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="no technique is called Moving; there are "):
+        solve(pipeline(v(2), forward=3, memory=3), 4, without={"Moving"})
+
+
+def test_names_are_told_apart() -> None:
+    assert len(set(OPTIONAL)) == len(OPTIONAL)
+    assert {"Moves", "Polish", "SteadyState", "ring-search", "1f1b"} <= set(OPTIONAL)
+
+
+def test_starts_that_are_left_out_are_not_made() -> None:
+    problem = pipeline(v(3), forward=3, memory=3)
+    first = []
+    for without in (set(), set(STARTS)):
+        heard: list[str] = []
+        solve(problem, 6, effort=0.2, without=without,
+              on_progress=lambda progress, heard=heard: heard.append(progress.best.solver["name"]))  # type: ignore[misc]
+        first.append(heard[0])
+    assert first[0] in STARTS and first[1] == "weft"
+
+
+def test_a_phase_that_is_left_out_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them runs where it is not named, and does not where it is, with two others."""
+    names = ["Whole", "States", "Moves", "Polish", "SteadyState"]
+    ran: set[str] = set()
+
+    def noted(self: object, run: Callable[[object, State], Iterator[None]], state: State) -> Iterator[None]:
+        ran.add(type(self).__name__)
+        return run(self, state)
+
+    for name in names:
+        monkeypatch.setattr(getattr(phases, name), "steps", partialmethod(noted, getattr(phases, name).steps))
+    problem, micro_batches = drawn_problem(suite(540, 0)[494])  # 84 operations, open for a while
+    for without in (set(), set(names[::2]), set(names[1::2])):
+        ran.clear()
+        solve(problem, micro_batches, effort=0.15, without=without)
+        assert ran == set(names) - without

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from tests.support.cut_specs import MODES, Mode, all_cuts, problems_of, space_of
-from weft.models.cuts.numbers import orders_of_blocks, variants_of
+from weft.models.cuts.space import orders_of_blocks, variants_of
 from weft.solver.judge.validate import violations
 from weft.solver.pipeline import Pipeline
 from weft.solver.schedule import Schedule
 from weft.solver.timing import DeadlockError, time_orders
+from weft.solver.variants.bounds import Variants
 from weft.solver.variants.fixed_orders import fitting, makespans
-from weft.solver.variants.variants import Variants
 
 
 def random_orders(variants: Variants, micro_batches: int, seed: int) -> list[list[tuple[int, int]]]:
@@ -37,7 +37,7 @@ def random_orders(variants: Variants, micro_batches: int, seed: int) -> list[lis
 @pytest.mark.parametrize(("shape", "chunks"), [("chain", 1), ("v", 2), ("loop", 2), ("wave", 3)])
 def test_makespans_and_memory_are_those_of_each_problem(mode: Mode, shape: str, chunks: int) -> None:
     verdicts = set()
-    for number in range(8):
+    for number in range(0, 8, 2):
         space = space_of(number, mode, shape, chunks, count=7, unequal=number > 3)
         problems = problems_of(space)
         cuts = random.Random(number).sample(list(problems), min(5, len(problems)))

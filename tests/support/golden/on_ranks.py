@@ -1,5 +1,4 @@
-"""What each of two ranks of the golden runs computes: plans by hand, programs with communication, sliced optimizers,
-jobs that share the ranks.
+"""What each of two ranks of the golden runs computes: plans by hand, programs with communication, sliced optimizers.
 
 ``python -m tests.support.golden.on_ranks FOLDER`` under two ranks; each writes ``RANK.json``.
 """
@@ -9,7 +8,6 @@ from __future__ import annotations
 import json
 import random
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +18,10 @@ from tests.support.communication_ranks import run
 from tests.support.golden.trained import sums, ten_digits
 from tests.support.programs import attention, mlp, numbers, random_plan, transformer
 from tests.support.sharded_training import Model, losses_of
-from tests.support.shared_ranks import training
 from weft.app.plans.run import PlanOnRank
-from weft.models.transform.plan import Plan as HandPlan
+from weft.models.transform.plan import TransformPlan as HandPlan
 from weft.runtime.communication.sharded_optimizer import ShardedOptimizer
-from weft.runtime.interface.training import Training
-from weft.runtime.plan.plan import Plan, load_plan
-from weft.runtime.ranks.session import Session, join
-from weft.runtime.share.job_runner import RunOptions
-from weft.runtime.share.run import run_shared
+from weft.runtime.ranks.session import join
 
 _STEPS = 3
 
@@ -62,7 +55,8 @@ def sharded(rule: str) -> dict[str, Any]:
     """A module trained with sliced states."""
     torch.manual_seed(1)
     model, losses = Model(), []
-    optimizer = ShardedOptimizer(model, rule, lr=1e-2, weight_decay=0.03, clip_norm=0.5, bucket_bytes=900, timeout=60.0)
+    optimizer = ShardedOptimizer(model, rule, lr=1e-2, weight_decay=0.03, clip_norm=0.5, bucket_bytes=900,
+                                 timeout=900.0)
     for step in range(_STEPS):
         loss = losses_of(model, step, 2)[torch.distributed.get_rank()]
         loss.backward()  # type: ignore[no-untyped-call]
@@ -72,25 +66,13 @@ def sharded(rule: str) -> dict[str, Any]:
     return {"losses": losses, "weights": sums(model.state_dict())}
 
 
-def shared(session: Session, plan: Plan) -> dict[str, Any]:
-    """Two data parallel trainings in one set of processes, each replica with data of its own."""
-    makers = {name: partial(_training, seed) for seed, name in enumerate("ab")}
-    found = run_shared(plan, session, makers, options=RunOptions(0.0))
-    return {} if found is None else {job.name: list(map(ten_digits, job.losses)) for job in found.jobs}
-
-
-def _training(seed: int, plan: Plan, session: Session) -> Training:
-    return training(seed, plan, session, steps=_STEPS)
-
-
 def main(folder: Path) -> None:
     """All of it."""
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
-    with join(120.0) as session:
+    with join(900.0) as session:
         found = {"by hand": by_hand(), "communication": communication(),
-                 "sharded optimizer": {rule: sharded(rule) for rule in ("adamw", "lamb")},
-                 "shared": shared(session, load_plan(folder / "plan.json"))}
+                 "sharded optimizer": {rule: sharded(rule) for rule in ("adamw", "lamb")}}
     (folder / f"{session.rank}.json").write_text(json.dumps(found))
 
 

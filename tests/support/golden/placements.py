@@ -19,8 +19,6 @@ from weft.solver.placement.joint.sized import affine
 from weft.solver.placement.memory.plan import MemoryProblem
 from weft.solver.placement.memory.plan_memory import plan_memory
 
-__all__ = ["runs"]
-
 _UNO = "features: [256, 256, 256], tower: [512, 512], joint: [64]"
 #: Independent branches: of a search over graphs of stages, sizes of micro-batches and orders.
 _BRANCHES = "branches: 2, layers: 2, hidden: 512, heads: 8, feed_forward: 2048, sequence: 128"

@@ -18,8 +18,6 @@ from weft.solver.period.search import find_period
 from weft.solver.step.search import solve
 from weft.solver.ticks import TickProblem
 
-__all__ = ["runs"]
-
 
 def runs() -> Iterator[tuple[str, Run]]:
     """By name."""

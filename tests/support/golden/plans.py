@@ -12,27 +12,24 @@ from experiments.lib.published_plans import PLANS
 from tests.support.communication import pipelined, tensor_parallel
 from tests.support.communication_programs import sliced_optimizer
 from tests.support.golden.said import UNLIMITED, Run, digest, fields, starts
-from tests.support.programs import attention, convolutions, experts, mlp, random_plan, transformer
+from tests.support.programs import attention, convolutions, experts, layouts_over, mlp, random_plan, transformer
 from weft.app.communication.lowering import lower as lower_communication
 from weft.app.lib.options import SearchOptions
 from weft.app.plans.lowering import lower
-from weft.app.plans.solving import Machine, as_written, solve_plan
+from weft.app.plans.solving import PlanMachine, as_written, solve_plan
 from weft.models.communication.prices import Prices
-from weft.models.communication.program import Program as CommunicationProgram
+from weft.models.communication.program import CommunicationProgram as CommunicationProgram
+from weft.models.communication.search.problem import tune
 from weft.models.communication.search.schedules import schedules
-from weft.models.communication.search.tuning import tune
-from weft.models.layouts.conversion import convert
-from weft.models.layouts.layout import Placed, layouts_over
-from weft.models.layouts.prices import uniform
-from weft.models.transform.plan import Plan, Preserved
-from weft.models.transform.program import Program
+from weft.models.layouts.conversion import convert, uniform
+from weft.models.layouts.layout import Placed
+from weft.models.transform.plan import Preserved, TransformPlan
+from weft.models.transform.program import PlanProgram
 
-__all__ = ["runs"]
-
-_MODELS: tuple[Callable[[], Program], ...] = (mlp, transformer, attention, convolutions, experts)
+_MODELS: tuple[Callable[[], PlanProgram], ...] = (mlp, transformer, attention, convolutions, experts)
 #: Whole seconds of operators, so that all of it is exact; and a published device.
-_COSTS = Machine({"up": 3.0, "down": 2.0, "d(act)*": 2.0, "d(w1)*": 2.0, "d(*": 1.0, "*": 1.0}, uniform(0.5, 1e12))
-_A100 = Machine("a100", uniform(2e-5, 1e10))
+_COSTS = PlanMachine({"up": 3.0, "down": 2.0, "d(act)*": 2.0, "d(w1)*": 2.0, "d(*": 1.0, "*": 1.0}, uniform(0.5, 1e12))
+_A100 = PlanMachine("a100", uniform(2e-5, 1e10))
 _PRICES = Prices(bandwidth=1e9, memory=1e11, flops=1e10, launch=1e-7, kernel=1e-8)
 _PROGRAMS: dict[str, Callable[[], CommunicationProgram]] = {
     "tensor parallel layer": tensor_parallel, "pipelined all-reduce": pipelined,
@@ -66,23 +63,23 @@ def _published(name: str) -> dict[str, Any]:
     return {**_derived(plan.preserve()), "as_written": as_written(plan, _A100)}
 
 
-def _random(model: Callable[[], Program]) -> dict[str, Any]:
+def _random(model: Callable[[], PlanProgram]) -> dict[str, Any]:
     draw = random.Random(model.__name__)
     return {str(number): _derived(random_plan(model(), draw).preserve()) for number in range(3)}
 
 
 def _tensor_parallel() -> dict[str, Any]:
-    plan = Plan(transformer(layers=2)).tensor_parallel(range(4))
+    plan = TransformPlan(transformer(layers=2)).tensor_parallel(range(4))
     cuts = [(name, [cut.along for cut in plan.planned.cuts_of(name)]) for name in plan.program.by_name]
     return {**_derived(plan.preserve()), "cuts": digest(cuts)}
 
 
 def _solved(what: str) -> dict[str, Any]:
-    plan, machine = Plan(mlp()), _COSTS
+    plan, machine = TransformPlan(mlp()), _COSTS
     if what == "pipeline":
         plan = plan.pipeline(["up bias act", "down residual loss"], [0, 1], "b", 4, schedule="open")
     else:
-        machine = Machine(_COSTS.costs, _COSTS.prices, devices=2)
+        machine = PlanMachine(_COSTS.costs, _COSTS.prices, devices=2)
     found = solve_plan(plan, machine, SearchOptions(UNLIMITED, 0.3, seed=1))
     return {"makespan": found.makespan, "bound": found.bound, "written": found.written, "options": dict(found.options),
             "considered": found.considered, "operations": starts(found.schedule), **_derived(found.done, 2)}

@@ -21,8 +21,6 @@ from weft.solver.baselines import BASELINES, NotApplicable, baseline
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.schedule import Schedule
 
-__all__ = ["runs"]
-
 #: Uneven times, so that little is equal by chance.
 _TIMES: Mapping[str, Any] = {"forward": 2, "lag": 0.5}
 _PROBLEMS: Mapping[str, Callable[[], Problem]] = {

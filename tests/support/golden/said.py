@@ -11,8 +11,6 @@ from typing import Any, TypeAlias
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Infeasible
 
-__all__ = ["UNLIMITED", "Run", "digest", "fields", "or_refused", "said", "said_wide", "starts"]
-
 #: A wall limit that no run comes near: only the effort ends a search, so a busy machine changes nothing.
 UNLIMITED = 3600.0
 

@@ -14,8 +14,6 @@ from tests.support.paths import SPECS
 from weft.app.latency.serving import Serving
 from weft.models.spec.spec import Spec, parse_spec
 
-__all__ = ["family", "runs"]
-
 _SPEC = """
 name: golden
 model: {{family: {family}, {sizes}}}

@@ -17,11 +17,6 @@ from tests.support.golden.said import UNLIMITED, Run, digest
 from weft.app.lib.options import SearchOptions
 from weft.app.share.search import Question, share_jobs
 
-__all__ = ["runs", "sums", "ten_digits"]
-
-#: Seconds after which ranks are ended.
-_TIMEOUT = 300.0
-
 
 def runs() -> Iterator[tuple[str, Run]]:
     """By name; torch is loaded when one is called."""
@@ -54,7 +49,7 @@ def _captured(name: str) -> dict[str, Any]:
 
     from tests.support.captured_models import made
     from weft.runtime.captured.captured import Captured
-    from weft.runtime.captured.cut import Cut, crossings
+    from weft.runtime.captured.cut import CapturedCut, crossings
     from weft.runtime.captured.purity import Purity
 
     case = made(name, 4)
@@ -62,7 +57,7 @@ def _captured(name: str) -> dict[str, Any]:
     purity = Purity(captured)
     allowed = [place for place, one in enumerate(crossings(captured, purity)) if one.refused is None and place]
     places = [allowed[len(allowed) // 3], allowed[2 * len(allowed) // 3]]
-    stages = Cut(captured, places, purity).stages()
+    stages = CapturedCut(captured, places, purity).stages()
     return {"operators": len(captured.calls), "allowed": digest(allowed),
             "places": {place: str(captured.calls[place]) for place in places},
             "stages": [{"takes": list(ports.takes), "gives": list(ports.gives),
@@ -89,19 +84,23 @@ def _on_ranks(what: str) -> dict[str, Any]:
 
 @cache
 def _all_on_ranks() -> dict[str, Any]:
+    from tests.support.golden.jobs import STEPS
+    from tests.support.job_processes import found_by, launch_jobs
     from tests.support.shared_ranks import data_parallel
-    from weft.runtime.plan.plan import plan_of, save_plan
+    from weft.runtime.plan.plan import plan_of
 
     jobs = [data_parallel("a", 1, 20, 30, 50), data_parallel("b", 2, 20, 30, 50)]
-    shared = share_jobs(jobs, Question("1:1", rounds=3), SearchOptions(UNLIMITED, 0.5))
+    shared = share_jobs(jobs, Question("1:1", rounds=STEPS), SearchOptions(UNLIMITED, 0.5))
     with tempfile.TemporaryDirectory() as folder:
-        save_plan(plan_of(shared.schedule), Path(folder) / "plan.json")
+        launch_jobs("tests.support.golden.jobs", Path(folder), plan_of(shared.schedule))
+        losses = {job: list(map(ten_digits, own["losses"])) for job, own in found_by(Path(folder))["shared"].items()}
         _launch("tests.support.golden.on_ranks", [folder], {})
-        return {str(rank): json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(2)}
+        found = {str(rank): json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(2)}
+    return {rank: {**own, "shared": losses if rank == "0" else {}} for rank, own in found.items()}
 
 
 def _launch(module: str, arguments: list[str], environment: Mapping[str, str]) -> None:
     from tests.support.ranks import launch_forked
 
-    ended = launch_forked(2, [sys.executable, "-m", module, *arguments], timeout=_TIMEOUT, environment=environment)
+    ended = launch_forked(2, [sys.executable, "-m", module, *arguments], environment=environment)
     assert [end.code for end in ended] == [0, 0], "\n".join(end.errors[-2000:] for end in ended)

@@ -19,8 +19,6 @@ from weft.app.share.search import Question, share_jobs
 from weft.solver.choices.sequences.solve import solve_sequence
 from weft.solver.choices.solve import solve_wide
 
-__all__ = ["runs"]
-
 _PROBLEMS = ROOT / "experiments" / "problems"
 #: What is searched of each shipped problem.
 _SHIPPED: Mapping[str, Mapping[str, Any]] = {

@@ -23,7 +23,7 @@ def test_the_table_of_this_machine_is_a_device_for_a_spec(tmp_path: Path, capsys
     table = load_device_table(path)
     assert {sample.kind for sample in table.collectives} == {"all_gather", "all_reduce", "reduce_scatter",
                                                              "all_to_all"}
-    assert table.messages is not None and table.messages.seconds_a_byte > 0 and table.ranks == 2
+    assert table.messages is not None and table.messages.seconds_a_byte >= 0 and table.ranks == 2
     (tmp_path / "spec.yaml").write_text(
         "model: {family: gpt, layers: 4, hidden: 64, heads: 2, vocabulary: 128, sequence: 32}\n"
         "cluster: {gpus: 2, device: here.json}\ntraining: {micro_batches: 2}\n")

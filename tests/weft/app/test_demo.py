@@ -18,8 +18,8 @@ from tests.support.builders import pipeline, v
 from weft.app import demo
 from weft.app.compare import Comparison
 from weft.app.demo import Demonstration
-from weft.app.lib.known import SEARCHES
 from weft.app.lib.options import SearchOptions
+from weft.app.lib.placements import SEARCHES
 from weft.cli.main import main
 from weft.solver.control.stopping import STOP
 
@@ -30,7 +30,7 @@ real = time.monotonic
 time.monotonic = lambda: {speed} * real()
 import weft, weft.app.demo
 weft.app.demo.FORMATS = ()
-found = weft.demo(sys.argv[1], effort=3.0)
+found = weft.demo(sys.argv[1], effort=1.0)
 assert not found.cut_short
 print(json.dumps([found.comparison.to_json(), str(found.comparison), found.comparison.weft.orders]))
 """

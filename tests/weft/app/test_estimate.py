@@ -176,6 +176,29 @@ def test_what_a_config_lacks_is_one_sentence(asked: dict[str, int | str], words:
     assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value)
 
 
+def test_a_grid_of_a_config_is_estimated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA))
+    found = weft.estimate(path, gpus=16, device="h100", batch=64, parallel={
+        "tensor": 2, "pipeline": 4, "virtual": 2, "zero": 1, "recompute": "none", "context": 1, "micro_batch": 1})
+    assert found.fits and len(found.estimate.stages) == 8 and len(found.estimate.devices) == 4
+    assert sum(stage.parameters for stage in found.estimate.stages) == pytest.approx(8_030_261_248 / 2, rel=1e-3)
+    # rank 0 runs 4 + 2 x 3 forwards ahead of its first backward: 4 of chunk 0, 4 of chunk 1 and 2 of chunk 0 again
+    assert [found.estimate.stages[s].in_flight for s in (0, 4)] == [7, 4]
+    assert [found.estimate.stages[s].in_flight for s in (3, 7)] == [4, 1]
+    held = [stage.activation * stage.in_flight for stage in found.estimate.stages]
+    assert [device.activations for device in found.estimate.devices] == [held[r] + held[r + 4] for r in range(4)]
+    assert "TP2 PP4 VP2 DP2 micro-batch 1: 16 GPUs, of each stage one of 4; a batch of 64" in found.estimate.notes[0]
+    assert main(["estimate", str(path), "--gpus", "16", "--device", "h100", "--parallel", "tensor=2,data=auto"]) == 0
+    assert "grids listed also TP2" in capsys.readouterr().out
+    for text, said in (("tensor=3", "does not divide cluster.gpus"), ("tensr=2", "unknown key 'tensr'")):
+        assert main(["estimate", str(path), "--gpus", "16", "--device", "h100", "--parallel", text]) == 2
+        assert said in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["estimate", str(path), "--parallel", "tensor"])
+    assert "is no list such as tensor=8" in capsys.readouterr().err
+
+
 def test_a_spec_takes_no_size_of_a_config() -> None:
     with pytest.raises(ValueError, match=r"batch is for a config\.json"):
         weft.estimate(parse_spec(gpt()), batch=4)

@@ -33,7 +33,7 @@ from weft.solver.schedule import Schedule
 from weft.solver.step.search import solve
 from weft.solver.ticks import TickProblem
 
-SOME = settings(max_examples=examples(60), deadline=None)
+SOME = settings(max_examples=examples(60))
 
 
 def refusal(problem: Problem, micro_batches: int) -> Infeasible:

@@ -148,7 +148,7 @@ def test_what_no_device_can_run_is_refused_in_one_sentence(saved: Path, tmp_path
         assert f"{tmp_path / 's.json'}: device 'gpu0': when block 'f0' of micro-batch 2 starts" in printed
         assert printed.endswith("(and more: `weft check` lists all)\n") and printed.count("\n") == 1
     assert run("draw", tmp_path / "s.json", "-o", tmp_path / "s.svg", "--critical") == 0  # where memory is too little
-    assert run("draw", saved, "-o", tmp_path / "s.html", "--baseline", tmp_path / "s.json") == 0
+    assert run("draw", saved, "-o", tmp_path / "s.svg", "--baseline", tmp_path / "s.json") == 0
     saved.write_text(saved.read_text().replace('"start": 0.0, "end": 1.0', '"start": 0.5, "end": 1.5', 1))
     capsys.readouterr()
     assert run("draw", saved, "-o", tmp_path / "x.svg") == 1

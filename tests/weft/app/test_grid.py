@@ -17,7 +17,7 @@ FIXED = ("{tensor: 2, pipeline: 4, virtual: 2, data: 4, expert: 1, context: 1, z
 
 def test_the_best_grid_is_a_judged_schedule_with_a_bound_on_all() -> None:
     spec = spec_of()
-    found = weft.solve(spec, effort=1, time_limit=600)
+    found = weft.solve(spec, effort=1, time_limit=3000)
     assert not violations(found)
     told = found.solver["grid"]
     assert told["step"] == found.makespan + told["end"]["seconds"]
@@ -30,10 +30,11 @@ def test_the_best_grid_is_a_judged_schedule_with_a_bound_on_all() -> None:
     text = summary(found)
     assert f"grid      {told['title']}, 32 GPUs" in text
     assert "any cut and order" in text
+    assert told["free_groups"] > 0 and "groups of any size, without the end of the step" in text
 
 
 def test_degrees_that_are_given_are_what_is_solved() -> None:
-    found = weft.solve(spec_of(FIXED), effort=0.5, time_limit=600)
+    found = weft.solve(spec_of(FIXED), effort=0.5, time_limit=3000)
     told = found.solver["grid"]
     assert told["title"] == "TP2 PP4 VP2 DP4 micro-batch 1"
     assert [device.name for device in found.problem.devices] == ["gpu0-7", "gpu8-15", "gpu16-23", "gpu24-31"]
@@ -42,21 +43,21 @@ def test_degrees_that_are_given_are_what_is_solved() -> None:
 
 
 def test_a_run_with_an_effort_repeats() -> None:
-    one, two = (weft.solve(spec_of("{tensor: 2, pipeline: 4}"), effort=0.5, time_limit=600) for _ in range(2))
+    one, two = (weft.solve(spec_of("{tensor: 2, pipeline: 4}"), effort=0.5, time_limit=3000) for _ in range(2))
     assert one.operations == two.operations
     assert one.solver["grid"] == two.solver["grid"]
 
 
 def test_a_layout_that_is_given_is_what_runs() -> None:
     spec = spec_of(FIXED, more='placement: {layout: "Et|(t|)*5,t|t,L", chunks: 2}')
-    found = weft.solve(spec, effort=0.5, time_limit=600)
+    found = weft.solve(spec, effort=0.5, time_limit=3000)
     assert [len(names) for names in found.solver["layers_of_stage"]] == [2, 1, 1, 1, 1, 1, 1, 2]
 
 
 def test_other_commands_take_a_grid_that_is_given_whole() -> None:
     case = case_of(spec_of(FIXED))
     assert {placement.title for placement in case.placements} == {"loop, 2 chunks, B", "loop, 2 chunks, I+W"}
-    with pytest.raises(SpecError, match="which weft solve does; give all of them"):
+    with pytest.raises(SpecError, match=r"virtual, expert, .* to be searched, which weft solve does"):
         case_of(spec_of("{tensor: 2}"))
 
 
@@ -74,3 +75,12 @@ def test_nothing_fits() -> None:
     tight = spec.model_copy(update={"cluster": spec.cluster.model_copy(update={"memory": (1100 * 1024**2,)})})
     with pytest.raises(ValueError, match="no grid of 32 GPUs has these numbers and fits"):
         weft.solve(tight)
+
+
+def test_a_grid_that_is_open_is_compared_on_the_best_one() -> None:
+    found = weft.compare(spec_of("{recompute: none}"), effort=0.5, time_limit=3000)
+    told = found.weft.solver["grid"]
+    assert told["step"] == found.weft.makespan + told["end"]["seconds"] and "32 GPUs" in str(found)
+    assert "any cut and order" in found.caption()
+    assert all(row.makespan >= found.weft.makespan for row in found.rows if row.fits)
+    assert {"1f1b", "weft"} <= {row.name for row in found.rows}

@@ -43,7 +43,7 @@ training: {micro_batches: 3}
 
 
 def solved(spec: str, overlap: str = "auto", **options: Any) -> Schedule:
-    return weft.solve(parse_spec(spec), overlap=overlap, effort=options.pop("effort", 0.7), time_limit=120, **options)
+    return weft.solve(parse_spec(spec), overlap=overlap, effort=options.pop("effort", 0.7), time_limit=3000, **options)
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +101,8 @@ def test_a_step_of_all_gpus_is_never_worse_in_buckets() -> None:
 
 
 def test_the_rate_of_whole_steps_is_no_worse_than_a_step() -> None:
-    found = solved(DATA, objective="rate", effort=1.0)
-    step = solved(DATA, effort=1.0)
+    found = solved(DATA, objective="rate", effort=0.3)
+    step = solved(DATA, effort=0.3)
     assert found.micro_batches == 8 and found.objective == "rate" and not weft.check(found)
     assert found.value_bound <= found.value <= step.makespan * (1 + 1e-9)
     assert found.solver["overlap"]["with"] == found.value
@@ -111,7 +111,7 @@ def test_the_rate_of_whole_steps_is_no_worse_than_a_step() -> None:
 @pytest.mark.slow
 def test_a_rate_is_that_of_micro_batches_one_by_one() -> None:
     found, plain = (solved(TENSOR.replace("micro_batches: 2", "micro_batches: 6"), overlap, objective="rate",
-                           effort=0.7)
+                           effort=0.3)
                     for overlap in ("auto", "none"))
     assert found.value < plain.value and found.micro_batches == 6
     assert found.solver["overlap"]["without"] == pytest.approx(plain.value, rel=1e-6)
@@ -170,7 +170,7 @@ def test_without_overlap_a_model_on_every_gpu_sums_behind_its_computation() -> N
 def test_progress_has_one_clock() -> None:
     seen: list[tuple[float, str]] = []
     began = time.monotonic()
-    weft.solve(parse_spec(TENSOR), overlap="auto", effort=0.2, time_limit=120, on_progress=lambda progress: seen.append(
+    weft.solve(parse_spec(TENSOR), overlap="auto", effort=0.2, on_progress=lambda progress: seen.append(
         (progress.elapsed, str(progress.best.solver.get("placement")))))
     times = [elapsed for elapsed, _ in seen]
     assert times == sorted(times) and 0 < times[-1] <= time.monotonic() - began
@@ -219,8 +219,8 @@ costs: roofline
 model: {{family: gpt, heads: 4, hidden: {hidden}, layers: {layers}, sequence: 64, vocabulary: 256}}
 training: {{micro_batch_size: 1, micro_batches: {gpus}}}
 """)
-    plain = weft.solve(spec, effort=0.3, time_limit=300)
-    found = weft.solve(spec, effort=0.3, time_limit=300, overlap="auto")
+    plain = weft.solve(spec, effort=0.3, time_limit=3000)
+    found = weft.solve(spec, effort=0.3, time_limit=3000, overlap="auto")
     assert not weft.check(plain) and not weft.check(found)
     assert plain.solver["bound_over_any_placement"] <= found.value * (1 + 1e-9)
     told = found.solver["overlap"]

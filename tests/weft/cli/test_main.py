@@ -240,15 +240,14 @@ def test_a_file_of_the_wrong_kind_is_named(schedule: Path, problem: Path, capsys
 def test_importing_weft_and_the_solver_loads_nothing_heavy() -> None:
     code = ("import sys, weft; heavy = {'torch', 'altair', 'ortools', 'pydantic', 'numpy'} & set(sys.modules); "
             "assert not heavy, heavy; import weft.solver.step.search; assert 'torch' not in sys.modules")
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
 
 
-@pytest.mark.parametrize("call", ["weft.solve({!r}, micro_batches=8)",
-                                  "weft.cli.main.main(['solve', {!r}, '-n', '8'])"])
-def test_what_a_known_schedule_proves_loads_no_model_and_no_technique(call: str, problem: Path) -> None:
+def test_what_a_known_schedule_proves_loads_no_model_and_no_technique(problem: Path) -> None:
     """1F1B meets the bound, and its steady state the load."""
     unneeded = {"altair", "networkx", "ortools", "pandas", "pydantic", "rich", "torch", "yaml",
                 "weft.solver.baselines.zb_v", "weft.solver.period.strategy", "weft.solver.step.order_model"}
-    code = (f"import sys, weft, weft.cli.main; {call.format(str(problem))}; found = {unneeded!r} & set(sys.modules); "
-            "assert not found, found")
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    code = (f"import sys, weft, weft.cli.main; weft.solve({str(problem)!r}, micro_batches=8); "
+            f"weft.cli.main.main(['solve', {str(problem)!r}, '-n', '8']); "
+            f"found = {unneeded!r} & set(sys.modules); assert not found, found")
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=600)

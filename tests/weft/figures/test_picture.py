@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
-from tests.support.builders import chain, pipeline, v
+from tests.support.builders import chain, pipeline
 from tests.support.lane_problems import laned_schedule
 from tests.support.pictures import GIB, rows
-from tests.support.wide_problems import schedule_of_jobs, schedule_of_rounds
+from tests.support.wide_problems import schedule_of_jobs
 from weft.figures import chart, draw
 from weft.figures.data import read_measured
-from weft.figures.style import chunk_of_block, tint
 from weft.solver.baselines import baseline
 from weft.solver.problem import Block, BlockKind, Device, Problem
 from weft.solver.schedule import Schedule
-from weft.solver.wide.block import WideBlock
-from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.run import Run
 
 
 def svg_texts(path: Path) -> list[str]:
@@ -52,6 +47,7 @@ def test_png_is_a_picture(schedule: Schedule, tmp_path: Path) -> None:
     assert int.from_bytes(data[16:20], "big") >= 2 * 960
 
 
+@pytest.mark.slow
 def test_html_holds_all_it_needs(schedule: Schedule, tmp_path: Path) -> None:
     draw(schedule, tmp_path / "a.HTML", title="a <b> & </script>")
     page = (tmp_path / "a.HTML").read_text(encoding="utf-8")
@@ -111,13 +107,6 @@ def test_a_block_on_several_devices_is_drawn_on_each() -> None:
     assert {box["block"]: box["edge"] != "white" for box in boxes} == {"F0": True, "F1": False}
 
 
-def test_numbers_stand_only_where_they_fit() -> None:
-    problem = pipeline([0], forward=1, backward=30)
-    numbers = rows(baseline("1f1b", problem, 40), "numbers")  # forwards are 0.8 pixels wide, backwards 23
-    assert [row["text"] for row in numbers] == [str(m) for m in range(40)]
-    assert rows(baseline("1f1b", pipeline([0], forward=1, backward=1), 200), "numbers", window="all") == []
-
-
 def test_the_memory_strip_reaches_the_peak(schedule: Schedule) -> None:
     areas = rows(schedule, "memory")
     strip = [row for row in areas if row["area"] == areas[0]["area"]]
@@ -140,11 +129,6 @@ def test_memory_over_the_cap_stands_out(schedule: Schedule, gpipe: Schedule) -> 
     assert [row for row in rows(gpipe, "memory") if row["kind"] == "over the cap"]
 
 
-def test_without_memory_there_is_no_strip() -> None:
-    problem = pipeline(chain(2), backward=None)
-    assert rows(baseline("gpipe", problem, 4), "memory") == []
-
-
 def test_the_saved_time_is_written_and_pointed_at(schedule: Schedule, gpipe: Schedule, tmp_path: Path) -> None:
     slower = gpipe.with_operations([o._replace(start=o.start * 1.25, end=o.end * 1.25) for o in gpipe.operations])
     draw(schedule, tmp_path / "a.svg", baseline=slower)
@@ -163,17 +147,6 @@ def test_a_proof_is_claimed_only_where_there_is_one(schedule: Schedule, gpipe: S
     assert "optim" not in header(gpipe)  # nothing is known of it
     proven = Schedule(schedule.problem, 8, schedule.operations, schedule.makespan)
     assert "proven optimal" in header(proven)
-
-
-def test_chunks_of_a_v_are_told_apart() -> None:
-    schedule = baseline("zb-v", pipeline(v(4), split=(1, 1)), 8)
-    kinds = {box["block"]: box["kind"] for box in rows(schedule, "boxes")}
-    assert kinds["f0"] == "F forward"
-    assert kinds["f7"] == "F forward, chunk 2"
-    assert kinds["b0"] == "I input gradient"
-    assert kinds["w7"] == "W weight gradient, chunk 2"
-    assert chunk_of_block(schedule.problem)[schedule.problem.index["b7"]] == 1
-    assert tint("#56B4E9", 1, 2) != tint("#56B4E9", 0, 2) == "#56b4e9"
 
 
 # -- long schedules ----------------------------------------------------------------------------------------------
@@ -267,15 +240,3 @@ def test_jobs_have_colours_and_boxes_the_numbers_of_their_micro_batches(tmp_path
     assert {("A0", 3, "chat", "long"), ("A1", 2, "chat", "short"), ("B0", 1, "search", None)} <= told
     ran = [(row["block"], row["micro-batch"], int(row["device"][-1]), 0.0, 1.0) for row in boxes]
     assert sorted(map(len, read_measured(ran, schedule).rows)) == [6, 6]
-
-
-def test_copies_of_a_block_are_no_chunks() -> None:
-    block = WideBlock("F", BlockKind.FORWARD, (0,), {"short": 1, "long": 2})
-    problem = WideProblem("lengths", (Device("gpu"),), (block,))
-    schedule = schedule_of_rounds(problem, Run.of(problem, ["short", "long"] * 2))
-    assert {row["kind"] for row in rows(schedule, "boxes")} == {"F forward"}
-
-
-def test_options_taken_are_under_the_title(schedule: Schedule, tmp_path: Path) -> None:
-    draw(replace(schedule, choices={"gpu1": "recompute", "gpu3": "recompute"}), tmp_path / "a.svg")
-    assert "Options taken: recompute: gpu1, gpu3." in svg_texts(tmp_path / "a.svg")

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+from tests.support.builders import chain, pipeline
+from weft.solver.baselines import baseline
 from weft.solver.problem import BlockKind, Device
+from weft.solver.schedule import Schedule
 from weft.solver.step.search import solve
 from weft.solver.wide.block import WideBlock
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Run
-from weft.text.counts import devices_text, micro_batches_text, run_text, unit_text
+from weft.text.counts import devices_text, micro_batches_text, option_lines, run_text, taken_text, unit_text
 
 
 def test_micro_batches_are_told_by_job_and_class() -> None:
@@ -31,3 +37,30 @@ def test_lanes_are_told_beside_devices() -> None:
     problem = WideProblem("p", (Device("gpu"), Device("nic", lane_of="gpu")), (
         WideBlock("a", BlockKind.OTHER, (0,), 1), WideBlock("b", BlockKind.OTHER, (1,), 1))).plain()
     assert devices_text(problem) == "1 device and 1 lane"
+
+
+def schedule(**other: Any) -> Schedule:
+    made = baseline("1f1b", pipeline(chain(2), forward=1, backward=2), 3)
+    options = [{"choice": "gpu1", "option": "recompute", "taken": True, "bound": 12.0, "makespan": 12.0},
+               {"choice": "gpu1", "option": "keep", "taken": False, **other}]
+    choices = {"gpu1": "recompute", "gpu2": "keep", "gpu3": "recompute"}
+    return replace(made, choices=choices).with_solver(options=options)
+
+
+def test_options_are_told_together() -> None:
+    assert taken_text({"gpu1": "recompute", "gpu2": "keep", "gpu3": "recompute"}) == "recompute: gpu1, gpu3; keep: gpu2"
+    assert option_lines(replace(schedule(), choices={})) == []
+
+
+def test_each_option_not_taken_says_what_is_proven_and_what_was_found() -> None:
+    base = schedule().makespan
+    first, second, *others = option_lines(schedule(bound=base * 1.1, makespan=base * 1.25))
+    assert first == "Options taken: recompute: gpu1, gpu3; keep: gpu2."
+    assert second == "What each other option would cost, the rest chosen anew:"
+    assert others == [f"  gpu1: keep  at least {base * 1.1:.5g} s (+10.0%), {base * 1.25:.5g} s (+25.0%) found"]
+    assert option_lines(schedule(bound=base * 0.9, makespan=None))[-1] == (
+        f"  gpu1: keep  at least {base * 0.9:.5g} s (−10.0%)")
+    assert option_lines(schedule(bound=base, makespan=base))[-1] == (
+        f"  gpu1: keep  at least {base:.5g} s (no more), {base:.5g} s (no more) found")
+    assert option_lines(schedule(bound=0.0, makespan=None))[-1] == "  gpu1: keep  nothing is known"
+    assert option_lines(schedule(bound=None, makespan=None))[-1] == "  gpu1: keep  no schedule fits"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
+
 from rich.table import Table
 
-from weft.text.tables import table_text
+from weft.text.tables import non_dominated, table_text
 from weft.text.units import each_text
 
 GIB = 2**30
@@ -39,5 +41,19 @@ def test_many_devices_are_summed_up() -> None:
     assert each_text(amounts[:2], "B") == "1.0 2.0"
     assert each_text(amounts[:2], "B", names[:2]) == "gpu0 1.0 GiB, gpu1 2.0 GiB"
     assert each_text(amounts, "B") == "1.0 to 5.0"
+    few = [amount / 1024 for amount in amounts]
+    assert each_text(few[:2], "B", names[:2]) == "gpu0 1.0 MiB, gpu1 2.0 MiB"
+    assert each_text(few, "B", names) == each_text(amounts, "B", names).replace("GiB", "MiB")
     assert each_text(amounts, "B", names) == "1.0 to 5.0, median 3.0 GiB on 64 devices"
     assert each_text([GIB] * 64, "B", names) == "1.0 GiB on 64 devices"
+
+
+def test_exactly_the_points_that_no_other_beats_by_rising_memory() -> None:
+    draw = random.Random(3)
+    for _ in range(200):
+        points = [(float(draw.randint(0, 4)), float(draw.randint(0, 4))) for _ in range(draw.randint(0, 8))]
+        beaten = [any(a <= memory and b >= rate and (a, b) != (memory, rate) for a, b in points)
+                  for memory, rate in points]
+        found = non_dominated(points)
+        assert sorted(found) == [i for i, lost in enumerate(beaten) if not lost]
+        assert [points[i][0] for i in found] == sorted(points[i][0] for i in found)

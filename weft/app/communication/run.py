@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+import torch.distributed as dist
 
 from weft.app.communication.lowering import Emulated, lower
-from weft.models.communication.program import CommunicationError, Program
+from weft.models.communication.program import CommunicationError, CommunicationProgram
+from weft.runtime.communication.channel import require_group
+from weft.runtime.communication.chunking import slice_of
+from weft.runtime.communication.executor import Lap, ProgramExecutor
 from weft.solver.schedule import Schedule
-
-if TYPE_CHECKING:
-    import torch
-    import torch.distributed as dist
-
-    from weft.runtime.communication.executor import Lap
-
-__all__ = ["ProgramOnRank"]
 
 
 class ProgramOnRank:
@@ -32,19 +30,14 @@ class ProgramOnRank:
     that a collective waits for the other ranks. ``half``: the type of elements of two bytes, bfloat16 by default.
 
     Raises ``ValueError`` where no process group is initialised, it has another number of ranks than the program, or
-    ranks have different programs, and :class:`~weft.runtime.communication.channel.RankError` where another rank does
+    ranks have different programs, and :class:`~weft.runtime.communication.others.RankError` where another rank does
     not make it too.
     """
 
-    def __init__(self, program: Program, group: dist.ProcessGroup | None = None, device: torch.device | str = "cpu", *,
+    def __init__(self, program: CommunicationProgram, group: dist.ProcessGroup | None = None,
+                 device: torch.device | str = "cpu", *,
                  schedule: Schedule | None = None, compiled: bool | str = False, emulated: Emulated | None = None,
                  timeout: float = 60.0, half: torch.dtype | None = None) -> None:
-        import torch
-        import torch.distributed as dist
-
-        from weft.runtime.communication.channel import require_group
-        from weft.runtime.communication.executor import ProgramExecutor
-
         require_group(group)
         self.program = program
         self._lowered = lower(program, dist.get_rank(group), emulated, schedule)
@@ -66,15 +59,13 @@ class ProgramOnRank:
         of outputs and of what is carried to the next step. Of a sliced tensor it holds its slice (:meth:`held`).
 
         Raises ``ValueError`` for a tensor that is missing, or of another shape, type or device, and
-        :class:`~weft.runtime.communication.channel.RankError` where another rank has failed, or is late by
+        :class:`~weft.runtime.communication.others.RankError` where another rank has failed, or is late by
         the timeout. After either, the program must be made anew.
         """
         return self._executor.run(tensors)
 
     def held(self, name: str, whole: torch.Tensor) -> torch.Tensor:
         """What this rank holds of the ``whole`` tensor ``name``: its slice, or all of it."""
-        from weft.runtime.communication.chunking import slice_of
-
         if name not in self.program.tensors:
             raise CommunicationError(f"the program has no tensor {name!r}")
         value = self._lowered.values[name]

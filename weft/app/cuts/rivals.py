@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from weft.app.cuts.search import Cut, CutSearch, space_title
-from weft.app.lib.case import Case, Placement, candidate_placement
-from weft.app.lib.known import SEARCHES, Known
+from weft.app.cuts.search import CutDecision, CutSearch, space_title
+from weft.app.lib.case import Case, CasePlacement, candidate_placement
+from weft.app.lib.placements import SEARCHES, Known
 from weft.models.cuts.space import CutSpace
 from weft.solver.baselines import NotApplicable, baseline
 from weft.solver.control.clock import checkpoint
 from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.validate import violations
 from weft.solver.schedule import Schedule
-
-__all__ = ["on_best_cuts", "on_cut_of"]
 
 #: What this may take of what is left.
 _SHARE = 0.2
@@ -57,7 +55,7 @@ def on_best_cuts(case: Case, budget: Budget, known: Mapping[str, Known], names: 
 def on_cut_of(found: Schedule, names: Sequence[str]) -> dict[str, Known]:
     """Those of the known schedules ``names`` that run and fit on the placement of ``found``, one of single GPUs."""
     details = {key: found.solver[key] for key in _OF_PLACEMENT if key in found.solver}
-    placement = Placement(str(found.solver.get("placement", "")), found.problem, details)
+    placement = CasePlacement(str(found.solver.get("placement", "")), found.problem, details)
     made: dict[str, Known] = {}
     for name in names:
         checkpoint()
@@ -83,7 +81,7 @@ def _on_space(cuts: CutSearch, space: CutSpace, name: str, known: Known | None) 
     following, current = min(made, key=lambda entry: entry[1].rank)
     best = current
     for _ in range(_AGAIN):
-        carried = cuts.carried(Cut(cuts, space, following), current.schedule.orders)
+        carried = cuts.carried(CutDecision(cuts, space, following), current.schedule.orders)
         if not carried or carried[0].decision.borders == following:
             break
         checkpoint()

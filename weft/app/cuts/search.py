@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
-from weft.app.lib.case import Placement, candidate_placement
-from weft.app.lib.known import SEARCHES
+from weft.app.lib.case import CasePlacement, candidate_placement
+from weft.app.lib.placements import SEARCHES
 from weft.app.lib.verdicts import backward_title, layout_title
-from weft.models.cuts.numbers import orders_of_blocks, orders_of_stages
-from weft.models.cuts.space import MOST_CARRIED, Carried, CutSpace
+from weft.models.cuts.space import MOST_CARRIED, Carried, CutSpace, orders_of_blocks, orders_of_stages
 from weft.solver.bounds.makespan import least_time
 from weft.solver.control.clock import checkpoint
 from weft.solver.cpsat.budget import Budget, Slice
@@ -27,8 +26,6 @@ from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders
-
-__all__ = ["Cut", "CutSearch", "space_title"]
 
 #: What listing and bounding cuts may take of what is left.
 _LISTING = 0.1
@@ -50,7 +47,7 @@ def space_title(space: CutSpace) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Cut:
+class CutDecision:
     """A cut of ``space`` as what is decided: see :class:`~weft.solver.orders.climb.Decision`. ``bound`` in seconds."""
 
     of: CutSearch
@@ -75,17 +72,17 @@ class Cut:
         return self.placement.problem
 
     @cached_property
-    def placement(self) -> Placement:
+    def placement(self) -> CasePlacement:
         """The cut as a placement."""
         return candidate_placement(self.space.candidate(self.borders))
 
-    def neighbours(self, schedule: Schedule) -> list[Cut]:
+    def neighbours(self, schedule: Schedule) -> list[CutDecision]:
         """Those that the move of one layer to another stage makes of it, where the order is shortest first."""
         found = self.space.neighbours(self.borders, Pipeline.of(self.problem), schedule.orders)
         self.of.charge(_PER_NEIGHBOUR * len(found) * self.of.operations(self.space))
-        return [Cut(self.of, self.space, borders, bound * 1e-9) for borders, bound in found]
+        return [CutDecision(self.of, self.space, borders, bound * 1e-9) for borders, bound in found]
 
-    def carried(self, of: Cut, schedule: Schedule) -> Orders:
+    def carried(self, of: CutDecision, schedule: Schedule) -> Orders:
         rows = orders_of_stages(Pipeline.of(of.problem), schedule.orders)
         return orders_of_blocks(Pipeline.of(self.problem), rows)
 
@@ -122,7 +119,7 @@ class CutSearch:
         return any(space.least is not None for space in self.spaces)
 
     @staticmethod
-    def borders_of(placement: Placement) -> tuple[int, ...]:
+    def borders_of(placement: CasePlacement) -> tuple[int, ...]:
         """The first layer of every stage, and the number of layers."""
         return (0, *accumulate(map(len, placement.details.get("layers_of_stage") or ())))
 
@@ -130,12 +127,12 @@ class CutSearch:
         """Count the work of a known schedule's orders."""
         self.charge((_PER_ORDERED if name in SEARCHES else _PER_RULE) * self.operations(space))
 
-    def cut_of(self, placement: Placement) -> Cut | None:
+    def cut_of(self, placement: CasePlacement) -> CutDecision | None:
         """The cut that ``placement`` is, taken from its space; None where it is none of them."""
         borders = self.borders_of(placement)
         for space in self.spaces:
             if "memory_plan" not in placement.details and space_title(space) == placement.title:
-                return self.taken(Cut(self, space, borders))
+                return self.taken(CutDecision(self, space, borders))
         return None
 
     def narrow(self, best: float) -> None:
@@ -184,18 +181,18 @@ class CutSearch:
         """Count work as deterministic time."""
         self.budget.deterministic_used += seconds
 
-    def taken(self, cut: Cut) -> Cut:
+    def taken(self, cut: CutDecision) -> CutDecision:
         """``cut``, which is nobody else's from now on."""
         cut.space.take(cut.borders)
         return cut
 
-    def others(self, cut: Cut, found: Schedule, count: int = 1) -> list[Decided[Cut]]:
+    def others(self, cut: CutDecision, found: Schedule, count: int = 1) -> list[Decided[CutDecision]]:
         """The ``count`` other cuts on which the order of ``found``, which is of ``cut``, does best."""
         if cut.space.cuts is None or not len(cut.space.cuts):
             return []
         return self.carried(cut, found.orders, count)
 
-    def carried(self, cut: Cut, orders: Orders, count: int = 1) -> list[Decided[Cut]]:
+    def carried(self, cut: CutDecision, orders: Orders, count: int = 1) -> list[Decided[CutDecision]]:
         """See :meth:`weft.models.cuts.space.CutSpace.carried`; ``orders`` are of ``cut``."""
         space = cut.space
         assert space.cuts is not None
@@ -204,13 +201,13 @@ class CutSearch:
                  for carried in space.carried(cut.borders, Pipeline.of(cut.problem), orders, count)]
         return [decided for decided in found if decided is not None]
 
-    def _judged(self, space: CutSpace, carried: Carried) -> Decided[Cut] | None:
+    def _judged(self, space: CutSpace, carried: Carried) -> Decided[CutDecision] | None:
         """``carried`` with its schedule; None if the judge refuses it."""
-        cut = Cut(self, space, carried.borders)
+        cut = CutDecision(self, space, carried.borders)
         start = judged(cut.problem, self.micro_batches, carried.orders)
         return None if start is None else Decided(cut, start)
 
-    def lowest(self, best: float, time: Slice) -> Cut | None:
+    def lowest(self, best: float, time: Slice) -> CutDecision | None:
         """The cut with the least bound that a closer look does not rule out, to be searched; None where time or cuts
         end before one is found."""
         looked_at: set[tuple[int, tuple[int, ...]]] = set()
@@ -222,7 +219,7 @@ class CutSearch:
             if space is None:
                 return None
             [borders] = space.some(1)
-            cut = Cut(self, space, borders)
+            cut = CutDecision(self, space, borders)
             if cut.key in looked_at:
                 return cut
             looked_at.add(cut.key)

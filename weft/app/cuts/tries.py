@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from weft.app.cuts.search import Cut, CutSearch
+from weft.app.cuts.search import CutDecision, CutSearch
 from weft.solver.baselines import BASELINES, NotApplicable
 from weft.solver.orders.climb import Climb, Decided
 from weft.solver.timing import Orders
-
-__all__ = ["tried"]
 
 #: What all tries may take of what is left, but for the first of each space; and where other placements are to be
 #: searched, too.
@@ -27,7 +25,7 @@ _STARTS = ("v-block", "greedy")
 _EACH, _ALL = 2, 4
 
 
-def tried(cuts: CutSearch, climb: Climb[Cut], *, beside: bool) -> list[Decided[Cut]]:
+def tried(cuts: CutSearch, climb: Climb[CutDecision], *, beside: bool) -> list[Decided[CutDecision]]:
     """The cuts to be searched on, the best first, which ``climb`` keeps. ``beside``: whether other placements are to be
     searched, which are no cuts of the layers."""
     share = _SHARE_BESIDE if beside else _SHARE
@@ -45,7 +43,7 @@ def tried(cuts: CutSearch, climb: Climb[Cut], *, beside: bool) -> list[Decided[C
             found = climb.ordered(cut, orders, cuts.budget.slice())
             if found is not None:
                 climb.keep(found)
-    found_so_far: list[Decided[Cut]] = []
+    found_so_far: list[Decided[CutDecision]] = []
     for kept in climb.kept:
         same = [known for known in found_so_far if known.decision.group == kept.decision.group]
         if len(found_so_far) < _ALL and len(same) < _EACH:
@@ -53,16 +51,16 @@ def tried(cuts: CutSearch, climb: Climb[Cut], *, beside: bool) -> list[Decided[C
     return found_so_far
 
 
-def _in_turn(cuts: CutSearch) -> Iterator[tuple[int, Cut]]:
+def _in_turn(cuts: CutSearch) -> Iterator[tuple[int, CutDecision]]:
     """The cuts with the least bounds, one of each space after the other, with the number of the turn."""
     listed = [(space, space.some(_CUTS)) for space in cuts.worth_trying]
     for number in range(_CUTS):
         for space, borders in listed:
             if number < len(borders):
-                yield number, Cut(cuts, space, borders[number])
+                yield number, CutDecision(cuts, space, borders[number])
 
 
-def _orders(cuts: CutSearch, cut: Cut) -> Orders | None:
+def _orders(cuts: CutSearch, cut: CutDecision) -> Orders | None:
     """A known schedule of a cut."""
     for name in _STARTS:
         try:

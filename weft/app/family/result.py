@@ -9,13 +9,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from weft.models.phases.plans import Plan
+from weft.models.phases.plans import PhasePlan
 from weft.solver.io.writing import write_atomically
 from weft.solver.schedule import Schedule
 from weft.text.tables import table_text
 from weft.text.units import memory_text, time_text
-
-__all__ = ["OUTPUTS", "Family", "FamilyPart", "FamilySwitch"]
 
 FAMILY_FORMAT = "weft.family/1"
 #: The endings :meth:`Family.save` understands.
@@ -58,11 +56,12 @@ class Family:
 
     ``total``: seconds of all steps and switches. ``bound``: the same if each part had its best plan and switches cost
     nothing; no way to switch between these plans is shorter. ``fixed``: by plan, seconds of all steps under it alone,
-    infinite where it does not fit in some part. ``schedules``: by part.
+    infinite where it does not fit in some part. ``every``: by part and plan the
+    schedule, ``None`` where it does not fit.
     """
 
     name: str
-    plans: tuple[Plan, ...]
+    plans: tuple[PhasePlan, ...]
     parts: tuple[FamilyPart, ...]
     switches: tuple[FamilySwitch, ...]
     total: float
@@ -70,7 +69,12 @@ class Family:
     fixed: tuple[float, ...]
     cached: int = 0
     settings: Mapping[str, Any] = field(default_factory=dict)
-    schedules: tuple[Schedule | None, ...] = field(default=(), repr=False)
+    every: tuple[tuple[Schedule | None, ...], ...] = field(default=(), repr=False)
+
+    @property
+    def schedules(self) -> tuple[Schedule | None, ...]:
+        """By part, that of the plan that runs there."""
+        return tuple(row[part.plan] for row, part in zip(self.every, self.parts, strict=True))
 
     @property
     def best_fixed(self) -> int | None:

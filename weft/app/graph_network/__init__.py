@@ -1,6 +1,5 @@
-"""Graph neural networks that are streamed: from a spec or a graph to a plan, a running network, a table of stages.
+"""Graph neural networks that are streamed: from a spec or a graph to a plan and a running network.
 
-:mod:`~weft.app.graph_network.sizes` measures what layers need, :mod:`~weft.app.graph_network.planning` lists what may
-be decided as placements of one case, :mod:`~weft.app.graph_network.run` runs a plan, and
-:mod:`~weft.app.graph_network.stages` characterises a network's stages on a graph.
+:mod:`~weft.app.graph_network.planning` measures what layers need and lists what may be decided as placements of one
+case, :mod:`~weft.app.graph_network.run` runs a plan.
 """

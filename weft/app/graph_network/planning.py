@@ -1,35 +1,38 @@
 """What may be decided of a graph neural network's pass, as placements of one case: each a block problem.
 
 The least number of chunks is that with which the steps fit one after the other. With one chunk fewer some computation
-needs more than there is with what it must be given, in any order, where :class:`Planned` says so. Candidates are that
-number and the next few, each plain, with loads of used sources alone, with fused layers, and with as many resident
+needs more than there is with what it must be given, in any order, where :class:`PlannedPasses` says so. Candidates are
+that number and the next few, each plain, with loads of used sources alone, with fused layers, and with as many resident
 source chunks as fit.
+
+A network's layers as the planner sees them: columns, and what computations need, measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from weft.app.graph_network.sizes import grids_of, layer_sizes
-from weft.app.lib.placements import Placement
+from weft.app.lib.placements import CasePlacement
+from weft.app.lib.sources import PathLike
 from weft.models.graph_network.files import load_graph
-from weft.models.graph_network.graph import Graph, GraphError, drawn_graph
-from weft.models.graph_network.grid import Grid
+from weft.models.graph_network.graph import ChunkGrid, Graph, GraphError, drawn_graph
 from weft.models.graph_network.layers import LayerShape
-from weft.models.graph_network.steps import Choice, LayerSize, Pass, Step
+from weft.models.graph_network.steps import Choice, LayerSize, Need, Pass, StreamStep
 from weft.models.hardware.devices import DEVICES
-from weft.models.spec.graph_network import DrawnGraph
 from weft.models.spec.model_sections import GraphNetworkModel
 from weft.models.spec.spec import SpecError, named_file
 from weft.solver.feasibility.infeasible import Infeasible
+from weft.solver.problem import Problem
+from weft.solver.schedule import Schedule
 
 if TYPE_CHECKING:
-    from weft.models.spec.spec import Spec
-    from weft.runtime.graph_network.layers import Network
+    from torch import Tensor
 
-__all__ = ["Planned", "graph_placements", "passes", "roofline", "spec_passes"]
+    from weft.models.spec.spec import Spec
+    from weft.runtime.graph_network.layers import GraphNetwork
+
 
 #: So many numbers of chunks are tried from the least on, and at most so many along a side are looked at.
 _NEXT, _MOST_CHUNKS = 3, 64
@@ -38,7 +41,7 @@ _BACKWARD = 3
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedPasses:
     """Passes that fit, those with fewest chunks first; ``least_proven``: whether one chunk fewer fits in no order."""
 
     passes: tuple[Pass, ...]
@@ -46,31 +49,46 @@ class Planned:
     least_proven: bool
 
 
-def passes(sizes: Sequence[LayerSize], grids: Callable[[int], dict[bool, Grid]], budget: int | None, static: int, *,
-           vertices: int, itemsize: int = 4, training: bool = True, ranks: int = 1,
-           chunks: Sequence[int] | None = None) -> Planned:
+def passes(sizes: Sequence[LayerSize], grids: Callable[[int], dict[bool, ChunkGrid]], budget: int | None, static: int,
+           *, vertices: int, itemsize: int = 4, training: bool = True, ranks: int = 1,
+           chunks: Sequence[int] | None = None) -> PlannedPasses:
     """The passes to choose from under ``budget`` bytes a device, ``static`` of them held all the time.
 
     Raises :class:`~weft.solver.feasibility.infeasible.Infeasible`, with the least memory there is, where none fits.
     """
     room = None if budget is None else budget - static
-    found: list[Pass] = []
-    counts, least, proven, asked = chunks or range(min(ranks, vertices), min(_MOST_CHUNKS, vertices) + 1), None, True, 0
-    for count in counts:
-        made = Pass(sizes, grids(count), Choice(count, ranks=ranks), itemsize, training)
-        need = made.least_memory
-        asked = min(asked or need, need)
-        if room is not None and need > room:
-            proven = made.unavoidable_memory > room
-            continue
-        least = count if least is None else least
-        found += _variants(made, room)
-        if chunks is None and count >= least + _NEXT:
-            break
-    if not found:
-        raise Infeasible(f"the memory of {budget} bytes is below one chunk of one column: with up to {max(counts)} x "
-                         f"{max(counts)} chunks at least {asked + static} bytes are needed")
-    return Planned(tuple(found), static, proven)
+    last = min(_MOST_CHUNKS, vertices)
+    tried: dict[int, Pass] = {}
+
+    def made(count: int) -> Pass:
+        if count not in tried:
+            tried[count] = Pass(sizes, grids(count), Choice(count, ranks=ranks), itemsize, training)
+        return tried[count]
+
+    def fits(count: int) -> bool:
+        return room is None or made(count).least_memory <= room
+
+    chunks = chunks or range(least := _least(fits, min(ranks, vertices), last), min(least + _NEXT, last) + 1)
+    fitting = [count for count in chunks if fits(count)]
+    if not fitting:
+        asked = min(each.least_memory for each in tried.values()) + static
+        raise Infeasible(f"the memory of {budget} bytes is below one chunk of one column: with up to {max(tried)} x "
+                         f"{max(tried)} chunks at least {asked} bytes are needed")
+    before = max((count for count in tried if count < fitting[0]), default=None)
+    return PlannedPasses(tuple(variant for count in fitting for variant in _variants(made(count), room)), static,
+                         before is None or room is None or made(before).unavoidable_memory > room)
+
+
+def _least(fits: Callable[[int], bool], first: int, last: int) -> int:
+    """A number of chunks from ``first`` to ``last`` that fits while one fewer does not; ``last`` where none is found
+    of doubles from ``first`` on, each of which cuts the chunks of the one before. Looked for between two of them."""
+    fewer, found = first - 1, first
+    while found < last and not fits(found):
+        fewer, found = found, min(2 * found, last)
+    while fits(found) and found - fewer > 1:
+        middle = (fewer + found) // 2
+        fewer, found = (fewer, middle) if fits(middle) else (middle, found)
+    return found
 
 
 def _variants(plain: Pass, room: int | None) -> Iterator[Pass]:
@@ -95,13 +113,13 @@ def _variants(plain: Pass, room: int | None) -> Iterator[Pass]:
 
 
 def roofline(shapes: Sequence[LayerShape], device: str, host_bandwidth: float, itemsize: int,
-             fused: bool) -> Callable[[Step], float]:
+             fused: bool) -> Callable[[StreamStep], float]:
     """Seconds of a step: copies by ``host_bandwidth`` (exchanges by the device's link), computations by the closed
     forms of the layers' stages at the peaks of ``device``."""
     known = DEVICES[device]
     peak = known.flops["float64" if itemsize == 8 else "float32"]
 
-    def seconds(step: Step) -> float:
+    def seconds(step: StreamStep) -> float:
         if step.lane != "compute":
             return step.moved / (known.link if step.lane == "network" else host_bandwidth)
         shape = shapes[step.layer]
@@ -116,48 +134,111 @@ def roofline(shapes: Sequence[LayerShape], device: str, host_bandwidth: float, i
     return seconds
 
 
-def spec_passes(spec: Spec) -> tuple[Planned, Graph, Network, list[LayerShape]]:
+def spec_passes(spec: Spec) -> tuple[PlannedPasses, Graph, GraphNetwork, list[LayerShape]]:
     """The passes of a graph network's spec, with its graph and its layers. Raises
     :class:`~weft.models.spec.spec.SpecError` and :class:`~weft.solver.feasibility.infeasible.Infeasible`."""
-    import torch
-
-    from weft.runtime.graph_network.layers import Network, ready
     from weft.runtime.graph_network.training import static_bytes
 
     model = spec.model
     assert isinstance(model, GraphNetworkModel)
-    graph = _graph(spec, model)
-    widths = [(model.features or 0) if graph.features is None else graph.features.shape[1],
-              *(layer.width for layer in model.layers)]
-    if not widths[0]:
-        raise SpecError(f"{spec.where}: model.features is missing: the graph has none; say how many columns they have")
-    shapes = [LayerShape(layer.layer, inputs, layer.width, layer.heads)
-              for layer, inputs in zip(model.layers, widths, strict=False)]
-    network = Network(tuple(ready(shape.kind, shape.inputs, shape.outputs, shape.heads) for shape in shapes), widths[0])
+    graph, network, shapes = spec_network(spec)
     itemsize, training = spec.run.parameter_bytes, spec.training is not None
-    parameters = network.initial(dtype=torch.float64 if itemsize == 8 else torch.float32)
+    parameters = _initial(spec, network)
     static = static_bytes(parameters) if training else sum(v.nbytes for own in parameters for v in own.values())
     try:
         planned = passes(
             layer_sizes(network, parameters, training), lambda chunks: grids_of(network, graph, chunks),
-            spec.cluster.memory[0] - spec.cluster.reserve, static, vertices=graph.vertices, itemsize=itemsize,
+            budget_of(spec), static, vertices=graph.vertices, itemsize=itemsize,
             training=training, ranks=spec.cluster.gpus, chunks=model.chunks)
     except Infeasible as error:
         raise Infeasible(f"{spec.name}: {error}, with {spec.cluster.reserve} in reserve") from None
     return planned, graph, network, shapes
 
 
-def _graph(spec: Spec, model: GraphNetworkModel) -> Graph:
-    if isinstance(model.graph, DrawnGraph):
-        drawn = model.graph
-        return drawn_graph(drawn.vertices, drawn.edges, skewed=drawn.skewed, seed=drawn.seed)
+def spec_pass(spec: Spec, schedule: Schedule, where: PathLike
+              ) -> tuple[Pass, Graph, GraphNetwork, list[dict[str, Tensor]]]:
+    """The pass that ``schedule``, of the file ``where``, is of, with the graph, the layers and their parameters at the
+    beginning; a drawn graph has features and labels that are drawn too. Raises
+    :class:`~weft.models.spec.spec.SpecError` where it is of another spec."""
+    graph, network, _ = spec_network(spec, with_values=True)
+    training = spec.training is not None
+    for name in ("features", "labels"):
+        if training and getattr(graph, name) is None:
+            raise SpecError(f"{spec.where}: model.graph: {graph.name} has no {name} to train with; give a .npz with "
+                            "them" + (", or model.features an .npy file" if name == "features" else ""))
+    told, itemsize = schedule.solver.get("graph_network"), spec.run.parameter_bytes
+    parameters = _initial(spec, network)
+    steps = None if told is None else Pass(
+        layer_sizes(network, parameters, training), grids_of(network, graph, told["chunks"]),
+        Choice(**{field.name: told[field.name] for field in fields(Choice)}), itemsize, training)
+    if steps is None or _memory_of(schedule.problem) != _memory_of(steps.problem("", None, 0, lambda step: 0.0)):
+        raise SpecError(f"{spec.where}: {where} is a schedule of something else; solve this spec again (weft solve)")
+    return steps, graph, network, parameters
+
+
+def _initial(spec: Spec, network: GraphNetwork) -> list[dict[str, Tensor]]:
+    import torch
+
+    return network.initial(dtype=torch.float64 if spec.run.parameter_bytes == 8 else torch.float32)
+
+
+def _memory_of(problem: Problem) -> dict[str, object]:
+    """Which blocks there are, and what each holds."""
+    return {block.name: (block.devices, block.memory, block.workspace) for block in problem.blocks}
+
+
+def spec_network(spec: Spec, *, with_values: bool = False) -> tuple[Graph, GraphNetwork, list[LayerShape]]:
+    """The graph of a graph network's spec (a drawn one ``with_values``, or with edges alone), and its layers. Raises
+    :class:`~weft.models.spec.spec.SpecError`."""
+    from weft.runtime.graph_network.layers import GraphNetwork, ready
+
+    model = spec.model
+    assert isinstance(model, GraphNetworkModel)
+    graph = graph_of(spec, model, with_values=with_values)
+    shapes = shapes_of(spec, model, graph)
+    return graph, GraphNetwork(tuple(ready(shape.kind, shape.inputs, shape.outputs, shape.heads) for shape in shapes),
+                          shapes[0].inputs, model.dropout), shapes
+
+
+def _columns(model: GraphNetworkModel) -> int:
+    """The columns of features that the spec says; 0 where it does not."""
+    return model.features if isinstance(model.features, int) else 0
+
+
+def budget_of(spec: Spec) -> int:
+    """The bytes that a pass may hold on each device."""
+    return spec.cluster.memory[0] - spec.cluster.reserve
+
+
+def shapes_of(spec: Spec, model: GraphNetworkModel, graph: Graph) -> list[LayerShape]:
+    """The layers of a spec on ``graph``. Raises :class:`~weft.models.spec.spec.SpecError`."""
+    columns = _columns(model) if graph.features is None else graph.features.shape[1]
+    widths = [columns, *(layer.width for layer in model.layers)]
+    if not widths[0]:
+        raise SpecError(f"{spec.where}: model.features is missing: the graph has none; say how many columns they have")
+    return [LayerShape(layer.layer, inputs, layer.width, layer.heads)
+            for layer, inputs in zip(model.layers, widths, strict=False)]
+
+
+def graph_of(spec: Spec, model: GraphNetworkModel, *, with_values: bool = False) -> Graph:
+    """The graph of a spec; ``with_values``: a drawn one has features and labels, drawn too. Raises
+    :class:`~weft.models.spec.spec.SpecError`."""
+    file = model.features if isinstance(model.features, str) else None
     try:
-        return load_graph(named_file(spec, "model.graph", model.graph))
+        if isinstance(model.graph, str):
+            return load_graph(named_file(spec, "model.graph", model.graph),
+                              None if file is None else named_file(spec, "model.features", file))
+        if file is not None:
+            raise GraphError("a drawn graph has drawn features: give features as a number of columns")
     except GraphError as error:
         raise SpecError(f"{spec.where}: model.graph: {error}") from None
+    drawn = model.graph
+    return drawn_graph(drawn.vertices, drawn.edges, skewed=drawn.skewed, seed=drawn.seed,
+                       features=_columns(model) if with_values else 0,
+                       classes=model.layers[-1].width if with_values else 0)
 
 
-def graph_placements(spec: Spec) -> tuple[Placement, ...]:
+def graph_placements(spec: Spec) -> tuple[CasePlacement, ...]:
     """What ``weft solve`` searches of a graph network's spec."""
     from importlib.util import find_spec
 
@@ -165,7 +246,7 @@ def graph_placements(spec: Spec) -> tuple[Placement, ...]:
         raise SpecError(f"{spec.where}: a graph-network's memory is measured with torch, which is not installed: "
                         "pip install 'weft[torch]'")
     planned, graph, _, shapes = spec_passes(spec)
-    capacity = spec.cluster.memory[0] - spec.cluster.reserve
+    capacity = budget_of(spec)
     device, bandwidth = spec.cluster.devices[0], spec.cluster.host_bandwidth
     assert device is not None and bandwidth is not None
     found = []
@@ -176,13 +257,41 @@ def graph_placements(spec: Spec) -> tuple[Placement, ...]:
         details: dict[str, Any] = {
             "placement": entry.choice.title,
             "static_memory": [problem.devices[d].static for d in devices],
-            "graph_network": {"chunks": entry.choice.chunks, "resident": entry.choice.resident,
-                              "fused": entry.choice.fused, "selective": entry.choice.selective,
-                              "ranks": entry.choice.ranks, "owners": list(entry.owner),
+            "graph_network": {**asdict(entry.choice), "owners": list(entry.owner),
                               "least_chunks": planned.passes[0].choice.chunks,
                               "least_chunks_proven": planned.least_proven},
             "notes": [f"{graph.name}; {planned.passes[0].choice.chunks} x {planned.passes[0].choice.chunks} chunks are "
                       f"the fewest {'that fit in any order' if planned.least_proven else 'found to fit'}; times are "
                       f"modelled for {device}"]}
-        found.append(Placement(entry.choice.title, problem, details))
+        found.append(CasePlacement(entry.choice.title, problem, details))
     return tuple(found)
+
+
+def layer_sizes(network: GraphNetwork, parameters: Sequence[Mapping[str, Tensor]], training: bool = True
+                ) -> tuple[LayerSize, ...]:
+    """Those of ``network``. Raises ``ValueError`` for layers whose functions do not fit each other."""
+    import torch
+
+    from weft.runtime.graph_network.kernels import LayerInput, widths
+    from weft.runtime.graph_network.needs import needs
+
+    inputs, found = network.inputs, []
+    for layer, p in zip(network.layers, parameters, strict=True):
+        own = {name: value.detach().cpu() for name, value in p.items()}
+        dtype = next(iter(own.values())).dtype
+        width = widths(layer, own, inputs, dtype)
+        one = torch.zeros((1, inputs), dtype=dtype)
+        outputs = layer.apply_vertex(own, one, one.new_zeros(1, width.gathered), one.new_ones(1, 1)).shape[1]
+        measured = needs(layer, own, inputs, outputs, width, dtype, LayerInput(network.dropout))
+        found.append(LayerSize(
+            inputs, outputs, width.source, width.target, sum(width.state(layer.gather, training)),
+            sum(width.back(layer.gather)), {kind: Need(*need) for kind, need in measured.items()}, layer.loops,
+            layer.fuses))
+        inputs = outputs
+    return tuple(found)
+
+
+def grids_of(network: GraphNetwork, graph: Graph, chunks: int) -> dict[bool, ChunkGrid]:
+    """The grids that the layers of ``network`` run on, by whether they have self-loops."""
+    return {loops: ChunkGrid(graph.with_loops() if loops else graph, chunks)
+            for loops in sorted({layer.loops for layer in network.layers})}

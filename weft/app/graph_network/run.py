@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import closing, contextmanager
+
+import torch
+from torch import Tensor
 
 from weft.models.graph_network.graph import Graph
 from weft.models.graph_network.steps import Pass
+from weft.runtime.graph_network.held import StepLike
+from weft.runtime.graph_network.layers import GraphNetwork
+from weft.runtime.graph_network.training import Streamed
+from weft.runtime.plan.plan import plan_of
+from weft.runtime.ranks.session import Session
+from weft.runtime.replay.single_rank import single_rank
 from weft.solver.schedule import Schedule
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from weft.runtime.graph_network.layers import Network
-    from weft.runtime.graph_network.streaming import StepLike
-    from weft.runtime.graph_network.training import Streamed
-    from weft.runtime.ranks.session import Session
-
-__all__ = ["streamed"]
 
 
 @contextmanager
-def streamed(network: Network, parameters: Sequence[Mapping[str, Tensor]], graph: Graph, steps: Pass,
+def streamed(network: GraphNetwork, parameters: Sequence[Mapping[str, Tensor]], graph: Graph, steps: Pass,
              schedule: Schedule, *, budget: int | None = None, labels: Tensor | None = None,
              session: Session | None = None, device: torch.device | str = "cpu",
              seconds: Callable[[StepLike], float] = lambda step: 0.0) -> Iterator[Streamed]:
@@ -33,12 +31,6 @@ def streamed(network: Network, parameters: Sequence[Mapping[str, Tensor]], graph
     ``labels``: in place of the graph's, such as those of the vertices to train on. ``session``: this rank among others;
     without one it is alone. ``seconds``: what steps take at least, to emulate links on CPUs.
     """
-    import torch
-
-    from weft.runtime.graph_network.training import Streamed
-    from weft.runtime.plan.plan import plan_of
-    from weft.runtime.replay.single_rank import single_rank
-
     if graph.features is None:
         raise ValueError(f"{graph.name}: has no features; give an .npy file with a row a vertex")
     plan = plan_of(schedule)
@@ -48,8 +40,6 @@ def streamed(network: Network, parameters: Sequence[Mapping[str, Tensor]], graph
         raise ValueError(f"{graph.name}: has no labels to train on")
 
     def made(session: Session) -> Streamed:
-        import warnings
-
         with warnings.catch_warnings():  # a mapped file is read only, and never written
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
             features = torch.from_numpy(graph.features)
@@ -60,9 +50,5 @@ def streamed(network: Network, parameters: Sequence[Mapping[str, Tensor]], graph
     if session is not None:
         yield made(session)
         return
-    with single_rank(plan, 0, torch.device(device)) as alone:
-        found = made(alone)
-        try:
-            yield found
-        finally:
-            found.close()
+    with single_rank(plan, 0, torch.device(device)) as alone, closing(made(alone)) as found:
+        yield found

@@ -9,17 +9,15 @@ from itertools import pairwise
 from math import isqrt
 from typing import TYPE_CHECKING
 
-from weft.app.latency.placed import PlacedRates
-from weft.app.latency.serving import Serving, ServingPoint, parse_period, parse_throughput
-from weft.app.lib.case import Case, Placement, case_of, read_source
+from weft.app.latency.serving import PlacedRates, Serving, ServingPoint, parse_period, parse_throughput
+from weft.app.lib.case import Case, CasePlacement, case_of, read_source
 from weft.app.lib.options import SearchOptions, require_count
-from weft.app.solve import for_objective
-from weft.solver.choices.looks import MOST_LOOKS
+from weft.app.solving.solve import for_objective
+from weft.solver.choices.partial import MOST_LOOKS
 from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.judge.validate import validate
-from weft.solver.latency.search import LatencySearch, least_latency, slowest_useful_period
-from weft.solver.latency.starts import listed_within
+from weft.solver.latency.search import LatencySearch, least_latency, listed_within, slowest_useful_period
 from weft.solver.period.bracket import PROOF_TOLERANCE, Bracket
 from weft.solver.period.improvers.starts import periodic_seed
 from weft.solver.period.periodic import Periodic
@@ -34,8 +32,6 @@ from weft.solver.wide.problem import WideProblem
 
 if TYPE_CHECKING:
     from weft.app.lib.sources import MicroBatches, Source
-
-__all__ = ["serve_source"]
 
 #: Deterministic seconds for the least period of one placement, and for one latency, at most.
 _PERIOD, _LATENCY = 20.0, 20.0
@@ -71,6 +67,8 @@ def serve_source(
     points: int,
 ) -> Serving:
     """See :func:`weft.latency`."""
+    from weft.models.spec.model_sections import GraphNetworkModel
+
     if throughput is not None and period is not None:
         raise ValueError("throughput and period say the same: give one of them")
     require_count("points", points)
@@ -78,6 +76,9 @@ def serve_source(
         raise ValueError(f"points is {points}, a trade-off has at least its two ends")
     source = read_source(source)
     size = None if isinstance(source, Problem | WideProblem) else source.run.micro_batch_size
+    if not isinstance(source, Problem | WideProblem) and isinstance(source.model, GraphNetworkModel):
+        raise ValueError(f"{source.where}: a latency is of one micro-batch among others, and a graph-network runs one "
+                         "pass over its graph at a time: its latency is its makespan")
     with options.preparing():
         counted = micro_batches or 1 if isinstance(source, Problem) else micro_batches
         case = case_of(source, counted, options)
@@ -177,7 +178,7 @@ class _FrontSearch:
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
-    def _start(self, placement: Placement, parts: int) -> None:
+    def _start(self, placement: CasePlacement, parts: int) -> None:
         """One micro-batch after another, and, unless that is fast enough, the least period."""
         problem, instance = placement.problem, TickProblem.of(placement.problem)
         if placement.replicas > 1:

@@ -16,10 +16,6 @@ if TYPE_CHECKING:
     from weft.solver.problem import Number
     from weft.solver.schedule import Schedule
 
-__all__ = ["KINDS", "LIMITS", "TOOL_NAMES", "AllowOtherModel", "AllowUnsplit", "Counted", "ForTool", "LongestPeriod",
-           "Option", "Scheduled", "Solved", "Throughput", "byte_size", "count", "counts", "counts_of_any", "memory",
-           "micro_batches", "natural", "positive", "share", "taking", "texts", "workers"]
-
 #: Numbers beyond these mean nothing and overflow something: seconds (thirty years), threads and processes,
 #: micro-batches (no schedule may have more operations, :data:`weft.solver.step.search.MAX_OPERATIONS`), what else is
 #: counted.

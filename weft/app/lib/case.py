@@ -13,8 +13,8 @@ from weft.app.lib.coverage import NOTHING, Coverage
 from weft.app.lib.domination import undominated
 from weft.app.lib.options import require_count
 from weft.app.lib.placements import (
+    CasePlacement,
     OpenPlacement,
-    Placement,
     candidate_placement,
     open_title,
     shape_placement,
@@ -23,26 +23,26 @@ from weft.app.lib.placements import (
 from weft.app.lib.verdicts import backward_title, layout_title
 from weft.app.lib.wide import WideCase, wide_case
 from weft.solver.control.clock import OutOfTime
-from weft.solver.io.wide_files import load_any_problem
+from weft.solver.io.problem_files import load_any_problem
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Infeasible, NoneFound
 from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.rounds import Rounds
-from weft.solver.wide.run import Run
-from weft.text.options import assignment_title
+from weft.solver.wide.run import Rounds, Run
+from weft.text.counts import assignment_title
 
 if TYPE_CHECKING:
     from weft.app.lib.grid_pipeline import GridPipeline
     from weft.app.lib.options import SearchOptions
     from weft.app.lib.sources import MicroBatches, Source
-    from weft.models.candidates.build import Candidate
+    from weft.models.candidates.build import ModelCandidate
     from weft.models.cuts.space import CutSpace
     from weft.models.spec.spec import Spec
     from weft.models.tensor_parallel.shapes import ShapeCandidate
     from weft.models.tensor_parallel.space import Space
 
-__all__ = ["Case", "Placement", "candidate_placement", "case_of", "grid_case", "read_source", "shape_placement"]
+__all__ = ["Case", "CasePlacement", "candidate_placement", "case_of", "grid_case", "read_source", "require_alike",
+           "shape_placement", "without_entries"]
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,11 @@ class Case:
     """
 
     name: str
-    placements: tuple[Placement, ...]
+    placements: tuple[CasePlacement, ...]
     micro_batches: int
     refused: tuple[tuple[str, str], ...] = ()
     least_period: float | None = None
-    whole_model: tuple[Placement, ...] = ()
+    whole_model: tuple[CasePlacement, ...] = ()
     #: All cuts of the layers, beside the placements listed.
     spaces: tuple[CutSpace, ...] = ()
     #: A block problem with choices, jobs or classes: ``placements`` are its assignments, of many the first.
@@ -113,7 +113,7 @@ def case_of(source: Source, micro_batches: MicroBatches | None = None, options: 
     if isinstance(source, Problem):
         if micro_batches is None:
             raise ValueError("a block problem does not say how many micro-batches run: give it (--micro-batches N)")
-        return Case(source.name, (Placement("", source, _static_of(source)),), micro_batches)
+        return Case(source.name, (CasePlacement("", source, _static_of(source)),), micro_batches)
     if source.parallel is not None:
         from weft.app.lib.grid_pipeline import given_pipeline
 
@@ -133,9 +133,15 @@ def _require_plain(micro_batches: MicroBatches | None, options: SearchOptions | 
         if isinstance(micro_batches, Mapping | list | tuple):
             raise ValueError("micro_batches names jobs or classes, and this problem has none: give a number")
         require_count("micro_batches", micro_batches)
-    if options is not None and options.ratio is not None:
+    if options is not None:
+        require_alike(options)
+
+
+def require_alike(options: SearchOptions) -> None:
+    """Raises ``ValueError`` for options that are for jobs, or for micro-batches that differ."""
+    if options.ratio is not None:
         raise ValueError("a ratio is one of jobs, and this problem has none: leave it out")
-    if options is not None and (options.reorder or options.any_class):
+    if options.reorder or options.any_class:
         asked = "reorder" if options.reorder else "any-class"
         raise ValueError(f"{asked} is for micro-batches that differ, and here all are alike: leave it out")
 
@@ -145,9 +151,9 @@ def _case_of_wide(case: WideCase) -> Case:
     for options, rounds in case.listed:
         title = assignment_title(options) or (f"all {rounds.run.per_round(None)[0]}" if case.any_class
                                               and None in rounds.run.classes else "")
-        placements.append(Placement(title, rounds.problem, {**({"placement": title} if title else {}),
-                                                            **_static_of(rounds.problem)},
-                                    choices=options, rounds=None if rounds.is_plain else rounds))
+        placements.append(CasePlacement(title, rounds.problem, {**({"placement": title} if title else {}),
+                                                                **_static_of(rounds.problem)},
+                                        choices=options, rounds=None if rounds.is_plain else rounds))
     if not placements:
         raise Infeasible(f"{case.problem.name}: under each of its assignments that were tried the blocks wait for each "
                          "other in a cycle")
@@ -164,6 +170,13 @@ def _static_of(problem: Problem) -> dict[str, Any]:
             **({"gpu_memory": has} if len(has) == len(problem.devices) else {})}
 
 
+#: Entries of a spec that not every command can follow, and what to do instead.
+_ELSEWHERE = {
+    "phases": "phases make it a family of plans, which weft family finds; leave them out for one plan",
+    "parallel": "parallel divides the GPUs as a uniform grid, which weft solve searches; leave it out here",
+}
+
+
 def read_source(source: Source, *, with_phases: bool = False) -> Problem | WideProblem | Spec:
     """The spec or block problem that ``source`` is or names. Raises ``FormatError``, ``SpecError`` (also for phases,
     unless they are read ``with_phases``), or ``ValueError`` for what is neither."""
@@ -173,7 +186,7 @@ def read_source(source: Source, *, with_phases: bool = False) -> Problem | WideP
         from weft.models.spec.spec import Spec
 
         if isinstance(source, Spec):
-            return source if with_phases else _without_phases(source)
+            return source if with_phases else without_entries(source, "phases")
         raise ValueError(f"the source is a {type(source).__name__}, it must be a model spec, a block problem, or the "
                          "name of a file with one")
     if Path(source).suffix.lower() == ".json":
@@ -181,15 +194,16 @@ def read_source(source: Source, *, with_phases: bool = False) -> Problem | WideP
     from weft.models.spec.spec import load_spec
 
     spec = load_spec(source)
-    return spec if with_phases else _without_phases(spec)
+    return spec if with_phases else without_entries(spec, "phases")
 
 
-def _without_phases(spec: Spec) -> Spec:
+def without_entries(spec: Spec, *names: str) -> Spec:
+    """``spec``. Raises ``SpecError`` where it has an entry of these ``names``, of :data:`_ELSEWHERE`."""
     from weft.models.spec.spec import SpecError
 
-    if spec.phases is not None:
-        raise SpecError(f"{spec.where}: phases make it a family of plans, which weft family finds; leave them out for "
-                        "one plan")
+    for name in names:
+        if getattr(spec, name) is not None:
+            raise SpecError(f"{spec.where}: {_ELSEWHERE[name]}")
     return spec
 
 
@@ -263,7 +277,7 @@ def _case_of_graph_network(spec: Spec, micro_batches: int | None) -> Case:
     return Case(spec.name, graph_placements(spec), 1, reserve=spec.cluster.reserve)
 
 
-def _listed(spec: Spec) -> tuple[list[Candidate], list[Candidate]]:
+def _listed(spec: Spec) -> tuple[list[ModelCandidate], list[ModelCandidate]]:
     """The placements of one GPU a stage; and, where stages choose what they keep, those whose stages all recompute."""
     from weft.models.candidates.alternatives import recomputing_spec
     from weft.models.candidates.build import CutDoesNotFit, candidates
@@ -324,7 +338,7 @@ def _case_of_lengths(spec: Spec, micro_batches: MicroBatches | None, options: Se
                 reorder=reorder and placements[0].rounds is not None, reserve=spec.cluster.reserve)
 
 
-def _in_sequence_chunks(spec: Spec, listed: list[Candidate]) -> list[Placement]:
+def _in_sequence_chunks(spec: Spec, listed: list[ModelCandidate]) -> list[CasePlacement]:
     """The placements ``listed`` with micro-batches that pass in chunks of their sequence, where the spec asks."""
     counts = spec.placement.sequence_chunks
     if not counts:

@@ -1,10 +1,10 @@
-"""How many micro-batches run, as text: a number, the classes of all, or one of these for each job."""
+"""How many micro-batches run, as text: a number, the classes of all, or one of these for each job; and degrees."""
 
 from __future__ import annotations
 
-from weft.app.lib.sources import MicroBatches
+from typing import Any
 
-__all__ = ["counted", "ratio_of"]
+from weft.app.lib.sources import MicroBatches
 
 
 def counted(text: str) -> MicroBatches:
@@ -23,6 +23,17 @@ def counted(text: str) -> MicroBatches:
         if not (job and equals and value) or job in found:
             raise ValueError(f"is {text!r}: {part!r} must be job=number, each job once")
         found[job] = _counted([piece.strip() for piece in value.split("/")])
+    return found
+
+
+def degrees_of(text: str) -> dict[str, Any]:
+    """``tensor=8,data=auto`` as a mapping, numbers and truths as such; ``auto`` alone: none. Raises ``ValueError``."""
+    found: dict[str, Any] = {}
+    for part in [] if text.strip() == "auto" else text.split(","):
+        name, equals, value = (word.strip() for word in part.partition("="))
+        if not equals or not name or not value or name in found:
+            raise ValueError(f"{text!r:.80} is no list such as tensor=8,pipeline=4,data=auto")
+        found[name] = int(value) if value.isdigit() else {"true": True, "false": False}.get(value, value)
     return found
 
 

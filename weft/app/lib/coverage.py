@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["NOTHING", "Coverage", "cut_of_details", "others"]
-
 #: More placements than this are told by their number alone after the first ones: a caption is no list.
 _MOST_TOLD = 12
 _EVERY = "every cut of "

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from weft.solver.placement.memory.plan import MemoryPlan, Mode
     from weft.solver.schedule import Schedule
 
-__all__ = ["plan_details", "plan_lines", "plan_table", "plan_text", "plan_title"]
-
 
 def plan_details(plan: MemoryPlan) -> dict[str, Any]:
     """The plan as plain data: seconds and bytes. ``kept``, ``recomputed`` and ``offloaded`` are of one micro-batch,

@@ -7,8 +7,6 @@ from typing import Protocol, TypeVar
 
 from weft.solver.problem import Block, BlockKind, Number, Problem
 
-__all__ = ["undominated"]
-
 _GRADIENTS = (BlockKind.BACKWARD, BlockKind.INPUT_GRAD, BlockKind.WEIGHT_GRAD)
 _C = TypeVar("_C", bound="_PlacementClaim")
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import TypeGuard
 
-from weft.app.lib.placements import Placement, candidate_placement
+from weft.app.lib.placements import CasePlacement, candidate_placement
 from weft.models.candidates.build import backward_modes
 from weft.models.candidates.gpu_costs import gpu_costs
 from weft.models.cuts.space import CutSpace
 from weft.models.cuts.spaces import cut_spaces
+from weft.models.grid.degrees import Degrees
 from weft.models.grid.grids import Grid, GridSpace
 from weft.models.grid.pipeline import (
     balanced_cut,
@@ -23,9 +25,9 @@ from weft.models.grid.pipeline import (
 from weft.models.grid.step_end import StepEnd, step_end
 from weft.models.spec.sections import Spec
 from weft.models.spec.spec import SpecError
+from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
-
-__all__ = ["GridPipeline", "given_pipeline"]
+from weft.solver.wide.problem import WideProblem
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +43,7 @@ class GridPipeline:
         return pipeline_spec(self.spec, self.space, self.grid.degrees)
 
     @cached_property
-    def placements(self) -> list[Placement]:
+    def placements(self) -> list[CasePlacement]:
         """The cut that is given, or the even one and one of even loads; with whole and with split backwards."""
         layers = gpu_costs(self.pipeline).layers[0]
         given = given_cut(self.spec, self.pipeline)
@@ -68,12 +70,24 @@ class GridPipeline:
         return step_end(stages, degrees, self.space.links, self.space.size)
 
 
+def is_open(source: Spec | Problem | WideProblem) -> TypeGuard[Spec]:
+    """Whether ``source`` is a spec that leaves degrees of its grid to be searched."""
+    return isinstance(source, Spec) and source.parallel is not None and bool(grid_space(source).open)
+
+
+def found_pipeline(spec: Spec, found: Schedule) -> GridPipeline:
+    """The pipeline of the grid that a search of ``spec`` has found, its chunks as open as they were."""
+    told = found.solver["grid"]
+    degrees = Degrees(**{entry.name: told[entry.name] for entry in fields(Degrees)})
+    return GridPipeline(grid_space(spec), spec, Grid(degrees, told["bound"], told["step"]))
+
+
 def given_pipeline(spec: Spec) -> GridPipeline:
     """The pipeline of the one grid that ``spec`` asks for. Raises :class:`~weft.models.spec.spec.SpecError` where it
     leaves degrees open: that is for ``weft solve``."""
     space = grid_space(spec)
     fixed = space.fixed()
     if fixed is None:
-        raise SpecError(f"{spec.where}: parallel leaves degrees to be searched (auto), which weft solve does; give all "
-                        "of them")
+        raise SpecError(f"{spec.where}: parallel leaves {', '.join(space.open)} to be searched, which weft solve does: "
+                        "it prints the best of them; give all of them here")
     return GridPipeline(space, spec, Grid(fixed, 0.0, 0.0))

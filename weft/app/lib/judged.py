@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from weft.app.lib.sources import PathLike
     from weft.solver.schedule import Schedule
 
-__all__ = ["Judgement", "judged", "read_schedule", "verdict"]
-
 
 @dataclass(frozen=True)
 class Judgement:

@@ -1,10 +1,13 @@
-"""How a search may be run: what the public functions take as keywords, in one piece for everything they call."""
+"""How a search may be run: what the public functions take as keywords, in one piece for everything they call.
+
+What a search tells people beside its progress: whoever calls it may listen, and shows the lines as it likes.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
@@ -16,8 +19,6 @@ from weft.app.lib.counted import ratio_of
 if TYPE_CHECKING:
     from weft.solver.cpsat.budget import Budget, Pace
 
-__all__ = ["MEANING", "OVERLAP", "LimitKeywords", "Search", "SearchKeywords", "SearchOptions", "began", "command_began",
-           "parted", "require_count"]
 
 #: Whether collectives may run beside computation: not at all, or where the search places them.
 OVERLAP = ("none", "auto")
@@ -177,7 +178,7 @@ def parted(keywords: Mapping[str, Any], names: Collection[str]) -> tuple[dict[st
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class OptionsTaken:
     """What of a search's options a public function takes, beside the type of its ``options``: its own ``time_limit``;
     the ``objectives`` that it can search for; whether it searches for one of the ``tools``; and whether the options of
     micro-batches that differ are read by it, and ``offered`` in a shell: what it always refuses is not."""
@@ -219,3 +220,28 @@ class Search:
             if getattr(found, name):
                 raise ValueError(f"{name} is for solve, compare, explain and latency: leave it out here")
         return found
+
+
+#: Seconds in which one operation is ordered, timed, judged, summed up and written: 15 s of one core for two million.
+_SECONDS_EACH = 7.5e-6
+
+_listener: ContextVar[Callable[[str], object] | None] = ContextVar("listener", default=None)
+
+
+@contextlib.contextmanager
+def heard_by(listener: Callable[[str], object]) -> Iterator[None]:
+    """Inside, ``listener`` gets every notice, a line without its end."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def forewarn(operations: int, elapsed: float, limit: float) -> None:
+    """Say at once that a first schedule of so many ``operations`` takes longer than ``limit`` seconds, if it does."""
+    listener, seconds = _listener.get(), _SECONDS_EACH * operations
+    if listener is not None and elapsed + seconds > limit:
+        listener(f"{elapsed:6.1f} s  {operations} operations: to schedule, judge and write them takes about "
+                 f"{elapsed + seconds:.0f} s, longer than the limit of {limit:g} s; the first schedule is finished all "
+                 "the same")

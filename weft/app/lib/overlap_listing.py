@@ -15,11 +15,9 @@ from weft.models.overlap.together import overlap_of
 from weft.models.overlap.ways import Ways
 from weft.models.spec.sections import Spec
 from weft.solver.bounds.load import load_bound as plain_bound
-from weft.solver.choices.relaxed.loads import load_bound
+from weft.solver.choices.relaxed.bounds import load_bound
 from weft.solver.control.clock import OutOfTime, checkpoint
 from weft.solver.wide.run import Run
-
-__all__ = ["IN_PAIRS", "Listing", "OpenOverlap"]
 
 #: What the titles of placements end by whose micro-batches pass in pairs.
 IN_PAIRS = ", in pairs"

@@ -1,5 +1,8 @@
 """One way to put a model on devices, as commands search and show it; or one whose stages have alternatives, which is a
-problem with choices."""
+problem with choices.
+
+Known schedules as commands show them: on a placement, with whether they fit, and which of them are searches.
+"""
 
 from __future__ import annotations
 
@@ -11,26 +14,23 @@ from typing import TYPE_CHECKING, Any
 
 from weft.app.lib.decided_memory import plan_details, plan_title
 from weft.app.lib.verdicts import backward_title, layout_title, shape_placement_details
+from weft.solver.bounds.load import load_bound, work_alone
 from weft.solver.control.clock import OutOfTime
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
 from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.rounds import Rounds
-from weft.solver.wide.run import Run
+from weft.solver.wide.run import Rounds, Run
 
 if TYPE_CHECKING:
-    from weft.models.candidates.build import Candidate
+    from weft.models.candidates.build import ModelCandidate
     from weft.models.overlap.placement import OverlapPlacement
     from weft.models.spec.spec import Spec
     from weft.models.tensor_parallel.shapes import ShapeCandidate
     from weft.models.tensor_parallel.space import Space
 
-__all__ = ["OpenPlacement", "Placement", "by_device", "candidate_placement", "open_title", "shape_placement",
-           "whole_model_placements"]
-
 
 @dataclass(frozen=True)
-class Placement:
+class CasePlacement:
     """One way to put the model on the devices. ``title`` says which, "" where there is only one.
 
     ``details`` goes into the ``solver`` entry of its schedules: among them ``static_memory``, what every device holds
@@ -63,9 +63,17 @@ class Placement:
             return self.written_out
         if not self.gpus:
             return self.problem
-        from weft.models.tensor_parallel.parts import on_every_gpu
+        from weft.models.overlap.placement import written_out
 
-        return on_every_gpu(self.problem, self.gpus)
+        return written_out(self.problem, self.gpus)
+
+    def least(self, micro_batches: int, objective: str = "makespan") -> float:
+        """What no schedule of so many ``micro_batches``, of all replicas, is below, by its devices' work."""
+        own = micro_batches // self.replicas
+        if objective == "makespan":
+            return load_bound(self.problem, own)
+        return work_alone(self.problem, own if objective == "span" else 1) / (
+            self.replicas if objective == "rate" else 1)
 
     def label(self, schedule: Schedule) -> Schedule:
         """``schedule``, on every GPU and with what it says of its placement."""
@@ -76,7 +84,7 @@ class Placement:
 @dataclass(frozen=True)
 class OpenPlacement:
     """One cut onto the GPUs with what is decided stage by stage. ``title``, ``details``: as those of a
-    :class:`~weft.app.lib.case.Placement`."""
+    :class:`~weft.app.lib.case.CasePlacement`."""
 
     title: str
     problem: WideProblem
@@ -85,7 +93,7 @@ class OpenPlacement:
 
     def least(self, objective: str) -> float:
         """What no schedule of any assignment is below, by its devices' work."""
-        from weft.solver.choices.relaxed.loads import load_bound
+        from weft.solver.choices.relaxed.bounds import load_bound
 
         return load_bound(self.problem, self.run, objective)
 
@@ -100,7 +108,7 @@ def open_title(layout: str, backward: str, *, activations: bool) -> str:
     return f"{layout}, {backward}" + (", activations by stage" if activations else ", by stage")
 
 
-def candidate_placement(candidate: Candidate, kept: str = "") -> Placement:
+def candidate_placement(candidate: ModelCandidate, kept: str = "") -> CasePlacement:
     """The placement that ``candidate`` is. ``kept``: what its title says of what its stages keep."""
     backward = backward_title(candidate.backward)
     shape = layout_title(candidate.shape, len(candidate.stage_device) // len(candidate.problem.devices))
@@ -108,7 +116,7 @@ def candidate_placement(candidate: Candidate, kept: str = "") -> Placement:
               for device, static in zip(candidate.problem.devices, candidate.static_memory, strict=True)]
     plan = candidate.decided
     name = f"{shape}, {backward}" + ("" if plan is None else f", {plan_title(plan)}") + (f", {kept}" if kept else "")
-    return Placement(name, candidate.problem, {
+    return CasePlacement(name, candidate.problem, {
         "placement": name,
         "static_memory": list(candidate.static_memory),
         "gpu_memory": memory,
@@ -119,21 +127,21 @@ def candidate_placement(candidate: Candidate, kept: str = "") -> Placement:
     })
 
 
-def shape_placement(candidate: ShapeCandidate, space: Space) -> Placement:
+def shape_placement(candidate: ShapeCandidate, space: Space) -> CasePlacement:
     """The placement that ``candidate`` is."""
     title, details = shape_placement_details(candidate, space)
-    return Placement(title, candidate.problem, details, candidate.gpus, candidate.replicas,
-                     is_hard=candidate.chunks is not None and candidate.shape != "groups")
+    return CasePlacement(title, candidate.problem, details, candidate.gpus, candidate.replicas,
+                         is_hard=candidate.chunks is not None and candidate.shape != "groups")
 
 
-def whole_model_placements(spec: Spec, count: int) -> tuple[tuple[Placement, ...], float, str]:
+def whole_model_placements(spec: Spec, count: int) -> tuple[tuple[CasePlacement, ...], float, str]:
     """The placements of the whole model on every GPU; seconds a micro-batch that none of them goes below, whatever runs
     beside its computation; and, where a spec that allows it has none, why."""
     from weft.models.candidates.build import TooLate
     from weft.models.candidates.stage_split import NoSplit
     from weft.models.overlap.data_parallel import data_parallel, why_not_data_parallel
     from weft.models.spec.spec import SpecError
-    from weft.solver.choices.relaxed.loads import load_bound
+    from weft.solver.choices.relaxed.bounds import load_bound
 
     if spec.training is None or spec.cluster.gpus < 2:
         return (), math.inf, ""
@@ -155,13 +163,13 @@ def _allows_it(spec: Spec) -> bool:
     return "data" in spec.placement.shapes or not {"shapes", "cut"} & spec.placement.model_fields_set
 
 
-def _of_whole_model(found: OverlapPlacement, options: Mapping[str, str], count: int) -> Placement:
+def _of_whole_model(found: OverlapPlacement, options: Mapping[str, str], count: int) -> CasePlacement:
     """The whole model on every GPU under ``options``: one micro-batch of its problem is a step of ``count``."""
     problem = found.problem.under(options).plain()
     written_out = found.on_every_gpu(problem)
     title = f"{found.title}, {next(iter(options.values()))}"
     note = f"{count} micro-batches of the spec are one of this schedule: the step of all GPUs"
-    return Placement(title, problem, {
+    return CasePlacement(title, problem, {
         "placement": title, **by_device(found.details, written_out), "notes": [*found.notes, note], "unit": "step"},
         written_out=written_out, replicas=count, choices=options)
 
@@ -173,3 +181,29 @@ def by_device(details: Mapping[str, Any], problem: Problem) -> dict[str, Any]:
         own = iter(details[label])
         found[label] = [next(own) if device.lane_of is None else nothing for device in problem.devices]
     return found
+
+
+#: Those that are searches under the same memory and durations themselves, not one fixed order, and what they are.
+SEARCHES: Mapping[str, str] = {
+    "zb-auto": "the automatic zero-bubble scheduler on these durations",
+    "zb-v-auto": "the automatic scheduler of zero-bubble Vs on these durations",
+    "v-block": "the building-block search on these durations", "greedy": "our own greedy heuristic"}
+
+
+@dataclass(frozen=True)
+class Known:
+    """A known schedule with the placement that it is on."""
+
+    placement: CasePlacement
+    schedule: Schedule
+    fits: bool
+
+    @property
+    def labelled(self) -> Schedule:
+        """The schedule with what it says of its placement."""
+        return self.placement.label(self.schedule)
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """Smaller for what is better."""
+        return not self.fits, self.schedule.value

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from weft.solver.problem import Problem
     from weft.solver.wide.problem import WideProblem
 
-__all__ = ["MicroBatches", "PathLike", "Source"]
-
 PathLike: TypeAlias = str | os.PathLike[str]
 #: What can be solved: a model spec or ``weft.problem/1`` file, or what one of them was read into.
 Source: TypeAlias = Union[PathLike, "Spec", "Problem", "WideProblem"]

@@ -13,14 +13,11 @@ from weft.text.units import memory_text, time_text
 
 if TYPE_CHECKING:
     from weft.app.lib.overlap_listing import OpenOverlap
-    from weft.app.lib.placements import OpenPlacement, Placement
-    from weft.models.tensor_parallel.parts import Part
+    from weft.app.lib.placements import CasePlacement, OpenPlacement
+    from weft.models.tensor_parallel.parts import LayersPart
     from weft.models.tensor_parallel.shapes import ShapeCandidate
     from weft.models.tensor_parallel.space import Space
     from weft.solver.portfolio import Candidate
-
-__all__ = ["Searched", "backward_title", "choice", "choice_lines", "covered_lines", "grid_lines", "layout_title",
-           "overlap_lines", "searched", "shape_placement_details", "told_rows"]
 
 #: Placements that one line of text each tells of; the rest are counted.
 _MOST_LINES = 12
@@ -39,7 +36,7 @@ class Searched:
     cut: tuple[int, ...] = ()
 
 
-def searched(candidate: Candidate[Placement] | Candidate[OpenPlacement] | Candidate[OpenOverlap], *, chosen: bool
+def searched(candidate: Candidate[CasePlacement] | Candidate[OpenPlacement] | Candidate[OpenOverlap], *, chosen: bool
              ) -> Searched:
     """What is known of a placement."""
     best, refused = candidate.best, candidate.ruled_out
@@ -48,7 +45,7 @@ def searched(candidate: Candidate[Placement] | Candidate[OpenPlacement] | Candid
                     cut_of_details(candidate.of.details))
 
 
-def told_rows(schedule: Schedule, first: Placement, *, chosen: bool) -> list[Searched]:
+def told_rows(schedule: Schedule, first: CasePlacement, *, chosen: bool) -> list[Searched]:
     """What an answer says of each placement that it is the best of; where there was one, of that, ``first``.
     ``chosen``: whether it is the answer still."""
     told = schedule.solver.get("alternatives")
@@ -112,7 +109,7 @@ def shape_placement_details(candidate: ShapeCandidate, space: Space) -> tuple[st
     }
 
 
-def _in_parts(space: Space, part: Part) -> dict[str, Any] | None:
+def _in_parts(space: Space, part: LayersPart) -> dict[str, Any] | None:
     """In which parts the layers of ``part`` run in turn, and what that costs and saves for one micro-batch."""
     if not part.co_shard:
         return None
@@ -182,8 +179,8 @@ def grid_lines(schedule: Schedule) -> list[str]:
         lines += [f"          {other['title']}: {shown(other['step'])}, not below {shown(other['bound'])}"
                   for other in told["others"]]
     if told.get("free_groups") is not None:
-        lines.append(f"          groups of any size on one pipeline, without the end of the step: "
-                     f"{shown(told['free_groups'])} (the uniform grid {shown(told['pipeline_time'])})")
+        lines.append(f"          groups of any size, without the end of the step: {shown(told['free_groups'])} "
+                     f"({told['free_placement']}; the uniform grid {shown(told['pipeline_time'])})")
     return lines
 
 

@@ -7,17 +7,14 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
-from weft.solver.choices.looks import first_looks
+from weft.solver.choices.partial import first_looks
 from weft.solver.problem import ProblemError
 from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.rounds import Rounds
-from weft.solver.wide.run import Run
+from weft.solver.wide.run import Rounds, Run
 
 if TYPE_CHECKING:
     from weft.app.lib.options import SearchOptions
     from weft.app.lib.sources import MicroBatches
-
-__all__ = ["WideCase", "wide_case"]
 
 
 @dataclass(frozen=True)

@@ -16,36 +16,37 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
-from weft.app.pipeline.lib.asked import arguments_of, looks_of, require_plan
+from weft.app.pipeline.lib.asked import arguments_of, looks_of, require_apart, require_plan
+from weft.app.pipeline.lib.dividing import in_shares, require_plan_of_shares
 from weft.app.pipeline.lib.mesh import places_of, require_unwrapped
 from weft.app.pipeline.lib.meta import numbers_for, real
 from weft.app.pipeline.lib.options import PipelineOptions
 from weft.app.pipeline.lib.precision import autocasting, lowered, require_types, typed
 from weft.app.pipeline.lib.running import require_compile
 from weft.app.pipeline.lib.split import Model, divided, require_alike, require_split, with_values
+from weft.app.pipeline.planning.backends import require_backends
 from weft.app.pipeline.planning.decide import Example, decide
 from weft.app.pipeline.planning.frozen import require_backwards
 from weft.app.pipeline.planning.memory.planned import require_memory_plan, treated_as_planned
 from weft.app.pipeline.run.feeding import target_spec
 from weft.app.pipeline.run.pipe import Pipeline
+from weft.app.pipeline.run.shapes import Alike
+from weft.runtime.backends.stages import stages_by
 from weft.runtime.by_modules.trace import trace
-from weft.runtime.captured.captured import Captured, CaptureError
+from weft.runtime.captured.captured import Captured, CaptureError, is_on_meta
 from weft.runtime.captured.cut import BATCH
-from weft.runtime.captured.division import Division, InputLeaf
-from weft.runtime.captured.faked import is_on_meta
-from weft.runtime.captured.inputs.arguments import leaves_of, positional_names
-from weft.runtime.captured.inputs.batch import Layout, micro_batch
-from weft.runtime.captured.inputs.batch_dims import Dims, dims_of, target_dim
+from weft.runtime.captured.division import Goal, InputLeaf, ModelDivision
+from weft.runtime.captured.inputs.batch import BatchLayout, micro_batch
+from weft.runtime.captured.inputs.batch_dims import Dims, dims_of, leaves_of, positional_names, target_dim
 from weft.runtime.captured.looks import looked_at
 from weft.runtime.captured.materials import Materials
-from weft.runtime.captured.part import Goal
 from weft.runtime.captured.purity import Purity
+from weft.runtime.plan.plan import Plan
 from weft.runtime.ranks.session import Session, SessionError, join
 from weft.runtime.ranks.within import join_within
+from weft.runtime.ranks.words import some
 from weft.runtime.replay.stepping import THEIRS, stages_of
 from weft.runtime.transports.registry import device_for
-
-__all__ = ["make_pipeline"]
 
 #: The session of this process, while there is one, that has joined the ranks itself.
 _LAUNCHED: list[Session] = []
@@ -75,7 +76,8 @@ def make_pipeline(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
     try:
         pipe = _made(session, close, module, *arguments_of(args, kwargs), options)
     except (CaptureError, ValueError) as error:
-        close(error if isinstance(error, SessionError) else SessionError(_sentence(error)))
+        close(error if isinstance(error, SessionError) else SessionError(
+            (str(error) or type(error).__name__).splitlines()[0]))
         raise
     except BaseException as error:
         close(error)
@@ -93,7 +95,8 @@ def _joined(options: PipelineOptions) -> Iterator[Session]:
                            "each other call torch.distributed.init_process_group before")
     places, device = places_of(options), device_for(options.transport)
     if places.numbers is not None:
-        with join_within(places.numbers, options.timeout, device, options.transport, places.copies) as session:
+        with join_within(places.numbers, options.timeout, device, options.transport, places.copies,
+                         peers=places.peers) as session:
             yield session
         return
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
@@ -125,10 +128,11 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
     unread = captured.unread()
     looked = looked_at(module, part_args, part_kwargs) if unread and materials is None else set()
     if (lost := [name for name in unread if name not in looked]) and not options.allow_unread:
-        raise CaptureError(f"no operator reads the parameters {_shown(lost)}: freeze them with requires_grad_(False), "
+        raise CaptureError(f"no operator reads the parameters {some(lost, 3)}: freeze them with requires_grad_(False), "
                            "or pass allow_unread=True, and they stay as they are")
     if isinstance(captured, Captured):
         captured.require_fixed()
+        captured = captured if options.backends is None else stages_by(captured, ())
     purity = Purity(captured, options.light) if isinstance(captured, Captured) else None
     _require_equal(session, captured, looks_of((args, kwargs, options.target)),
                    None if materials is None else materials.facts)
@@ -138,11 +142,12 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
     with autocasting(options.autocast, session.device):
         example = with_values(example, captured)
     made = decide(captured, purity, example, goal, session, options, materials)
+    bare = captured
     captured = treated_as_planned(captured, made.plan, example.leaves, dims)
     seed = session.everywhere(torch.initial_seed() if options.seed is None else options.seed, "agreeing on a seed")[0]
     cut, notes = divided(captured, made.places, purity), made.notes
     if unread:
-        notes = (*notes, f"no operator reads the numbers of {_shown(unread)}, which stay as they are")
+        notes = (*notes, f"no operator reads the numbers of {some(unread, 3)}, which stay as they are")
     require_backwards(cut, made.plan)
     if materials is not None:
         session.watch.doing("giving this rank's part of the model its numbers")
@@ -150,24 +155,43 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
         assert isinstance(captured, Captured)
         captured, full = numbers_for(captured, cut, stages_of(made.plan, session.rank), materials, session.rank == 0)
         cut = divided(captured, made.places, Purity(captured, options.light))
+    if options.tensor_parallel is not None:
+        assert isinstance(captured, Captured)
+        if captured.treatment is not None:
+            raise CaptureError("the model recomputes, or the plan does, which tensor_parallel does not go with: leave "
+                               "one of them out")
+        captured = in_shares(captured, options)
+        cut = divided(captured, made.places, Purity(captured, options.light))
+        notes = (*notes, f"stages were measured whole, before {session.peers} ranks each divided their parameters")
     looks = [leaf.to("meta") if isinstance(leaf, Tensor) else leaf for leaf in example.leaves]
-    inputs = Layout([BATCH + node.name for node in captured.inputs], leaves, tree_flatten((args, kwargs))[1], looks,
-                    dims, count, positional_names(module))
-    def alike(args: tuple[Any, ...], kwargs: dict[str, Any], count: int) -> Division:
-        if materials is not None:
-            raise CaptureError("the model was made on the meta device, and is captured once: give batches as the "
-                               "example, or build the model with its numbers")
-        parts = [micro_batch((args, kwargs), count, dims, i) for i in range(count)]
-        again = _captured(module, parts, options, session)
-        if isinstance(again, Captured):
-            again.require_fixed()
-        again = treated_as_planned(again, made.plan, tree_flatten(parts[0])[0], dims)
-        found = divided(again, made.places, Purity(again, options.light) if isinstance(again, Captured) else None)
-        require_alike(found, cut)
-        return found
+    inputs = BatchLayout([BATCH + node.name for node in captured.inputs], leaves, tree_flatten((args, kwargs))[1],
+                         looks,
+                         dims, count, positional_names(module))
 
-    pipe = Pipeline(session, close, cut, made.plan, replace(goal, seed=seed), inputs, options, notes, full, alike,
-                    made.peaks)
+    def recut(plan: Plan, places: Sequence[int]) -> tuple[ModelDivision, Alike]:
+        if plan is not made.plan and (materials is not None or not isinstance(bare, Captured)):
+            raise CaptureError("plans are switched of models that are exported with their numbers: not of those on the "
+                               "meta device, and not under split")
+        own = cut if plan is made.plan else divided(
+            treated_as_planned(bare, plan, example.leaves, dims), places, purity)
+        require_backwards(own, plan)
+
+        def alike(args: tuple[Any, ...], kwargs: dict[str, Any], count: int) -> ModelDivision:
+            if materials is not None:
+                raise CaptureError("the model was made on the meta device, and is captured once: give batches as the "
+                                   "example, or build the model with its numbers")
+            parts = [micro_batch((args, kwargs), count, dims, i) for i in range(count)]
+            again = _captured(module, parts, options, session)
+            if isinstance(again, Captured):
+                again.require_fixed()
+            again = treated_as_planned(again, plan, tree_flatten(parts[0])[0], dims)
+            found = divided(again, places, Purity(again, options.light) if isinstance(again, Captured) else None)
+            require_alike(found, own)
+            return found
+
+        return own, alike
+
+    pipe = Pipeline(session, close, recut, made, replace(goal, seed=seed), inputs, options, notes, full)
     if materials is None and options.state is not None:
         pipe.load_state_dict(options.state)
     return pipe
@@ -191,9 +215,11 @@ def _require_plain(module: object, options: PipelineOptions, device: torch.devic
     if not isinstance(module, nn.Module):
         raise CaptureError(f"the model is {type(module).__name__}, it must be a torch.nn.Module")
     require_unwrapped(module)
+    require_plan_of_shares(module, options)
     if type(micro_batches) is not int or micro_batches < 1:
         raise CaptureError(f"micro_batches is {micro_batches!r:.60}, it must be a whole number of at least 1")
     require_memory_plan(options)
+    require_backends(module, options)
     if options.seed is not None and type(options.seed) is not int:
         raise CaptureError(f"seed is {options.seed!r:.60}, it must be a whole number")
     if options.defer not in ("worth", "all"):
@@ -204,6 +230,7 @@ def _require_plain(module: object, options: PipelineOptions, device: torch.devic
         raise CaptureError(f"loss is {type(loss).__name__}, it must be a function of the result and the target")
     require_types(options.dtype, options.autocast)
     require_compile(options.compile)
+    require_apart(options)
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if not tensor.is_meta and tensor.device.type != device.type:
             raise CaptureError(f"{name} is on {tensor.device}, but this rank runs on {device}: move the model there "
@@ -218,7 +245,8 @@ def _require_equal(session: Session, captured: Model, example: object, materials
              "the model's values": (_values(captured.model), materials)}
     everywhere = session.everywhere(facts, "comparing the models")
     hints = {"the example's shapes and types": "give an example of one kind on all ranks",
-             "the model's operators": "build the same model, from the same versions of its code, on all ranks",
+             "the model's operators": "build the same model, from the same versions of its code, on all ranks; if its "
+                                     "forward goes through a set of names, start them with PYTHONHASHSEED=0",
              "the model's values": "call torch.manual_seed with one number before the model is built, or load one "
                                    "state dict on all ranks"}
     for what, hint in hints.items():
@@ -256,11 +284,3 @@ def _example(captured: Model, args: Any, kwargs: Any, target: Any, goal: Goal, m
                                "entry for each sample, or batch_dims={'target': None}")
     parts = tree_flatten(micro_batch(target, micro_batches, (dim,) * len(leaves_of_target)))[0]
     return Example(leaves, parts, {**named, **dict(zip(goal.names, parts, strict=True))}, dims)
-
-
-def _shown(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def _sentence(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from weft.app.pipeline.run.pipe import Pipeline
 
-__all__ = ["pipeline"]
-
 
 @dataclass(frozen=True)
 class _Asked(PipelineOptions):
@@ -59,6 +57,12 @@ def pipeline(asked: _Asked) -> Pipeline:
     ``{"layers.3": "recompute"}``. ``co_shard`` computes modules in equal shares of the micro-batch, one after another,
     each recomputed by itself: ``{"layers.3": 4}``.
 
+    ``backends`` are libraries that may compute a stage in place of torch's operators one by one (``"auto"``: all that
+    are registered, have a backward and can be used here; or names, as in :func:`weft.place_backends`). Each is measured
+    on each stage, and its numbers are held against eager torch's; times and memory are options of the search, so that a
+    stage takes the fast one where memory lasts, and a lean one where it does not. Backwards of other backends than
+    eager are whole.
+
     ``defer`` says which weight gradients wait for W where backwards are split: ``"worth"`` those of products,
     convolutions and tables, ``"all"`` those of norms, scales and biases too, which take next to no time, but keep as
     much memory until then.
@@ -71,6 +75,13 @@ def pipeline(asked: _Asked) -> Pipeline:
     runs; several may run beside each other. ``data`` is the number of copies of the pipeline, each on an equal part of
     the ranks, as the dimension of a mesh named ``data`` is: each copy is given its own part of a batch, ``args`` and
     ``target`` are an example of such a part, and losses, gradients and norms are those of the whole batch.
+
+    ``fully_shard`` divides parameters, gradients and optimizer states among the copies, by torch's FSDP2.
+
+    ``tensor_parallel`` divides parameters among the ranks along a dimension of the mesh named ``tensor``, which compute
+    each operator together: styles of ``torch.distributed.tensor.parallel`` by submodule, ``{"layers.*.up":
+    ColwiseParallel()}``, or a function that calls ``parallelize_module`` on the model and the mesh of these ranks that
+    it is given. What counts is how parameters lie: ``DTensor`` finds how all else lies; stages hand on whole values.
 
     With ``clip_norm`` each step clips the norm of the whole model's gradient. ``allow_unread``: parameters that no
     operator reads stay as they are. ``timeout``, in seconds, is for one wait: past it all ranks end. ``transport`` is

@@ -7,27 +7,26 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from weft.app.sweep.cache import default_folder
 from weft.runtime.backends.assignment import AssignedPart, Assignment
 from weft.runtime.backends.build import Choice, captured_of, device_of
-from weft.runtime.backends.candidates import Alike, candidates_of, cover_problem, in_turn
-from weft.runtime.backends.graph import Graph
+from weft.runtime.backends.candidates import Alike, candidates_of, cover_problem
+from weft.runtime.backends.graph import UnitGraph
 from weft.runtime.backends.measuring import Measuring, boundaries_of, machine_name, measuring
-from weft.runtime.backends.registry import EAGER, Backend, BackendError, backends_named
+from weft.runtime.backends.registry import EAGER, Backend, backends_named
 from weft.runtime.backends.trial import Found
 from weft.solver.cpsat.budget import Budget
-from weft.solver.placement.cover.neighbours import climb
 from weft.solver.placement.cover.problem import Cover, CoverProblem
-from weft.solver.placement.cover.search import alone, find_cover
-
-__all__ = ["BackendChoice", "choose_backends"]
+from weft.solver.placement.cover.search import FASTER, alone, climb, find_cover
 
 #: Covers that are run as a whole: the best by the parts, each backend alone, and neighbours.
 TRIES = 8
+#: Times that the choice is run beside the best single backend, each in a process of its own: it must win all of them.
+DUELS = 3
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ def choose_backends(path: str | os.PathLike[str], backends: str | Sequence[str],
                     on_progress: Callable[[str], None] = lambda text: None,
                     folder: Path | None = None) -> BackendChoice:
     """See :func:`weft.place_backends`."""
-    graph = Graph(captured_of(path))
+    graph = UnitGraph(captured_of(path))
     usable, notes = backends_named(backends, device_of(graph.captured).type, trains)
     with measuring(path, usable, folder=default_folder() / "backends" if folder is None else folder,
                    limit=trial_limit, trains=trains) as own:
@@ -90,20 +89,24 @@ def choose_backends(path: str | os.PathLike[str], backends: str | Sequence[str],
     return BackendChoice(assignment, cover, len(found), tuple(notes))
 
 
-def _measured(graph: Graph, own: Measuring, usable: Sequence[Backend], limit: float, notes: list[str],
+def _measured(graph: UnitGraph, own: Measuring, usable: Sequence[Backend], limit: float, notes: list[str],
               on_progress: Callable[[str], None]) -> list[tuple[Alike, Found]]:
-    """Candidates with what was found of each, until ``limit`` seconds are over; what is known is taken without."""
+    """Candidates with what was found of each, until ``limit`` seconds are over; what is known is taken without. Next is
+    the backend that has had least of the time, and one part may take no more than an even share of it."""
     found, late, refused = list[tuple[Alike, Found]](), Counter[str](), dict[str, list[str]]()
-    listed, began = list(in_turn([candidates_of(graph, backend) for backend in usable])), time.monotonic()
-    for i, alike in enumerate(listed):
-        name = alike.backend.name
+    listed = [candidates_of(graph, backend)[::-1] for backend in usable]
+    total, used = sum(map(len, listed)), Counter[str]()
+    while left := [each for each in listed if each]:
+        alike = min(left, key=lambda each: (used[each[-1].backend.name], len(each))).pop()
+        name, began = alike.backend.name, time.monotonic()
         trial = own.kept(alike.backend, alike.key)
         if trial is None:
-            if time.monotonic() - began > limit:
+            if used.total() >= limit:
                 late[name] += 1
                 continue
-            on_progress(f"part {i + 1} of {len(listed)}, {len(alike.places[0])} operators, {name}")
-            trial = own.part(alike.backend, alike.key, alike.places[0])
+            on_progress(f"part {total - sum(map(len, listed))} of {total}, {len(alike.places[0])} operators, {name}")
+            trial = own.part(alike.backend, alike.key, alike.places[0], limit / len(left))
+            used[name] += time.monotonic() - began  # type: ignore[assignment]
         found.append((alike, trial))
         if trial.refused is not None:
             refused.setdefault(name, []).append(f"{trial.refused} on {graph.units[alike.places[0][0]][0].name}"
@@ -122,6 +125,8 @@ def _run_whole(own: Measuring, best: Cover, eager: Found, budget: Budget, on_pro
     measured: dict[tuple[int, ...], float] = {}
 
     def clock(cover: Cover) -> float:
+        if cover.chosen == plain.chosen:
+            return eager.seconds
         on_progress(f"whole model {len(measured) + 1} of {TRIES}")
         trial = own.whole(choice_of(cover))
         if trial.refused is not None:
@@ -133,11 +138,16 @@ def _run_whole(own: Measuring, best: Cover, eager: Found, budget: Budget, on_pro
 
     plain = alone(best.problem, EAGER)
     measured[plain.chosen] = eager.seconds
-    cover, seconds = climb(best, clock, budget, TRIES)
-    if eager.seconds <= seconds:
-        cover = best.problem.cover(plain.chosen, best.bound)
-    if not math.isfinite(measured[cover.chosen]):
-        raise BackendError("nothing that was chosen runs as a whole")
+    cover, _ = climb(best, clock, budget, TRIES)
+    lone = min((alone(best.problem, backend) for backend in best.problem.backends),
+               key=lambda one: measured.get(one.chosen, math.inf))
+    for _ in range(DUELS):
+        if cover.chosen == lone.chosen:
+            break
+        on_progress("the choice beside the best single backend")
+        trial = own.whole(choice_of(cover), choice_of(lone))
+        if trial.refused is not None or trial.seconds > FASTER * trial.eager:
+            cover = replace(lone, bound=best.bound)
     return cover, measured
 
 

@@ -14,12 +14,10 @@ from weft.text.tables import table_text
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from weft.models.candidates.build import Candidate
+    from weft.models.candidates.build import ModelCandidate
     from weft.models.spec.spec import Spec
 
 MEMORY_PLANS_FORMAT = "weft.memory_plans/1"
-
-__all__ = ["MEMORY_PLANS_FORMAT", "MemoryPlans", "memory_plans", "with_static"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,7 @@ class MemoryPlans:
     ``str()`` is their tables, :meth:`to_json` the numbers."""
 
     name: str
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[ModelCandidate, ...]
 
     @property
     def plans(self) -> tuple[MemoryPlan, ...]:
@@ -52,6 +50,7 @@ class MemoryPlans:
 
 def memory_plans(source: str | os.PathLike[str] | Spec, time_limit: float) -> MemoryPlans:
     """See :func:`weft.place_memory`."""
+    from weft.app.lib.case import without_entries
     from weft.models.candidates.memory_candidates import decided_candidates
     from weft.models.spec.spec import Spec, load_spec
     from weft.solver.feasibility.infeasible import Infeasible, NoneFound
@@ -60,6 +59,7 @@ def memory_plans(source: str | os.PathLike[str] | Spec, time_limit: float) -> Me
     spec = load_spec(source) if isinstance(source, str | os.PathLike) else source
     if not isinstance(spec, Spec):
         raise ValueError(f"the spec is a {type(spec).__name__}, it must be a model spec or the name of its file")
+    without_entries(spec, "phases", "parallel")
     try:
         return MemoryPlans(spec.name, tuple(decided_candidates(spec, every=False, time_limit=time_limit)))
     except NoMemoryPlan as error:
@@ -67,7 +67,7 @@ def memory_plans(source: str | os.PathLike[str] | Spec, time_limit: float) -> Me
         raise kind(f"{spec.name}: {error}") from None
 
 
-def with_static(candidate: Candidate) -> Problem:
+def with_static(candidate: ModelCandidate) -> Problem:
     """The block problem of ``candidate``, whose devices say what they hold all the time."""
     problem = candidate.problem
     return replace(problem, devices=tuple(replace(device, static=held) for device, held in zip(

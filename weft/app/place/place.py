@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from weft.app.lib.options import SearchOptions
 from weft.models.graph.operators import OperatorGraph
 from weft.solver.model_facts import ModelFacts, StageFacts, ties_between
-from weft.solver.placement.bracket import Step
+from weft.solver.placement.bracket import Standing
 from weft.solver.placement.chain.place import place
 from weft.solver.placement.dag.stage_dag import GraphPlacement
 from weft.solver.placement.placement import Placement, meets
@@ -20,9 +20,6 @@ from weft.text.units import name_text
 if TYPE_CHECKING:
     from weft.models.spec.sections import Spec
     from weft.solver.problem import Problem
-
-__all__ = ["PlaceQuestion", "Wish", "blocks_of", "parse_devices", "place_source", "placement_problem_of",
-           "placement_text", "stage_facts", "with_devices"]
 
 _ONE_SIZE = ("{} has times of one size of micro-batch, and replicas of a stage share each micro-batch; give a spec of "
              "a model family")
@@ -56,7 +53,7 @@ class PlaceQuestion:
 
 
 def place_source(source: str | os.PathLike[str] | PlacementProblem | OperatorGraph | Spec, question: PlaceQuestion,
-                 options: SearchOptions, on_step: Callable[[Step], None]) -> Placement:
+                 options: SearchOptions, on_step: Callable[[Standing], None]) -> Placement:
     """See :func:`weft.place`."""
     question.require_meaning()
     problem = placement_problem_of(source, question)
@@ -101,6 +98,10 @@ def placement_problem_of(source: str | os.PathLike[str] | PlacementProblem | Ope
     if not isinstance(source, OperatorGraph | Spec):
         raise PlacementError(f"the graph is a {type(source).__name__}, it must be a model spec, an operator graph, a "
                              "PlacementProblem, or the name of a file with one")
+    if isinstance(source, Spec):
+        from weft.app.lib.case import without_entries
+
+        without_entries(source, "phases", "parallel")
     if question.recompute:
         raise PlacementError("recompute chooses among the alternatives of a Piper graph; leave it out")
     from weft.models.candidates.placement_sources import graph_problem, spec_problem

@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["PLACEMENT_SCHEMAS"]
-
 _NUMBER = {"type": "number", "minimum": 0}
 _COUNT = {"type": "integer", "minimum": 0}
 _NAMES = {"type": "array", "items": {"type": "string"}}

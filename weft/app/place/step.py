@@ -24,11 +24,9 @@ from weft.text.units import name_text, time_text
 if TYPE_CHECKING:
     from weft.models.spec.sections import Spec
 
-__all__ = ["Sizes", "parse_sizes", "place_step_source", "step_schedule", "step_text"]
-
 
 @dataclasses.dataclass(frozen=True)
-class Sizes:
+class SizesAsked:
     """Which sizes of micro-batch stages may run, and where their costs come from. ``sizes``: samples (empty: the
     source's own). ``files``: by size a file with the costs at that size. ``overhead``: what of every operator's time is
     the same at every size. ``mini_batch``: samples of a step, where the source is no spec. ``one_size``: all stages
@@ -53,7 +51,7 @@ class Sizes:
                                  "out")
 
 
-def place_step_source(source: str | os.PathLike[str] | PlacementProblem | OperatorGraph | Spec, wanted: Sizes,
+def place_step_source(source: str | os.PathLike[str] | PlacementProblem | OperatorGraph | Spec, wanted: SizesAsked,
                       question: PlaceQuestion, options: SearchOptions,
                       on_progress: Callable[[Progress], None]) -> PlacedStep:
     """See :func:`weft.place_step`."""
@@ -64,13 +62,16 @@ def place_step_source(source: str | os.PathLike[str] | PlacementProblem | Operat
     return place_step(sized, one_size=wanted.one_size, on_progress=on_progress, **settings)
 
 
-def _sized(source: str | os.PathLike[str] | PlacementProblem | OperatorGraph | Spec, wanted: Sizes,
+def _sized(source: str | os.PathLike[str] | PlacementProblem | OperatorGraph | Spec, wanted: SizesAsked,
            question: PlaceQuestion) -> SizedProblem:
     from weft.models.spec.spec import Spec, load_spec
 
     if isinstance(source, str | os.PathLike) and os.fspath(source).endswith((".yaml", ".yml")):
         source = load_spec(source)
     if isinstance(source, Spec):
+        from weft.app.lib.case import without_entries
+
+        without_entries(source, "phases", "parallel")
         return _sized_spec(source, wanted, question)
     sizes = wanted.sizes or (1,)
     own = placement_problem_of(source, question)
@@ -86,7 +87,7 @@ def _sized(source: str | os.PathLike[str] | PlacementProblem | OperatorGraph | S
         size: placement_problem_of(wanted.files[size], question) for size in sizes[1:]}})
 
 
-def _sized_spec(spec: Spec, wanted: Sizes, question: PlaceQuestion) -> SizedProblem:
+def _sized_spec(spec: Spec, wanted: SizesAsked, question: PlaceQuestion) -> SizedProblem:
     from weft.models.candidates.placement_sources import at_size, costs_of_one_size, spec_problem
 
     if wanted.mini_batch is not None:
@@ -112,7 +113,7 @@ def _sized_spec(spec: Spec, wanted: Sizes, question: PlaceQuestion) -> SizedProb
     return SizedProblem(batch, {size: problem(size, wanted.files.get(size)) for size in sizes})
 
 
-def _require_files(sizes: tuple[int, ...] | list[int], wanted: Sizes, known: str) -> None:
+def _require_files(sizes: tuple[int, ...] | list[int], wanted: SizesAsked, known: str) -> None:
     """Refuse sizes whose costs nobody has given."""
     missing = [size for size in sizes if size not in wanted.files]
     if missing:

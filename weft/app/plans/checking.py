@@ -16,19 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from weft.models.layouts.steps import Box, Step
+from weft.models.layouts.layout import Box, intersection, shape_of, slices, within
+from weft.models.layouts.steps import LayoutStep
 from weft.models.layouts.values import Array, applied
-from weft.models.transform.annotation import PlanError
 from weft.models.transform.plan import Preserved
 from weft.models.transform.planned import Part, Planned, View
 from weft.models.transform.preserving import Communication
-from weft.models.transform.program import Operation, Program
+from weft.models.transform.program import PlanError, PlanOperation, PlanProgram
 from weft.runtime.by_hand.instructions import KernelCall
 
-__all__ = ["computed", "error", "run_dense", "run_planned"]
 
-
-def computed(program: Program, operation: Operation, arrays: Sequence[Array], sizes: Mapping[str, int],
+def computed(program: PlanProgram, operation: PlanOperation, arrays: Sequence[Array], sizes: Mapping[str, int],
              starts: Mapping[str, int]) -> list[Array]:
     """What a part of an operator gives that has so many indices of each name, from where they start."""
     import torch
@@ -55,7 +53,7 @@ def _widened(value: Any) -> Any:
     return "float64" if value in ("float16", "bfloat16", "float32") else value
 
 
-def run_dense(program: Program, given: Mapping[str, Array]) -> dict[str, Array]:
+def run_dense(program: PlanProgram, given: Mapping[str, Array]) -> dict[str, Array]:
     """All tensors of a program on one device, from its inputs, parameters and states."""
     _require_given(program, given)
     values = dict(given)
@@ -78,7 +76,7 @@ def run_planned(planned: Planned, joined: Sequence[Communication], order: Sequen
                 given: Mapping[str, Array]) -> dict[str, Array]:
     """The outputs of a program, and what it carries into its next step, put together from what virtual devices made.
 
-    Raises :class:`~weft.models.transform.annotation.PlanError` where a part reads what its device does not have, and
+    Raises :class:`~weft.models.transform.program.PlanError` where a part reads what its device does not have, and
     where devices that should hold the same do not.
     """
     _require_given(planned.program, given)
@@ -103,7 +101,7 @@ def _error(found: Array, dense: Array) -> float:
         1.0, largest)
 
 
-def _require_given(program: Program, given: Mapping[str, Array]) -> None:
+def _require_given(program: PlanProgram, given: Mapping[str, Array]) -> None:
     for name, tensor in program.tensors.items():
         if tensor.source != "operator" and (name not in given or tuple(given[name].shape) != tensor.shape):
             what = "is missing" if name not in given else f"is of shape {tuple(given[name].shape)}"
@@ -131,7 +129,7 @@ class _VirtualDevices:
             for reader in self.program.readers.get(held, ()):
                 for view in self.planned.reads(reader, held):
                     got = self.read(made, view, next_step=True)
-                    self.require_same(made, got, found[made][_slices(view.box)])
+                    self.require_same(made, got, found[made][slices(view.box)])
         return found
 
     def run(self, part: Part) -> None:
@@ -146,24 +144,24 @@ class _VirtualDevices:
         results = computed(self.program, operation, arrays, sizes, {name: low for name, (low, _) in spans.items()})
         for name, dimensions, array in zip(operation.outputs, operation.annotation.outputs, results, strict=True):
             box = self.planned.box(part, dimensions)
-            if array.shape != tuple(high - low for low, high in box):
+            if array.shape != shape_of(box):
                 raise PlanError(f"{part} gives {name} of shape {array.shape}, its part is {box}")
             self.made[part, name] = array
 
     def read(self, name: str, view: View, *, next_step: bool = False) -> Array:
         """What a part reads: what is given from outside, and what communications bring, added up."""
-        total = np.zeros([high - low for low, high in view.box])
+        total = np.zeros(shape_of(view.box))
         terms = set(self.program.terms(name))
         for term in sorted(terms):
             if term in self.given:
-                total = total + self.given[term][_slices(view.box)]
+                total = total + self.given[term][slices(view.box)]
                 terms.discard(term)
         for i in self.serving.get((f"{name}{' next' if next_step else ''}", view.part), ()):
             entry = self.joined[i]
             if view.device not in entry.wanted or not self.inside(view.box, entry.wanted[view.device]):
                 continue
             terms -= set(entry.terms)
-            total = total + self.bring(i, view.device)[_within(view.box, entry.wanted[view.device])]
+            total = total + self.bring(i, view.device)[_at(view.box, entry.wanted[view.device])]
         if terms:
             raise PlanError(f"{view.part} reads {', '.join(sorted(terms))}, which is not on device {view.device}")
         return total
@@ -188,7 +186,7 @@ class _VirtualDevices:
     def converted(self, entry: Communication) -> dict[int, Array]:
         """The steps, in the groups in which every device has what it is to send."""
         assert entry.conversion is not None
-        shape = tuple(high - low for low, high in entry.frame)
+        shape = shape_of(entry.frame)
         held = {}
         for device in entry.conversion.source.devices:
             own = [view for view in entry.producers if view.device == device]
@@ -205,23 +203,23 @@ class _VirtualDevices:
 
     def local(self, entry: Communication, views: Sequence[View], box: Box) -> Array:
         """All terms of ``box`` that a device has, added up: every element of each term once."""
-        total = np.zeros([high - low for low, high in box])
+        total = np.zeros(shape_of(box))
         counts: dict[tuple[str, tuple[int, int]], Array] = {}
         for view in views:
             for term in entry.terms:
                 if self.program.producer[term] != view.part.operation:
                     continue
-                common = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(view.box, box, strict=True))
+                common = intersection(view.box, box)
                 count = counts.setdefault((term, view.value), np.zeros(total.shape))
-                if math.prod(max(0, high - low) for low, high in common) and not count[_within(common, box)].any():
-                    count[_within(common, box)] += 1
-                    total[_within(common, box)] += self.made[view.part, term][_within(common, view.box)]
+                if common is not None and not count[_at(common, box)].any():
+                    count[_at(common, box)] += 1
+                    total[_at(common, box)] += self.made[view.part, term][_at(common, view.box)]
         if {term for term, _ in counts} != set(entry.terms) or any((count != 1).any() for count in counts.values()):
             raise PlanError(f"{entry.tensor}: a device does not have all of its piece")
         return total
 
     def sent(self, entry: Communication, device: int) -> dict[int, Array]:
-        found = {device: np.zeros([high - low for low, high in entry.wanted[device]])}
+        found = {device: np.zeros(shape_of(entry.wanted[device]))}
         for message in entry.messages:
             if message.target != device:
                 continue
@@ -231,8 +229,8 @@ class _VirtualDevices:
                 raise PlanError(f"{message.source} is not on device {message.device}")
             view = next(view for view in self.planned.gives(message.source.operation, message.tensor)
                         if view.part == message.source)
-            found[message.target][_within(message.box, entry.wanted[message.target])] += self.made[
-                message.source, message.tensor][_within(message.box, view.box)]
+            found[message.target][_at(message.box, entry.wanted[message.target])] += self.made[
+                message.source, message.tensor][_at(message.box, view.box)]
         return found
 
     # -- what comes out --------------------------------------------------------------------------------------------
@@ -250,7 +248,7 @@ class _VirtualDevices:
                 first = pieces.setdefault((view.box, view.value), array)
                 self.require_same(term, array, first)
             for (box, _), array in pieces.items():
-                whole[_slices(box)] += array
+                whole[slices(box)] += array
         return whole
 
     @staticmethod
@@ -259,7 +257,7 @@ class _VirtualDevices:
             raise PlanError(f"{name}: devices that should hold the same hold different numbers")
 
 
-def _restricted(step: Step, ready: set[int]) -> Step:
+def _restricted(step: LayoutStep, ready: set[int]) -> LayoutStep:
     """``step`` without the groups, or targets, that wait for others."""
     if step.kind == "send":
         late = {message.target for message in step.messages if message.source not in ready}
@@ -271,9 +269,5 @@ def _restricted(step: Step, ready: set[int]) -> Step:
     return replace(step, groups=tuple(one for one, _ in pairs_of), gathered=tuple(other for _, other in pairs_of))
 
 
-def _slices(box: Box) -> tuple[slice, ...]:
-    return tuple(slice(low, high) for low, high in box)
-
-
-def _within(box: Box, frame: Box) -> tuple[slice, ...]:
-    return tuple(slice(low - start, high - start) for (low, high), (start, _) in zip(box, frame, strict=True))
+def _at(box: Box, frame: Box) -> tuple[slice, ...]:
+    return slices(within(box, frame))

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from weft.models.layouts.steps import Box, Step, box_of
-from weft.models.transform.annotation import PlanError
+from weft.models.layouts.layout import Box, intersection, shape_of, within
+from weft.models.layouts.steps import LayoutStep, box_of
 from weft.models.transform.plan import Preserved
 from weft.models.transform.planned import Part, View
-from weft.models.transform.preserving import Communication, Sent, intersection
+from weft.models.transform.preserving import Communication, Sent
+from weft.models.transform.program import PlanError
 from weft.runtime.by_hand.instructions import (
     Collective,
     Compute,
@@ -27,11 +28,9 @@ from weft.runtime.by_hand.instructions import (
     TakePart,
 )
 
-__all__ = ["lower"]
-
 
 def lower(done: Preserved, ranks: int) -> tuple[RankProgram, ...]:
-    """The programs of all ranks. Raises :class:`~weft.models.transform.annotation.PlanError` where the plan has more
+    """The programs of all ranks. Raises :class:`~weft.models.transform.program.PlanError` where the plan has more
     devices than there are ranks, or communications wait for each other in a circle."""
     highest = max(done.planned.device(part) for part in done.order)
     if highest >= ranks:
@@ -92,7 +91,7 @@ class _PlanLowering:
             for i, entry in enumerate(self.done.joined):
                 wanted = entry.wanted.get(rank) if entry.next_step and entry.tensor == makers.get(name) else None
                 if wanted is not None and (intersection(box, wanted) == box or wanted == box == ()):
-                    found[key] = f"brought {i}", _within(box, wanted or ())
+                    found[key] = f"brought {i}", within(box, wanted or ())
                     break
         return found
 
@@ -119,11 +118,11 @@ class _PlanLowering:
             if term not in self.program.producer:
                 key = f"given {term} {box}"
                 self.given[rank][key] = term, box
-                terms.append((key, tuple((0, high - low) for low, high in box)))
+                terms.append((key, within(box, box)))
         for i in self.serving.get((name, part), ()):
             wanted = self.done.joined[i].wanted.get(rank)
             if wanted is not None and intersection(box, wanted) == box:
-                terms.append((f"brought {i}", _within(box, wanted)))
+                terms.append((f"brought {i}", within(box, wanted)))
         return Operand(tuple(terms))
 
     # -- communications --------------------------------------------------------------------------------------------
@@ -139,7 +138,7 @@ class _PlanLowering:
             box = tuple((min(max(view.box[axis][0], low) for view in own),
                          max(min(view.box[axis][1], high) for view in own))
                         for axis, (low, high) in enumerate(entry.frame))
-            self.lists[device].append(Piece(names[device], _size(box), tuple(self.copies(entry, own, box))))
+            self.lists[device].append(Piece(names[device], shape_of(box), tuple(self.copies(entry, own, box))))
         for at, step in enumerate(entry.conversion.steps):
             names = self.step(entry, step, names, f"brought {i} at {at + 1}")
         for device in entry.wanted:
@@ -153,12 +152,12 @@ class _PlanLowering:
                 common = intersection(view.box, box)
                 if self.program.producer[term] == view.part.operation and common is not None:
                     if (term, common, view.value) not in seen:
-                        yield Copy(_key(view.part, term), _within(common, view.box), _within(common, box))
+                        yield Copy(_key(view.part, term), within(common, view.box), within(common, box))
                     seen.add((term, common, view.value))
 
-    def step(self, entry: Communication, step: Step, names: Mapping[int, str], into: str) -> dict[int, str]:
+    def step(self, entry: Communication, step: LayoutStep, names: Mapping[int, str], into: str) -> dict[int, str]:
         if step.kind == "send":
-            shape = tuple(high - low for low, high in entry.frame)
+            shape = shape_of(entry.frame)
             before = {device: box_of(step.before, piece, shape) for device, piece in step.before.held.items()}
             after = {device: box_of(step.after, piece, shape) for device, piece in step.after.held.items()}
             messages = [(m.source, m.target, m.box) for m in step.messages]
@@ -178,13 +177,13 @@ class _PlanLowering:
     def exchange(self, messages: Sequence[tuple[int, int, Box]], before: Mapping[int, Box], after: Mapping[int, Box],
                  names: Mapping[int, str], into: str, dtype: str) -> None:
         for device in sorted({*before, *after}):
-            sends = tuple((target, _within(box, before[device])) for source, target, box in messages
+            sends = tuple((target, within(box, before[device])) for source, target, box in messages
                           if source == device != target)
-            receives = tuple((source, _within(box, after[device])) for source, target, box in messages
+            receives = tuple((source, within(box, after[device])) for source, target, box in messages
                              if target == device != source)
-            own = tuple((_within(box, before[device]), _within(box, after[device])) for source, target, box in messages
+            own = tuple((within(box, before[device]), within(box, after[device])) for source, target, box in messages
                         if source == target == device)
-            shape = _size(after[device]) if device in after else ()
+            shape = shape_of(after[device]) if device in after else ()
             self.lists[device].append(Exchange(names.get(device), into if device in after else None, shape, sends,
                                                receives, own, dtype))
 
@@ -201,19 +200,11 @@ class _PlanLowering:
             self.exchange([(m.device, m.target, m.box) for m in sent], {view.device: view.box}, targets,
                           {view.device: _key(part, tensor)}, into, self.program.tensors[tensor].dtype)
             for target, box in targets.items():
-                whole = tuple((0, size) for size in _size(box))
+                whole = within(box, box)
                 pieces[target].append(Copy(into, whole, whole))
         for device, copies in pieces.items():
-            self.lists[device].append(Piece(f"brought {i}", _size(entry.wanted[device]), tuple(copies)))
+            self.lists[device].append(Piece(f"brought {i}", shape_of(entry.wanted[device]), tuple(copies)))
 
 
 def _key(part: Part, tensor: str) -> str:
     return f"{part} {tensor}"
-
-
-def _size(box: Box) -> tuple[int, ...]:
-    return tuple(high - low for low, high in box)
-
-
-def _within(box: Box, frame: Box) -> Span:
-    return tuple((low - start, high - start) for (low, high), (start, _) in zip(box, frame, strict=True))

@@ -12,16 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from weft.models.layouts.prices import Prices
+from weft.models.layouts.conversion import LayoutPrices
 from weft.models.transform import planned as transformations
-from weft.models.transform.annotation import PlanError
 from weft.models.transform.as_blocks.costs import OperatorCosts
 from weft.models.transform.planned import Planned
-from weft.models.transform.program import Operation
+from weft.models.transform.program import PlanError, PlanOperation
 from weft.solver.placement.chain.place import place
-from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, Tensor
-
-__all__ = ["Placements", "placements"]
+from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, PlacementTensor
 
 #: Up to so many ways to place operators are all considered.
 _MOST = 64
@@ -35,10 +32,10 @@ class Placements:
     complete: bool
 
 
-def placements(planned: Planned, names: Sequence[str], devices: int, costs: OperatorCosts, prices: Prices,
+def placements(planned: Planned, names: Sequence[str], devices: int, costs: OperatorCosts, prices: LayoutPrices,
                effort: float, left: Callable[[], float] = lambda: inf) -> Placements:
     """Where the operators ``names`` may be. ``left``: the seconds left to look for stages; the first, on one device,
-    are made in any case. Raises :class:`~weft.models.transform.annotation.PlanError` for operators
+    are made in any case. Raises :class:`~weft.models.transform.program.PlanError` for operators
     in parts beside each other, which need devices of their own each."""
     for name in names:
         if any(not cut.in_turn for cut in planned.cuts_of(name)):
@@ -81,7 +78,7 @@ def _stages_text(names: Sequence[str], where: Mapping[str, int]) -> str:
     return " | ".join(f"{row[0]} .. {row[-1]}" if len(row) > 1 else row[0] for _, row in sorted(rows.items()))
 
 
-def _in_stages(planned: Planned, names: Sequence[str], devices: int, costs: OperatorCosts, prices: Prices,
+def _in_stages(planned: Planned, names: Sequence[str], devices: int, costs: OperatorCosts, prices: LayoutPrices,
                effort: float, left: Callable[[], float]) -> Iterator[dict[str, int]]:
     best: tuple[float, list[list[str]]] | None = None
     for count in range(1, devices + 1):
@@ -110,7 +107,7 @@ def _moved(stages: Sequence[Sequence[str]], source: int, target: int, *, last: b
     return found
 
 
-def _problem(planned: Planned, names: Sequence[str], count: int, costs: OperatorCosts, prices: Prices
+def _problem(planned: Planned, names: Sequence[str], count: int, costs: OperatorCosts, prices: LayoutPrices
              ) -> PlacementProblem:
     """Each operator with all that follows it; a tensor costs both its ends what a message of it takes, and the
     gradient that comes back once more."""
@@ -129,14 +126,14 @@ def _problem(planned: Planned, names: Sequence[str], count: int, costs: Operator
             size = tensor.itemsize
             for length in tensor.shape:
                 size *= length
-            tensors.append(Tensor(producer, tuple(reader for reader in readers if reader != producer),
-                                  prices.messages([(0, 1, size)]) * (2 if tensor.gradient else 1)))
+            tensors.append(PlacementTensor(producer, tuple(reader for reader in readers if reader != producer),
+                                           prices.messages([(0, 1, size)]) * (2 if tensor.gradient else 1)))
     return PlacementProblem(program.name, (DeviceKind("device", count),),
                             tuple(Node(name, (time,)) for name, time in zip(names, seconds, strict=True)),
                             tuple(tensors), time_unit="s")
 
 
-def _seconds(planned: Planned, operation: Operation, costs: OperatorCosts) -> float:
+def _seconds(planned: Planned, operation: PlanOperation, costs: OperatorCosts) -> float:
     total = 0.0
     for part in planned.parts(operation.name):
         sizes = {name: high - low for name, (low, high) in planned.spans(part).items()}

@@ -14,8 +14,6 @@ from weft.models.transform.program import ProgramTensor
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["LocalPiece", "PlanOnRank"]
-
 #: The number of steps in a state.
 _COUNT = "step"
 
@@ -72,7 +70,7 @@ class PlanOnRank:
     def run(self, given: Mapping[str, torch.Tensor]) -> dict[str, tuple[LocalPiece, ...]]:
         """Run the plan on inputs, parameters and states, given whole by name; the pieces that this rank has of each
         output and, of a sum, of its terms. A rank without any has no entry. Raises ``ValueError`` for what is missing
-        or of another shape, before anything is sent, and :class:`weft.runtime.by_hand.executor.RankFailure` where
+        or of another shape, before anything is sent, and :class:`~weft.runtime.communication.others.RankError` where
         another rank does not do its part."""
         self._require(given, set(self._given()))
         return self._pieces(self.executor.run(given))

@@ -2,9 +2,9 @@
 
 Each way to decide what is open is a plan (:mod:`weft.models.transform.choices`), each plan a block problem
 (:mod:`weft.models.transform.as_blocks.problem`); they share one budget as the placements of a spec do
-(:mod:`weft.app.solve`), so the bound is one over all of them, and the answer no worse than any in its own order. The
-best schedule becomes an order of the plan, and what comes out is checked anew: its communications are derived again,
-and its times held against what every part reads (:mod:`weft.models.transform.auditing`).
+(:mod:`weft.app.solving.solve`), so the bound is one over all of them, and the answer no worse than any in its own
+order. The best schedule becomes an order of the plan, and what comes out is checked anew: its communications are
+derived again, and its times held against what every part reads (:mod:`weft.models.transform.auditing`).
 """
 
 from __future__ import annotations
@@ -15,25 +15,22 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias, Unpack
 
-from weft.app.lib.case import Case, Placement
-from weft.app.lib.options import Search, SearchKeywords, SearchOptions
+from weft.app.lib.case import Case, CasePlacement
+from weft.app.lib.options import OptionsTaken, SearchKeywords, SearchOptions
 from weft.app.plans.placing import placements, put
-from weft.app.solve import solve_case
-from weft.models.layouts.prices import Prices, device_prices, uniform
-from weft.models.transform.annotation import PlanError
+from weft.app.solving.solve import solve_case
+from weft.models.layouts.conversion import LayoutPrices, device_prices, uniform
 from weft.models.transform.as_blocks.costs import GivenCosts, ModelledCosts, OperatorCosts
 from weft.models.transform.as_blocks.problem import PlanBlocks, Pricing, plan_blocks
 from weft.models.transform.auditing import breaches
-from weft.models.transform.choices import Choice, Refused, Variant, unassigned, variants
-from weft.models.transform.plan import Plan, Preserved
+from weft.models.transform.choices import PlanChoice, Refused, Variant, unassigned, variants
+from weft.models.transform.plan import InSequence, Preserved, TransformPlan
 from weft.models.transform.planned import Part, Planned
-from weft.models.transform.sequence import InSequence
+from weft.models.transform.program import PlanError
 from weft.solver.judge.validate import violations
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Infeasible, NoneFound
 from weft.text.units import time_text
-
-__all__ = ["Costs", "Machine", "SolvedPlan", "as_written", "solve_plan"]
 
 #: A device of :data:`weft.models.hardware.devices.DEVICES`, seconds by pattern, or a model of one's own.
 Costs: TypeAlias = str | Mapping[str, float] | OperatorCosts
@@ -48,14 +45,14 @@ _AFTERWARDS, _MOST_AFTERWARDS = 1.5, 0.4
 
 
 @dataclass(frozen=True)
-class Machine:
+class PlanMachine:
     """What a plan runs on. ``costs``: seconds of operators. ``prices``: of communications, by default those of the
     device that ``costs`` names, all in one machine, and devices joined alike otherwise. ``devices``: how many there
     are, for operators that nobody has placed. ``memory``, ``overlap``, ``split_backward`` and ``grain``: as of
     :class:`~weft.models.transform.as_blocks.problem.Pricing`."""
 
     costs: Costs
-    prices: Prices | None = None
+    prices: LayoutPrices | None = None
     devices: int | None = None
     memory: int | tuple[int, ...] | None = None
     overlap: bool = True
@@ -78,7 +75,7 @@ class Machine:
 
     @cached_property
     def pricing(self) -> Pricing:
-        """Of its blocks. Raises :class:`~weft.models.transform.annotation.PlanError` for costs that mean nothing."""
+        """Of its blocks. Raises :class:`~weft.models.transform.program.PlanError` for costs that mean nothing."""
         costs: OperatorCosts
         if isinstance(self.costs, str):
             costs = ModelledCosts(self.costs)
@@ -89,7 +86,7 @@ class Machine:
         return Pricing(costs, self.memory, self.overlap, self.split_backward, self.grain)
 
     @property
-    def joined(self) -> Prices:
+    def joined(self) -> LayoutPrices:
         """The prices of its communications."""
         if self.prices is not None:
             return self.prices
@@ -104,7 +101,7 @@ class SolvedPlan:
     ``refused``: those that are no plans, and why; ``complete``: whether there are no others. ``written``: seconds of
     the same plan in the order in which its operators are listed."""
 
-    plan: Plan
+    plan: TransformPlan
     done: Preserved
     schedule: Schedule
     blocks: PlanBlocks
@@ -157,7 +154,7 @@ class SolvedPlan:
         return "\n".join(lines)
 
 
-def solve_plan(plan: Plan, machine: Machine, options: SearchOptions | None = None,
+def solve_plan(plan: TransformPlan, machine: PlanMachine, options: SearchOptions | None = None,
                **keywords: Unpack[SearchKeywords]) -> SolvedPlan:
     """The plan with what it leaves open decided so that a step is shortest, with a proven lower bound.
 
@@ -176,8 +173,8 @@ def solve_plan(plan: Plan, machine: Machine, options: SearchOptions | None = Non
     :class:`weft.solver.step.search.Infeasible` where no order of any plan fits the memory, and its subclass
     ``NoneFound`` where none was found and that is open.
     """
-    options = Search().given(options, keywords)
-    if not isinstance(plan, Plan):
+    options = OptionsTaken().given(options, keywords)
+    if not isinstance(plan, TransformPlan):
         raise PlanError(f"a plan is to be solved, not a {type(plan).__name__}: write plans.Plan(...)")
     if not plan.program.operations:
         raise PlanError(f"the program {plan.program.name!r} has no operators")
@@ -191,7 +188,8 @@ def solve_plan(plan: Plan, machine: Machine, options: SearchOptions | None = Non
     if len(counts) > 1:  # the placements of a case run equal numbers of micro-batches
         made = {title: (variant, replace(blocks, turns=None)) for title, (variant, blocks) in made.items()}
         counts = {1}
-    placed = tuple(Placement(title if len(made) > 1 else "", blocks.folded, {"placement": title}, start=_start(blocks))
+    placed = tuple(CasePlacement(title if len(made) > 1 else "", blocks.folded, {"placement": title},
+                                 start=_start(blocks))
                    for title, (_, blocks) in made.items())
     # The answer is put together and checked once more, which takes about as long as making its blocks.
     reserve = min(_AFTERWARDS * longest, _MOST_AFTERWARDS * options.time_limit)
@@ -207,7 +205,7 @@ def solve_plan(plan: Plan, machine: Machine, options: SearchOptions | None = Non
     return _answer(variant, blocks, schedule, machine, refused, complete, len(made))
 
 
-def as_written(plan: Plan, machine: Machine) -> float:
+def as_written(plan: TransformPlan, machine: PlanMachine) -> float:
     """Seconds of a step in the plan's own order: no search. Choices take their first option."""
     return plan_blocks(plan.preserve(machine.joined), machine.pricing).written.makespan
 
@@ -220,7 +218,8 @@ def _start(blocks: PlanBlocks) -> Schedule | None:
 _Made: TypeAlias = dict[str, tuple[Variant, PlanBlocks]]
 
 
-def _made(plan: Plan, machine: Machine, options: SearchOptions) -> tuple[_Made, list[Refused], bool, float]:
+def _made(plan: TransformPlan, machine: PlanMachine,
+          options: SearchOptions) -> tuple[_Made, list[Refused], bool, float]:
     """The plans to search by title with their blocks, as many as there is time for and one in any case; those that
     are none; whether they are all there are; and the most seconds that the blocks of one took."""
     made: _Made = {}
@@ -237,7 +236,7 @@ def _made(plan: Plan, machine: Machine, options: SearchOptions) -> tuple[_Made, 
             break
         began = time.monotonic()
         try:
-            blocks = plan_blocks(Plan.of(one.planned).preserve(machine.joined), machine.pricing)
+            blocks = plan_blocks(TransformPlan.of(one.planned).preserve(machine.joined), machine.pricing)
         except PlanError as error:
             refused.append(Refused(one.options, str(error)))
             continue
@@ -246,15 +245,16 @@ def _made(plan: Plan, machine: Machine, options: SearchOptions) -> tuple[_Made, 
     return made, refused, complete, longest
 
 
-def _require_few(plan: Plan) -> None:
+def _require_few(plan: TransformPlan) -> None:
     count = 1
     for call in plan.calls:
-        count *= len(call.options) if isinstance(call, Choice) else 1
+        count *= len(call.options) if isinstance(call, PlanChoice) else 1
     if count > _MOST:
         raise PlanError(f"what is open can be decided in {count} ways, at most {_MOST} are searched: leave less open")
 
 
-def _variants(plan: Plan, machine: Machine, left: Callable[[], float]) -> Iterator[tuple[Variant | Refused, bool]]:
+def _variants(plan: TransformPlan, machine: PlanMachine,
+              left: Callable[[], float]) -> Iterator[tuple[Variant | Refused, bool]]:
     """The plans to search and those that are none, each with whether there are no others like it."""
     for one in variants(plan.program, plan.calls):
         if isinstance(one, Refused):
@@ -277,14 +277,14 @@ def _variants(plan: Plan, machine: Machine, left: Callable[[], float]) -> Iterat
             yield Variant({**one.options, "devices": title}, put(one.planned, where)), ways.complete
 
 
-def _answer(variant: Variant, blocks: PlanBlocks, schedule: Schedule, machine: Machine, refused: list[Refused],
+def _answer(variant: Variant, blocks: PlanBlocks, schedule: Schedule, machine: PlanMachine, refused: list[Refused],
             complete: bool, considered: int) -> SolvedPlan:
     """The plan that a schedule is, checked."""
     ordered = sorted(schedule.operations, key=lambda operation: (operation.start, operation.end, operation.block))
     parts = tuple(part for operation in ordered
                   for part in blocks.block_of(operation.block, operation.micro_batch).parts)
     planned: Planned = replace(variant.planned, orders=(*variant.planned.orders, InSequence(parts)))
-    plan = Plan.of(planned)
+    plan = TransformPlan.of(planned)
     done = plan.preserve(machine.joined)
     found = SolvedPlan(plan, done, schedule, blocks, variant.options, considered, blocks.written.makespan,
                        tuple(refused), complete)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
+
+import torch
 
 from weft.app.profile.targets import device_name, device_of
-
-if TYPE_CHECKING:
-    import torch
-
-    from weft.models.capture.calls import TracedCall
-    from weft.models.times.measured_times import Figure, MeasuredOperator, MeasuredTimes
-
-__all__ = ["profile_operators"]
+from weft.models.capture.calls import TracedCall, follow
+from weft.models.capture.capture import operator_graph
+from weft.models.capture.exported_file import read_exported
+from weft.models.capture.trials import Trial, distinct_calls, shapes_text
+from weft.models.times.measured_times import Figure, MeasuredOperator, MeasuredTimes
+from weft.models.times.operator_times import Origin
+from weft.runtime.measure.measure import Sample, Timer, available_bytes, memory_of, single_threaded
 
 SAFE = 0.8  # share of the free memory that one operator may need
 
@@ -26,15 +29,6 @@ def profile_operators(path: str | os.PathLike[str], *, repeats: int = 7, device:
     An operator that would not fit, or that torch cannot run, is filled in from the others, and the result says so.
     Ctrl-C ends the measuring; what is left is filled in. ``on_progress`` is told how many of how many are done.
     """
-    import torch
-
-    from weft.models.capture.calls import follow
-    from weft.models.capture.capture import operator_graph
-    from weft.models.capture.exported_file import read_exported
-    from weft.models.capture.trials import distinct_calls, shapes_text
-    from weft.models.times.measured_times import MeasuredOperator, MeasuredTimes
-    from weft.runtime.measure.measure import single_threaded
-
     where = device_of(device)
     exported = read_exported(path)
     graph = operator_graph(exported)
@@ -43,41 +37,34 @@ def profile_operators(path: str | os.PathLike[str], *, repeats: int = 7, device:
     stopped = False
     with single_threaded():
         for i, (call, names) in enumerate(distinct):
-            try:
+            entry = MeasuredOperator(call.kind, shapes_text(call), names, note="interrupted before it was run")
+            with contextlib.suppress(KeyboardInterrupt):
                 if not stopped:
+                    stopped = True
                     on_progress(i, len(distinct), call.kind)
-                entry = _timed(call, names, where, repeats) if not stopped else MeasuredOperator(
-                    call.kind, shapes_text(call), names, note="interrupted before it was run")
-            except KeyboardInterrupt:
-                stopped = True
-                entry = MeasuredOperator(call.kind, shapes_text(call), names, note="interrupted before it was run")
+                    entry = _timed(call, replace(entry, note=""), where, repeats)
+                    stopped = False
             entries.append(entry)
     return MeasuredTimes(exported.name, device_name(where), torch.__version__, tuple(entries)).filled_in(graph)
 
 
-def _timed(call: TracedCall, names: tuple[str, ...], device: torch.device, repeats: int) -> MeasuredOperator:
+def _timed(call: TracedCall, empty: MeasuredOperator, device: torch.device, repeats: int) -> MeasuredOperator:
     """One operator's entry, with a note instead of figures where it could not be run."""
-    from weft.models.capture.trials import Trial, shapes_text
-    from weft.models.times.measured_times import MeasuredOperator
-    from weft.runtime.measure.measure import available_bytes
-
-    empty = MeasuredOperator(call.kind, shapes_text(call), names)
     if call.function is None:
-        return _with(empty, note=call.problem)
+        return replace(empty, note=call.problem)
     need, free = Trial.needed_bytes(call), available_bytes(device)
     if need > SAFE * free:
-        return _with(empty, note=f"needs about {need} bytes, {free} are free")
+        return replace(empty, note=f"needs about {need} bytes, {free} are free")
     try:
-        return _with(empty, **_figures(Trial.of(call, device), device, repeats))
+        figures: dict[str, Any] = _figures(Trial.of(call, device), device, repeats)
+        return replace(empty, **figures)
     except Exception as error:  # torch's own refusals are of many types
         first = (str(error) or "no message").splitlines()[0]
-        return _with(empty, note=f"{type(error).__name__}: {first}")
+        return replace(empty, note=f"{type(error).__name__}: {first}")
 
 
 def _figures(trial: Any, device: torch.device, repeats: int) -> dict[str, Figure]:
     """Times and memory of one operator, by the name of its field."""
-    import torch
-
     outputs = [value for value in trial.prepare()() if value.requires_grad]  # kernels are chosen now
     gradients = [torch.randn_like(value) for value in outputs]
     parts = {"part": trial.towards(weights=False), "whole": trial.towards(weights=True)} if outputs else {}
@@ -88,12 +75,6 @@ def _figures(trial: Any, device: torch.device, repeats: int) -> dict[str, Figure
 def _times(trial: Any, parts: Mapping[str, Any], gradients: Sequence[torch.Tensor], device: torch.device,
            repeats: int) -> dict[str, Figure]:
     """Seconds forward, and backward towards each of ``parts``."""
-    import torch
-
-    from weft.models.times.measured_times import Figure
-    from weft.models.times.operator_times import Origin
-    from weft.runtime.measure.measure import Sample, Timer
-
     def seconds(laps: list[float]) -> Figure:
         sample = Sample.of(laps)
         return Figure(sample.seconds, Origin.MEASURED, sample.spread, sample.repeats)
@@ -125,12 +106,6 @@ def _times(trial: Any, parts: Mapping[str, Any], gradients: Sequence[torch.Tenso
 def _memory(trial: Any, parts: Mapping[str, Any], gradients: Sequence[torch.Tensor],
             device: torch.device) -> dict[str, Figure]:
     """Bytes kept for the backward, and the most held at once in either direction."""
-    import torch
-
-    from weft.models.times.measured_times import Figure
-    from weft.models.times.operator_times import Origin
-    from weft.runtime.measure.measure import memory_of
-
     run = trial.prepare()
     ends, forward = memory_of(lambda: [value.grad_fn for value in run() if value.grad_fn is not None], device)
     peak = forward.peak
@@ -144,9 +119,3 @@ def _memory(trial: Any, parts: Mapping[str, Any], gradients: Sequence[torch.Tens
         peak = max(peak, backward.peak)
     return {"saved": Figure(forward.change, Origin.MEASURED, repeats=1),
             "peak": Figure(peak, Origin.MEASURED, repeats=1)}
-
-
-def _with(entry: MeasuredOperator, **fields: Any) -> MeasuredOperator:
-    from dataclasses import replace
-
-    return replace(entry, **fields)

@@ -20,15 +20,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import torch
 
 from weft.app.profile.targets import ProfileFault, device_name, load_stages
-
-if TYPE_CHECKING:
-    from weft.runtime.measure.measure import Sample
-    from weft.runtime.measure.stage_costs import MeasuredStages, PassCost
-
-__all__ = ["profile_together"]
+from weft.runtime.measure.measure import Sample
+from weft.runtime.measure.measure_stages import measure_stages, measured_ties
+from weft.runtime.measure.stage_costs import MeasuredStages, PassCost, load_stage_costs, save_stage_costs
+from weft.runtime.ranks.launch import end_all_if_one_fails, launch_local
 
 WEEK = 7 * 24 * 3600.0  # seconds: no measuring takes longer
 MISTAKE = 2  # exit code of a rank that has said what its user did wrong
@@ -42,9 +41,6 @@ def profile_together(stages: str, ranks: int, *, repeats: int, device: str) -> M
     On GPUs rank r uses GPU r, modulo their number. Raises :class:`~weft.app.profile.targets.ProfileFault` where a
     rank fails.
     """
-    from weft.runtime.measure.stage_costs import load_stage_costs
-    from weft.runtime.ranks.launch import end_all_if_one_fails, launch_local
-
     with tempfile.TemporaryDirectory() as folder:
         ended = launch_local(ranks, [sys.executable, "-m", __name__, stages, folder, device, str(repeats)],
                              timeout=WEEK, beside=end_all_if_one_fails)
@@ -61,8 +57,6 @@ def profile_together(stages: str, ranks: int, *, repeats: int, device: str) -> M
 
 def _combined(found: Sequence[MeasuredStages]) -> MeasuredStages:
     """Of every time the median, and the largest spread."""
-    from weft.runtime.measure.measure import Sample
-
     def sample(samples: Sequence[Sample]) -> Sample:
         return Sample(statistics.median(each.seconds for each in samples), max(each.spread for each in samples),
                       sum(each.repeats for each in samples))
@@ -79,11 +73,6 @@ def _combined(found: Sequence[MeasuredStages]) -> MeasuredStages:
 
 def rank_main(stages: str, folder: Path, device: str, repeats: int) -> None:
     """Measure, in company."""
-    import torch
-
-    from weft.runtime.measure.measure_stages import measure_stages, measured_ties
-    from weft.runtime.measure.stage_costs import MeasuredStages, save_stage_costs
-
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     where = torch.device("cuda", rank % torch.cuda.device_count()) if device == "cuda" else torch.device(device)
     training = load_stages(stages)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+
+import torch
 
 from weft.app.profile.ranks import profile_together
 from weft.app.profile.targets import ProfileFault, device_name, device_of, load_stages
+from weft.runtime.interface.training import Training
+from weft.runtime.measure.measure_stages import measure_stages, measured_ties
+from weft.runtime.measure.stage_costs import MeasuredStages
 from weft.text.units import bytes_text, time_text
-
-if TYPE_CHECKING:
-    from weft.runtime.interface.training import Training
-    from weft.runtime.measure.stage_costs import MeasuredStages
-
-__all__ = ["profile_stages", "stage_lines"]
 
 
 def profile_stages(stages: str | Training, *, repeats: int = 7, device: str | None = None,
@@ -25,11 +23,6 @@ def profile_stages(stages: str | Training, *, repeats: int = 7, device: str | No
     Raises :class:`ProfileFault` where it gives none, :class:`~weft.runtime.measure.stage_costs.MeasureError` for one
     that cannot be measured.
     """
-    import torch
-
-    from weft.runtime.measure.measure_stages import measure_stages, measured_ties
-    from weft.runtime.measure.stage_costs import MeasuredStages
-
     where = device_of(device)
     if ranks < 1:
         raise ProfileFault(f"ranks is {ranks}, it must be at least 1")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import platform
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
-    from weft.runtime.interface.training import Training
-
-__all__ = ["ProfileFault", "device_name", "device_of", "load_stages"]
+from weft.runtime.interface.factory import FactoryError, load_factory
+from weft.runtime.interface.training import Training
 
 
 class ProfileFault(ValueError):
@@ -21,8 +19,6 @@ def load_stages(stages: str) -> Training:
 
     Raises :class:`ProfileFault`.
     """
-    from weft.runtime.interface.factory import FactoryError, load_factory
-
     try:
         return load_factory(stages)()
     except FactoryError as error:
@@ -31,8 +27,6 @@ def load_stages(stages: str) -> Training:
 
 def device_of(name: str | None) -> torch.device:
     """The device called ``cpu`` or ``cuda``; without a name a GPU where there is one. Raises :class:`ProfileFault`."""
-    import torch
-
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -46,10 +40,6 @@ def device_of(name: str | None) -> torch.device:
 
 def device_name(device: torch.device) -> str:
     """What a file of figures calls it."""
-    import platform
-
-    import torch
-
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"CPU ({platform.machine()}, 1 thread)"

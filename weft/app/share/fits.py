@@ -10,15 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, islice
 
-from weft.models.share.job import Job
-from weft.models.share.units import amount_text
+from weft.models.share.job import Job, amount_text
 from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound, require_room
 from weft.solver.problem import Device, Number, ProblemError
 from weft.solver.ticks import TickProblem
 from weft.solver.wide.problem import WideProblem
-
-__all__ = ["missing", "require_fit"]
 
 #: Of so many assignments of a job's choices at most it is asked whether they fit.
 _MOST = 64

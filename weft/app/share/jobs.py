@@ -8,18 +8,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from weft.app.lib.case import read_source
+from weft.app.lib.case import read_source, without_entries
 from weft.app.lib.options import SearchOptions
 from weft.app.lib.sources import Source
-from weft.app.opening import solve_source
-from weft.models.share.compose import in_one_unit
+from weft.app.solving.opening import solve_source
 from weft.models.share.data_parallel import data_parallel_job, why_not_data_parallel
-from weft.models.share.job import Job, SharingError, job_of
+from weft.models.share.job import Job, SharingError, in_one_unit, job_of
+from weft.models.spec.model_sections import GraphNetworkModel
 from weft.models.spec.sections import Spec
 from weft.solver.problem import Problem
 from weft.solver.wide.problem import WideProblem
-
-__all__ = ["PARALLEL", "jobs_of"]
 
 #: How a spec may run: ``auto`` is with the whole model on every GPU where that fits, else as a pipeline.
 PARALLEL = ("auto", "data", "pipeline")
@@ -44,6 +42,10 @@ def jobs_of(sources: Sequence[Source], parallel: str, options: SearchOptions) ->
 def _job(name: str, source: Problem | WideProblem | Spec, parallel: str, options: SearchOptions, count: int) -> Job:
     if not isinstance(source, Spec):
         return job_of(name, source)
+    without_entries(source, "parallel")
+    if isinstance(source.model, GraphNetworkModel):
+        raise SharingError(f"{source.where}: a graph-network runs one pass over its graph at a time, and jobs that "
+                           "share GPUs repeat their steps: leave it out")
     if parallel == "data" or (parallel == "auto" and why_not_data_parallel(source) is None):
         return data_parallel_job(source, name)
     return _pipeline(name, source, replace(options.shortened(0.4 / count), objective="rate"))

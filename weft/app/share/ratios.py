@@ -8,8 +8,6 @@ from math import gcd
 
 from weft.models.share.job import SharingError
 
-__all__ = ["filling_ratios", "ratio_given", "small_ratios", "slowdowns_given"]
-
 #: A round of more steps of one job than this is no ratio that two jobs ever meet at.
 _MOST = 64
 #: So many short steps beside a long one at most are tried unasked: a round of more takes long to search.

@@ -15,8 +15,6 @@ from weft.text.units import time_text
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["OUTPUTS", "PROOF_TOLERANCE", "SHARE_FORMAT", "JobShare", "Sharing", "Timed", "Tried"]
-
 SHARE_FORMAT = "weft.share/1"
 #: The endings :meth:`Sharing.save` understands.
 OUTPUTS = (".json", ".html", ".svg", ".png")
@@ -81,7 +79,7 @@ class JobShare:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class RatioTried:
     """A ratio that was looked at: its best period (``None``: none was searched for), and why it is not the answer."""
 
     ratio: tuple[int, ...]
@@ -109,7 +107,7 @@ class Sharing:
     round: Timed
     jobs: tuple[JobShare, ...]
     schedule: Schedule
-    tried: tuple[Tried, ...] = ()
+    tried: tuple[RatioTried, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     seed: int = 0

@@ -11,9 +11,8 @@ from weft.app.lib.sources import Source
 from weft.app.share.fits import require_fit
 from weft.app.share.jobs import jobs_of
 from weft.app.share.ratios import filling_ratios, ratio_given, slowdowns_given, small_ratios
-from weft.app.share.result import PROOF_TOLERANCE, JobShare, Sharing, Timed, Tried
-from weft.models.share.compose import composed, require_same_gpus
-from weft.models.share.job import Job, SharingError, one_at_a_time
+from weft.app.share.result import PROOF_TOLERANCE, JobShare, RatioTried, Sharing, Timed
+from weft.models.share.job import Job, SharingError, composed, one_at_a_time, require_same_gpus
 from weft.runtime.plan.collectives import collective_rows
 from weft.runtime.plan.plan import plan_of
 from weft.solver.choices.solve import solve_wide
@@ -24,8 +23,6 @@ from weft.solver.judge.validate import InvalidSchedule, violations
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Progress
 from weft.solver.wide.problem import WideProblem
-
-__all__ = ["Question", "share_jobs", "share_sources"]
 
 #: Rounds of a schedule where nothing is said; of a longer steady state twice as many, up to so many.
 ROUNDS, _MOST_ROUNDS = 8, 256
@@ -97,7 +94,7 @@ class _SharingSearch:
         if self.question.ratio is None and not self.together.choices:
             work = [self._work(job.name) for job in self.jobs]
             self.ratios = [*self.ratios, *filling_ratios([timed.period for timed in single], work)]
-        tried: list[Tried] = []
+        tried: list[RatioTried] = []
         best: Sharing | None = None
         for number, ratio in enumerate(self.ratios):
             own, bare = self._alone(ratio)
@@ -105,20 +102,20 @@ class _SharingSearch:
             turn = sum(steps * timed.period for steps, timed in zip(ratio, own, strict=True))
             slow = self._too_slow(ratio, least, own)
             if best is not None and turn / least <= best.speedup * (1 + RELATIVE_TOLERANCE):
-                tried.append(Tried(ratio, None, None, f"x {turn / least:.3f} at most"))
+                tried.append(RatioTried(ratio, None, None, f"x {turn / least:.3f} at most"))
                 continue
             if slow is not None or self.interrupted:
-                tried.append(Tried(ratio, None, None, slow or "not looked at: interrupted"))
+                tried.append(RatioTried(ratio, None, None, slow or "not looked at: interrupted"))
                 continue
             found = self._steady(self.together, ratio, 1 / (len(self.ratios) - number), own)
             if found is None:
                 rounds = self.question.rounds
-                tried.append(Tried(ratio, None, None, "no steady state was found in time" + (
+                tried.append(RatioTried(ratio, None, None, "no steady state was found in time" + (
                     "" if rounds is None else f" with {rounds} rounds; give fewer rounds")))
                 continue
             timed = _timed(found)
             slow = self._too_slow(ratio, timed.period, own)
-            tried.append(Tried(ratio, timed, turn / timed.period, slow or "less"))
+            tried.append(RatioTried(ratio, timed, turn / timed.period, slow or "less"))
             if slow is None and (best is None or turn / timed.period > best.speedup):
                 best = self._sharing(ratio, timed, own, bare, found)
         if best is None:
@@ -241,7 +238,7 @@ class _SharingSearch:
                        seed=self.options.seed)
         return replace(made, schedule=schedule.with_solver(share=made.to_json()))
 
-    def _refusal(self, tried: Sequence[Tried]) -> Infeasible:
+    def _refusal(self, tried: Sequence[RatioTried]) -> Infeasible:
         """Why there is no answer: of what is proven too slow, and of what was not found."""
         proven = all("times as long" in entry.reason if entry.found is None else
                      self._too_slow(entry.ratio, entry.found.bound, self._alone(entry.ratio)[0]) is not None

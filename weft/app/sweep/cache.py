@@ -5,6 +5,8 @@ options of the search, and the code of the solver itself. An entry is taken only
 answer to this very question, and the judge passes every schedule in it; any other is as good as missing and gets
 rebuilt. What the judge cannot know, such as a lower bound, rests on the checksum: it guards against damage, not against
 forgery.
+
+The work of one point of a sweep: what goes to a worker and what comes back. Both can be pickled.
 """
 
 from __future__ import annotations
@@ -13,25 +15,25 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from weft.app.compare import known_schedules
 from weft.app.lib.case import Case
 from weft.app.lib.options import SearchOptions
-from weft.app.sweep.task import Solved
+from weft.app.solving.solve import solve_case
 from weft.solver.baselines import BASELINES
 from weft.solver.io.entries import Entry, FormatError, read_json, require_format
 from weft.solver.io.problem_files import problem_to_json
 from weft.solver.io.schedule_files import schedule_from_json, schedule_to_json
-from weft.solver.io.wide_files import wide_problem_to_json
 from weft.solver.io.writing import write_atomically
 from weft.solver.judge.claims import judge_claims
 from weft.solver.judge.validate import violations
 from weft.solver.schedule import Schedule
-
-__all__ = ["Cache", "cache_of", "default_folder", "key_of"]
+from weft.solver.step.search import Infeasible
 
 CACHE_FORMAT = "weft.cache/1"
 #: weft's own schedule among an entry's schedules; the others go by the names of the known schedules.
@@ -56,7 +58,7 @@ def cache_of(choice: str | os.PathLike[str] | bool | None) -> Cache | None:
 
 
 def key_of(case: Case, options: SearchOptions) -> str:
-    """The hash of all that decides what :func:`weft.app.sweep.task.solve_point` returns."""
+    """The hash of all that decides what :func:`weft.app.sweep.cache.solve_point` returns."""
     return _digest({
         "format": CACHE_FORMAT,
         "made_by": _makers(),
@@ -68,7 +70,7 @@ def key_of(case: Case, options: SearchOptions) -> str:
                         "problem": problem_to_json(placement.problem)}
                        for placement in (*case.placements, *case.whole_model)],
         "open": [{"title": placement.title, "details": placement.details,
-                  "problem": wide_problem_to_json(placement.problem)} for placement in case.open],
+                  "problem": problem_to_json(placement.problem)} for placement in case.open],
     })
 
 
@@ -111,7 +113,8 @@ class Cache:
 def _trusted(value: Any, case: Case) -> Schedule:
     """The schedule in ``value``. Raises ``FormatError`` unless it is a valid one of ``case``."""
     schedule = schedule_from_json(value)
-    if schedule.micro_batches != case.micro_batches:
+    replicas = {1, *(placement.replicas for placement in case.whole_model)}  # each runs its share
+    if schedule.micro_batches not in {case.micro_batches // count for count in replicas}:
         raise FormatError("cache: the schedule is for another number of micro-batches")
     if not _is_of(schedule, case):
         raise FormatError("cache: the schedule is for another problem")
@@ -139,8 +142,37 @@ def _makers() -> Mapping[str, str]:
     weft = Path(__file__).parents[2]
     app = weft / "app"
     sources = [*sorted((weft / "solver").rglob("*.py")), *sorted((app / "lib").glob("*.py")),
-               app / "solve.py", app / "stage_choices.py", app / "compare.py", app / "sweep" / "task.py"]
+               *sorted((app / "solving").glob("*.py")), app / "compare.py", Path(__file__)]
     digest = hashlib.sha256()
     for source in sources:
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
     return {"sources": digest.hexdigest(), "ortools": metadata.version("ortools")}
+
+
+#: What weft's own search takes of a point's time; known schedules have the rest.
+_OWN_SHARE = 0.8
+
+
+@dataclass(frozen=True)
+class Solved:
+    """weft's schedule of a case, and those known schedules that fit, by name."""
+
+    weft: Schedule
+    known: Mapping[str, Schedule] = field(default_factory=dict)
+
+
+def solve_point(case: Case, options: SearchOptions, seconds_used: float = 0.0) -> Solved | str:
+    """Solve ``case``; a text says why no schedule fits. Runs on any worker that has weft, from now on: making the case
+    has taken ``seconds_used`` of the time.
+
+    Raises ``KeyboardInterrupt`` where Ctrl-C reached the search: a result cut short is none of this point.
+    """
+    options = options.restarted(seconds_used)
+    try:
+        own = solve_case(case, options.shortened(_OWN_SHARE))
+    except Infeasible as refusal:
+        return str(refusal)
+    if own.solver.get("interrupted"):
+        raise KeyboardInterrupt
+    known, _ = known_schedules(case, options.budget())
+    return Solved(own, {name: schedule for name, schedule in known.items() if not violations(schedule, limit=1)})

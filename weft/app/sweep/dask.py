@@ -6,8 +6,6 @@ import contextlib
 from collections.abc import Iterator
 from concurrent.futures import Executor
 
-__all__ = ["dask_executor"]
-
 
 @contextlib.contextmanager
 def dask_executor(address: str) -> Iterator[Executor]:

@@ -14,8 +14,6 @@ from weft.solver.problem import Number, Problem, is_finite_number
 if TYPE_CHECKING:
     from weft.models.spec.spec import Spec
 
-__all__ = ["MAX_POINTS", "Axes", "Point", "Variant", "variants_of", "with_memory"]
-
 #: More points than this are a mistake: at a few seconds each they take hours and no picture holds them.
 MAX_POINTS = 1000
 #: As many micro-batches as a spec may name.
@@ -52,7 +50,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Variant:
+class ChangedSource:
     """A point and the source changed to it. ``work`` is what one micro-batch brings, in the sweep's unit of work."""
 
     point: Point
@@ -64,14 +62,14 @@ class Variant:
         """What of each device's memory is kept free of anything counted."""
         return 0 if isinstance(self.source, Problem) else self.source.cluster.reserve
 
-    def with_memory(self, memory: tuple[Number | None, ...]) -> Variant:
+    def with_memory(self, memory: tuple[Number | None, ...]) -> ChangedSource:
         """The same with other memory."""
         if isinstance(self.source, Problem):
             source: Spec | Problem = with_memory(self.source, memory)
         else:
             source = self.source.model_copy(update={"cluster": self.source.cluster.model_copy(
                 update={"memory": memory})})
-        return Variant(replace(self.point, memory=memory), source, self.work)
+        return ChangedSource(replace(self.point, memory=memory), source, self.work)
 
 
 def with_memory(problem: Problem, memory: Sequence[Number | None]) -> Problem:
@@ -80,7 +78,7 @@ def with_memory(problem: Problem, memory: Sequence[Number | None]) -> Problem:
                                           in zip(problem.devices, memory, strict=True)))
 
 
-def variants_of(source: Spec | Problem, axes: Axes) -> tuple[list[Variant], str]:
+def variants_of(source: Spec | Problem, axes: Axes) -> tuple[list[ChangedSource], str]:
     """All combinations, and the unit of work that their throughput counts: ``tokens``, ``samples`` or
     ``micro-batches``. Memory varies slowest, then shapes, recomputation, sizes, micro-batches.
 
@@ -99,16 +97,16 @@ def variants_of(source: Spec | Problem, axes: Axes) -> tuple[list[Variant], str]
 
 
 @dataclass(frozen=True)
-class _Grid:
+class _SweepGrid:
     axes: tuple[Sequence[Any], ...]
-    make: Callable[..., Variant]
+    make: Callable[..., ChangedSource]
     unit: str
 
 
 # -- block problems ----------------------------------------------------------------------------------------------
 
 
-def _of_problem(problem: Problem, axes: Axes) -> _Grid:
+def _of_problem(problem: Problem, axes: Axes) -> _SweepGrid:
     for name in ("micro_batch_sizes", "recompute", "shapes", "chunks"):
         if getattr(axes, name) is not None:
             raise ValueError(f"{name} cannot vary in a block problem, whose blocks are fixed; sweep a model spec")
@@ -116,23 +114,23 @@ def _of_problem(problem: Problem, axes: Axes) -> _Grid:
         raise ValueError("a block problem does not say how many micro-batches run: give it (--micro-batches N,N,...)")
     capacities = tuple(device.memory for device in problem.devices)
 
-    def make(memory: tuple[Number | None, ...], micro_batches: int) -> Variant:
-        return Variant(Point(memory, micro_batches), with_memory(problem, memory), 1)
+    def make(memory: tuple[Number | None, ...], micro_batches: int) -> ChangedSource:
+        return ChangedSource(Point(memory, micro_batches), with_memory(problem, memory), 1)
 
     memory = _memory(axes, capacities, problem.memory_unit, asks=False)
-    return _Grid((memory, _micro_batches(axes, 1)), make, "micro-batches")
+    return _SweepGrid((memory, _micro_batches(axes, 1)), make, "micro-batches")
 
 
 # -- specs ---------------------------------------------------------------------------------------------------------
 
 
-def _of_spec(spec: Spec, axes: Axes) -> _Grid:
+def _of_spec(spec: Spec, axes: Axes) -> _SweepGrid:
     from weft.models.spec.families import GptModel
     from weft.models.spec.model_sections import ExplicitModel, GraphModel
-    from weft.models.spec.sections import Training
+    from weft.models.spec.sections import TrainingRun
 
     run = spec.run
-    if axes.recompute is not None and not isinstance(run, Training):
+    if axes.recompute is not None and not isinstance(run, TrainingRun):
         raise ValueError("recompute cannot vary in inference, which keeps nothing for a backward")
     if axes.micro_batch_sizes is not None and isinstance(spec.model, ExplicitModel | GraphModel):
         raise ValueError("micro_batch_sizes cannot vary for a model that lists its layers or is a graph: they are for "
@@ -142,21 +140,21 @@ def _of_spec(spec: Spec, axes: Axes) -> _Grid:
     sequence = spec.model.sequence if isinstance(spec.model, GptModel) else 1
 
     def make(memory: tuple[int, ...], shapes: tuple[str, ...], recompute: bool | None, size: int,
-             micro_batches: int) -> Variant:
+             micro_batches: int) -> ChangedSource:
         changes: dict[str, Any] = {"micro_batches": micro_batches, "micro_batch_size": size}
         if recompute is not None:
             changes["recompute"] = recompute
-        section = "training" if isinstance(run, Training) else "inference"
+        section = "training" if isinstance(run, TrainingRun) else "inference"
         # Values are checked below: pydantic does not check a copy.
         changed = spec.model_copy(update={
             "cluster": spec.cluster.model_copy(update={"memory": memory}),
             "placement": spec.placement.model_copy(update={"shapes": shapes, **(
                 {} if axes.chunks is None else {"chunks": _chunks(shapes)})}),
             section: run.model_copy(update=changes)})
-        return Variant(Point(memory, micro_batches, size, recompute, shapes), changed, size * sequence)
+        return ChangedSource(Point(memory, micro_batches, size, recompute, shapes), changed, size * sequence)
 
-    recompute = [run.recompute] if isinstance(run, Training) else [None]
-    return _Grid((
+    recompute = [run.recompute] if isinstance(run, TrainingRun) else [None]
+    return _SweepGrid((
         _memory(axes, have, "B", asks=True),
         _shapes(axes, spec.placement.shapes),
         recompute if axes.recompute is None else _distinct(_flag(value) for value in axes.recompute),

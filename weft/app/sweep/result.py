@@ -11,17 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from weft.app.lib.coverage import others
-from weft.app.sweep.points import Point, Variant
-from weft.app.sweep.task import Solved
+from weft.app.sweep.cache import Solved
+from weft.app.sweep.points import ChangedSource, Point
 from weft.solver.baselines import BASELINES
 from weft.solver.io.writing import write_atomically
 from weft.solver.problem import Number
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
-from weft.text.pareto import non_dominated
-from weft.text.tables import table_text
+from weft.text.tables import non_dominated, table_text
 from weft.text.units import memory_text, time_text
-
-__all__ = ["OUTPUTS", "KnownPoint", "LeftOut", "SweepRow", "Sweep", "memory_list", "peak_of", "row_of"]
 
 SWEEP_FORMAT = "weft.sweep/1"
 #: The endings :meth:`Sweep.save` understands.
@@ -234,7 +231,7 @@ class Sweep:
         return "\n".join([*lines, *self.notes])
 
 
-def row_of(variant: Variant, solved: Solved, *, added: bool = False) -> SweepRow:
+def row_of(variant: ChangedSource, solved: Solved, *, added: bool = False) -> SweepRow:
     """The figures of what was solved for ``variant``."""
     point, own = variant.point, solved.weft
     bound = float(own.solver.get("bound_over_placements", own.makespan_bound))

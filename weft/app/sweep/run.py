@@ -1,38 +1,42 @@
 """The sweep: every point's case is looked up in the cache or solved on an executor, and its row kept.
 
 The cache is read and written here, not by the workers, which may be on machines that share no file system.
+
+Points that a sweep adds: where a known schedule needs less memory than weft's points and is not slower.
+
+A search under a cap has no reason to need less than the cap, so between two caps a known schedule can look better than
+it is. At a cap of what that schedule needs, with its placement among those searched, weft's answer is never worse.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from weft.app.lib.case import Case, case_of, read_source
-from weft.app.lib.options import Search, SearchOptions, require_count
-from weft.app.sweep.cache import Cache, cache_of, key_of
-from weft.app.sweep.points import Axes, Variant, variants_of
-from weft.app.sweep.refine import tightened
-from weft.app.sweep.result import KnownPoint, LeftOut, Sweep, SweepRow, row_of
-from weft.app.sweep.task import Solved, solve_point
+from weft.app.lib.case import Case, CasePlacement, case_of, read_source
+from weft.app.lib.options import OptionsTaken, SearchOptions, require_count
+from weft.app.sweep.cache import Cache, Solved, cache_of, key_of, solve_point
+from weft.app.sweep.points import Axes, ChangedSource, variants_of, with_memory
+from weft.app.sweep.result import KnownPoint, LeftOut, Sweep, SweepRow, peak_of, row_of
 from weft.models.spec.spec import SpecError
 from weft.models.times.profiles import ProfileError
 from weft.solver.control.parallel import cores
 from weft.solver.control.parallel import processes as process_pool
 from weft.solver.control.stopping import STOP, breakable, shielded
-from weft.solver.problem import Problem
+from weft.solver.problem import Number, Problem
+from weft.solver.schedule import Schedule
 from weft.solver.step.search import Infeasible
 from weft.solver.wide.problem import WideProblem
-from weft.text.pareto import non_dominated
+from weft.text.tables import non_dominated
 
 if TYPE_CHECKING:
     from weft.app.lib.sources import PathLike, Source
 
-__all__ = ["SweepProgress", "options_of_points", "sweep_source"]
 
 #: A point that was added can bring known schedules, on its own placements, that call for another.
 _ROUNDS = 6
@@ -57,7 +61,7 @@ def options_of_points(options: SearchOptions | None, keywords: Mapping[str, Any]
     """How each point of a sweep is searched: ``options``, with ``keywords`` in place of their fields. A time limit that
     nobody gave is longer where an effort should end the search."""
     stated = {name: value for name, value in keywords.items() if name != "time_limit" or value is not None}
-    return Search(10.0 if stated.get("effort") is None else 3600.0).given(options, stated)
+    return OptionsTaken(10.0 if stated.get("effort") is None else 3600.0).given(options, stated)
 
 
 def sweep_source(
@@ -98,6 +102,13 @@ def sweep_source(
     return found
 
 
+def lost_worker(cache: Cache | None) -> ChildProcessError:
+    """What a worker that died is to whoever waits for it."""
+    return ChildProcessError(
+        "a worker process ended unexpectedly (out of memory, or a script without `if __name__ == '__main__':`)"
+        + ("" if cache is None else "; what was solved is cached, the same command goes on from there"))
+
+
 @dataclass(frozen=True, slots=True)
 class _Task:
     index: int
@@ -107,7 +118,7 @@ class _Task:
 class _SweepRun:
     """One sweep while it runs: what is settled so far, by the points' numbers."""
 
-    def __init__(self, variants: list[Variant], options: SearchOptions, cache: Cache | None, blank: Sweep,
+    def __init__(self, variants: list[ChangedSource], options: SearchOptions, cache: Cache | None, blank: Sweep,
                  on_progress: Callable[[SweepProgress], None]) -> None:
         self.variants, self.options, self.cache, self.on_progress = variants, options, cache, on_progress
         self.rows: dict[int, SweepRow] = {}
@@ -146,10 +157,7 @@ class _SweepRun:
         except BrokenExecutor:
             if STOP.requested:  # the workers were told to end, too
                 return
-            raise ChildProcessError(
-                "a worker process ended unexpectedly (out of memory, or a script without `if __name__ == '__main__':`)"
-                + ("" if self.cache is None else "; what was solved is cached, the same sweep goes on from there")
-            ) from None
+            raise lost_worker(self.cache) from None
 
     def _settle(self, indices: range, executor: Executor) -> None:
         for index in indices:
@@ -243,3 +251,42 @@ class _SweepRun:
 
     def _report(self, result: SweepRow | LeftOut, cached: bool) -> None:
         self.on_progress(SweepProgress(self.sweep, result, cached, time.monotonic() - self._started))
+
+
+def tightened(variant: ChangedSource, case: Case, known: Schedule) -> tuple[ChangedSource, Case]:
+    """``variant`` on GPUs with no more memory than ``known``, a schedule of ``case``, needs; and what to search then.
+
+    Its placements are those that a search at this memory has anyway, and that of ``known``.
+    """
+    need = _enough(peak_of(known)) + variant.reserve
+    tighter = variant.with_memory(tuple(need if amount is None else min(amount, need)
+                                        for amount in variant.point.memory))
+    own = next((_squeezed(placement, tighter) for placement in case.placements if placement.whole == known.problem),
+               None)  # none: the whole model on every GPU, which the tighter case has again where it fits
+    try:
+        again = case_of(tighter.source, tighter.point.micro_batches)
+    except Infeasible:
+        again = Case(case.name, (), case.micro_batches)
+    placements = again.placements
+    if own is not None and all(placement.problem != own.problem for placement in placements):
+        placements = (*placements, own)
+    return tighter, Case(case.name, placements, case.micro_batches, whole_model=again.whole_model)
+
+
+def _squeezed(placement: CasePlacement, variant: ChangedSource) -> CasePlacement:
+    """``placement`` with the memory that ``variant`` leaves its blocks."""
+    static = placement.details.get("static_memory", [0] * len(variant.point.memory))
+    memory = [None if amount is None else amount - variant.reserve - held
+              for amount, held in zip(variant.point.memory, static, strict=True)]
+    if placement.gpus:  # a device stands for GPUs that are alike
+        memory = [memory[group[0]] for group in placement.gpus]
+    details = dict(placement.details)
+    if "gpu_memory" in details:
+        details["gpu_memory"] = [None if amount is None else amount - variant.reserve
+                                 for amount in variant.point.memory]
+    return replace(placement, problem=with_memory(placement.problem, memory), details=details)
+
+
+def _enough(amount: Number) -> Number:
+    """``amount``, a sum of floats rounded up: the judge adds exactly."""
+    return amount if isinstance(amount, int) else math.nextafter(amount * (1 + 1e-12), math.inf)

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+from rich.table import Table
+
+from weft.app.grid import solve_grid
 from weft.app.lib.case import Case, case_of, read_source
+from weft.app.lib.grid_pipeline import is_open
 from weft.app.lib.options import SearchOptions
-from weft.app.solve import solve_case
-from weft.app.tools.given import GivenPlan, given_plan, read_arguments
+from weft.app.lib.sources import PathLike, Source
+from weft.app.solving.solve import solve_case
+from weft.app.tools.given import GivenPlan, given_plan, given_schedule, read_arguments, read_plan
 from weft.app.tools.solve_for import best_in_own_order, restricted
-from weft.solver.control.clock import OutOfTime
+from weft.models.cuts.spaces import cut_spaces
+from weft.models.layers.cluster import model_cluster
+from weft.models.spec.spec import Spec
+from weft.runtime.export.tools import TOOLS, Tool, ToolRun
+from weft.runtime.export.tools.layers import letters_of_names
+from weft.solver.control.clock import OutOfTime, unwatched
 from weft.solver.feasibility.infeasible import Infeasible
 from weft.solver.io.megatron_layout import layout_text
 from weft.solver.pipeline import Pipeline
@@ -23,15 +36,9 @@ from weft.solver.wide.problem import WideProblem
 from weft.text.tables import table_text
 from weft.text.units import each_text, memory_text, time_text
 
-if TYPE_CHECKING:
-    from weft.app.lib.sources import Source
-    from weft.models.spec.spec import Spec
-    from weft.runtime.export.tools import Run, Tool
-
-__all__ = ["PlanComparison", "PlanRow", "plan_compared"]
-
-#: What of the time each search gets: the plan's own cut in any order, the tool's best cut, and everything.
-_SHARES = (0.2, 0.3, 1.0)
+#: What of the time each search gets: the plan's own cut in any order, the tool's best cut, and everything; that last
+#: where the best grid is searched behind it.
+_SHARES = (0.2, 0.3, 1.0, 0.5)
 #: Chunks a rank that weft's own search tries at least, and bytes of a GPU on which everything fits.
 _CHUNKS, _ROOMY = 3, 10**15
 #: A rank this much busier than the average is what limits a pipeline.
@@ -41,7 +48,8 @@ _UNEVEN = 0.01
 @dataclass(frozen=True, slots=True)
 class PlanRow:
     """One plan's figures: ``step`` in seconds with the end of the step, ``load`` what each rank works on a micro-batch,
-    ``peak`` bytes of each GPU of a rank, static memory included. ``bubble``: the idle share of the step."""
+    ``peak`` bytes of each GPU of a rank, static memory included. ``bubble``: the idle share of the step. The best grid
+    (``name`` is "grid") has degrees of its own, which its title says."""
 
     name: str
     title: str
@@ -54,6 +62,7 @@ class PlanRow:
     peak: tuple[Number, ...]
     fits: bool
     bound: float | None = None
+    micro_batches: int = 1
 
 
 @dataclass(frozen=True)
@@ -89,8 +98,6 @@ class PlanComparison:
 
     def table(self) -> Any:
         """The table, to be printed by rich."""
-        from rich.table import Table
-
         table = Table(title=f"{self.name}: {self.degrees}, {self.micro_batches} micro-batches", caption=self.caption(),
                       title_justify="left", caption_justify="left", title_style="bold")
         table.add_column("plan")
@@ -123,15 +130,16 @@ class PlanComparison:
         if best is plan:
             lines.append("nothing better was found on these degrees")
             return lines
-        rank_of = max(plan.load), max(best.load)
+        worked = [_seconds(max(row.load) * row.micro_batches) for row in (plan, best)]
         lines.append(f"{best.title} ({best.order}) is {1 - best.step / plan.step:.1%} shorter: its busiest rank works "
-                     f"{_seconds(rank_of[1])} a micro-batch, the plan's {_seconds(rank_of[0])}; bubble "
+                     f"{worked[1]} a step, the plan's {worked[0]}; bubble "
                      f"{best.bubble:.1%} against {plan.bubble:.1%}; fullest GPU {_bytes(max(best.peak))} against "
                      f"{_bytes(max(plan.peak))}")
-        bound = next((row.bound for row in self.rows if row.bound is not None), None)
-        if bound is not None:
-            lines.append(f"no cut of these layers on these degrees, in any order searched, is shorter than "
-                         f"{_seconds(bound)} (the plan is {plan.step / bound - 1:.1%} above)")
+        for row in self.rows:
+            if row.bound is not None:
+                which = "of these layers on these degrees" if row.name != "grid" else "on any grid that was listed"
+                lines.append(f"no cut {which}, in any order searched, is shorter than {_seconds(row.bound)} (the plan "
+                             f"is {plan.step / row.bound - 1:.1%} above)")
         return lines
 
 
@@ -157,49 +165,51 @@ def _bytes(value: Number) -> str:
 
 
 def plan_compared(source: Source, options: SearchOptions, on_progress: Callable[[Progress], None], *,
-                  layout: str | None, megatron: str | None) -> PlanComparison:
+                  layout: str | None, megatron: str | None, plan: PathLike | None = None) -> PlanComparison:
     """See :func:`weft.compare_plan`."""
-    from weft.runtime.export.tools import TOOLS
-
-    if layout is None and megatron is None:
-        raise ValueError("no plan is given: give a layout of Megatron-LM or its arguments")
+    if layout is None and megatron is None and plan is None:
+        raise ValueError("no plan is given: give a layout of Megatron-LM, its arguments, or a file with a plan")
+    if plan is not None and (layout is not None or megatron is not None):
+        raise ValueError("the plan is given twice, in a file and as Megatron-LM's layout or arguments: leave one out")
     spec = read_source(source)
     if isinstance(spec, Problem | WideProblem):
         raise ValueError("a plan is of a model's layers, and this is a block problem: give a model spec")
     if options.objective != "makespan":
         raise ValueError(f"a plan is compared by its makespan, not by {options.objective}: leave the objective out")
     if spec.training is None:
-        raise ValueError(f"{spec.where}: a plan of Megatron-LM is of training, and this is inference")
+        raise ValueError(f"{spec.where}: a plan is of training, and this is inference")
     arguments = None if megatron is None else read_arguments(megatron)
     with options.preparing():
-        plan = given_plan(spec, layout=layout, arguments=arguments)
-    return _Comparing(plan, TOOLS["megatron"], spec.name, options, on_progress).result()
+        found = read_plan(spec, plan) if plan is not None else given_plan(spec, layout=layout, arguments=arguments)
+    return _Comparing(found, TOOLS[found.tool], spec, options, on_progress).result()
 
 
 class _Comparing:
     """The rows of a comparison, one search after the other."""
 
-    def __init__(self, plan: GivenPlan, tool: Tool, name: str, options: SearchOptions,
+    def __init__(self, plan: GivenPlan, tool: Tool, spec: Spec, options: SearchOptions,
                  on_progress: Callable[[Progress], None]) -> None:
-        self.plan, self.tool, self.name, self.options, self.on_progress = plan, tool, name, options, on_progress
+        self.plan, self.tool, self.spec, self.options, self.on_progress = plan, tool, spec, options, on_progress
         self.rows: list[PlanRow] = []
         self.schedules: dict[str, Schedule] = {}
         self.left_out: dict[str, str] = {}
 
     def result(self) -> PlanComparison:
-        own = self._given()
+        own, open_ = self._given(), is_open(self.spec)
         pipeline = self.plan.piped.pipeline
         self._search("given-order", "the same cut, weft's order", self.plan.spec, _SHARES[0])
-        self._best_cut()
+        if self.tool.own is not None:
+            self._best_cut()
         chunks = max(len(self.plan.stages) // pipeline.cluster.gpus, pipeline.placement.chunks, _CHUNKS)
         self._search("weft", "weft's best", pipeline.model_copy(update={"placement": pipeline.placement.model_copy(
-            update={"shapes": ("chain", "v", "loop", "wave"), "chunks": chunks})}), _SHARES[2])
-        return PlanComparison(self.name, self.plan.piped.title, own.micro_batches, self._capacity(), tuple(self.rows),
-                              self.schedules, self.left_out)
+            update={"shapes": ("chain", "v", "loop", "wave"), "chunks": chunks})}), _SHARES[3 if open_ else 2])
+        if open_:
+            with suppress(Infeasible, OutOfTime):
+                self._best_grid()
+        return PlanComparison(self.spec.name, self.plan.piped.title, own.micro_batches, self._capacity(),
+                              tuple(self.rows), self.schedules, self.left_out)
 
     def _capacity(self) -> Number:
-        from weft.models.layers.cluster import model_cluster
-
         return min(model_cluster(self.plan.piped.pipeline.cluster).available)
 
     def _given(self) -> Schedule:
@@ -210,20 +220,17 @@ class _Comparing:
         except (Infeasible, ValueError):
             run, fits = self._run(spec.model_copy(update={"cluster": spec.cluster.model_copy(update={
                 "memory": (_ROOMY,)})})), False
-        self._row("plan", "the plan", run.order + "".join(f", groups of {size}" for size in run.settings.values()),
-                  run.schedule, fits=fits)
+        order = (run.order or Path(self.plan.order).name) + "".join(f", groups of {n}" for n in run.settings.values())
+        self._row("plan", "the plan", order, run.schedule, fits=fits)
         return run.schedule
 
-    def _run(self, spec: Spec) -> Run:
-        with self.options.preparing():
+    def _run(self, spec: Spec) -> ToolRun:
+        with unwatched():  # one cut alone: without it there is nothing to compare
             case = case_of(spec)
-        [placement] = case.placements
-        return self.tool.run(Schedule(placement.problem, case.micro_batches, (), 0.0, solver=placement.details))
+        return self.tool.run(given_schedule(self.plan, case))
 
     def _best_cut(self) -> None:
         """A row of the best that the tool can run: every cut, in as many chunks as the plan has at most."""
-        from weft.models.cuts.spaces import cut_spaces
-
         options, plan = self.options.shortened(_SHARES[1]), self.plan
         pipeline = plan.piped.pipeline
         chunks = len(plan.stages) // pipeline.cluster.gpus
@@ -263,13 +270,21 @@ class _Comparing:
         self._row(name, title, f"weft's, {'V' if shape == 'v' else shape}", found, fits=True,
                   bound=found.solver.get("bound_over_placements") if name == "weft" else None)
 
+    def _best_grid(self) -> None:
+        """A row of the best grid of all, where that is better than what was found on the plan's."""
+        found = solve_grid(self.spec, self.options, self.on_progress)
+        told, title = found.solver["grid"], "weft's best grid"
+        if told["step"] < min((row.step for row in self.rows if row.fits), default=math.inf):
+            self._row("grid", f"{title}, {told['title']}", "weft's", found, fits=True, bound=told["bound_over_grids"])
+        else:
+            self.left_out[title] = (f"none was found that is better than these degrees; {told['title']} takes "
+                                    f"{_seconds(told['step'])}")
+
     def _row(self, name: str, title: str, order: str, found: Schedule, *, fits: bool,
              bound: float | None = None) -> None:
-        from weft.runtime.export.tools.layers import letters_of_names
-
         problem, layers = found.problem, found.solver["layers_of_stage"]
         letters = iter(letters_of_names([name for names in layers for name in names]))
-        end = self.plan.piped.end(found)
+        end = found.solver["grid"]["end"]["seconds"] if name == "grid" else self.plan.piped.end(found)
         step = found.makespan + end
         load = tuple(sum(problem.blocks[block].duration for block in blocks) for blocks in problem.blocks_on)
         static = found.solver.get("static_memory") or [0] * len(load)
@@ -277,4 +292,5 @@ class _Comparing:
         self.rows.append(PlanRow(
             name, title, order, layout_text(["".join(next(letters) for _ in names) for names in layers]), step, end,
             1 - sum(load) / len(load) * found.micro_batches / step, tuple(map(float, load)),
-            tuple(base + peak for base, peak in zip(static, found.peak_memory, strict=True)), fits, bound))
+            tuple(base + peak for base, peak in zip(static, found.peak_memory, strict=True)), fits, bound,
+            found.micro_batches))

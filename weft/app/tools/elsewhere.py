@@ -11,11 +11,9 @@ from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.text.units import time_text
 
 if TYPE_CHECKING:
-    from weft.app.lib.placements import Placement
-    from weft.runtime.export.tools import Run, Tool
+    from weft.app.lib.placements import CasePlacement
+    from weft.runtime.export.tools import Tool, ToolRun
     from weft.solver.portfolio import Candidate
-
-__all__ = ["elsewhere", "run_line", "tool_lines", "told"]
 
 #: Of the placements of a search so many are tried in a tool, those with the least bounds first.
 _TRIED = 8
@@ -23,7 +21,7 @@ _TRIED = 8
 _MOST_OPERATIONS = 100_000
 
 
-def elsewhere(best: Schedule, others: Iterable[Candidate[Placement]]) -> dict[str, Any]:
+def elsewhere(best: Schedule, others: Iterable[Candidate[CasePlacement]]) -> dict[str, Any]:
     """For ``solver`` of ``best``: by tool, under ``tools``, the nearest that it can run, of ``best`` and the placements
     of ``others``; nothing where ``best`` is no training of a model's layers.
 
@@ -45,7 +43,7 @@ def _trains(schedule: Schedule) -> bool:
     return any(block.kind.letter in "BIW" for block in schedule.problem.blocks)
 
 
-def _nearest(tool: Tool, best: Schedule, ranked: Sequence[Candidate[Placement]]) -> dict[str, Any]:
+def _nearest(tool: Tool, best: Schedule, ranked: Sequence[Candidate[CasePlacement]]) -> dict[str, Any]:
     """The best of the answer and the others in ``tool``. One with orders of its own needs none of ours."""
     found: dict[str, Any] = {}
     reason = ""
@@ -73,7 +71,7 @@ def _nearest(tool: Tool, best: Schedule, ranked: Sequence[Candidate[Placement]])
     return found | ({"reason": reason} if reason else {})
 
 
-def told(run: Run, *, as_is: bool) -> dict[str, Any]:
+def told(run: ToolRun, *, as_is: bool) -> dict[str, Any]:
     """What is said of a run."""
     return {"makespan": run.schedule.makespan, "order": run.order, "as_is": as_is,
             "placement": run.schedule.solver.get("placement", ""), "gpus_a_rank": run.gpus,

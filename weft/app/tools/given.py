@@ -3,20 +3,42 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from weft.app.lib.case import Case
+from weft.app.lib.grid_pipeline import is_open
+from weft.app.lib.options import SearchOptions
+from weft.models.candidates.gpu_costs import gpu_costs
+from weft.models.grid.degrees import Degrees
+from weft.models.grid.grids import GridSpace
+from weft.models.grid.pipeline import grid_space, pipeline_spec, stage_layers
+from weft.models.grid.step_end import step_end
+from weft.models.spec.parallel import Parallel
+from weft.models.spec.spec import Spec, SpecError
+from weft.runtime.export.tools import TOOLS
+from weft.runtime.export.tools.deepspeed import read_deepspeed
+from weft.runtime.export.tools.layers import letters_of_names
+from weft.runtime.export.tools.megatron_arguments import MegatronArguments, read_megatron
+from weft.runtime.export.tools.torchtitan import read_torchtitan
+from weft.runtime.export.torch_import import read_table, schedule_of_table
+from weft.solver.baselines import baseline
+from weft.solver.control.clock import unwatched
+from weft.solver.feasibility.infeasible import Infeasible
 from weft.solver.io.megatron_layout import LayoutTextError, layout_text, stages_of_layout
+from weft.solver.schedule import Schedule
 
-if TYPE_CHECKING:
-    from weft.models.grid.degrees import Degrees
-    from weft.models.grid.grids import GridSpace
-    from weft.models.spec.spec import Spec
-    from weft.runtime.export.tools.megatron_arguments import MegatronArguments
-    from weft.solver.schedule import Schedule
-
-__all__ = ["GivenPlan", "Piped", "given_plan", "piped", "read_arguments"]
+#: torchtitan's names of schedules, in small letters, that are among the baselines.
+_NAMED = {"1f1b": "1f1b", "gpipe": "gpipe", "interleaved1f1b": "interleaved", "interleavedzerobubble": "interleaved-zb",
+          "zbvzerobubble": "zb-v"}
+#: Deterministic seconds in which a depth of the pipeline that a layout can have is looked at, of a grid that is open.
+_SETTLING = 2.0
+#: The same where there is no time: for a known order alone.
+_FIRST = 1e-6
 
 
 @dataclass(frozen=True)
@@ -32,9 +54,6 @@ class Piped:
         """Seconds that gradients, optimizer and parameters add behind ``schedule``, where that is modelled."""
         if self.degrees is None or self.space is None:
             return 0.0
-        from weft.models.grid.pipeline import stage_layers
-        from weft.models.grid.step_end import step_end
-
         stages = stage_layers(schedule.solver["layers_of_stage"], self.space.ranks.of(self.degrees))
         return step_end(stages, self.degrees, self.space.links, self.space.size).seconds
 
@@ -48,20 +67,25 @@ class Piped:
         """Such as "TP4 PP8 micro-batch 1"."""
         return f"PP{self.pipeline.cluster.gpus}" if self.degrees is None else self.degrees.title
 
-    def cut(self, stages: tuple[str, ...]) -> Spec:
-        """The pipeline with the cut of ``stages`` alone: a chain, or round and round."""
+    def cut(self, stages: tuple[str, ...], shape: str = "") -> Spec:
+        """The pipeline with the cut of ``stages`` alone, in ``shape``: by default a chain, or round and round."""
         chunks = len(stages) // self.pipeline.cluster.gpus
         return self.pipeline.model_copy(update={"placement": self.pipeline.placement.model_copy(update={
-            "cut": tuple(map(len, stages)), "shapes": ("chain" if chunks == 1 else "loop",),
+            "cut": tuple(map(len, stages)), "shapes": (shape or ("chain" if chunks == 1 else "loop"),),
             "chunks": max(chunks, self.pipeline.placement.chunks)})})
 
 
 @dataclass(frozen=True)
 class GivenPlan:
-    """``stages``: the letters of each, in the pipeline of ``piped``."""
+    """``stages``: the letters of each, in the pipeline of ``piped``. ``tool``: whose plan it is. ``shape``: how stages
+    lie, "" as Megatron-LM has them. ``order``: a file with the order (.csv), or a baseline's name; "": the tool's own.
+    """
 
     piped: Piped
     stages: tuple[str, ...]
+    tool: str = "megatron"
+    shape: str = ""
+    order: str = ""
 
     @property
     def text(self) -> str:
@@ -71,7 +95,7 @@ class GivenPlan:
     @property
     def spec(self) -> Spec:
         """The pipeline with the plan's cut alone."""
-        return self.piped.cut(self.stages)
+        return self.piped.cut(self.stages, self.shape)
 
 
 def piped(spec: Spec, chunks: int | None = None) -> Piped:
@@ -82,18 +106,13 @@ def piped(spec: Spec, chunks: int | None = None) -> Piped:
     """
     if spec.parallel is None:
         return Piped(spec)
-    from weft.models.grid.pipeline import grid_space, pipeline_spec
-
     if chunks is not None and spec.parallel.virtual is None:
         spec = spec.model_copy(update={"parallel": spec.parallel.model_copy(update={"virtual": chunks})})
     space = grid_space(spec)
     degrees = space.fixed()
     if degrees is None:
-        assert spec.parallel is not None
-        left = [name for name in ("tensor", "pipeline", "virtual", "expert", "context", "micro_batch", "zero",
-                                  "recompute") if getattr(spec.parallel, name) is None]
-        raise ValueError(f"{spec.where}: parallel leaves {', '.join(left)} open (auto), and a plan is of one grid: "
-                         "give them, or the arguments of Megatron-LM (--megatron)")
+        raise ValueError(f"{spec.where}: parallel leaves {', '.join(space.open)} open (auto), and a plan is of one "
+                         "grid: give them, or the arguments of Megatron-LM (--megatron)")
     return Piped(pipeline_spec(spec, space, degrees), degrees, space)
 
 
@@ -121,22 +140,115 @@ def given_plan(spec: Spec, *, layout: str | None = None, arguments: MegatronArgu
             except ValueError as error:
                 raise ValueError(f"Megatron-LM's arguments: {error}") from None
         spec = _spec_of(spec, arguments, max(1, len(stages) // arguments.pipeline))
+    _require_model(spec, stages)
+    spec = _settled(spec, stages)
     p = spec.cluster.gpus if spec.parallel is None else spec.parallel.pipeline or spec.cluster.gpus
     if len(stages) % p:
         least = len(stages) // p * p
         near = " or ".join(str(number) for number in (least, least + p) if number)
         raise ValueError(f"layout has {len(stages)} stages, which are no multiple of the {p} ranks of the pipeline; "
                          f"give one of {near} stages, or the degrees (parallel in the spec, or --megatron)")
-    _require_model(spec, stages)
     return GivenPlan(piped(spec, len(stages) // p), stages)
+
+
+def _settled(spec: Spec, stages: tuple[str, ...]) -> Spec:
+    """``spec`` with those degrees for what its grid leaves open on which Megatron-LM runs ``stages`` in the least time;
+    as it is where they can be on none, or nothing but chunks is open."""
+    from weft.app.grid import solve_grid
+    from weft.app.tools.solve_for import solve_in
+
+    tool, parallel = TOOLS["megatron"], spec.parallel
+    best: dict[str, Any] | None = None
+    if not is_open(spec) or parallel is None:
+        return spec
+    depths = [p for p in ([parallel.pipeline] if parallel.pipeline else range(1, len(stages) + 1))
+              if not (len(stages) % p or spec.cluster.gpus % p or (p == 1 < len(stages)))]
+
+    def on(p: int, effort: float) -> None:
+        nonlocal best
+        asked = parallel.model_copy(update={"pipeline": p, "virtual": len(stages) // p})
+        with suppress(Infeasible, SpecError):
+            found = solve_grid(spec.model_copy(update={"parallel": asked, "placement": spec.placement.model_copy(
+                update={"cut": tuple(map(len, stages))})}), SearchOptions(effort=effort), tool=tool,
+                solve=partial(solve_in, tool)).solver["grid"]
+            best = found if best is None or found["step"] < best["step"] else best
+
+    for p in depths:
+        on(p, _SETTLING)
+    with unwatched():  # there was no time for any: the first that there are
+        while best is None and depths:
+            on(depths.pop(0), _FIRST)
+    return spec if best is None else spec.model_copy(update={"parallel": parallel.model_copy(update={
+        name: best[name] for name in ("tensor", "pipeline", "virtual", "data", "expert", "context", "zero", "recompute",
+                                      "micro_batch")})})
+
+
+def read_plan(spec: Spec, path: str | os.PathLike[str]) -> GivenPlan:
+    """The plan for the model of ``spec`` in a file: torchtitan's settings (.toml), DeepSpeed's partition (.py), or
+    Megatron-LM's arguments (any other). Raises ``ValueError`` for what is neither, or no plan of the model."""
+    ending = Path(path).suffix.lower()
+    if ending == ".toml":
+        found = read_torchtitan(path)
+        samples = found.data * found.micro_batch if found.data and found.micro_batch else _samples(spec)
+        batch = None if found.micro_batches is None else found.micro_batches * samples
+        order = _NAMED.get(found.schedule.lower(), "") if found.csv is None else os.path.join(
+            Path(path).parent, Path(found.csv).name if not Path(found.csv).exists() else os.path.abspath(found.csv))
+        if not order:
+            raise ValueError(f"{os.fspath(path)}: weft has no schedule called {found.schedule}; it has "
+                             f"{', '.join(_NAMED)}, and reads the order of pipeline_parallel_schedule_csv")
+        if found.csv is not None and not any("I" in letters for letters in read_table(order).letters_of_stages):
+            spec = spec.model_copy(update={"placement": spec.placement.model_copy(update={"backward": ("full",)})})
+        plan = given_plan(spec, arguments=MegatronArguments(
+            tensor=found.tensor, pipeline=found.pipeline, context=found.context, expert=found.expert, zero=found.zero,
+            micro_batch=found.micro_batch, layout=found.stages, batch=batch, sequence_parallel=True))
+        return replace(plan, tool="torchtitan", shape="" if found.shape != "v" else "v", order=order)
+    if ending == ".py":
+        parts = read_deepspeed(path)
+        letters = model_letters(spec)
+        if sum(parts.cut) != len(letters):
+            raise ValueError(f"{os.fspath(path)}: PARTS are of {sum(parts.cut)} layers, but the model has "
+                             f"{len(letters)} with embedding and head")
+        ends = [*accumulate(parts.cut)]
+        stages = tuple(letters[end - size:end] for end, size in zip(ends, parts.cut, strict=True))
+        batch = None if parts.micro_batches is None else parts.micro_batches * _samples(spec)
+        plan = given_plan(spec, arguments=MegatronArguments(pipeline=len(stages), layout=stages, batch=batch))
+        return replace(plan, tool="deepspeed")
+    return given_plan(spec, arguments=read_arguments(path))
+
+
+def _samples(spec: Spec) -> int:
+    """In one micro-batch of all replicas of ``spec``, as far as it says so."""
+    data = 1 if spec.parallel is None else spec.parallel.data or 1
+    size = spec.parallel.micro_batch if spec.parallel is not None else None
+    return data * (size or (1 if spec.training is None else spec.training.micro_batch_size))
+
+
+def given_schedule(plan: GivenPlan, case: Case) -> Schedule:
+    """``plan`` as its tool runs it, on the placements of ``case``, which have its cut; in an order of its own where the
+    plan has one. Raises ``ValueError`` for an order that is not of these stages, and where nothing fits."""
+    tool, found, refusal = TOOLS[plan.tool], [], None
+    table = read_table(plan.order) if plan.order.endswith(".csv") else None
+    for placement in case.placements:
+        try:
+            if table is not None:
+                made = schedule_of_table(table, placement.problem)
+            elif plan.order:
+                made = baseline(plan.order, placement.problem, case.micro_batches)
+            else:
+                made = Schedule(placement.problem, case.micro_batches, (), 0.0, solver=placement.details)
+                made = tool.run(made).schedule
+        except ValueError as error:
+            refusal = refusal or error
+        else:
+            found.append(placement.label(made))
+    if not found:
+        raise refusal or ValueError(f"{case.name}: the plan fits no GPU")
+    return min(found, key=lambda schedule: schedule.makespan)
 
 
 def model_letters(spec: Spec) -> str:
     """A letter for each layer of the model, as Megatron-LM has them. Raises ``ValueError`` for a model that is no
     embedding, equal layers and a head."""
-    from weft.models.candidates.gpu_costs import gpu_costs
-    from weft.runtime.export.tools.layers import letters_of_names
-
     names = [layer.name for layer in gpu_costs(spec).layers[0]]
     letters = letters_of_names(names)
     if "" in letters or letters[-1] != "L" or "embed" not in names[0].lower():
@@ -147,8 +259,6 @@ def model_letters(spec: Spec) -> str:
 
 def _spec_of(spec: Spec, arguments: MegatronArguments, chunks: int) -> Spec:
     """``spec`` with the degrees, sizes and recomputation of ``arguments``."""
-    from weft.models.spec.parallel import Parallel
-
     run = spec.training
     if run is None:
         raise ValueError(f"{spec.where}: Megatron-LM's arguments are of training, and this is inference")
@@ -165,7 +275,7 @@ def _spec_of(spec: Spec, arguments: MegatronArguments, chunks: int) -> Spec:
                          "(--micro-batch-size)")
     told: dict[str, Any] = {"micro_batch_size": size, "micro_batches": sequences // size}
     if others == arguments.pipeline == spec.cluster.gpus and spec.parallel is None and (
-            arguments.recompute != "selective"):
+            arguments.recompute in ("none", "full")):
         told["recompute"] = arguments.recompute == "full"
         return spec.model_copy(update={"training": run.model_copy(update=told)})
     told["recompute"] = False
@@ -173,8 +283,9 @@ def _spec_of(spec: Spec, arguments: MegatronArguments, chunks: int) -> Spec:
                      expert=arguments.expert, data=spec.cluster.gpus // others, micro_batch=size,
                      zero=1 if arguments.zero is None else arguments.zero, recompute=arguments.recompute,
                      sequence_parallel=arguments.sequence_parallel or arguments.tensor == 1,
+                     context_keys=arguments.context_keys, overlap_experts=arguments.overlap_experts,
                      **({} if spec.parallel is None else spec.parallel.model_dump(include={
-                         "precision", "collective_bytes", "imbalance"})))
+                         "precision", "collective_bytes", "imbalance", "expert_machines"})))
     if not spec.cluster.is_plain or not isinstance(spec.cluster.device, str) or len(set(spec.cluster.memory)) > 1:
         raise ValueError(f"{spec.where}: degrees are for GPUs of one kind; name it (cluster.device, such as h100)")
     if run.optimizer != "adam" or run.lengths is not None:
@@ -196,8 +307,6 @@ def _require_model(spec: Spec, stages: tuple[str, ...]) -> None:
 
 def read_arguments(text: str | os.PathLike[str]) -> MegatronArguments:
     """Megatron-LM's arguments, or those in the file that ``text`` names. Raises ``ValueError`` for neither."""
-    from weft.runtime.export.tools.megatron_arguments import read_megatron
-
     words = os.fspath(text)
     if "=" not in words and "--" not in words:
         try:

@@ -12,11 +12,17 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
 
-from weft.app.lib.case import Case, Placement, case_of, read_source
+from weft.app.cuts.search import CutDecision, CutSearch
+from weft.app.lib.case import Case, CasePlacement, candidate_placement, case_of, read_source
 from weft.app.lib.options import SearchOptions
-from weft.app.solve import solve_case
+from weft.app.lib.sources import MicroBatches, Source
+from weft.app.solving.solve import solve_case
+from weft.models.cuts.space import CutSpace
+from weft.models.grid.pipeline import even_cut
+from weft.models.spec.spec import Spec
+from weft.runtime.export.tools import TOOLS, Tool, ToolRun
 from weft.solver.bounds.load import load_bound
 from weft.solver.control.clock import OutOfTime
 from weft.solver.cpsat.budget import Budget
@@ -26,15 +32,6 @@ from weft.solver.problem import Problem
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Infeasible, Progress
 from weft.solver.wide.problem import WideProblem
-
-if TYPE_CHECKING:
-    from weft.app.cuts.search import CutSearch
-    from weft.app.lib.sources import MicroBatches, Source
-    from weft.models.cuts.space import CutSpace
-    from weft.models.spec.spec import Spec
-    from weft.runtime.export.tools import Run, Tool
-
-__all__ = ["best_in_own_order", "case_for", "restricted", "solve_for_tool"]
 
 #: Cuts of each layout that are listed, and deterministic seconds for each operation of one that is looked at.
 _LISTED, _PER_OPERATION = 60_000, 3e-6
@@ -48,10 +45,9 @@ def solve_for_tool(source: Source, micro_batches: MicroBatches | None, options: 
                    on_progress: Callable[[Progress], None], name: str) -> Schedule:
     """The best schedule that tool ``name`` can run, timed in the order that it runs.
 
-    Raises ``ValueError`` for what was fixed that the tool cannot run, and what :func:`weft.app.solve.solve_case` does.
+    Raises ``ValueError`` for what was fixed that the tool cannot run, and what
+    :func:`weft.app.solving.solve.solve_case` does.
     """
-    from weft.runtime.export.tools import TOOLS
-
     tool = TOOLS[name]
     if options.objective != "makespan":
         raise ValueError(f"what {tool.title} can run is searched for the makespan, not for {options.objective}: leave "
@@ -60,12 +56,28 @@ def solve_for_tool(source: Source, micro_batches: MicroBatches | None, options: 
         spec = read_source(source)
         if not isinstance(spec, Problem | WideProblem):
             spec = restricted(spec, tool)
-        case = case_for(case_of(spec, micro_batches, options), tool)
-    found = (case.with_reserve(solve_case(case, options, on_progress)) if tool.own is None else
-             best_in_own_order(case, tool, options.budget(), on_progress))
+        is_grid = not isinstance(spec, Problem | WideProblem) and spec.parallel is not None
+        case = None if is_grid else case_of(spec, micro_batches, options)
+    if case is None:
+        from weft.app.grid import solve_grid
+
+        if micro_batches is not None:
+            raise ValueError("micro_batches is what the grid makes of the batch (parallel.micro_batch): leave it out")
+        found = solve_grid(spec, options, on_progress, tool, partial(solve_in, tool))  # type: ignore[arg-type]
+    else:
+        found = solve_in(tool, case, options, on_progress)
     run = tool.run(found)
     return found.with_solver(tool={"name": name, "order": run.order, "gpus_a_rank": run.gpus,
                                    **({"settings": dict(run.settings)} if run.settings else {})})
+
+
+def solve_in(tool: Tool, case: Case, options: SearchOptions, on_progress: Callable[[Progress], None]) -> Schedule:
+    """The best of ``case`` that ``tool`` can run. Raises ``Infeasible`` where it can run none."""
+    with options.preparing():
+        case = case_for(case, tool)
+    if tool.own is not None:
+        return best_in_own_order(case, tool, options.budget(), on_progress)
+    return case.with_reserve(solve_case(case, options, on_progress))
 
 
 def restricted(spec: Spec, tool: Tool) -> Spec:
@@ -99,6 +111,15 @@ def restricted(spec: Spec, tool: Tool) -> Spec:
         if "backward" in given and "full" not in backward:
             refuse("split backwards (placement.backward: split)", "allow full")
         backward = ("full",)
+    if spec.parallel is not None:
+        asked = spec.parallel
+        if asked.zero not in (None, *tool.zero):
+            refuse(f"ZeRO-{asked.zero} beside a pipeline (parallel.zero)",
+                   f"it has {', '.join(map(str, tool.zero))}; give one of these, or auto")
+        for name in tool.lacks:
+            if (getattr(asked, name) or 1) > 1:
+                refuse(f"{name} parallelism beside a pipeline (parallel.{name})", "give 1")
+        spec = spec.model_copy(update={"parallel": asked.model_copy(update=dict.fromkeys(tool.lacks, 1))})
     return spec.model_copy(update={"placement": placement.model_copy(update={
         "shapes": tuple(allowed), "backward": backward})})
 
@@ -127,7 +148,7 @@ def case_for(case: Case, tool: Tool) -> Case:
                    open=() if tool.alike else case.open)
 
 
-def _unordered(placement: Placement, micro_batches: int, problem: Problem) -> Schedule:
+def _unordered(placement: CasePlacement, micro_batches: int, problem: Problem) -> Schedule:
     """What a tool with an order of its own needs to know of a placement."""
     return Schedule(problem, micro_batches, (), 0.0, solver=placement.details)
 
@@ -162,7 +183,7 @@ class _OwnOrder:
     def makespan(self) -> float:
         return math.inf if self.best is None else self.best.makespan
 
-    def look_at(self, placement: Placement) -> Run | None:
+    def look_at(self, placement: CasePlacement) -> ToolRun | None:
         """Time the tool's order on ``placement``; what it runs there, if it fits."""
         count = self.case.micro_batches
         bound = load_bound(placement.problem, count)
@@ -187,9 +208,6 @@ class _OwnOrder:
         that can be listed."""
         if not self.case.spaces:
             return
-        from weft.app.cuts.search import CutSearch
-        from weft.models.grid.pipeline import even_cut
-
         cuts = CutSearch(self.case.spaces, self.case.micro_batches, self.budget)
         with suppress(OutOfTime), self.budget.limited():
             for space in self.case.spaces:
@@ -206,19 +224,15 @@ class _OwnOrder:
 
     def _carry(self, cuts: CutSearch, space: CutSpace) -> None:
         """Take the order to all cuts listed, and go on from the best of them."""
-        from weft.app.cuts.search import Cut
-
         start = next(iter(space.some(1)), None)
         order = None if start is None or self.tool.own is None else next(self.tool.own(
-            Pipeline.of(Cut(cuts, space, start).problem), self.case.micro_batches), None)
+            Pipeline.of(CutDecision(cuts, space, start).problem), self.case.micro_batches), None)
         if start is not None and order is not None:
-            carried = cuts.carried(Cut(cuts, space, start), order.orders)
+            carried = cuts.carried(CutDecision(cuts, space, start), order.orders)
             self._descend(cuts, space, carried[0].decision.borders if carried else start)
 
     def _descend(self, cuts: CutSearch, space: CutSpace, borders: tuple[int, ...]) -> None:
         """Move layers from ``borders`` on while the tool's step gets shorter and fits."""
-        from weft.app.lib.case import candidate_placement
-
         for _ in range(_MOVES):
             try:
                 placement = candidate_placement(space.candidate(borders))

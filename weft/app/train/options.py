@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated
 
@@ -10,16 +11,14 @@ from weft.app.lib.arguments import Option, count, positive
 from weft.app.lib.arguments import memory as memory_size
 from weft.app.lib.sources import PathLike
 
-__all__ = ["TrainOptions"]
-
 
 @dataclass(frozen=True)
 class TrainOptions:
     """The arguments of :func:`weft.train`, each as it is described there."""
 
     setup: Annotated[str | None, Option(
-        "the function that gives model, example, loss, optimizer and data (or MODULE:FUNCTION)",
-        "FILE.py:FUNCTION")] = None
+        "the function that gives model, example, loss, optimizer and data (or MODULE:FUNCTION); or the spec of a graph "
+        "network", "FILE.py:FUNCTION|SPEC.yaml")] = None
     _: KW_ONLY
     example: Annotated[str | None, Option("in its place a small model: gpt, or with transformers gpt2, llama, bert, "
                                           "t5, vit, mixtral", "NAME")] = None
@@ -43,3 +42,13 @@ class TrainOptions:
                                          flags="--draw")] = None
     as_json: Annotated[bool, Option("print losses and report as JSON", flags="--json")] = False
     on_line: Callable[[str], object] = lambda _: None
+
+    @property
+    def is_of_spec(self) -> bool:
+        """Whether a spec, that of a graph network, says what is trained."""
+        return self.setup is not None and self.setup.lower().endswith((".yaml", ".yml"))
+
+
+def rank_command(arguments: Sequence[str]) -> list[str]:
+    """What starts one rank of ``weft train`` with ``arguments``."""
+    return [sys.executable, "-m", "weft", "train", *arguments]

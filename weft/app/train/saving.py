@@ -4,23 +4,44 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from torch.optim import Optimizer
 
-from weft.app.pipeline.run.pipe import Pipeline
-
-__all__ = ["Saving"]
+from weft.app.train.options import TrainOptions
+from weft.runtime.ranks.session import Session
 
 KEPT = 2  # checkpoints that stay
+
+
+class Saveable(Protocol):
+    """What is trained and saved (:class:`~weft.app.pipeline.run.pipe.Pipeline`)."""
+
+    @property
+    def steps(self) -> int:
+        """How many are behind it."""
+
+    def heed_signals(self) -> None:
+        """From now on signals are asked for."""
+
+    def asked_to_stop(self) -> signal.Signals | None:
+        """The signal that came."""
+
+    def save(self, folder: str | os.PathLike[str], optimizer: Optimizer | None, *, keep: int | None) -> Path:
+        """The checkpoint's folder."""
+
+    def resume(self, folder: str | os.PathLike[str], optimizer: Optimizer | None) -> int:
+        """The steps behind the checkpoint from which it goes on."""
 
 
 class Saving:
     """Checkpoints of ``pipe`` and ``optimizer`` in ``folder`` (``None``: there are none): after every ``every``
     batches, after the last, and when a signal has come; ``tell`` hears of it."""
 
-    def __init__(self, pipe: Pipeline, optimizer: Optimizer | None, folder: str | os.PathLike[str] | None,
+    def __init__(self, pipe: Saveable, optimizer: Optimizer | None, folder: str | os.PathLike[str] | None,
                  every: int | None, tell: Callable[[str], object]) -> None:
         self.pipe, self.optimizer, self.folder, self.every, self.tell = pipe, optimizer, folder, every, tell
         self.saved = 0
@@ -61,3 +82,21 @@ class Saving:
         path = self.pipe.save(folder, self.optimizer, keep=KEPT)
         self.saved = self.pipe.steps
         return path
+
+
+def hearing(session: Session, options: TrainOptions) -> Callable[[str], object]:
+    """What hears lines: on rank 0 alone, and not where all is printed as JSON. Where nobody reads standard output any
+    more and there is somewhere to save to, training ends as by a signal, with a checkpoint."""
+    if session.rank or options.as_json:
+        return lambda line: None
+    if options.checkpoint is None:
+        return options.on_line
+
+    def hear(line: str) -> None:
+        try:
+            options.on_line(line)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            session.watch.asked = signal.SIGPIPE
+
+    return hear

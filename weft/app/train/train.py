@@ -1,14 +1,15 @@
-"""``weft train``: what ``setup()`` gives, trained for some steps by ranks that it starts itself."""
+"""``weft train``: what ``setup()`` gives, trained for some steps by ranks that it starts itself.
+
+When ``weft train`` saves, and how it goes on and stops.
+"""
 
 from __future__ import annotations
 
 import itertools
 import json
 import os
-import signal
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from torch.optim import Optimizer
@@ -17,12 +18,10 @@ from weft.app.pipeline.build import make_pipeline
 from weft.app.pipeline.lib.options import PipelineOptions
 from weft.app.pipeline.run.pipe import Pipeline
 from weft.app.train.options import TrainOptions
-from weft.app.train.saving import Saving
+from weft.app.train.saving import Saving, hearing
 from weft.app.train.setup import Setup, example_setup, setup_of
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.interface.fitting import misfit
-
-__all__ = ["rank_command", "train_rank"]
 
 MICRO_BATCHES = 4  # where neither the setup nor the user says
 
@@ -39,8 +38,10 @@ def train_rank(options: TrainOptions) -> int:
         time.sleep(1)  # let rank 0 speak
         raise SystemExit(2) from None
     with make_pipeline(setup.module, setup.args, setup.kwargs, _options(setup, options)) as pipe:
-        heard = _saved_if_unheard(pipe, options) if pipe.rank == 0 and not options.as_json else _nobody
+        heard = hearing(pipe.session, options)
         optimizer = _optimizer(setup, pipe)
+        if setup.follow is not None:
+            pipe.follow(optimizer=optimizer, **setup.follow)
         saving = Saving(pipe, optimizer, options.checkpoint, options.every, heard)
         losses = []
         for loss in _steps(pipe, setup, optimizer, saving, options.steps):
@@ -67,11 +68,12 @@ def _optimizer(setup: Setup, pipe: Pipeline) -> Optimizer:
 
 
 def _options(setup: Setup, options: TrainOptions) -> PipelineOptions:
+    first = {} if setup.follow is None else {"plan": setup.follow["plans"][0]}
     return PipelineOptions(
         micro_batches=options.micro_batches or setup.micro_batches or MICRO_BATCHES, loss=setup.loss,
         target=setup.target,
         schedule=options.schedule, memory=options.memory, spec=options.spec, time_limit=options.time_limit,
-        timeout=options.timeout, **setup.options)
+        timeout=options.timeout, **first, **setup.options)
 
 
 def _steps(pipe: Pipeline, setup: Setup, optimizer: Optimizer, saving: Saving, steps: int) -> Iterator[float]:
@@ -84,7 +86,7 @@ def _steps(pipe: Pipeline, setup: Setup, optimizer: Optimizer, saving: Saving, s
             return
 
 
-class Feeds(Protocol):
+class Feedable(Protocol):
     """What is asked of a pipeline before it is fed."""
 
     @property
@@ -95,33 +97,13 @@ class Feeds(Protocol):
         """Whether it reads this argument."""
 
 
-def _saved_if_unheard(pipe: Pipeline, options: TrainOptions) -> Callable[[str], object]:
-    """What hears lines; where nobody reads standard output any more and there is somewhere to save to, training ends as
-    by a signal, with a checkpoint."""
-    if options.checkpoint is None:
-        return options.on_line
-
-    def hear(line: str) -> None:
-        try:
-            options.on_line(line)
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            pipe.session.watch.asked = signal.SIGPIPE
-
-    return hear
-
-
-def _nobody(line: str) -> None:
-    """Hears nothing."""
-
-
 def _setup(options: TrainOptions) -> Setup:
     if (options.setup is None) == (options.example is None):
         raise CaptureError("say what to train: either FILE.py:FUNCTION, or --example NAME")
     return setup_of(options.setup) if options.setup is not None else example_setup(str(options.example))
 
 
-def _batches(setup: Setup, pipe: Feeds) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], Any]]:
+def _batches(setup: Setup, pipe: Feedable) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], Any]]:
     """Arguments, named ones and target of each batch, round and round; on a rank that reads none, nothing is asked of
     the user's data."""
     if not pipe.takes_data:
@@ -151,8 +133,3 @@ def _batch(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
                            "named arguments")
     inputs, target = batch
     return tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,), {}, target
-
-
-def rank_command(arguments: Sequence[str]) -> list[str]:
-    """What starts one rank of ``weft train`` with ``arguments``."""
-    return [sys.executable, "-m", "weft", "train", *arguments]

@@ -25,8 +25,6 @@ from weft.cli.lib.output import JSON, keep_and_show, require_output, require_tor
 if TYPE_CHECKING:
     from weft.app.calibrate import Calibration
 
-__all__ = ["calibrate", "run"]
-
 
 def calibrate(*, device: Annotated[str | None, Option("where (default: GPUs if there are some)", "cpu|cuda")] = None,
               ranks: Annotated[int | None, Option("processes that send each other messages (default: one for each GPU "

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from weft.models.graph.operators import OperatorGraph
 
-__all__ = ["capture", "run"]
-
 
 def capture(source: Annotated[PathLike | Module, Option("a file of torch.export.save", "MODEL.pt2")],
             inputs: tuple[Any, ...] | None = None, keywords: Mapping[str, Any] | None = None) -> OperatorGraph:
@@ -35,7 +33,7 @@ def capture(source: Annotated[PathLike | Module, Option("a file of torch.export.
 
     Of a file nothing is unpickled and no code runs but torch's own on tensors without data; a module is exported with
     ``torch.export.export(source, inputs, keywords)``. ``notes`` of the result say what its numbers assume. Raises
-    :class:`weft.models.capture.exported.ExportError`.
+    :class:`weft.models.capture.exported.ExportFault`.
     """
     from weft.models.capture.capture import capture_file, capture_module
 

@@ -24,8 +24,6 @@ from weft.app.lib.judged import verdict
 from weft.cli.lib.command import GOOD, NO, Call, command
 from weft.cli.lib.summary import summary
 
-__all__ = ["check", "run"]
-
 
 def check(schedule: Scheduled) -> list[str]:
     """What is wrong with a schedule: one sentence each, none if it is valid.

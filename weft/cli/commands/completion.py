@@ -18,8 +18,6 @@ from weft.app.lib.arguments import Option
 from weft.cli.lib.command import GOOD, Call, command
 from weft.cli.lib.parsing import describe
 
-__all__ = ["run"]
-
 #: What stands for the name of a folder, and for that of a file, in the help of an argument.
 _FOLDERS = ("FOLDER", "DIR")
 _FILES = ("FILE", "GRAPH", "JOB", "MODEL.pt2", "PLAN", "SCHEDULE", "SOURCE", "SPEC", "TIMELINE", "FILE.py:FUNCTION")

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Unpack
 
 from weft.app.lib.arguments import Option
-from weft.app.lib.options import Search, SearchKeywords, SearchOptions
+from weft.app.lib.options import OptionsTaken, SearchKeywords, SearchOptions
 from weft.app.lib.sources import PathLike
 from weft.cli.lib.command import GOOD, Call, Json, Quiet, command
 from weft.cli.lib.output import require_folder, search, show
@@ -26,12 +26,10 @@ if TYPE_CHECKING:
     from weft.app.demo import Demonstration
     from weft.solver.step.search import Progress
 
-__all__ = ["demo", "run"]
-
 #: Seconds between lines of progress at most.
 _EVERY = 2.0
 #: Seconds on the clock are a safety: an effort ends it (:data:`weft.app.demo.DEMO_EFFORT`).
-_SEARCH = Search(time_limit=900.0)
+_SEARCH = OptionsTaken(time_limit=900.0)
 
 
 def demo(folder: Annotated[PathLike, Option("where to", "FOLDER", flags="-o --output")] = "weft-demo", *,

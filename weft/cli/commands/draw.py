@@ -24,8 +24,6 @@ from weft.cli.lib.output import require_output
 if TYPE_CHECKING:
     from weft.solver.schedule import Schedule
 
-__all__ = ["draw", "run"]
-
 
 def draw(
     schedule: Scheduled,

@@ -13,13 +13,16 @@ example:
   weft estimate t5.yaml
   weft estimate gpt.yaml --shape v --json
   weft estimate config.json --gpus 64 --device h100
+  weft estimate config.json --gpus 64 --device h100 --parallel tensor=4,pipeline=8,data=auto
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 from weft.app.lib.arguments import Option
+from weft.app.lib.counted import degrees_of
 from weft.app.lib.sources import PathLike
 from weft.cli.lib.command import GOOD, NO, Call, Json, command
 from weft.cli.lib.output import show
@@ -27,8 +30,6 @@ from weft.cli.lib.output import show
 if TYPE_CHECKING:
     from weft.app.estimate import EstimateReport
     from weft.models.spec.spec import Spec
-
-__all__ = ["estimate", "run"]
 
 
 def estimate(
@@ -42,6 +43,9 @@ def estimate(
         "of a config.json: tokens of a sequence (default 4096, or the most it was made for)", "N", int)] = None,
     batch: Annotated[int | None, Option(
         "of a config.json: samples in a step (default 4 micro-batches for each GPU)", "N", int)] = None,
+    parallel: Annotated[Mapping[str, Any] | None, Option(
+        "a uniform grid of the GPUs, what is left out or auto being searched: tensor=8,pipeline=4,data=auto, or auto; "
+        "what a spec has under parallel", "DEGREES", degrees_of)] = None,
     shape: Annotated[str | None, Option("how stages are placed on the GPUs (default: the first that SPEC allows)",
                                         choices=("chain", "v", "loop", "wave"))] = None,
 ) -> EstimateReport:
@@ -52,14 +56,16 @@ def estimate(
     modelled ones with their known error. Of a Hugging Face ``config.json`` say ``gpus`` and ``device``, and what else
     differs: sequences of ``sequence`` tokens (default 4096, or the most it was made for), in micro-batches of
     ``micro_batch`` (1) and steps of ``batch``; it is estimated as the shallowest pipelines that fit, and replicas of
-    them on the GPUs left. ``str()`` is the table, ``.to_json()`` the numbers, ``.fits`` the verdict.
+    them on the GPUs left. With ``parallel``, the degrees of a uniform grid (``{"tensor": 8}``; others are searched), it
+    is the likeliest such grid, one GPU of each stage. ``str()`` is the table, ``.to_json()`` the numbers, ``.fits`` the
+    verdict.
 
     Raises ``ValueError`` (``SpecError`` and its like) for a spec that means nothing or has no costs.
     """
     from weft.app.estimate import estimate_source
 
-    return estimate_source(source, shape=shape, gpus=gpus, device=device, micro_batch=micro_batch, sequence=sequence,
-                           batch=batch)
+    return estimate_source(source, shape=shape, parallel=parallel, gpus=gpus, device=device, micro_batch=micro_batch,
+                           sequence=sequence, batch=batch)
 
 
 @command(estimate)

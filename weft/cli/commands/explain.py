@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Unpack
 
 from weft.app.lib.arguments import Counted, Option, count
-from weft.app.lib.options import Search, SearchKeywords, SearchOptions
+from weft.app.lib.options import OptionsTaken, SearchKeywords, SearchOptions
 from weft.app.lib.sources import Source
 from weft.cli.lib.command import GOOD, NO, Call, Json, Quiet, command
 from weft.cli.lib.output import search
@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     from weft.solver.schedule import Schedule
     from weft.solver.step.search import Progress
 
-__all__ = ["explain", "run"]
-
-_SEARCH = Search(time_limit=30.0, differing=True)
+_SEARCH = OptionsTaken(time_limit=30.0, differing=True)
 
 
 def explain(

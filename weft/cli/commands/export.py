@@ -20,8 +20,6 @@ from weft.app.export import export_schedule, run_lines
 from weft.cli.lib.command import GOOD, Call, command
 from weft.cli.lib.output import require_output, written
 
-__all__ = ["run"]
-
 
 @command(export_schedule)
 def run(call: Call) -> int:

@@ -4,7 +4,7 @@ SPEC is a model spec with phases: what changes while it trains, by steps (sequen
 path) or by a curve (experts.density of a dense-to-sparse gate). Each part of the training is solved; each plan found is
 priced in all other parts, and each switch by the bytes of parameters and optimizer state that move between GPUs. The
 shortest path says when to switch; beside it stand a bound (the best plan in every part, no cost of switching) and the
-best single plan. Solved parts are kept on disk, as those of weft sweep.
+best single plan, which is searched beside them. Solved parts are kept on disk, as those of weft sweep.
 
 The ending of the output chooses: .html, .svg, .png draw the time of a step over the training with the switches; .json
 holds the numbers.
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from weft.app.family.result import Family
     from weft.app.family.run import FamilyProgress
     from weft.models.spec.spec import Spec
-
-__all__ = ["family", "run"]
 
 
 def family(

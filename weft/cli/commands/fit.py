@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from weft.app.fit import Fitted
     from weft.solver.schedule import Schedule
 
-__all__ = ["fit", "run"]
-
 
 def fit(source: Annotated[Schedule | PathLike, Option("the plan or schedule that ran (weft.plan/1, weft.schedule/1)",
                                                       "PLAN")],

@@ -1,11 +1,12 @@
 """read another tool's schedule
 
-FILE is a CSV of torch.distributed.pipelining, with or without communication, or a Tessel schedule (.json). It is
-checked as far as a run depends on it: complete, runnable, sends and receives in one order. Times are the earliest that
-its order allows, with the durations of --problem, or one unit for a forward and for each half of a backward. A schedule
-that breaks weft's rules is reported (exit status 1) and written all the same. If it breaks only the order of
-micro-batches, as PyTorch's LoopedBFS does, it can be drawn, explained, planned and exported; if it breaks memory,
-drawn.
+FILE is a CSV of torch.distributed.pipelining, with or without communication, or a Tessel schedule (.json); or a plan
+for the model of the spec --problem: torchtitan's settings (.toml), DeepSpeed's partition (.py), or Megatron-LM's
+arguments (.txt, .sh), under the order that the tool runs. It is checked as far as a run depends on it: complete,
+runnable, sends and receives in one order. Times are the earliest that its order allows, with the durations of
+--problem, or one unit for a forward and for each half of a backward. A schedule that breaks weft's rules is reported
+(exit status 1) and written all the same. If it breaks only the order of micro-batches, as PyTorch's LoopedBFS does, it
+can be drawn, explained, planned and exported; if it breaks memory, drawn.
 
 example:
   weft import order.csv --problem gpt.yaml -o theirs.json && weft draw theirs.json
@@ -20,8 +21,6 @@ from weft.app.lib.arguments import Option
 from weft.cli.lib.command import GOOD, NO, Call, command
 from weft.cli.lib.output import JSON, require_output, save
 from weft.cli.lib.summary import summary
-
-__all__ = ["run"]
 
 
 @command(import_schedule)

@@ -22,16 +22,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Unpack
 
 from weft.app.lib.arguments import Counted, LongestPeriod, Option, Solved, Throughput, count
-from weft.app.lib.options import Search, SearchKeywords, SearchOptions
+from weft.app.lib.options import OptionsTaken, SearchKeywords, SearchOptions
 from weft.cli.lib.command import GOOD, Call, Json, Quiet, command
 from weft.cli.lib.output import keep_and_show, require_output, told
 
 if TYPE_CHECKING:
     from weft.app.latency.serving import Serving
 
-__all__ = ["latency", "run"]
-
-_SEARCH = Search(differing=True, offered=False)
+_SEARCH = OptionsTaken(differing=True, offered=False)
 
 
 def latency(

@@ -45,7 +45,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, Unpack
 
 from weft.app.lib.arguments import Option, count, share
-from weft.app.lib.options import Search, SearchKeywords, SearchOptions, parted
+from weft.app.lib.options import OptionsTaken, SearchKeywords, SearchOptions, parted
 from weft.app.lib.sources import PathLike
 from weft.cli.lib.command import GOOD, Call, Json, Quiet, command
 from weft.cli.lib.output import JSON, kept, require_output, require_torch, save, search, show, told, written
@@ -55,16 +55,14 @@ if TYPE_CHECKING:
     from weft.app.place.memory_plans import MemoryPlans
     from weft.models.graph.operators import OperatorGraph
     from weft.models.spec.spec import Spec
-    from weft.solver.placement.bracket import Step
+    from weft.solver.placement.bracket import Standing
     from weft.solver.placement.joint.answer import PlacedStep
     from weft.solver.placement.placement import Placement
     from weft.solver.placement.problem import PlacementProblem
     from weft.solver.problem import Problem
     from weft.solver.step.search import Progress
 
-__all__ = ["place", "place_backends", "place_memory", "place_step", "run"]
-
-_SEARCH = Search()
+_SEARCH = OptionsTaken()
 
 
 def _devices(text: str) -> dict[str, tuple[int, float | None]]:
@@ -123,7 +121,7 @@ def place(
     *,
     devices: Devices = None,
     options: Annotated[SearchOptions | None, _SEARCH] = None,
-    on_step: Callable[[Step], None] = lambda _: None,
+    on_step: Callable[[Standing], None] = lambda _: None,
     **wishes: Unpack[PlaceKeywords],
 ) -> Placement:
     """An operator graph cut into stages on devices so that the largest load is least, with a proven bound.
@@ -213,13 +211,13 @@ def place_step(
     past it there is only what one graph's first schedule takes to make. Raises what :func:`place` does.
     """
     from weft.app.place.place import PlaceQuestion
-    from weft.app.place.step import Sizes, place_step_source
+    from weft.app.place.step import SizesAsked, place_step_source
 
     keywords, rest = parted(wishes, SearchKeywords.__annotations__)
     costs, question = parted(rest, ("overhead", "mini_batch", "one_size"))
     files = ({size: file for size, file in micro_batch_sizes.items() if file is not None}
              if isinstance(micro_batch_sizes, Mapping) else {})
-    return place_step_source(graph, Sizes(tuple(micro_batch_sizes), files, **costs),
+    return place_step_source(graph, SizesAsked(tuple(micro_batch_sizes), files, **costs),
                              PlaceQuestion(devices, stage_graph=True, **question), _SEARCH.given(options, keywords),
                              on_progress)
 

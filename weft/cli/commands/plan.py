@@ -19,8 +19,6 @@ from weft.app.lib.sources import PathLike
 from weft.cli.lib.command import GOOD, Call, command
 from weft.cli.lib.output import JSON, require_output, require_torch, written
 
-__all__ = ["plan", "run"]
-
 
 def plan(schedule: Scheduled,
          path: Annotated[PathLike | None, Option("where to (default: standard output)", "FILE",

@@ -4,15 +4,12 @@ Starts on every rank under torchrun: gloo on CPUs, NCCL on GPUs. With --emulate 
 duration; with --stages it runs modules of yours: a function that returns this rank's stages. A rank that dies or hangs
 stops all of them within --timeout seconds and says what it waited for.
 
-A plan with jobs (weft share) runs them beside each other, on CPUs over gloo, a group of ranks for each job: --stages
-JOB=MODULE:FUNCTION once for each. Jobs are data parallel, or stages of pipelines that train or infer, whose
-micro-batches in the plan are one batch. Their losses are those they have alone; a job that ends or fails leaves the
-others running.
-
-With --processes job each job has processes of its own, which are started here, without torchrun: one that is killed
-ends that job alone, and with --checkpoint FOLDER, where each job has a folder of its name, the same call with --resume
-goes on from the last ones. The exit status is 1 where a job did not come to its end. On several machines start each job
-with a torchrun of its own: --job JOB --turns FOLDER.
+A plan with jobs (weft share) runs them beside each other, on CPUs over gloo, each in processes of its own, which are
+started here, without torchrun: --stages JOB=MODULE:FUNCTION once for each. Jobs are data parallel, or stages of
+pipelines that train or infer, whose micro-batches in the plan are one batch. Their losses are those they have alone; a
+job that ends, fails or is killed leaves the others running. With --checkpoint FOLDER, where each job has a folder of
+its name, the same call with --resume goes on from the last ones. The exit status is 1 where a job did not come to its
+end. On several machines start each job with a torchrun of its own: --job JOB --turns FOLDER.
 
 With --rank-alone one rank, or all in turn, run in this process on one device, without torchrun: real stages and real
 memory; the messages of neighbours are generated. The report has each rank's times and peak memory beside the plan, and
@@ -20,8 +17,7 @@ a prediction of the whole step.
 
 example:
   torchrun --nproc-per-node 4 -m weft replay plan.json --emulate
-  torchrun --nproc-per-node 2 -m weft replay shared.json --stages a=my.gpt:make --stages b=my.bert:make
-  weft replay shared.json --stages a=my.gpt:make --stages b=my.bert:make --processes job
+  weft replay shared.json --stages a=my.gpt:make --stages b=my.bert:make
   weft replay plan.json --stages my.module:training --rank-alone all
 """
 
@@ -36,8 +32,6 @@ from weft.app.lib.arguments import AllowOtherModel, AllowUnsplit, Option, byte_s
 from weft.app.lib.sources import PathLike
 from weft.cli.lib.command import GOOD, NO, Call, command
 from weft.cli.lib.output import JSON, require_output, require_torch
-
-__all__ = ["replay", "replay_alone", "replay_shared", "run"]
 
 Planned: TypeAlias = Annotated[PathLike, Option("a plan file (weft.plan/2)", "PLAN")]
 
@@ -107,30 +101,20 @@ def replay(plan: Planned, **options: Unpack[ReplayKeywords]) -> Any:
     return run_plan(plan, ReplayOptions(**options))
 
 
-def replay_shared(plan: Planned, stages: Mapping[str, str], *, processes: Annotated[str, Option(
-        "with stages of jobs: one set of processes for all (under torchrun; the default), or one for each job, started "
-        "here: a job that is killed leaves the others running", choices=("one", "job"))] = "one",
-                  **options: Unpack[SharedKeywords]) -> Any:
-    """Run the jobs of a plan with jobs, each by the function of ``stages`` that its name has, on CPUs over gloo; needs
-    torch.
+def replay_shared(plan: Planned, stages: Mapping[str, str], **options: Unpack[SharedKeywords]) -> Any:
+    """Run the jobs of a plan with jobs, each by the function of ``stages`` that its name has and in processes of its
+    own, which are started here, on CPUs over gloo; needs torch.
 
-    ``processes``: ``"one"`` set of them for all jobs, of which this is one (under ``torchrun``; the result is on rank
-    0), or one for each ``"job"``, which are started here, on this machine. Each job's losses are those that it has
-    alone. One that ends or fails leaves the others running; so does one that is killed, where it has processes of its
-    own. ``options`` are those of :class:`weft.runtime.share.replay.SharedOptions`; with ``job`` this process is one of
-    that job's own. Gives the :class:`weft.runtime.share.result.SharedRun`. Errors are those of
-    :func:`weft.runtime.share.replay.replay_shared`.
+    Each job's losses are those that it has alone; one that ends, fails or is killed leaves the others running.
+    ``options`` are those of :class:`weft.runtime.share.replay.SharedOptions`; with ``job`` this process is one of that
+    job's own (under ``torchrun``; the result is on rank 0). Gives the :class:`weft.runtime.share.replay.SharedRun`.
+    Errors are those of :func:`weft.runtime.share.replay.replay_job`.
     """
     from weft.runtime.share.processes import replay_in_processes
     from weft.runtime.share.replay import SharedOptions, replay_job
-    from weft.runtime.share.replay import replay_shared as run_plan
 
-    if processes not in ("one", "job"):
-        raise ValueError(f"processes is {processes!r}, it must be 'one' or 'job'")
     asked = SharedOptions(stages, **options)
-    if processes == "job":
-        return replay_in_processes(plan, asked)
-    return run_plan(plan, asked) if asked.job is None else replay_job(plan, asked)
+    return replay_in_processes(plan, asked) if asked.job is None else replay_job(plan, asked)
 
 
 class AloneKeywords(AllowedKeywords, total=False):
@@ -164,8 +148,8 @@ def run(call: Call, *, rank_alone: Annotated[str | None, Option(
         return _run_shared(call, jobs)
     if call.stretched or call.stop_folder is not None:
         raise ValueError("--stretched and --stop-folder are for stages of jobs: give --stages JOB=MODULE:FUNCTION")
-    if call.processes != "one" or call.job is not None or call.turns is not None:
-        raise ValueError("--processes, --job and --turns are for stages of jobs: give --stages JOB=MODULE:FUNCTION")
+    if call.job is not None or call.turns is not None:
+        raise ValueError("--job and --turns are for stages of jobs: give --stages JOB=MODULE:FUNCTION")
     stages = call.stages[0] if call.stages else None
     if rank_alone is not None:
         return _run_alone(call, stages)
@@ -214,16 +198,11 @@ def _run_shared(call: Call, jobs: dict[str, str]) -> int:
     for name in (*_NOT_SHARED, "replicas"):
         if _given(call, name):
             raise ValueError(f"--{name.replace('_', '-')} is not for jobs that are trained beside each other")
-    if call.processes == "one" and call.job is None and (
-            call.checkpoint is not None or call.checkpoint_every or call.resume):
-        raise ValueError("--checkpoint, --checkpoint-every and --resume are not for jobs that are trained in one set "
-                         "of processes; use --processes job")
     found = call(replay_shared, stages=jobs)
-    if found is not None:
-        print(found)
-    if call.processes == "job" and any(run.fault is not None for run in found.jobs):
-        return NO
-    return GOOD
+    if found is None:
+        return GOOD
+    print(found)
+    return NO if call.job is None and any(run.fault is not None for run in found.jobs) else GOOD
 
 
 def _run_alone(call: Call, stages: str | None) -> int:

@@ -16,8 +16,6 @@ from typing import Annotated, Any
 from weft.app.lib.arguments import Option
 from weft.cli.lib.command import GOOD, Call, command
 
-__all__ = ["SCHEMAS", "run", "schema"]
-
 #: What :func:`schema` knows.
 SCHEMAS = ("spec", "problem", "schedule", "placement", "memory_plans", "placed_step")
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Unpack
 
 from weft.app.lib.arguments import Option, micro_batches, positive
-from weft.app.lib.options import LimitKeywords, Search, SearchOptions
+from weft.app.lib.options import LimitKeywords, OptionsTaken, SearchOptions
 from weft.app.lib.sources import Source
 from weft.cli.lib.command import GOOD, Call, Json, Quiet, command
 from weft.cli.lib.output import keep_and_show, require_output, search
@@ -31,9 +31,7 @@ if TYPE_CHECKING:
     from weft.app.share.result import Sharing
     from weft.solver.step.search import Progress
 
-__all__ = ["run", "share"]
-
-_SEARCH = Search()
+_SEARCH = OptionsTaken()
 
 
 def _slowdown(text: str) -> float | dict[str, float]:

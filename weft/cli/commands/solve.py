@@ -38,7 +38,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Unpack
 
 from weft.app.lib.arguments import Counted, LongestPeriod, Option, Solved, Throughput
-from weft.app.lib.options import OVERLAP, Search, SearchKeywords, SearchOptions
+from weft.app.lib.options import OVERLAP, OptionsTaken, SearchKeywords, SearchOptions
 from weft.cli.lib.command import GOOD, Call, Json, Quiet, command
 from weft.cli.lib.output import JSON, require_output, save, search, written
 from weft.cli.lib.summary import summary
@@ -48,9 +48,7 @@ if TYPE_CHECKING:
     from weft.solver.schedule import Schedule
     from weft.solver.step.search import Progress
 
-__all__ = ["run", "solve"]
-
-_SEARCH = Search(objectives=OBJECTIVES, tools=True, differing=True)
+_SEARCH = OptionsTaken(objectives=OBJECTIVES, tools=True, differing=True)
 
 
 def solve(

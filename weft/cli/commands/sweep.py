@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from weft.app.sweep.run import SweepProgress
     from weft.solver.problem import Number
 
-__all__ = ["run", "sweep"]
-
 
 def _recompute(text: str) -> list[bool]:
     choices = {"on": [True], "off": [False], "both": [False, True]}

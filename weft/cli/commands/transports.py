@@ -26,8 +26,6 @@ from weft.cli.lib.output import require_torch, show
 if TYPE_CHECKING:
     from weft.app.transports import Transports
 
-__all__ = ["run", "transports"]
-
 
 def transports(*, gpus: Annotated[int, Option(
         "try the transports between GPUs on up to N of them, 0 for none", "N", natural)] = 2,

@@ -15,10 +15,7 @@ from functools import cached_property
 from typing import Annotated, Any, ForwardRef, TypeAlias, get_args
 
 from weft.app.lib.arguments import LIMITS, Option, plain
-from weft.app.lib.options import MEANING, Search, SearchOptions
-
-__all__ = ["BAD", "FAULT", "GOOD", "INTERRUPTED", "NO", "Call", "Command", "Json", "Quiet", "command",
-           "words_of"]
+from weft.app.lib.options import MEANING, OptionsTaken, SearchOptions
 
 #: Exit statuses; the epilog of every ``--help`` explains them.
 GOOD, NO, BAD, FAULT, INTERRUPTED = 0, 1, 2, 3, 130
@@ -76,7 +73,7 @@ def declared(function: Callable[..., Any]) -> Iterator[_Declared]:
             for keywords in get_args(annotation):  # of Unpack[...]
                 yield from _declared_keywords(keywords)
         for said in getattr(annotation, "__metadata__", ()):
-            if isinstance(said, Search):
+            if isinstance(said, OptionsTaken):
                 yield from _declared_search(said)
             elif isinstance(said, Option):
                 is_positional = parameter.kind is not parameter.KEYWORD_ONLY and not said.flags
@@ -84,7 +81,7 @@ def declared(function: Callable[..., Any]) -> Iterator[_Declared]:
                                 parameter.kind is parameter.VAR_POSITIONAL)
 
 
-def _declared_search(search: Search) -> Iterator[_Declared]:
+def _declared_search(search: OptionsTaken) -> Iterator[_Declared]:
     defaults = {field.name: field.default for field in fields_of(SearchOptions)}
     for name in search.fields:
         annotation = _evaluated(SearchOptions.__annotations__[name], vars(sys.modules[SearchOptions.__module__]))

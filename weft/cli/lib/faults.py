@@ -1,15 +1,21 @@
-"""What nobody has foreseen: one sentence, and a file with the details for whoever mends it."""
+"""What nobody has foreseen: one sentence, and a file with the details for whoever mends it.
+
+Weft's own warnings, one line each on standard error; those of libraries stay as Python writes them.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
+from weft.cli.lib.parsing import short
 from weft.text.version import VERSION
-
-__all__ = ["FOREIGN", "is_ours", "is_said", "report"]
 
 #: Errors of the system around weft: whoever raises them, they say what is wrong there.
 FOREIGN = (OSError, ImportError)
@@ -78,3 +84,21 @@ def _innermost(trace: TracebackType | None) -> TracebackType | None:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     return trace
+
+
+@contextlib.contextmanager
+def in_one_line() -> Iterator[None]:
+    """Inside, what weft warns of is one line."""
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], filename: str, *rest: Any, **others: Any) -> None:
+            if not is_ours(filename):
+                usual(message, category, filename, *rest, **others)
+                return
+            before = "\r" if sys.stderr.isatty() else ""  # over the line of progress
+            with contextlib.suppress(OSError):  # the terminal may be gone
+                print(f"{before}weft: {short(str(message))}", file=sys.stderr, flush=True)
+
+        warnings.showwarning = show
+        yield

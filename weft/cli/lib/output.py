@@ -23,13 +23,11 @@ if TYPE_CHECKING:
     from weft.app.fit import Fitted
     from weft.app.latency.serving import Serving
     from weft.app.place.memory_plans import MemoryPlans
+    from weft.app.profile.graph_network import GraphNetworkStages
     from weft.app.share.result import Sharing
     from weft.app.sweep.result import Sweep
     from weft.app.transports import Transports
     from weft.solver.schedule import Schedule
-
-__all__ = ["JSON", "keep_and_show", "kept", "require_folder", "require_output", "require_torch", "save", "search",
-           "show", "told", "written"]
 
 #: The endings of a file that holds weft's own formats.
 JSON = (".json",)
@@ -66,7 +64,7 @@ def told(listener: Callable[[_Progress], object],
 
 
 def show(found: (Comparison | Sharing | Sweep | Family | Serving | Fitted | EstimateReport | MemoryPlans | Transports
-                 | Calibration), as_json: bool, width: int = 140) -> None:
+                 | Calibration | GraphNetworkStages), as_json: bool, width: int = 140) -> None:
     """A result's table, ``width`` columns wide where it is no terminal that reads it, or its numbers as JSON."""
     if as_json:
         print(json.dumps(found.to_json()))
@@ -76,8 +74,8 @@ def show(found: (Comparison | Sharing | Sweep | Family | Serving | Fitted | Esti
     console(width=None if sys.stdout.isatty() else width).print(found.table())
 
 
-def keep_and_show(found: Sharing | Sweep | Family | Serving | Calibration, what: str, outputs: Sequence[str] | None,
-                  as_json: bool) -> None:
+def keep_and_show(found: Sharing | Sweep | Family | Serving | Calibration | GraphNetworkStages, what: str,
+                  outputs: Sequence[str] | None, as_json: bool) -> None:
     """Write a result, ``what`` in a sentence, to each of ``outputs``; then show it, and say where it is."""
     for output in outputs or ():
         kept(found.save, output, what)

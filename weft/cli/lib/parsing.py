@@ -9,8 +9,6 @@ from typing import Any, NoReturn
 
 from weft.cli.lib.command import BAD, Command
 
-__all__ = ["Parser", "describe", "short"]
-
 _EXIT_STATUS = """\
 exit status:
   0    good; also after Ctrl-C, SIGTERM or SIGHUP, where there was an answer to keep

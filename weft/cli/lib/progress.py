@@ -11,19 +11,15 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
-from weft.app.lib.notices import heard_by
-from weft.app.lib.options import began
+from weft.app.lib.options import began, heard_by
 from weft.text.units import memory_text, time_text
 
 if TYPE_CHECKING:
     from weft.app.family.run import FamilyProgress
     from weft.app.latency.serving import Serving
     from weft.app.sweep.run import SweepProgress
-    from weft.solver.placement.bracket import Step
+    from weft.solver.placement.bracket import Standing
     from weft.solver.step.search import Progress
-
-__all__ = ["OperatorLine", "ProgressLine", "Waiting", "family_line", "lines", "point_lines", "step_lines",
-           "sweep_lines"]
 
 _P = TypeVar("_P")
 
@@ -221,11 +217,11 @@ def point_lines() -> Callable[[Serving], Iterator[str]]:
     return said
 
 
-def step_lines() -> Callable[[Step], Iterator[str]]:
+def step_lines() -> Callable[[Standing], Iterator[str]]:
     """Each better placement and what the search does, once a second at most."""
     shown, least = 0.0, float("inf")
 
-    def said(step: Step) -> Iterator[str]:
+    def said(step: Standing) -> Iterator[str]:
         nonlocal shown, least
         now = time.monotonic()
         if step.objective < least or now - shown >= 1.0:

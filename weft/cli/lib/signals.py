@@ -20,8 +20,6 @@ from typing import Any, NoReturn
 from weft.cli.lib.command import INTERRUPTED
 from weft.solver.control.stopping import SIGNALS, STOP
 
-__all__ = ["end_with", "listening"]
-
 #: Signals so soon after the first are the same stop: a terminal sends Ctrl-C to all, and a starter may pass it on.
 _SAME = 0.3
 #: Seconds until a stop that came where nothing must be raised is tried again.

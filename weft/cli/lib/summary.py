@@ -9,8 +9,6 @@ if TYPE_CHECKING:
 
     from weft.solver.schedule import Schedule
 
-__all__ = ["summary"]
-
 
 def summary(schedule: Schedule) -> str:
     """A schedule in a few lines: makespan and period with their bounds, bubble, memory, notes."""

@@ -1,4 +1,4 @@
 """How a chain of stages is found, one file a technique: each has a name, ``of`` (is it for this graph?) and ``improve``
-(:class:`weft.solver.placement.technique.Technique`). :mod:`weft.solver.placement.chain.place` lists them in the order
+(:class:`weft.solver.placement.bracket.Placer`). :mod:`weft.solver.placement.chain.place` lists them in the order
 in which they are called.
 """

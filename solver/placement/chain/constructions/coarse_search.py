@@ -8,8 +8,6 @@ from weft.solver.placement.chain.chain_bracket import ChainBracket
 from weft.solver.placement.chain.constructions.refinement import refine_within
 from weft.solver.placement.encoding.least_load import least_bottleneck
 
-__all__ = ["CoarseSearch"]
-
 
 class CoarseSearch:
     """Its bound is of no use: see :mod:`weft.solver.placement.reductions.coarsen`."""

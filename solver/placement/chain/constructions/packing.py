@@ -13,12 +13,9 @@ from typing import ClassVar, Self
 
 from weft.solver.cpsat.budget import Budget
 from weft.solver.placement.chain.chain_bracket import ChainBracket
-from weft.solver.placement.division import Division, largest_load
-from weft.solver.placement.groups import Groups, room
-from weft.solver.placement.orders.depth_first import depth_first_order
+from weft.solver.placement.groups import Division, Groups, largest_load, room
+from weft.solver.placement.orders.slice_order import depth_first_order
 from weft.solver.placement.params import PARAMS, PlacementParams
-
-__all__ = ["Packing", "best_packing"]
 
 
 class Packing:

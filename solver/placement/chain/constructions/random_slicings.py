@@ -12,13 +12,9 @@ from typing import ClassVar, Self
 
 from weft.solver.cpsat.budget import Budget
 from weft.solver.placement.chain.chain_bracket import ChainBracket
-from weft.solver.placement.division import Division
-from weft.solver.placement.groups import Groups
-from weft.solver.placement.orders.depth_first import depth_first_order
-from weft.solver.placement.orders.slice_order import slice_order
+from weft.solver.placement.groups import Division, Groups
+from weft.solver.placement.orders.slice_order import depth_first_order, slice_order
 from weft.solver.placement.params import PARAMS
-
-__all__ = ["RandomSlicings", "best_slicing"]
 
 
 class RandomSlicings:

@@ -15,14 +15,11 @@ import numpy as np
 
 from weft.solver.cpsat.budget import Budget
 from weft.solver.placement.chain.chain_bracket import ChainBracket
-from weft.solver.placement.division import Division, heaviest
 from weft.solver.placement.encoding.least_load import least_bottleneck
-from weft.solver.placement.groups import Groups
+from weft.solver.placement.groups import Division, Groups, heaviest
 from weft.solver.placement.params import PARAMS, PlacementParams
 from weft.solver.placement.placement import meets
 from weft.solver.placement.stage_windows import Windows, work_around
-
-__all__ = ["Refinement", "around", "near_cuts", "refine", "refine_within"]
 
 
 class Refinement:

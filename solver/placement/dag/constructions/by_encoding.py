@@ -15,12 +15,10 @@ from weft.solver.feasibility.infeasible import NoneFound
 from weft.solver.placement.chain.place import place_within
 from weft.solver.placement.dag.depth_encoding import least_bottleneck_by_depth, least_depth
 from weft.solver.placement.dag.graph_bracket import IMPOSSIBLE, GraphBracket
-from weft.solver.placement.division import divided, parts_of
+from weft.solver.placement.groups import divided, parts_of
 from weft.solver.placement.placement import Placement, meets
 from weft.solver.placement.problem import PlacementProblem
 from weft.solver.placement.refusals import NoPlacement
-
-__all__ = ["ByEncoding"]
 
 
 class ByEncoding:
@@ -85,6 +83,8 @@ def _least_load(bracket: GraphBracket) -> None:
         bracket.offer(bracket.whole, divided(bracket.whole, parts_of(chain.stages)))
     except (NoPlacement, NoneFound):
         pass
+    if bracket.over:
+        return
     bracket.say("least load with memory by depth")
     with bracket.part(bracket.params.depth_share) as part:
         found = least_bottleneck_by_depth(bracket.groups, part, bracket.start(bracket.groups), bracket.bound)

@@ -11,8 +11,6 @@ from weft.solver.placement.dag.levels.ideals import TooWide
 from weft.solver.placement.dag.levels.level_search import LevelGoal, levels
 from weft.solver.placement.refusals import NoPlacement
 
-__all__ = ["ByLevels"]
-
 
 class ByLevels:
     """:mod:`weft.solver.placement.dag.levels` on the graph itself. Raises

@@ -1,5 +1,9 @@
 """Replicated stages without proof, where a graph is too wide for its levels: longer pieces of its paths, and chains;
 where none of these fits, any stages that do.
+
+Paths made of fewer, longer pieces, for the levels' program, whose cost grows with the lengths of a graph's paths.
+
+A heuristic: it may lose every optimum. Interchangeable paths stay so.
 """
 
 from __future__ import annotations
@@ -10,12 +14,10 @@ from typing import ClassVar, Self
 from weft.solver.placement.dag.graph_bracket import IMPOSSIBLE, GraphBracket
 from weft.solver.placement.dag.levels.ideals import TooWide
 from weft.solver.placement.dag.levels.level_search import LevelGoal, first_chain, fitting, levels
-from weft.solver.placement.dag.levels.shorten_paths import shorten_paths
-from weft.solver.placement.division import Division
+from weft.solver.placement.groups import Division, Groups, contract
+from weft.solver.placement.paths import Paths
 from weft.solver.placement.problem import PlacementError
 from weft.solver.placement.refusals import NoPlacement
-
-__all__ = ["ByRows"]
 
 
 class ByRows:
@@ -77,3 +79,17 @@ def _in_pieces(bracket: GraphBracket, share: float) -> None:
             continue
         if bracket.offer(groups, found.stages):
             return
+
+
+def shorten_paths(groups: Groups, pieces: int) -> Groups:
+    """Every path (:mod:`weft.solver.placement.paths`) made of at most ``pieces`` groups of about equal
+    work, those next to each other joined."""
+    label = list(range(groups.count))
+    for path in Paths.of(groups, twins=False).paths:
+        total, passed = sum(float(groups.least[g]) for g in path), 0.0
+        first: dict[int, int] = {}
+        for group in path:
+            middle = passed + float(groups.least[group]) / 2
+            label[group] = first.setdefault(min(pieces - 1, int(pieces * middle / total)) if total else 0, group)
+            passed += float(groups.least[group])
+    return contract(groups, label)

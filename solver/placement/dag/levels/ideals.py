@@ -24,8 +24,6 @@ from weft.solver.placement.groups import Groups, least_times, least_work, waits
 from weft.solver.placement.params import PARAMS
 from weft.solver.placement.paths import Paths
 
-__all__ = ["LevelCuts", "Ideal", "Ideals", "Piece", "TooWide"]
-
 Ideal: TypeAlias = tuple[int, ...]
 #: What a piece, or a stage, holds, sorted: of a path of a family the groups from one place up to another.
 Piece: TypeAlias = tuple[tuple[int, int, int], ...]

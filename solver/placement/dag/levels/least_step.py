@@ -24,11 +24,8 @@ from weft.solver.cpsat.budget import Budget
 from weft.solver.placement.dag.levels.ideals import Ideals
 from weft.solver.placement.dag.levels.level_program import LevelProgram
 from weft.solver.placement.dag.levels.ways import ways_of
-from weft.solver.placement.division import Division
-from weft.solver.placement.groups import Groups
+from weft.solver.placement.groups import Division, Groups
 from weft.solver.placement.params import PARAMS, PlacementParams
-
-__all__ = ["LeastStep", "least_step"]
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.solver.placement.dag.levels.ideals import Ideals, Piece, TooWide
-from weft.solver.placement.dag.levels.ways import Ways
-from weft.solver.placement.division import Division
-from weft.solver.placement.groups import room
+from weft.solver.placement.dag.levels.ways import LongestWays
+from weft.solver.placement.groups import Division, room
 from weft.solver.placement.params import PARAMS
-
-__all__ = ["LevelProgram"]
 
 #: In place of a limit of nothing at all, so that shares of it are numbers.
 _TINY = math.ulp(0.0)
@@ -44,7 +41,7 @@ class LevelProgram:
     of a stage's groups and the index of its number of devices, never less than their work. ``heavy_times``: so many
     different times of groups, the longest, count in what a rest needs."""
 
-    def __init__(self, ideals: Ideals, ways: Ways | None = None, *,
+    def __init__(self, ideals: Ideals, ways: LongestWays | None = None, *,
                  load_of: Callable[[Sequence[int], int], float] | None = None,
                  heavy_times: int = PARAMS.heavy_times) -> None:
         groups = ideals.groups

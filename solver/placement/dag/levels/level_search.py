@@ -20,13 +20,9 @@ from dataclasses import dataclass
 from weft.solver.cpsat.budget import Budget
 from weft.solver.placement.dag.levels.ideals import Ideals, TooWide
 from weft.solver.placement.dag.levels.level_program import LevelProgram
-from weft.solver.placement.division import Division
-from weft.solver.placement.groups import Groups
-from weft.solver.placement.orders.depth_first import depth_first_order
-from weft.solver.placement.orders.slice_order import slice_order
+from weft.solver.placement.groups import Division, Groups
+from weft.solver.placement.orders.slice_order import depth_first_order, slice_order
 from weft.solver.placement.params import PARAMS, PlacementParams
-
-__all__ = ["LevelGoal", "LevelSolved", "first_chain", "fitting", "level_front", "levels"]
 
 
 @dataclass(frozen=True)

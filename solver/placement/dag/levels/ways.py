@@ -9,11 +9,9 @@ import numpy as np
 
 from weft.solver.placement.groups import Groups, neighbours, waits
 
-__all__ = ["Ways", "longest_ways", "ways_of"]
-
 
 @dataclass(frozen=True)
-class Ways:
+class LongestWays:
     """Per group the longest way that ends with it, ``ahead``, and of another kind, ``back``; ``before``: groups
     directly before it."""
 
@@ -42,7 +40,7 @@ def longest_ways(before: Sequence[Sequence[int]], times: Sequence[float],
     return found
 
 
-def ways_of(groups: Groups) -> Ways:
+def ways_of(groups: Groups) -> LongestWays:
     """The ways of a graph forwards, and there and back."""
     nodes = groups.problem.nodes
     tables = [(1, [node.times for node in nodes]),
@@ -53,4 +51,4 @@ def ways_of(groups: Groups) -> Ways:
     before, _ = neighbours(groups.count, waits(groups))
     ahead, both = ([float(times[list(members)].sum()) for members in groups.members]
                    for times in (least * [node.forward for node in nodes], least))
-    return Ways(longest_ways(before, ahead), longest_ways(before, both), before)
+    return LongestWays(longest_ways(before, ahead), longest_ways(before, both), before)

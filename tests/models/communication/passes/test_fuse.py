@@ -10,10 +10,10 @@ from weft.models.communication.passes.fuse import fuse
 from weft.models.communication.passes.overlap import overlap
 from weft.models.communication.passes.reorder import reorder
 from weft.models.communication.passes.split import split
-from weft.models.communication.program import CommunicationError, Program
+from weft.models.communication.program import CommunicationError, CommunicationProgram
 
 
-def gathered() -> Program:
+def gathered() -> CommunicationProgram:
     """A gather, an update that reads it, an output that reads both, and a stage that nothing depends on."""
     step = Builder("cases", 2)
     gather = step.all_gather("gather", step.input("part", (8,), "sliced"))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.communication import error, pipelined, tensor_parallel
-from weft.models.communication.builder import Builder
-from weft.models.communication.optimizers import data_parallel
+from weft.models.communication.builder import Builder, data_parallel
 from weft.models.communication.passes.fuse import fuse
 from weft.models.communication.passes.overlap import overlap, overlaps
 from weft.models.communication.passes.reorder import reorder

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.support.communication import error, pipelined, tensor_parallel
-from weft.models.communication.builder import Builder
-from weft.models.communication.optimizers import data_parallel
+from weft.models.communication.builder import Builder, data_parallel
 from weft.models.communication.passes.reorder import reorder
 from weft.models.communication.passes.split import split
-from weft.models.communication.program import CommunicationError, Program
+from weft.models.communication.program import CommunicationError, CommunicationProgram
 
 
 def test_what_follows_an_all_reduce_runs_on_slices() -> None:
@@ -66,7 +65,7 @@ def test_what_others_read_whole_is_gathered_still() -> None:
     assert error(program, made) < 1e-12
 
 
-def gathered() -> Program:
+def gathered() -> CommunicationProgram:
     step = Builder("gathered", 2)
     total = step.all_gather("total", step.input("x", (4, 4), "sliced", 0))
     right = step.all_gather("right", step.input("y", (4, 4), "sliced", 1))

@@ -5,18 +5,17 @@ from __future__ import annotations
 import pytest
 
 from tests.support.communication import error, pipelined, tensor_parallel
-from weft.models.communication.builder import Builder
+from weft.models.communication.builder import Builder, add_adam, data_parallel
 from weft.models.communication.interpreter import random_values
-from weft.models.communication.optimizers import add_adam, data_parallel
-from weft.models.communication.program import Program
+from weft.models.communication.program import CommunicationProgram
+from weft.models.communication.search.chains import title
 from weft.models.communication.search.schedules import fused_parts, schedules
-from weft.models.communication.search.titles import title
 
 
 @pytest.mark.parametrize(("program", "count", "best"), [
     (data_parallel("sgd", 4, (4, 8)), 5, "(RS-C-AG)"), (data_parallel("adam", 4, (4, 8)), None, "(RS-C-AG)"),
     (tensor_parallel(), 5, "MM-(RS-C-AG)"), (pipelined(), 6, "RS-(P2P-C-AG)")])
-def test_every_schedule_keeps_the_values(program: Program, count: int | None, best: str) -> None:
+def test_every_schedule_keeps_the_values(program: CommunicationProgram, count: int | None, best: str) -> None:
     """``count``: as written, split, and every stage of a row moved, before anything is fused."""
     reached = schedules(program)
     assert reached.complete and str(reached).startswith(f"{len(reached.schedules)} programs")

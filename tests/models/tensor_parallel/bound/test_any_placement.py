@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 from weft.app.lib.case import case_of
-from weft.models.candidates.family_costs import family_costs
+from weft.models.candidates.gpu_costs import family_costs
 from weft.models.spec.spec import parse_spec
-from weft.models.tensor_parallel.bound.any_placement import least_step
-from weft.models.tensor_parallel.bound.held_area import HeldArea
+from weft.models.tensor_parallel.bound.any_placement import HeldArea, least_step
 from weft.models.tensor_parallel.bound.layer_terms import LayerTerms
-from weft.models.tensor_parallel.parts import Part, part_problem, stage_cost, static_memory
+from weft.models.tensor_parallel.parts import LayersPart, part_problem, stage_cost, static_memory
 from weft.models.tensor_parallel.space import Space, space_of
 from weft.solver.bounds.load import load_bound
 from weft.solver.step.search import Infeasible, solve
@@ -98,7 +97,8 @@ def test_no_schedule_of_any_placement_is_below(memory: str, run: str, modes: tup
     best = math.inf
     for placed in sorted(homes(len(space.layers), 2, space.degrees), key=lambda placed: -len(set(placed))):
         runs = [[i for i, _ in group] for _, group in itertools.groupby(enumerate(placed), key=lambda pair: pair[1])]
-        parts = tuple(Part(str(number), tuple(run), placed[run[0]], stage_cost(space.costs[len(placed[run[0]])], run))
+        parts = tuple(LayersPart(str(number), tuple(run), placed[run[0]],
+                                 stage_cost(space.costs[len(placed[run[0]])], run))
                       for number, run in enumerate(runs))
         static = static_memory(parts, space.sharded, space.layers, space.bytes_per_parameter)
         if max(static.values()) > space.capacity:
@@ -109,7 +109,7 @@ def test_no_schedule_of_any_placement_is_below(memory: str, run: str, modes: tup
             if load_bound(problem, count) >= best:
                 continue
             try:
-                best = min(best, solve(problem, count, effort=0.01, time_limit=20.0).makespan)
+                best = min(best, solve(problem, count, effort=0.01, time_limit=3000).makespan)
             except Infeasible:
                 continue
     bound = space.least_makespan(count)

@@ -10,15 +10,14 @@ import pytest
 
 from experiments.lib.published_plans import PLANS
 from tests.support.programs import attention, experts, mlp, random_plan, transformer
-from weft.models.layouts.prices import uniform
-from weft.models.transform.annotation import PlanError
+from weft.models.layouts.conversion import uniform
 from weft.models.transform.as_blocks.costs import GivenCosts
 from weft.models.transform.as_blocks.problem import PlanBlocks, Pricing, plan_blocks
 from weft.models.transform.auditing import breaches
 from weft.models.transform.backward import with_update
-from weft.models.transform.plan import Plan, Preserved
+from weft.models.transform.plan import Preserved, TransformPlan
 from weft.models.transform.planned import Part
-from weft.models.transform.program import Program
+from weft.models.transform.program import PlanError, PlanProgram
 from weft.solver.judge.validate import violations
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
@@ -47,10 +46,10 @@ def require_sound(done: Preserved, pricing: Pricing) -> None:
 
 @pytest.mark.parametrize("model", [mlp, transformer, attention, experts])
 @pytest.mark.parametrize("pricing", [ALIKE, Pricing(GivenCosts({}, 1.0), overlap=False, split_backward=False, grain=3)])
-def test_random_plans_are_blocks_that_keep_what_their_parts_wait_for(model: Callable[[], Program],
+def test_random_plans_are_blocks_that_keep_what_their_parts_wait_for(model: Callable[[], PlanProgram],
                                                                     pricing: Pricing) -> None:
     draw = random.Random(model.__name__)
-    for _ in range(4):
+    for _ in range(2):
         plan = random_plan(model(), draw)
         done = plan.preserve(uniform(0.1, 1e3))
         try:
@@ -60,7 +59,7 @@ def test_random_plans_are_blocks_that_keep_what_their_parts_wait_for(model: Call
 
 
 def test_devices_that_work_together_in_different_orders_are_no_blocks() -> None:
-    plan = Plan(mlp()).split("up bias act down residual loss", "b", 2).assign("*", (0, 1))
+    plan = TransformPlan(mlp()).split("up bias act down residual loss", "b", 2).assign("*", (0, 1))
     plan.order(("d(w1) by up.1", 0), ("d(x) by up.0", 0)).order(("d(x) by up.0", 1), ("d(w1) by up.1", 1))
     with pytest.raises(PlanError, match="run them in different orders"):
         plan_blocks(plan.preserve(), ALIKE)
@@ -75,7 +74,7 @@ def test_memory_is_never_less_than_what_parts_hold(name: str) -> None:
 
 
 def test_a_device_has_room_for_its_weights_or_the_plan_is_refused() -> None:
-    done = Plan(mlp()).assign("*", 0).preserve()
+    done = TransformPlan(mlp()).assign("*", 0).preserve()
     weights = 8 * (8 * 16 + 16 + 16 * 8)
     room = plan_blocks(done, Pricing(GivenCosts({}, 1.0), memory=weights + 1)).problem.devices[0]
     assert (room.memory, room.static) == (1, weights)
@@ -87,7 +86,7 @@ def test_a_device_has_room_for_its_weights_or_the_plan_is_refused() -> None:
 
 def test_finer_blocks_let_gradients_be_summed_beside_the_backward() -> None:
     program = with_update(mlp(), "sgd", rate=0.1)
-    plan = Plan(program).split("up bias act down residual loss", "b", 2).assign("*", (0, 1))
+    plan = TransformPlan(program).split("up bias act down residual loss", "b", 2).assign("*", (0, 1))
     done = plan.preserve(uniform(2.0, 1e12))
     coarse, fine = (plan_blocks(done, Pricing(GivenCosts({}, 1.0), grain=grain)).written for grain in (None, 1))
     assert fine.makespan < coarse.makespan
@@ -106,9 +105,9 @@ def test_messages_have_a_lane_in_each_direction_and_collectives_have_both() -> N
 
 def test_micro_batches_in_turn_lose_no_schedule() -> None:
     """Every order of two devices' blocks against those that keep micro-batches in turn: the best is as good."""
-    def stages(micro_batches: int) -> Plan:
-        return Plan(mlp()).pipeline(["up bias act", "down residual loss"], [0, 1], "b", micro_batches,
-                                    schedule="open")
+    def stages(micro_batches: int) -> TransformPlan:
+        return TransformPlan(mlp()).pipeline(["up bias act", "down residual loss"], [0, 1], "b", micro_batches,
+                                             schedule="open")
 
     costs = {"up": 3.0, "down": 1.0, "d(*": 0.5}
     done = stages(2).preserve(uniform(0.5, 1e12))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from weft.models.graph.operators import Split, Work
-from weft.models.zoo.lib.builder import Builder, Passes, Saved
+from weft.models.zoo.lib.builder import GraphBuilder, Passes, Saved
 
 
 def test_bytes_of_each_pass_follow_from_what_is_read_kept_and_written() -> None:
-    b = Builder("one", dtype="float16")
+    b = GraphBuilder("one", dtype="float16")
     ids = b.input("ids", (4,), "int64")
     with b.layer("first"):
         x = b.tensor("x", (4, 8))
@@ -29,7 +29,7 @@ def test_bytes_of_each_pass_follow_from_what_is_read_kept_and_written() -> None:
 
 
 def test_without_a_gradient_nothing_is_kept_and_what_is_internal_is_workspace() -> None:
-    b = Builder("one", training=False)
+    b = GraphBuilder("one", training=False)
     x = b.input("x", (4, 8))
     y, inner = b.tensor("y", (4, 8)), b.tensor("inner", (4, 8))
     b.add("softmax", "y", [x], [y], work=Passes(1.0, weight_grad=Work(1.0, 2, 3)), saved=Saved([y], internal=[inner]))
@@ -39,7 +39,7 @@ def test_without_a_gradient_nothing_is_kept_and_what_is_internal_is_workspace() 
 
 
 def test_forward_only_operators_share_the_parameters_of_another_layer() -> None:
-    b = Builder("one")
+    b = GraphBuilder("one")
     x = b.input("x", (4, 8))
     with b.layer("early"), b.forward_only("late"):
         y = b.tensor("y", (4, 8))

@@ -7,14 +7,13 @@ import math
 import pytest
 
 from weft.models.graph.operators import OperatorGraph
-from weft.models.zoo.lib.attention import AttentionSizes, LatentSizes
-from weft.models.zoo.lib.builder import Builder
+from weft.models.zoo.lib.builder import GraphBuilder
 from weft.models.zoo.lib.experts import ExpertSizes
-from weft.models.zoo.lib.transformers import LayerSizes, transformer_layer
+from weft.models.zoo.lib.transformers import AttentionSizes, LatentSizes, LayerSizes, attention, transformer_layer
 
 
 def layer(sizes: LayerSizes, hidden: int = 64) -> OperatorGraph:
-    b = Builder("one", dropout=False)
+    b = GraphBuilder("one", dropout=False)
     return b.graph(transformer_layer(b, b.input("x", (2, 16, hidden)), sizes))
 
 
@@ -40,6 +39,18 @@ def test_a_window_saves_what_lies_outside_it() -> None:
     whole, seen = (layer(LayerSizes(AttentionSizes(4, fused=True, window=window), 128)).by_name["attention.core"]
                    for window in (None, 4))
     assert seen.forward.flops == whole.forward.flops * 4 / 16 and seen.outputs == whole.outputs
+
+
+@pytest.mark.parametrize("window", [None, 4, 16, 20])
+def test_fused_causal_attention_computes_what_each_query_sees(window: int | None) -> None:
+    """Counted one by one, of 16 tokens; kernel by kernel all is computed and masked."""
+    whole, seen, unfused = (layer(LayerSizes(AttentionSizes(4, fused=fused, causal=causal, window=window), 128))
+                            for fused, causal in ((True, False), (True, True), (False, True)))
+    pairs = sum(min(i + 1, window or 16) for i in range(16))
+    core = seen.by_name["attention.core"]
+    assert core.forward.flops == 2 * 2.0 * 2 * pairs * 64 == core.input_grad.flops / 2.5  # type: ignore[union-attr]
+    assert core.forward.flops < whole.by_name["attention.core"].forward.flops
+    assert unfused.by_name["attention.score"].forward.flops == 2.0 * 2 * 16 * 16 * 64
 
 
 def test_latent_attention_has_the_products_and_parameters_of_its_sizes() -> None:
@@ -83,3 +94,38 @@ def test_a_shared_expert_is_a_feed_forward_part_with_its_gate() -> None:
                    "experts.shared_gate.weight": 64}
     up = graph.by_name["experts.up"]
     assert up.outputs[0].shape == (8, math.ceil(32 * 2 / 8), 64)
+
+
+def graph_of(sizes: AttentionSizes, *, memory: bool = False) -> OperatorGraph:
+    b = GraphBuilder("one", dropout=False)
+    x, other = b.input("x", (2, 16, 64)), b.input("other", (2, 8, 64))
+    return b.graph(attention(b, x, sizes, memory=other if memory else None))
+
+
+def test_grouped_queries_share_keys_and_values() -> None:
+    qkv = graph_of(AttentionSizes(8, kv_heads=2)).by_name["attention.qkv"]
+    assert qkv.outputs[0].shape == (2, 16, (8 + 2 * 2) * 8) and len(qkv.parameters) == 2
+    assert {split.dimension: split.size for split in qkv.splits}["output"] == 2
+
+
+def test_biases_of_the_projections_and_of_the_last_one_are_apart() -> None:
+    graph = graph_of(AttentionSizes(4, head_size=32, bias=False, out_bias=True))
+    assert [len(graph.by_name[name].parameters) for name in ("attention.qkv", "attention.dense")] == [1, 2]
+    assert graph.by_name["attention.dense"].parameters[0].shape == (64, 128)
+
+
+def test_a_fused_kernel_keeps_no_scores() -> None:
+    names = set(graph_of(AttentionSizes(4, fused=True)).by_name)
+    assert "attention.core" in names and "attention.score" not in names
+    scores = graph_of(AttentionSizes(4), memory=True).by_name["attention.score"]
+    assert scores.outputs[0].shape == (2, 4, 16, 8)
+
+
+def test_attention_to_another_tensor_has_neither_groups_nor_rotation() -> None:
+    b = GraphBuilder("one", dropout=False)
+    x, memory = b.input("x", (2, 16, 64)), b.input("memory", (2, 8, 64))
+    sizes = LayerSizes(AttentionSizes(8, kv_heads=2, out_bias=False, rotary=True), 128)
+    graph = b.graph(transformer_layer(b, x, sizes, memory=memory))
+    assert "attention.rotary" in graph.by_name and "cross.rotary" not in graph.by_name
+    assert graph.by_name["cross.kv"].outputs[0].shape == (2, 8, 128)
+    assert [len(graph.by_name[name].parameters) for name in ("attention.dense", "cross.dense")] == [1, 2]

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.utils._pytree import tree_flatten
 
-from weft.runtime.captured.inputs.arguments import Leaf
-from weft.runtime.captured.inputs.batch import BatchError, Layout, micro_batch
+from weft.runtime.captured.inputs.batch import BatchError, BatchLayout, micro_batch
+from weft.runtime.captured.inputs.batch_dims import Leaf
 
 LEAVES = (Leaf("x", 0, "x"), Leaf("more", 1, "more['keep']"), Leaf("scale", None, "scale"),
           Leaf("shared", None, "shared"))
@@ -17,10 +17,10 @@ NAMES = ["batch.x", "batch.keep", "batch.scale", "batch.shared"]
 DIMS = (0, 0, None, None)
 
 
-def layout() -> Layout:
+def layout() -> BatchLayout:
     example = ((torch.zeros(4, 3), {"keep": torch.ones(4)}), {"scale": 2, "shared": torch.zeros(1, 3)})
     looks = [torch.zeros(2, 3), torch.ones(2), 2, torch.zeros(1, 3)]
-    return Layout(NAMES, LEAVES, tree_flatten(example)[1], looks, DIMS, 2, ["x", "more", "scale"])
+    return BatchLayout(NAMES, LEAVES, tree_flatten(example)[1], looks, DIMS, 2, ["x", "more", "scale"])
 
 
 def batch(size: int = 4, scale: int = 2) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -9,8 +9,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from weft.runtime.captured.captured import CaptureError
-from weft.runtime.captured.inputs.arguments import Leaf
-from weft.runtime.captured.inputs.batch_dims import dims_of, target_dim
+from weft.runtime.captured.inputs.batch_dims import Leaf, dims_of, target_dim
 
 IDS, HIDDEN, MASK = torch.zeros(4, 6), torch.zeros(6, 4, 2), torch.ones(4, 4)
 LEAVES = (Leaf("ids", 0, "ids"), Leaf("hidden", 1, "hidden[0]"), Leaf("hidden", 1, "hidden[1]"),

@@ -14,7 +14,7 @@ from tests.runtime.captured.test_cut import by_stages, furthest, plain
 from tests.support.captured_models import Case
 from tests.support.examples import examples
 from weft.runtime.captured.captured import Captured
-from weft.runtime.captured.cut import Cut
+from weft.runtime.captured.cut import CapturedCut
 from weft.runtime.captured.purity import Purity
 from weft.runtime.train.deferred import DeferredOperator
 from weft.runtime.train.stage import StageRunner, deferrable, deferred_parameters
@@ -51,13 +51,14 @@ def made() -> Case:
 def waiting(model: nn.Module, captured: Captured, light: bool) -> set[str]:
     """The names of the parameters whose gradients wait."""
     names = {id(p): name for name, p in model.named_parameters()}
-    return {names[id(p)] for p in deferred_parameters(Cut(captured, [], Purity(captured, light)).stages().modules[0])}
+    return {names[id(p)] for p in deferred_parameters(CapturedCut(captured, [],
+                                                                  Purity(captured, light)).stages().modules[0])}
 
 
 def test_products_convolutions_and_tables_defer_and_norms_only_when_asked() -> None:
     case = made()
     captured = Captured.of(case.model, case.args)
-    module = Cut(captured, []).stages().modules[0]
+    module = CapturedCut(captured, []).stages().modules[0]
     every = {name for name, _ in case.model.named_parameters()}
     assert waiting(case.model, captured, light=False) == every - {"norm.weight", "norm.bias"}
     assert waiting(case.model, captured, light=True) == every
@@ -151,7 +152,7 @@ def row(names: list[str], frozen: int = 0) -> Case:
 def held_against_the_model(case: Case, cut_at: float, light: bool, furthest_off: float = 1e-12) -> Captured:
     loss, wanted = plain(case)
     captured = Captured.of(case.model, case.args)
-    forbidden = Cut(captured, []).purity.forbidden()
+    forbidden = CapturedCut(captured, []).purity.forbidden()
     places = [i for i in range(1, len(captured.calls)) if i not in forbidden]
     for split in (False, True):
         at = places[int(cut_at * len(places)):][:1]
@@ -178,7 +179,7 @@ def test_each_kind_of_operator_waits(name: str) -> None:
     assert waiting(case.model, captured, True) == {n for n in every if name not in IN_I or n.startswith("own.1")}
 
 
-@settings(max_examples=examples(15), deadline=None)
+@settings(max_examples=examples(15))
 @given(st.lists(st.sampled_from(sorted(STEPS.keys() - {"cast"})), min_size=2, max_size=5), st.floats(0, 0.99),
        st.booleans(), st.integers(0, 3))
 def test_rows_of_them_cut_anywhere_give_the_models_gradients(names: list[str], at: float, light: bool,
@@ -190,14 +191,14 @@ def test_rows_of_them_cut_anywhere_give_the_models_gradients(names: list[str], a
 def test_a_view_of_a_matrix_is_a_plain_linear_layer() -> None:
     for name, layers in {"transposed": 1, "swapped": 1, "addmm, transposed": 1, "not swapped": 0}.items():
         captured = Captured.of(row([name]).model, row([name]).args)
-        module = Cut(captured, []).stages().modules[0]
+        module = CapturedCut(captured, []).stages().modules[0]
         assert sum(type(layer) is nn.Linear for layer in deferrable(module)) == layers
         assert len(deferrable(module)) == 1
 
 
 def test_what_is_light_alone_is_left_in_the_graph() -> None:
     captured = Captured.of(row(["layer norm", "scale and shift", "first token"]).model, row(["linear"]).args)
-    assert deferrable(Cut(captured, []).stages().modules[0]) == []
+    assert deferrable(CapturedCut(captured, []).stages().modules[0]) == []
 
 
 def test_under_autocast_they_wait_only_where_w_computes_the_same() -> None:
@@ -211,7 +212,7 @@ def test_under_autocast_they_wait_only_where_w_computes_the_same() -> None:
     assert waiting(model, captured, light=False) == {"table.weight", "head.weight", "head.bias"}
     for split in (False, True):
         model.zero_grad()
-        module = Cut(captured, []).stages().modules[0]
+        module = CapturedCut(captured, []).stages().modules[0]
         module.forward = torch.autocast("cpu", torch.bfloat16)(module.forward)
         runner = StageRunner(module, split=split, constant=[0])
         y = runner.forward(0, ids)[0]
@@ -294,4 +295,4 @@ class Counts(nn.Module):
 
 def test_a_layer_of_a_buffer_that_is_written_into_does_not_wait() -> None:
     captured = Captured.of(Counts(), (torch.randn(3, 4),))
-    assert deferrable(Cut(captured, []).stages().modules[0]) == []
+    assert deferrable(CapturedCut(captured, []).stages().modules[0]) == []

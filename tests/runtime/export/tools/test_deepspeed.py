@@ -43,6 +43,16 @@ def test_its_order_is_that_of_its_source(stages: int, micro_batches: int) -> Non
             stages, micro_batches, stage)
 
 
+@pytest.mark.parametrize(("stages", "micro_batches"), [(2, 1), (4, 2), (4, 9)])
+def test_its_source_is_written_down_right(stages: int, micro_batches: int) -> None:
+    """Where DeepSpeed is installed (0.19.8 has these steps)."""
+    own = pytest.importorskip("deepspeed.runtime.pipe.schedule")
+    for stage in range(stages):
+        passes = [type(one).__name__[0] for step in own.TrainSchedule(micro_batches, stages, stage) for one in step
+                  if type(one).__name__ in ("ForwardPass", "BackwardPass")]
+        assert passes == [kind for kind, _ in steps_of_its_source(stages, micro_batches, stage)]
+
+
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.integers(1, 9))
 def test_what_is_written_is_read_again(tmp_path_factory: pytest.TempPathFactory, cut: list[int], count: int) -> None:
     layers = [[f"layer{s}-{i}" for i in range(size)] for s, size in enumerate(cut)]

@@ -109,8 +109,10 @@ def test_what_it_cannot_run_is_said_by_name() -> None:
 def test_a_grid_says_the_other_degrees() -> None:
     schedule = with_layers(baseline("1f1b", pipeline(chain(2)), 8), "Ett", "ttL")
     grid = {"tensor": 4, "pipeline": 2, "virtual": 1, "data": 16, "expert": 1, "context": 2, "zero": 2,
-            "recompute": "selective", "micro_batch": 3, "sequence_parallel": True, "micro_batches": 8}
+            "recompute": "selective", "micro_batch": 3, "sequence_parallel": True, "micro_batches": 8,
+            "context_keys": "gather", "overlap_experts": True}
     told = arguments_of(MEGATRON.run(schedule.with_solver(grid=grid)))
     assert (told.tensor, told.pipeline, told.context, told.zero, told.recompute) == (4, 2, 2, 2, "selective")
     assert (told.micro_batch, told.batch, told.sequence_parallel) == (3, 8 * 3 * 16, True)
+    assert (told.context_keys, told.overlap_experts) == ("gather", True)
     assert read_megatron(told.text()) == told

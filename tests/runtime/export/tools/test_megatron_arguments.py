@@ -48,14 +48,26 @@ def test_published_layouts_are_read_as_megatron_reads_them(text: str) -> None:
     assert by_its_source(text) == list(stages_of_layout(text)) == by_its_source(layout_text(stages_of_layout(text)))
 
 
+@pytest.mark.parametrize("text", [LLAMA_70B, "Ett|(tt|)*29,m|L", "Et*4|(t*4|)*14tmL"])
+def test_megatrons_own_parser_reads_the_same(text: str) -> None:
+    """Where it is installed (megatron-core 0.16.1 reads them so)."""
+    parser = pytest.importorskip("megatron.core.transformer.pipeline_parallel_layer_layout")
+    letters = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
+    for own in (text, layout_text(stages_of_layout(text))):
+        found = parser.PipelineParallelLayerLayout.parse_str_to_list(own)
+        assert ["".join(letters[layer.name] for layer in stage) for stage in found] == list(stages_of_layout(text))
+
+
 some = st.one_of(st.none(), st.integers(1, 999))
 
 
 @given(st.builds(MegatronArguments, tensor=st.integers(1, 64), pipeline=st.integers(1, 64), context=st.integers(1, 9),
                  expert=st.integers(1, 9), micro_batch=some, batch=some, sequence=some, layers=some,
                  predict=st.one_of(st.none(), st.integers(0, 3)), virtual=some,
-                 layout=st.one_of(st.just(()), layouts()), recompute=st.sampled_from(["none", "selective", "full"]),
-                 sequence_parallel=st.booleans(), zero=st.one_of(st.none(), st.integers(0, 3)), group=some))
+                 layout=st.one_of(st.just(()), layouts()),
+                 recompute=st.sampled_from(["none", "selective", "light", "full"]), sequence_parallel=st.booleans(),
+                 zero=st.one_of(st.none(), st.integers(0, 3)), group=some,
+                 context_keys=st.sampled_from(["ring", "gather"]), overlap_experts=st.booleans()))
 def test_what_is_written_is_read_again(arguments: MegatronArguments) -> None:
     text = arguments.text()
     assert read_megatron(text) == arguments
@@ -73,6 +85,14 @@ def test_what_says_nothing_of_the_plan_is_passed_over() -> None:
     assert found == MegatronArguments(tensor=4, pipeline=8, layout=stages_of_layout(LLAMA_70B), sequence_parallel=True,
                                       micro_batch=1, recompute="selective")
     assert len(found.stages(80)) == 40
+
+
+@pytest.mark.parametrize(("modules", "recompute"), [
+    ("--recompute-modules mlp mla_up_proj --bf16", "light"), ("model.recompute_modules=[mla_up_proj,mlp]", "light"),
+    ("--recompute-modules core_attn layernorm", "selective")])
+def test_modules_that_run_again_say_how_much_does(modules: str, recompute: str) -> None:
+    for text in (f"--recompute-granularity selective {modules}", f"{modules} --recompute-granularity selective"):
+        assert read_megatron(text).recompute == recompute
 
 
 @pytest.mark.parametrize(("text", "layers", "predict", "stages"), [
@@ -117,6 +137,8 @@ def test_stages_that_cannot_be(text: str, layers: int, said: str) -> None:
     ("--pipeline-model-parallel-layout 'Et|(tL'", "a parenthesis is not closed"),
     ("--pipeline-model-parallel-layout", "is without a value"),
     ("--recompute-granularity half", "must be one of full, selective"),
+    ("--recompute-modules mlp", "--recompute-modules is 'mlp', it must have one of core_attn, layernorm, moe_act"),
+    ("--cp-comm-type a2a", "--cp-comm-type is 'a2a', it must be one of p2p, all_gather"),
     ("--data-parallel-sharding-strategy all", "must be one of no_shard, optim, optim_grads, optim_grads_params"),
     ("--pipeline-model-parallel-layout Et|L --decoder-last-pipeline-num-layers 3", "layout and last both say"),
     ("--pipeline-model-parallel-layout 'Et|", "the arguments cannot be read: No closing quotation"),

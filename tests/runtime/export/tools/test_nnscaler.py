@@ -125,9 +125,11 @@ def test_nnscalers_module_makes_the_plan(problem: Problem, pairs: dict[str, str]
     (pipeline(chain(2), split=(1, 1)), "block 'b1' is of kind input_grad, it has forwards and full backwards only"),
     (replace(pipeline(chain(2)), blocks=tuple(
         replace(block, devices=(1,)) if block.name == "b0" else block for block in pipeline(chain(2)).blocks)),
+     "its 2 backward and input_grad blocks do not mirror its 2 forward blocks, device by device"),
+    (replace(pipeline(chain(2)), blocks=tuple(block for block in pipeline(chain(2)).blocks if block.name != "b0")),
      "no backward mirrors forward 'f0'"),
     (Problem("more", (Device("a"),), (*pipeline([0]).blocks, Block("x", BlockKind.BACKWARD, (0,), 1))),
-     "backward 'x' mirrors no forward"),
+     "backward block 'x' belongs to no forward block on its devices that has no other gradient"),
 ])
 def test_what_nnscaler_has_no_segment_for_is_refused(problem: Problem, message: str) -> None:
     with pytest.raises(ExportError, match=f"nnScaler cannot express '.*': {message}"):

@@ -8,8 +8,8 @@ import torch
 from tests.support.threads import Lane
 from weft.runtime.plan.buffers import Staging
 from weft.runtime.plan.program import StageWork
-from weft.runtime.transports.buffer_tensors import allocate, layout_of, view
 from weft.runtime.transports.one_host.one_sided import OneSided
+from weft.runtime.transports.tensors import allocate, layout_of, view
 
 
 def test_what_the_copying_thread_raises_is_raised_where_the_rank_waits() -> None:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tests.support.threads import Lane, Note, OneMemory
 from weft.runtime.plan.buffers import Landing, Staging
 from weft.runtime.plan.program import StageWork
-from weft.runtime.transports.buffer_tensors import allocate, layout_of, view
 from weft.runtime.transports.one_host.one_sided import OneSided
 from weft.runtime.transports.one_host.one_sided_reads import Reads, note_words
+from weft.runtime.transports.tensors import allocate, layout_of, view
 
 CPU = torch.device("cpu")
 UNKNOWN = layout_of({"a": ((None, None), torch.float32), "b": ((None,), torch.int16)})

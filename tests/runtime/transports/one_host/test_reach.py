@@ -11,9 +11,9 @@ from torch import Tensor
 
 from weft.runtime.plan.buffers import Staging
 from weft.runtime.plan.program import StageWork
-from weft.runtime.transports.buffer_tensors import can_go_as_it_lies, layout_of
 from weft.runtime.transports.interface import TransportError
 from weft.runtime.transports.one_host.reach import OwnHost, can_read
+from weft.runtime.transports.tensors import can_go_as_it_lies, layout_of
 
 MESSAGE = Staging(StageWork(0, "F", 0), 1, layout_of({"": ((None,), torch.int32)}), 0, 0, 0)
 

@@ -14,7 +14,7 @@ from tests.support.examples import examples
 from tests.support.strategies import Case, cases
 from weft.solver.bounds import makespan_bound
 from weft.solver.bounds.states import Analysis, search, system_of
-from weft.solver.bounds.states.search import Found
+from weft.solver.bounds.states.search import LeastMakespan
 from weft.solver.problem import Problem
 from weft.solver.relations.graph import graph_of
 from weft.solver.relations.implied_order import implied_order
@@ -25,7 +25,7 @@ AMPLE = 10**12
 
 
 def found(problem: Problem, micro_batches: int, devices: Collection[int] | None = None, *, upper: int = AMPLE,
-          most: int = 10**5) -> Found:
+          most: int = 10**5) -> LeastMakespan:
     instance = TickProblem.of(problem)
     known = Analysis.of(instance, micro_batches, implied_order(instance, graph_of(instance), micro_batches))
     chosen = range(len(problem.devices)) if devices is None else devices

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from weft.solver.choices.relaxed.certain import Facts, by_class, cases, exact, number, of_class, owners
+from weft.solver.choices.relaxed.certain import CertainFacts, by_class, cases, exact, number, of_class, owners
 from weft.solver.problem import BlockKind, Device
 from weft.solver.wide.block import WideBlock
 from weft.solver.wide.problem import WideProblem
@@ -25,7 +25,7 @@ def test_cases() -> None:
 
 
 def test_certain_names() -> None:
-    facts = Facts(WideProblem("names", (Device("gpu"),), (
+    facts = CertainFacts(WideProblem("names", (Device("gpu"),), (
         _block("always"), _block("both", p="a"), _block("both", p="b"), _block("one", q="a"), _block("two", p="a"),
         _block("two", p="b", q="a"), _block("two", p="b", q="b"), _block("only", q="c")), choices=_CHOICES))
     assert facts.certain() == {"always", "both"}

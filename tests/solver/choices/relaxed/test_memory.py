@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weft.solver.choices.relaxed.certain import Facts
+from weft.solver.choices.relaxed.certain import CertainFacts
 from weft.solver.choices.relaxed.memory import relaxed_amounts
 from weft.solver.problem import BlockKind, Device
 from weft.solver.wide.block import WideBlock, WideDependency
@@ -18,7 +18,7 @@ def _block(name: str, memory: int, *after: str, **when: str) -> WideBlock:
 def _amounts(*blocks: WideBlock, kept: str = "AB", choices: Mapping[str, tuple[str, ...]] | None = None
              ) -> dict[str, tuple[int, int]] | None:
     problem = WideProblem("amounts", (Device("gpu", 10),), blocks, choices=choices or {"way": ("one", "other")})
-    found = relaxed_amounts(Facts(problem), {0}, set(kept), None, None)
+    found = relaxed_amounts(CertainFacts(problem), {0}, set(kept), None, None)
     return None if found is None else {name: (int(held.take), int(held.give)) for name, held in found.items()}
 
 

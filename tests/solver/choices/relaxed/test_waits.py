@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weft.solver.choices.relaxed.certain import ByClass, Facts
+from weft.solver.choices.relaxed.certain import ByClass, CertainFacts
 from weft.solver.choices.relaxed.waits import Wait, direct_waits, implied_waits
 from weft.solver.problem import BlockKind, Device
 from weft.solver.wide.block import WideBlock, WideDependency
@@ -23,7 +23,7 @@ def _whole(waits: Mapping[Wait, ByClass]) -> dict[Wait, tuple[int, ...]]:
 
 
 def _implied(*blocks: WideBlock) -> dict[Wait, tuple[int, ...]]:
-    facts = Facts(WideProblem("waits", _DEVICES, blocks, choices=_CHOICES))
+    facts = CertainFacts(WideProblem("waits", _DEVICES, blocks, choices=_CHOICES))
     return _whole(implied_waits(facts, facts.certain()))
 
 
@@ -62,7 +62,7 @@ def test_classes_of_other_micro_batches_count_with_the_least() -> None:
 
 
 def test_given_options_make_more_certain() -> None:
-    facts = Facts(WideProblem("waits", _DEVICES, (_block("a", 2), _block("x", 3, WideDependency("a"), way="one"),
+    facts = CertainFacts(WideProblem("waits", _DEVICES, (_block("a", 2), _block("x", 3, WideDependency("a"), way="one"),
                                                   _block("y", 3, way="other")), choices=_CHOICES))
     names = facts.certain({"way": "one"})
     assert facts.certain() == {"a"} and names == {"a", "x"}

@@ -14,13 +14,11 @@ from tests.support.examples import examples
 from tests.support.wide_problems import drawn_wide
 from weft.solver.bounds.makespan import least_time
 from weft.solver.choices.sequences.costs import Costs
-from weft.solver.choices.sequences.node import rounds_of
-from weft.solver.choices.sequences.partial import Partial, given_sequences
-from weft.solver.choices.sequences.relaxed import Relaxation
+from weft.solver.choices.sequences.node import Relaxation, rounds_of
+from weft.solver.choices.sequences.partial import Sequences, given_sequences
 from weft.solver.ticks import TickProblem
 from weft.solver.wide.problem import WideProblem
-from weft.solver.wide.rounds import Rounds
-from weft.solver.wide.run import Run
+from weft.solver.wide.run import Rounds, Run
 
 
 def drawn(seed: int) -> WideProblem:
@@ -29,7 +27,7 @@ def drawn(seed: int) -> WideProblem:
     return drawn_pipeline(seed, split=seed % 4 == 1)
 
 
-def best(wide: WideProblem, names: list[str], partial: Partial) -> float:
+def best(wide: WideProblem, names: list[str], partial: Sequences) -> float:
     """The least makespan of the orders of ``names`` that ``partial`` leaves."""
     found = [float("inf")]
     for order in all_orders(names):
@@ -41,7 +39,7 @@ def best(wide: WideProblem, names: list[str], partial: Partial) -> float:
 
 
 @given(st.integers(0, 10**6))
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 def test_no_bound_exceeds_the_best_sequence_left(seed: int) -> None:
     wide, draw = drawn(seed), random.Random(seed)
     if not wide.classes:
@@ -64,8 +62,8 @@ def test_no_bound_exceeds_the_best_sequence_left(seed: int) -> None:
 
 def test_heads_see_that_a_device_runs_what_must_come_before() -> None:
     wide, run = pipeline_of_lengths(4, [1, 2, 3, 4, 8, 12, 12, 12, 12, 12, 6, 1, 4, 2, 4, 4])
-    partial = Partial({job: part.holding(run.classes[job])
-                       for job, part in given_sequences(run).jobs.items()})
+    partial = Sequences({job: part.holding(run.classes[job])
+                         for job, part in given_sequences(run).jobs.items()})
     rounds = rounds_of(wide, partial.only)
     assert Costs(wide).bound(partial) >= least_time(TickProblem.of(rounds.problem), 1) == 352
 

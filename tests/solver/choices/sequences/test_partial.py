@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.support.class_runs import pipeline_of_lengths
-from weft.solver.choices.sequences.partial import Partial, any_sequences, counts_of, given_sequences
+from weft.solver.choices.sequences.partial import Sequences, any_sequences, counts_of, given_sequences
 from weft.solver.problem import ProblemError
 
 
-def below(partial: Partial) -> list[tuple[str | None, ...]]:
+def below(partial: Sequences) -> list[tuple[str | None, ...]]:
     if partial.is_one:
         return [partial.only[None]]
     return [row for child in partial.children() for row in below(child)]

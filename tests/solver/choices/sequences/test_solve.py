@@ -54,8 +54,8 @@ def test_the_best_of_all_classes(seed: int) -> None:
 @pytest.mark.slow
 def test_no_longer_than_the_order_given() -> None:
     wide, run = pipeline_of_lengths(2, [8, 1, 2, 8], memory=10)
-    given = solve_wide(wide, run, effort=4.0, time_limit=20.0)
-    found = solve_sequence(wide, run, effort=4.0, time_limit=20.0)
+    given = solve_wide(wide, run, effort=4.0, time_limit=3000)
+    found = solve_sequence(wide, run, effort=4.0, time_limit=3000)
     validate(found)
     assert found.makespan <= given.makespan and found.makespan_bound <= found.makespan
     assert found.solver["sequence"]["sequences"] == 12

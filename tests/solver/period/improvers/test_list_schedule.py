@@ -48,7 +48,7 @@ def test_blocks_on_all_devices(kind: str) -> None:
     assert found is not None
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(problems(balanced=True, capacities=True, links=False), st.integers(0, 3))
 def test_what_is_listed_is_valid_when_repeated(problem: Problem, more: int) -> None:
     instance = TickProblem.of(problem)

@@ -7,7 +7,6 @@ from fractions import Fraction
 import pytest
 from hypothesis import assume, given, settings
 
-from tests.properties.test_solver import SLOW_DATA
 from tests.support.builders import chain, pipeline
 from tests.support.examples import examples
 from tests.support.strategies import Case, cases
@@ -84,7 +83,7 @@ def test_an_output_is_sent_in_the_same_order_in_every_copy() -> None:
     assert retime(many.instance, many.period, many.starts, 2).rate == 4
 
 
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=SLOW_DATA)
+@settings(max_examples=examples(60))
 @given(cases(max_devices=3, max_blocks=5, balanced=True))
 def test_copies_of_a_periodic_schedule_keep_its_rate(case: Case) -> None:
     """Links and waits across micro-batches included: re-timed in copies, the order is no slower, and it is valid."""

@@ -75,7 +75,7 @@ def test_what_is_no_v_shape(problem: Problem) -> None:
     assert shape_of(problem) is None
 
 
-@settings(max_examples=examples(36), deadline=None)
+@settings(max_examples=examples(36))
 @given(st.integers(2, 3), st.integers(0, 9999), st.integers(2, 9), st.integers(0, 2))
 def test_in_whole_ticks_exactly_the_impossible_is_refuted(devices: int, seed: int, memory: int, lags: int) -> None:
     """CP-SAT decides the whole period, block by block; amounts differ, and some blocks need workspace."""
@@ -91,7 +91,7 @@ def test_in_whole_ticks_exactly_the_impossible_is_refuted(devices: int, seed: in
         assert refuted(shape, period, period) == (verdict is REFUTED)
 
 
-@settings(max_examples=examples(24), deadline=None)
+@settings(max_examples=examples(24))
 @given(st.sampled_from([3, 5, 8]), st.booleans(), st.integers(0, 999), st.sampled_from([1.0, 1.3, 2.0]),
        st.integers(0, 3), st.sampled_from([9, 32, 48]))
 def test_no_period_that_works_is_refuted(devices: int, split: bool, seed: int, cap: float, lags: int,

@@ -14,7 +14,7 @@ from weft.solver.placement.problem import PlacementProblem
 from weft.solver.placement.reductions.interchangeable import order_branches, order_twins
 
 
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25))
 @given(problems())
 def test_the_encodings_parts_agree_with_all_graphs_of_stages(problem: PlacementProblem) -> None:
     best = best_graph(problem)

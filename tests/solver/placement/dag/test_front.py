@@ -17,7 +17,7 @@ from weft.solver.placement import judge
 from weft.solver.placement.dag.front import front
 from weft.solver.placement.dag.stage_dag import stages_by_depth
 from weft.solver.placement.params import PARAMS
-from weft.solver.placement.problem import PlacementProblem
+from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, PlacementTensor
 
 
 def best_by_depth(problem: PlacementProblem, most: float = math.inf) -> list[tuple[float, int]]:
@@ -45,7 +45,7 @@ def offered(problem: PlacementProblem, most: float = math.inf, effort: float | N
     return [(point.load, point.depth) for point in found.points]
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(problems())
 def test_levels_find_every_trade_off(problem: PlacementProblem) -> None:
     wanted = best_by_depth(problem)
@@ -54,7 +54,7 @@ def test_levels_find_every_trade_off(problem: PlacementProblem) -> None:
     assert [load for load, _ in found] == pytest.approx([load for load, _ in wanted], rel=1e-6)
 
 
-@settings(max_examples=examples(15), deadline=None)
+@settings(max_examples=examples(15))
 @given(problems(kinds=2), st.sampled_from([0.8, 1.5]))
 def test_the_encoding_finds_every_trade_off_below_what_is_wanted(problem: PlacementProblem, share: float) -> None:
     """On devices of two kinds, which the levels are not for."""
@@ -64,6 +64,20 @@ def test_the_encoding_finds_every_trade_off_below_what_is_wanted(problem: Placem
     found = offered(problem, most, 4 * EFFORT)
     assert [depth for _, depth in found] == [depth for _, depth in wanted]
     assert [load for load, _ in found] == pytest.approx([load for load, _ in wanted], rel=1e-6)
+
+
+@pytest.mark.parametrize("devices", [(1, 1), (2, 0)])
+def test_a_trade_off_exactly_as_large_as_what_is_wanted_is_none_that_is_missing(devices: tuple[int, int]) -> None:
+    """Its bound is a rounded one, below it."""
+    kinds = tuple(DeviceKind(f"k{k}", count) for k, count in enumerate(devices))
+    problem = PlacementProblem("tiny", kinds, (Node("a", (0, 0)), Node("b", (2, 0)), Node("c", (2, 4))),
+                               (PlacementTensor(1, (2,), 0.5),))
+    narrow = dataclasses.replace(PARAMS, level_groups=1)
+    every = front(problem, Budget(deterministic=EFFORT), math.inf, narrow).points
+    assert [(point.load, point.depth) for point in every] == best_by_depth(problem)
+    for point in every:
+        found = front(problem, Budget(deterministic=EFFORT), point.load, narrow)
+        assert found.whole and [each.load for each in found.points] == [p.load for p in every if p.load < point.load]
 
 
 def test_a_graph_too_wide_for_levels_has_its_front_by_the_encoding() -> None:

@@ -16,7 +16,7 @@ from weft.solver.placement.dag.levels.ideals import TooWide
 from weft.solver.placement.dag.levels.level_search import LevelGoal, levels
 from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.groups import groups_of
-from weft.solver.placement.problem import Degree, DeviceKind, Node, PlacementError, PlacementProblem, Tensor
+from weft.solver.placement.problem import Degree, DeviceKind, Node, PlacementError, PlacementProblem, PlacementTensor
 from weft.solver.placement.refusals import NoPlacement
 
 
@@ -24,7 +24,7 @@ def test_two_branches_of_four_layers_on_eight_devices_are_four_deep_and_not_eigh
     """GraphPipe's case study: two branches of four layers, each attention and two linear layers, on eight devices."""
     nodes = tuple(Node(f"b{b}.{layer}.{part}", (time,), 0, 1) for b in range(2) for layer in range(4)
                   for part, time in (("attention", 4.0), ("up", 3.0), ("down", 3.0)))
-    tensors = tuple(Tensor(i, (i + 1,), 0.1) for i in range(len(nodes) - 1) if (i + 1) % 12)
+    tensors = tuple(PlacementTensor(i, (i + 1,), 0.1) for i in range(len(nodes) - 1) if (i + 1) % 12)
     problem = PlacementProblem("case study", (DeviceKind("gpu", 8),), nodes, tensors)
     graph, row = place_graph(problem, effort=EFFORT), place(problem, effort=EFFORT)
     assert (graph.depth, graph.depth_bound, len(row.stages)) == (4, 4, 8)
@@ -76,7 +76,7 @@ def test_the_answer_says_depth_and_what_follows() -> None:
     assert [(stage["depth"], stage["after"]) for stage in answer["stages"]] == [(2, [2]), (2, [2]), (1, [])]
 
 
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25))
 @given(problems(kinds=2), st.sampled_from([0.0, 0.3]))
 def test_the_encoding_finds_the_least_load_and_then_the_least_depth(problem: PlacementProblem, slack: float) -> None:
     """On devices of two kinds, which the levels are not for."""
@@ -98,15 +98,16 @@ def trained(draw: st.DrawFn) -> PlacementProblem:
     count = draw(st.integers(2, 5))
     nodes = [Node(f"{way}{i}", (draw(st.integers(0, 3)),), draw(st.integers(0, 1)), draw(st.integers(0, 1)), i,
                   way == "b") for way in "fb" for i in range(count)]
-    tensors = [Tensor(i, (j,), draw(st.sampled_from([0.0, 1.0]))) for i in range(count) for j in range(i + 1, count)
+    tensors = [PlacementTensor(i, (j,), draw(st.sampled_from([0.0, 1.0]))) for i in range(count)
+               for j in range(i + 1, count)
                if draw(st.booleans())]
-    tensors += [Tensor(count + j, (count + i,), draw(st.sampled_from([1.0, 6.0]))) for i in range(count)
+    tensors += [PlacementTensor(count + j, (count + i,), draw(st.sampled_from([1.0, 6.0]))) for i in range(count)
                 for j in range(i + 1, count) if draw(st.integers(0, 3)) == 0]
     devices = DeviceKind("gpu", draw(st.integers(1, 3)), draw(st.none() | st.integers(4, 12)))
     return PlacementProblem("trained", (devices,), tuple(nodes), tuple(tensors), draw(st.integers(1, 3)))
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(trained())
 def test_tensors_beside_the_forward_graph_count_where_they_cross(problem: PlacementProblem) -> None:
     """Two operators of which neither comes before the other may be cheap together and too much for a device apart."""
@@ -124,7 +125,8 @@ def test_tensors_beside_the_forward_graph_count_where_they_cross(problem: Placem
 def test_a_gradient_between_branches_keeps_them_together() -> None:
     """x, then a and b, then y, forwards; and 5 to pass from b's backward to a's: apart, each of them is above 5."""
     nodes = [Node(way + name, (1.0,), colocation=name, backward=way == "b") for way in "fb" for name in "xaby"]
-    tensors = [Tensor(0, (1,)), Tensor(0, (2,)), Tensor(1, (3,)), Tensor(2, (3,)), Tensor(6, (5,), 5.0)]
+    tensors = [PlacementTensor(0, (1,)), PlacementTensor(0, (2,)), PlacementTensor(1, (3,)), PlacementTensor(2, (3,)),
+               PlacementTensor(6, (5,), 5.0)]
     problem = PlacementProblem("beside", (DeviceKind("gpu", 3),), tuple(nodes), tuple(tensors), 4)
     found = place_graph(problem, effort=EFFORT)
     assert (found.objective, found.depth) == (4.0, 3)

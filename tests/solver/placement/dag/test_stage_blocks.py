@@ -15,11 +15,11 @@ from tests.support.stage_graphs import CHAIN, EFFORT, FORK, forks
 from weft.solver.judge.validate import InvalidSchedule, violations
 from weft.solver.placement.dag.in_flight import Alternation, in_flight_samples
 from weft.solver.placement.dag.place_graph import place_graph
-from weft.solver.placement.dag.stage_blocks import StageWork, one_f_one_b, stage_problem, step_of, work_of
+from weft.solver.placement.dag.stage_blocks import StageLoad, one_f_one_b, stage_problem, step_of, work_of
 from weft.solver.placement.problem import PlacementError
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_one_f_one_b_on_any_graph_of_stages_holds_what_the_rule_says(data: st.DataObject) -> None:
     """The judge checks every schedule against memory for just the samples that the rule gives a stage."""
@@ -28,7 +28,7 @@ def test_one_f_one_b_on_any_graph_of_stages_holds_what_the_rule_says(data: st.Da
              for x in range(count)]
     sizes = [data.draw(st.sampled_from([1, 2, 4])) for _ in range(count)]
     held = in_flight_samples(after, [Alternation(b) for b in sizes])
-    works = [StageWork(data.draw(st.integers(1, 5)), data.draw(st.integers(1, 9)), b, b, f)
+    works = [StageLoad(data.draw(st.integers(1, 5)), data.draw(st.integers(1, 9)), b, b, f)
              for b, f in zip(sizes, held, strict=True)]
     n = data.draw(st.integers(1, 6))
     schedule = one_f_one_b(stage_problem("any", works, after), works, after, n)
@@ -40,20 +40,20 @@ def test_one_f_one_b_on_any_graph_of_stages_holds_what_the_rule_says(data: st.Da
 def test_equal_stages_take_a_step_shorter_by_the_depth() -> None:
     """n micro-batches on S equal stages, d deep: (n + d - 1) forwards and backwards one after another."""
     for after, depth in ((CHAIN, 6), (FORK, 3)):
-        works = [StageWork(1.0, 2.0)] * 6
+        works = [StageLoad(1.0, 2.0)] * 6
         schedule = one_f_one_b(stage_problem("equal", works, after), works, after, 10)
         assert schedule.makespan == (10 + depth - 1) * 3
 
 
 def test_one_f_one_b_with_less_memory_than_the_rule_says_is_refused() -> None:
-    works = [StageWork(1.0, 2.0, 1.0, 1, memory) for memory in (2.0, 2.0, 3.0, 3.0, 2.0, 1.0)]
+    works = [StageLoad(1.0, 2.0, 1.0, 1, memory) for memory in (2.0, 2.0, 3.0, 3.0, 2.0, 1.0)]
     with pytest.raises(InvalidSchedule):
         one_f_one_b(stage_problem("tight", works, FORK), works, FORK, 10)
 
 
 def test_micro_batches_that_do_not_divide_the_largest_are_refused() -> None:
     with pytest.raises(PlacementError, match="stage 1 runs micro-batches of 2"):
-        stage_problem("odd", [StageWork(1, 1, 0, 3), StageWork(1, 1, 0, 2)], [(1,), ()])
+        stage_problem("odd", [StageLoad(1, 1, 0, 3), StageLoad(1, 1, 0, 2)], [(1,), ()])
 
 
 def test_a_placed_graph_of_stages_is_scheduled_at_its_load_and_within_its_memory() -> None:
@@ -66,7 +66,7 @@ def test_a_placed_graph_of_stages_is_scheduled_at_its_load_and_within_its_memory
 
 
 def test_wefts_search_proves_1f1b_on_equal_stages_in_a_graph() -> None:
-    works = [StageWork(1, 2, 1, 1, held) for held in (3, 3, 3, 3, 2, 1)]
+    works = [StageLoad(1, 2, 1, 1, held) for held in (3, 3, 3, 3, 2, 1)]
     problem = stage_problem("fork", works, FORK)
     found = weft.solve(problem, micro_batches=6, effort=2)
     assert found.makespan == found.makespan_bound == one_f_one_b(problem, works, FORK, 6).makespan == 24

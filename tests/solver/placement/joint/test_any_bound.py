@@ -15,7 +15,7 @@ from weft.solver.placement.joint.any_bound import any_bound
 from weft.solver.placement.joint.sized import SizedProblem, affine
 
 
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25))
 @given(sized_problems())
 def test_no_graph_has_a_shorter_step(sized: SizedProblem) -> None:
     least = min(best_step(cut, sizes) for cut in every_cut(sized) for sizes in every_choice(cut))

@@ -13,11 +13,11 @@ from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.dag.stage_blocks import work_of
 from weft.solver.placement.joint.cuts import cut_of
 from weft.solver.placement.joint.sized import SizedProblem, affine
-from weft.solver.placement.placement import Stage
+from weft.solver.placement.placement import PlacedStage
 from weft.solver.placement.problem import PlacementProblem
 
 
-def _point(stages: tuple[Stage, ...]) -> FrontPoint:
+def _point(stages: tuple[PlacedStage, ...]) -> FrontPoint:
     return FrontPoint(0.0, 0, tuple((stage.kind, stage.nodes) for stage in stages),
                       tuple(stage.devices for stage in stages))
 

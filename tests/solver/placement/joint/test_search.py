@@ -18,7 +18,7 @@ from weft.solver.placement.joint.sized import SizedProblem, affine
 from weft.solver.placement.refusals import NoPlacement
 
 
-@settings(max_examples=examples(12), deadline=None)
+@settings(max_examples=examples(12))
 @given(sized_problems())
 def test_no_bound_is_above_what_trying_everything_finds(sized: SizedProblem) -> None:
     best = {cut: min(best_step(cut, sizes) for sizes in every_choice(cut)) for cut in every_cut(sized)}

@@ -17,7 +17,7 @@ from weft.solver.placement.joint.sized import SizedProblem, affine
 from weft.solver.placement.joint.step_bound import stage_bounds
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(30))
 @given(sized_problems(most=4, sizes=(1, 2, 4), batch=4))
 def test_every_choice_comes_out_by_rising_bound(sized: SizedProblem) -> None:
     cuts = sorted(every_cut(sized), key=lambda cut: cut.parts)[:4]

@@ -20,7 +20,7 @@ from weft.solver.placement.joint.step_bound import open_sizes, stage_bounds
 from weft.solver.placement.problem import PlacementProblem
 
 
-@settings(max_examples=examples(20), deadline=None)
+@settings(max_examples=examples(20))
 @given(sized_problems(), st.data())
 def test_no_choice_from_open_sizes_has_a_shorter_step(sized: SizedProblem, data: st.DataObject) -> None:
     cut = data.draw(st.sampled_from(sorted(every_cut(sized), key=lambda cut: cut.parts)))

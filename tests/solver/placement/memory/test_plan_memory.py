@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.examples import slow
 from tests.support.memory_plans import GIB, GPT, T5, operator, profiled
 from tests.support.memory_rivals import (
     balance_windows,
@@ -15,7 +16,7 @@ from tests.support.memory_rivals import (
     within_windows,
 )
 from tests.support.profile_chains import profile_chain, profile_rows, wider_gpt
-from weft.models.candidates.memory_chains import graph_chain
+from weft.models.candidates.memory_candidates import graph_chain
 from weft.models.hardware.devices import DEVICES
 from weft.models.spec.families import GptModel
 from weft.models.times.roofline import Roofline
@@ -27,7 +28,7 @@ from weft.solver.placement.memory.plan_memory import LimitSearch, MemoryPlanNotF
 
 
 @pytest.mark.parametrize(("name", "size", "floor"), [
-    (GPT, 8, 10.04), (GPT, 16, 9.82), (T5, 4, 19.0), (T5, 16, 18.2), (T5, 32, 18.0)])
+    (GPT, 8, 10.04), slow(GPT, 16, 9.82), slow(T5, 4, 19.0), slow(T5, 16, 18.2), slow(T5, 32, 18.0)])
 def test_joint_decisions_reach_the_known_throughput_on_v100s(name: str, size: int, floor: float) -> None:
     """Samples a second on 4 V100s of 32 GB with a 12 GB/s copy engine, as published planners count memory."""
     plan = plan_memory(profiled(name, size))

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import random
 
 import pytest
 from hypothesis import given, settings
 
 from tests.support.examples import examples
-from tests.support.placements import chain
+from tests.support.placements import chain, graph
 from tests.support.replicated_stages import every_row, load, problems, shared
 from weft.solver.cpsat.budget import Budget
 from weft.solver.placement import judge
-from weft.solver.placement.bounds import simple_bound
+from weft.solver.placement.bracket import simple_bound
 from weft.solver.placement.dag.levels.level_search import LevelGoal, first_chain, levels
 from weft.solver.placement.groups import groups_of
-from weft.solver.placement.orders.slice_order import slice_order
-from weft.solver.placement.problem import DeviceKind, PlacementProblem
+from weft.solver.placement.orders.slice_order import depth_first_order, interval_transfers, slice_order
+from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, PlacementTensor
 
 
 def test_a_slicing_is_the_best_of_its_order() -> None:
@@ -46,7 +47,7 @@ def test_stages_on_several_devices_of_several_kinds_are_the_best_of_their_order(
     assert found is not None and found.value == pytest.approx(min(loads))
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(problems())
 def test_rows_of_replicated_stages_are_the_best_of_all_rows_and_of_an_order(problem: PlacementProblem) -> None:
     rows, in_order = [], []
@@ -68,3 +69,17 @@ def test_rows_of_replicated_stages_are_the_best_of_all_rows_and_of_an_order(prob
             stages = judge.stages_of(problem, parts, slicing.devices)
             assert not judge.breaches(problem, stages)
             assert load(stages) == pytest.approx(slicing.value)
+
+
+def test_interval_transfers_are_those_of_the_nets_cut() -> None:
+    chance = random.Random(2)
+    nodes = [Node(f"n{i}", (1.0,)) for i in range(9)]
+    tensors = [PlacementTensor(i, tuple(chance.sample(range(i + 1, 9), min(8 - i, 2))), float(i + 1)) for i in range(8)]
+    groups = groups_of(graph(nodes, tensors))
+    order = depth_first_order(groups, chance)
+    table = interval_transfers(groups, order)
+    for i in range(9):
+        for j in range(i + 1, 10):
+            inside = set(order[i:j])
+            cut = [net.cost for net in groups.nets if inside & set(net.groups) and not set(net.groups) <= inside]
+            assert table[i, j] == pytest.approx(sum(cut))

@@ -9,11 +9,12 @@ import pytest
 
 from tests.oracles.lanes import drawn_with_lanes
 from tests.support.builders import pipeline, uneven, v
+from weft.solver.control import compiled as binary
 from weft.solver.control.clock import OutOfTime
 from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.spans import span_of
 from weft.solver.judge.validate import validate
-from weft.solver.orders import local_search, native
+from weft.solver.orders import local_search
 from weft.solver.orders.twin import TwinKernel
 from weft.solver.problem import Problem
 from weft.solver.step.goals import GOALS
@@ -50,7 +51,7 @@ def test_what_was_found_before_the_time_was_over_is_offered(monkeypatch: pytest.
         anneal(*arguments)
         raise OutOfTime
 
-    monkeypatch.setattr(native, "why_not", lambda: "it is slow")
+    monkeypatch.setattr(binary, "why_not", lambda: "it is slow")
     monkeypatch.setattr(TwinKernel, "anneal", stopped)
     monkeypatch.setattr(local_search, "_notice", lambda why: None)
     next(iter(Moves(at_most=EFFORT).steps(state)))
@@ -59,7 +60,7 @@ def test_what_was_found_before_the_time_was_over_is_offered(monkeypatch: pytest.
 
 
 def test_there_is_an_answer_without_the_binary(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "why_not", lambda: "there is none")
+    monkeypatch.setattr(binary, "why_not", lambda: "there is none")
     monkeypatch.setattr(local_search, "_notice", local_search._notice.__wrapped__)
     with pytest.warns(RuntimeWarning, match="not used, as there is none;"):
         found = solve(V, 6, effort=EFFORT)
@@ -67,10 +68,10 @@ def test_there_is_an_answer_without_the_binary(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_both_kernels_give_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    if native.why_not() is not None:
+    if binary.why_not() is not None:
         pytest.skip("there is no compiled kernel")
     compiled = solve(V, 6, effort=EFFORT)
-    monkeypatch.setattr(native, "why_not", lambda: "it is slow")
+    monkeypatch.setattr(binary, "why_not", lambda: "it is slow")
     monkeypatch.setattr(local_search, "_notice", lambda why: None)
     monkeypatch.setattr(local_search, "_TWIN", 1)  # it is charged more, and would try fewer moves
     assert solve(V, 6, effort=EFFORT).operations == compiled.operations

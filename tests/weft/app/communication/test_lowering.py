@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.support.communication_programs import chunked, pipeline, tensor_parallel
-from weft.app.communication.lowering import Emulated, lower
+from tests.support.communication_programs import chunked, pipeline, sliced_optimizer, tensor_parallel
+from weft.app.communication.lowering import Emulated, StageOrder, lane_of, lower
+from weft.models.communication.passes.overlap import overlap
 from weft.models.communication.prices import Prices, work_of
-from weft.models.communication.program import CommunicationError, Program
+from weft.models.communication.program import CommunicationError, CommunicationProgram
+from weft.models.communication.search.problem import Tuned, tune
 from weft.models.communication.search.schedules import schedules
-from weft.runtime.communication.instructions import RankProgram, Step, Wait
+from weft.runtime.communication.instructions import LaneProgram, LaneStep, LaneWait
 
 
-def chain(count: int) -> Program:
+def chain(count: int) -> CommunicationProgram:
     program = tensor_parallel(2, 16, 8, 12)
     (found,) = chunked(program, tuple(stage.name for stage in program.stages), (count,))
     return found
 
 
-def shown(program: RankProgram) -> list[str]:
+def shown(program: LaneProgram) -> list[str]:
     """Instructions in words."""
-    return [f"wait {' '.join(f'{stage} {chunk}' for stage, chunk in one.keys)}" if isinstance(one, Wait) else
+    return [f"wait {' '.join(f'{stage} {chunk}' for stage, chunk in one.keys)}" if isinstance(one, LaneWait) else
             f"{'' if one.lane == 'compute' else 'start '}{one.key[0]} {one.key[1]}" for one in program.instructions]
 
 
@@ -31,7 +39,7 @@ def test_collectives_start_behind_what_they_read_and_are_waited_for_before_their
 
 
 @pytest.mark.parametrize("program", [tensor_parallel(2, 16, 8, 12), pipeline(2, 8, 8)], ids=lambda one: one.name)
-def test_all_ranks_of_a_group_do_the_same_and_wait_for_all_that_they_read(program: Program) -> None:
+def test_all_ranks_of_a_group_do_the_same_and_wait_for_all_that_they_read(program: CommunicationProgram) -> None:
     for entry in schedules(program).schedules:
         ranks = [lower(entry.program, rank) for rank in range(program.ranks * program.groups)]
         for group in range(program.groups):
@@ -42,12 +50,12 @@ def test_all_ranks_of_a_group_do_the_same_and_wait_for_all_that_they_read(progra
             _require_waits(one)
 
 
-def _require_waits(program: RankProgram) -> None:
+def _require_waits(program: LaneProgram) -> None:
     """Each reader on another lane waits for what is made on a network lane; each key is waited for once at most."""
-    made: dict[str, Step] = {}
+    made: dict[str, LaneStep] = {}
     waited: list[object] = []
     for instruction in program.instructions:
-        if isinstance(instruction, Wait):
+        if isinstance(instruction, LaneWait):
             waited += instruction.keys
             continue
         for part in instruction.reads:
@@ -68,9 +76,9 @@ def test_what_is_given_and_kept_is_that_of_the_ranks_group() -> None:
 def test_chunks_take_their_share_and_a_launch_each() -> None:
     program = chain(4)
     lowered = lower(program, 0, Emulated({"sum": 0.2}, {"sum": 0.004}))
-    seconds = [one.seconds for one in lowered.instructions if isinstance(one, Step) and one.key[0] == "sum"]
+    seconds = [one.seconds for one in lowered.instructions if isinstance(one, LaneStep) and one.key[0] == "sum"]
     assert seconds == pytest.approx([0.054] * 4)
-    assert all(one.seconds == 0 for one in lowered.instructions if isinstance(one, Step) and one.key[0] != "sum")
+    assert all(one.seconds == 0 for one in lowered.instructions if isinstance(one, LaneStep) and one.key[0] != "sum")
 
 
 def test_prices_are_what_stages_take() -> None:
@@ -90,3 +98,100 @@ def test_different_programs_and_orders_have_different_digests() -> None:
 def test_stages_that_are_not_there_or_take_no_time_that_can_be_are_refused(emulated: Emulated, sentence: str) -> None:
     with pytest.raises(CommunicationError, match=sentence):
         lower(chain(2), 0, emulated)
+
+
+PRICES = Prices(bandwidth=1e6, memory=1e7, launch=1e-5, kernel=1e-6, flops=1e8)
+
+
+def tuned() -> Tuned:
+    return tune(tensor_parallel(2, 64, 32, 64), PRICES, (1, 4), effort=1.0)
+
+
+def chains(program: CommunicationProgram) -> list[CommunicationProgram]:
+    """``program`` with every run of neighbouring stages that can be in two chunks."""
+    names, found = [stage.name for stage in program.stages], []
+    for first in range(len(names)):
+        for last in range(first + 2, len(names) + 1):
+            try:
+                found.append(overlap(program, names[first:last], 2))
+            except CommunicationError:
+                continue
+    return found
+
+
+def is_ordered(order: StageOrder) -> bool:
+    """Whether everything comes once, behind all that it reads."""
+    keys = order.steps()
+    place = {key: i for i, key in enumerate(keys)}
+    count = sum(order.chain_of[stage.name].chunks if stage.name in order.chain_of else 1
+                for stage in order.program.stages)
+    return len(place) == len(keys) == count and all(place[read] < place[key] for key in keys
+                                                    for read in order.reads(key))
+
+
+@pytest.mark.parametrize("program", [tensor_parallel(2, 16, 8, 12), pipeline(2, 8, 8),
+                                     sliced_optimizer("lamb", 2, (16, 3))], ids=lambda program: program.name)
+def test_nothing_comes_before_what_it_reads(program: CommunicationProgram) -> None:
+    for schedule in schedules(program, 20).schedules:
+        assert is_ordered(StageOrder(schedule.program))
+        for one in chains(schedule.program):
+            assert is_ordered(StageOrder(one))
+
+
+def test_of_two_runs_the_first_goes_first_and_of_three_they_go_in_step() -> None:
+    program = tensor_parallel(2, 16, 8, 12)
+    names = [stage.name for stage in program.stages]
+    (two,) = chunked(program, tuple(names[:3]), (2,))
+    assert StageOrder(two).steps()[:6] == [("product", 0), ("sum", 0), ("product", 1), ("sum", 1), ("biased", 0),
+                                     ("biased", 1)]
+    split = next(entry.program for entry in schedules(program).schedules
+                 if entry.passes == ("split sum", "reorder biased"))
+    chain = ("product", "sum", "biased", "gather(biased)", "kept")
+    (three,) = chunked(split, chain, (2,))
+    assert [key for key in StageOrder(three).steps() if key[0] in chain] == [
+        ("product", 0), ("sum", 0), ("product", 1), ("sum", 1), ("biased", 0), ("gather(biased)", 0),
+        ("biased", 1), ("gather(biased)", 1), ("kept", 0), ("kept", 1)]
+
+
+def test_each_lane_has_the_order_of_the_schedule() -> None:
+    found = tuned()
+    order = StageOrder(found.program, found.schedule)
+    assert is_ordered(order) and found.chunks > 1
+    starts = {found.schedule.problem.blocks[operation.block].name: operation.start
+              for operation in found.schedule.operations}
+    for lane in ("compute", "network"):
+        begins = [starts[name] for stage, chunk in order.steps() if lane_of(found.program.by_name[stage]) == lane
+                  and (name := f"{stage} {chunk}" if stage in order.chain_of else stage) in starts]
+        assert len(begins) > 3 and begins == sorted(begins)
+
+
+def test_the_schedule_of_another_program_is_refused() -> None:
+    found = tuned()
+    with pytest.raises(CommunicationError, match="which this program does not run"):
+        StageOrder(sliced_optimizer("adam", 2, (16, 3)), found.schedule).steps()
+    with pytest.raises(CommunicationError, match="has 2 runs of its blocks: give one of 1"):
+        StageOrder(found.program, replace(found.schedule, micro_batches=2)).steps()
+
+
+def ends(order: Sequence[int], p: int, q: int, o: int) -> int:
+    """When run 2 is over, where the computing lane takes chunks of run 1 and 2 as ``order`` says."""
+    compute = network = 0
+    sent: list[int] = []
+    used = 0
+    for run in order:
+        if run == 1:
+            compute += p
+            network = max(network, compute) + q
+            sent.append(network)
+        elif used == len(sent):
+            return 10**9  # it would wait for what it is to make itself
+        else:
+            compute = max(compute, sent[used]) + o
+            used += 1
+    return compute
+
+
+@given(st.integers(1, 4), st.integers(0, 6), st.integers(0, 6), st.integers(0, 6))
+def test_no_order_of_two_runs_ends_before_the_first_is_over_first(n: int, p: int, q: int, o: int) -> None:
+    orders = [[1 if i in first else 2 for i in range(2 * n)] for first in combinations(range(2 * n), n)]
+    assert min(ends(order, p, q, o) for order in orders) == ends([1] * n + [2] * n, p, q, o)

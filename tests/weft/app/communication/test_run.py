@@ -22,8 +22,7 @@ TOLERANCE = 1e-12
 def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """What each rank found; rank 1 ends on purpose, in the last check."""
     folder = tmp_path_factory.mktemp("communication")
-    ended = launch_forked(request.param, [sys.executable, "-m", "tests.support.communication_ranks", str(folder)],
-                          timeout=120)
+    ended = launch_forked(request.param, [sys.executable, "-m", "tests.support.communication_ranks", str(folder)])
     assert [one.code for one in ended] == [3 if rank == 1 else 0 for rank in range(request.param)], ended[0].errors
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(request.param)]
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft.app.family.cases import pinned_case
 from weft.app.family.result import Family
+from weft.app.family.run import pinned_case
 from weft.app.lib.case import case_of
 from weft.app.lib.options import SearchOptions
-from weft.app.sweep.task import Solved, solve_point
+from weft.app.sweep.cache import Solved, solve_point
 from weft.models.phases.plans import plan_of
 from weft.models.spec.spec import SpecError, parse_spec
 from weft.solver.judge.validate import violations
@@ -62,7 +62,7 @@ def test_equal_parts_are_solved_once_and_known_ones_not_again(found: tuple[Famil
 
 def test_it_is_saved_as_numbers_and_as_a_picture(found: tuple[Family, Path], tmp_path: Path) -> None:
     family, _ = found
-    for ending in ("json", "svg", "html"):
+    for ending in ("json", "svg"):
         family.save(tmp_path / f"family.{ending}")
     said = json.loads((tmp_path / "family.json").read_text())
     assert said["format"] == "weft.family/1" and said["total"] == family.total
@@ -77,12 +77,12 @@ def test_a_plan_is_the_same_where_it_was_found(shapes: str) -> None:
     spec = parse_spec(SPEC[:SPEC.index("placement")] + f"placement: {{shapes: [{shapes}]}}\n")
     whole = solve_point(case_of(spec), OPTIONS)
     assert isinstance(whole, Solved)
-    plan = plan_of(spec, whole.weft)
+    plan = plan_of(spec, whole.weft.problem, whole.weft.solver, whole.weft.choices)
     case = pinned_case(spec, plan)
     assert case is not None
     again = solve_point(case, OPTIONS)
     assert isinstance(again, Solved)
-    assert plan_of(spec, again.weft) == plan
+    assert plan_of(spec, again.weft.problem, again.weft.solver, again.weft.choices) == plan
     assert _costs(again.weft.problem) == _costs(whole.weft.problem)
 
 
@@ -94,7 +94,7 @@ def test_a_plan_that_does_not_fit_is_left_out() -> None:
     spec = parse_spec(SPEC[:SPEC.index("phases")])
     solved = solve_point(case_of(spec), OPTIONS)
     assert isinstance(solved, Solved)
-    plan = plan_of(spec, solved.weft)
+    plan = plan_of(spec, solved.weft.problem, solved.weft.solver, solved.weft.choices)
     tight = parse_spec(SPEC[:SPEC.index("phases")].replace("8 GiB", "1100 MiB"))
     assert pinned_case(tight, plan) is None
 

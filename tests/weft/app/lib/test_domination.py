@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from weft.app.lib.domination import undominated
-from weft.models.candidates.build import Candidate, candidates
+from weft.models.candidates.build import ModelCandidate, candidates
 from weft.models.spec.spec import demo_spec, parse_spec
 from weft.solver.problem import Problem
 from weft.solver.step.search import solve
@@ -26,26 +26,26 @@ placement: {shapes: [chain]}
 
 
 @pytest.fixture
-def twins() -> list[Candidate]:
+def twins() -> list[ModelCandidate]:
     """The whole backward and the split one of the same stages."""
     found = candidates(parse_spec(SPEC, "tiny.yaml", Path()))
     assert [candidate.backward for candidate in found] == ["full", "split"]
     return found
 
 
-def changed(candidate: Candidate, name: str, **fields: object) -> Candidate:
+def changed(candidate: ModelCandidate, name: str, **fields: object) -> ModelCandidate:
     problem = candidate.problem
     blocks = tuple(replace(block, **fields) if block.name == name else block  # type: ignore[arg-type]
                    for block in problem.blocks)
     return replace(candidate, problem=Problem(problem.name, problem.devices, blocks))
 
 
-def test_a_whole_backward_is_left_out_beside_its_split_twin(twins: list[Candidate]) -> None:
+def test_a_whole_backward_is_left_out_beside_its_split_twin(twins: list[ModelCandidate]) -> None:
     assert undominated(twins) == twins[1:]
     assert undominated(twins[:1]) == twins[:1]
 
 
-def test_the_twin_is_indeed_never_worse(twins: list[Candidate]) -> None:
+def test_the_twin_is_indeed_never_worse(twins: list[ModelCandidate]) -> None:
     whole, split = (solve(twin.problem, 4, effort=20) for twin in twins)
     assert whole.status == split.status == "optimal"
     assert split.makespan <= whole.makespan
@@ -56,7 +56,8 @@ def test_the_twin_is_indeed_never_worse(twins: list[Candidate]) -> None:
     ("W1", {"duration": 0.1}),  # takes longer
     ("F0", {"duration": 0.1}),  # another forward altogether
 ])
-def test_a_twin_that_cannot_do_as_much_keeps_both(twins: list[Candidate], name: str, fields: dict[str, object]) -> None:
+def test_a_twin_that_cannot_do_as_much_keeps_both(twins: list[ModelCandidate], name: str,
+                                                  fields: dict[str, object]) -> None:
     lesser = changed(twins[1], name, **fields)
     assert undominated([twins[0], lesser]) == [twins[0], lesser]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,22 +12,23 @@ import pytest
 
 import weft
 from tests.support.builders import chain, pipeline
-from weft.app.lib.options import Search, SearchOptions, command_began
+from weft.app.lib.options import OptionsTaken, SearchOptions, command_began, forewarn, heard_by
+from weft.cli.lib.progress import Waiting
 
 
 def test_keywords_go_before_the_fields_of_options() -> None:
     options = SearchOptions(effort=2.0, seed=7)
-    found = Search().given(options, {"seed": 8, "workers": 2})
+    found = OptionsTaken().given(options, {"seed": 8, "workers": 2})
     assert found.settings == {"time_limit": 60.0, "effort": 2.0, "seed": 8, "workers": 2}
-    assert Search(time_limit=30.0).given(None, {}).time_limit == 30.0
-    assert Search(time_limit=30.0).given(options, {}).time_limit == 60.0
+    assert OptionsTaken(time_limit=30.0).given(None, {}).time_limit == 30.0
+    assert OptionsTaken(time_limit=30.0).given(options, {}).time_limit == 60.0
 
 
 def test_the_time_limit_counts_from_the_call_or_from_the_commands_start() -> None:
     options = SearchOptions(time_limit=5.0, started=0.0)
-    assert Search().given(options, {}).left > 4.0
+    assert OptionsTaken().given(options, {}).left > 4.0
     with command_began(time.monotonic() - 3.0):
-        assert Search().given(options, {}).left < 2.1
+        assert OptionsTaken().given(options, {}).left < 2.1
 
 
 @pytest.mark.parametrize(("name", "value"), [
@@ -61,3 +63,26 @@ def test_a_share_is_one_of_the_effort_where_that_ends_the_search() -> None:
     assert SearchOptions(time_limit=8.0, effort=4.0).limited(0.25).effort == 1.0
     options = SearchOptions(time_limit=8.0)
     assert options.limited(1.0) == options and options.limited(0.5).time_limit == pytest.approx(4.0, abs=0.5)
+
+
+def test_only_the_innermost_listener_hears_and_only_inside() -> None:
+    outer: list[str] = []
+    inner: list[str] = []
+    with heard_by(outer.append):
+        with heard_by(inner.append):
+            forewarn(10**9, 0.5, 60.0)
+        forewarn(10, 0.5, 60.0)  # short enough: nothing to say
+        forewarn(10**9, 0.0, 60.0)
+    forewarn(10**9, 0.0, 60.0)
+    assert len(inner) == len(outer) == 1
+    assert inner[0].startswith("   0.5 s  1000000000 operations") and "longer than the limit of 60 s" in inner[0]
+
+
+def test_a_closed_terminal_ends_no_search() -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    with Waiting(Gone()) as waiting:
+        waiting.end()
+        forewarn(10**9, 0.0, 60.0)

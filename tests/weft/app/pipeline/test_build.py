@@ -12,13 +12,16 @@ import weft
 from tests.support.captured_models import made
 from tests.support.paths import ROOT
 from tests.support.pipeline_ranks import SIZE, one_process, parts
+from tests.support.ranks import launch_forked
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.ranks.launch import Ended, launch_local
 
 
 def launch(ranks: int, *arguments: str, **environment: str) -> list[Ended]:
-    return launch_local(ranks, [sys.executable, "-m", "tests.support.pipeline_ranks", *arguments], timeout=200,
-                        environment={"PYTHONPATH": str(ROOT), **environment})
+    # What runs at the end of a Python, as what tells the others of it, does not in a rank that was forked.
+    start = launch_local if "early" in arguments else launch_forked
+    return start(ranks, [sys.executable, "-m", "tests.support.pipeline_ranks", *arguments], timeout=200,
+                 environment={"PYTHONPATH": str(ROOT), **environment})
 
 
 @pytest.mark.slow
@@ -52,8 +55,8 @@ def test_two_steps_of_adamw_are_those_of_one_process(ranks: int, name: str, sche
         assert report["measured"] > 0 and len(report["ranks"]) == stages
         if name == "gpt":
             # Within a host what is sent is planned to be let go at once; where its slot is not free yet, it waits.
-            assert all(0.85 * planned <= held <= 1.15 * planned for planned, held in zip(
-                report["peaks"], report["measured_peaks"], strict=True)), (report["peaks"], report["measured_peaks"])
+            assert all(0.85 * planned <= held <= 1.15 * planned + other["under_way"] for planned, held, other in zip(
+                report["peaks"], report["measured_peaks"], found, strict=True)), report
         notes = "\n".join(report["notes"])
         assert ("transfers take what the spec says" if name == "skip" else "links were measured") in notes
     case = made(name, SIZE)

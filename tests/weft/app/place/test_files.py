@@ -13,7 +13,7 @@ from weft.cli.main import main
 from weft.solver.io.problem_files import load_problem, problem_from_json, problem_to_json
 from weft.solver.io.schedule_files import load_schedule
 from weft.solver.placement.dag.place_graph import place_graph
-from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, Tensor
+from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, PlacementTensor
 from weft.solver.problem import Device, ProblemError
 
 _SPEC = """
@@ -64,13 +64,14 @@ def test_weights_stay_in_view_from_place_to_solve(option: str, tmp_path: Path, c
     found = load_schedule(schedule)
     assert found.solver["static_memory"] == held and found.solver["gpu_memory"] == [2**30] * len(held)
     largest = max(peak + static for peak, static in zip(found.peak_memory, held, strict=True))
-    assert f"{largest / 2**30:.1f} GiB" in capsys.readouterr().out
+    assert f"{largest / 2**20:.1f} MiB" in capsys.readouterr().out
     assert main(["check", str(schedule)]) == 0
 
 
 def test_what_devices_hold_all_the_time_is_read_back() -> None:
     nodes = tuple(Node(f"n{i}", (1.0,), 3.0 + i, 1.0) for i in range(2))
-    graph = place_graph(PlacementProblem("p", (DeviceKind("gpu", 2, 10.0),), nodes, (Tensor(0, (1,)),)), effort=1.0)
+    graph = place_graph(PlacementProblem("p", (DeviceKind("gpu", 2, 10.0),), nodes, (PlacementTensor(0, (1,)),)),
+                        effort=1.0)
     blocks = blocks_of(graph)
     assert [(device.memory, device.static) for device in blocks.devices] == [(7.0, 3.0), (6.0, 4.0)]
     assert problem_from_json(problem_to_json(blocks)) == blocks
@@ -92,7 +93,8 @@ def test_static_memory_that_means_nothing_is_refused(static: float) -> None:
 
 def test_people_read_what_the_limit_is_relative_to() -> None:
     nodes = tuple(Node(f"n{i}", (time,)) for i, time in enumerate((2.0, 1.0, 2.0)))
-    problem = PlacementProblem("p", (DeviceKind("gpu", 3),), nodes, (Tensor(0, (1,)), Tensor(1, (2,))))
+    problem = PlacementProblem("p", (DeviceKind("gpu", 3),), nodes,
+                               (PlacementTensor(0, (1,)), PlacementTensor(1, (2,))))
     shown = placement_text(place_graph(problem, slack=0.5, effort=1.0))
     assert "depth       2 stages, lower bound 2 with loads up to 3 ms, 50.0% above the least, 2 ms" in shown
     assert "bottleneck  3 ms, lower bound 2 ms: gap at most 50.00%" in shown

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft.app.place.step import Sizes, parse_sizes, step_schedule
+from weft.app.place.step import SizesAsked, parse_sizes, step_schedule
 from weft.cli.main import main
 from weft.models.graph.operator_files import save_graph
 from weft.models.spec.families import UnoModel
@@ -149,4 +149,4 @@ def test_sizes_are_read_from_text() -> None:
         with pytest.raises(ValueError, match="it must be like 1,2,4"):
             parse_sizes(text)
     with pytest.raises(PlacementError, match="leave one out"):
-        Sizes((1, 2), {2: "x"}, 0.5).require_meaning()
+        SizesAsked((1, 2), {2: "x"}, 0.5).require_meaning()

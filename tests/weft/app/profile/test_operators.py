@@ -9,7 +9,9 @@ import torch
 
 import weft
 from tests.models.capture.test_capture import rewritten
+from tests.support.examples import slow
 from tests.support.exported_models import MODELS
+from weft.app.profile import operators
 from weft.app.profile.operators import profile_operators
 from weft.cli.main import main
 from weft.models.capture.capture import capture_file, save_exported
@@ -17,7 +19,6 @@ from weft.models.graph.layers_view import by_layer
 from weft.models.graph.operator_files import load_graph
 from weft.models.times.measured_times import load_times
 from weft.models.times.operator_times import Origin
-from weft.runtime.measure import measure
 
 
 def saved(name: str, folder: Path) -> Path:
@@ -27,7 +28,7 @@ def saved(name: str, folder: Path) -> Path:
     return folder / "model.pt2"
 
 
-@pytest.mark.parametrize("name", ["attention", "encoder", "tied"])
+@pytest.mark.parametrize("name", ["attention", slow("encoder"), "tied"])
 def test_each_operator_is_measured_once_and_keeps_what_the_graph_says(name: str, tmp_path: Path) -> None:
     path = saved(name, tmp_path)
     times, graph = profile_operators(path, repeats=2), capture_file(path)
@@ -52,7 +53,7 @@ def test_what_would_not_fit_or_cannot_be_run_is_filled_in(tmp_path: Path, monkey
         next(node for node in nodes if "gelu" in node["target"])["target"] = "torch.ops.mylib.gelu.default"
 
     path = rewritten(saved("attention", tmp_path), tmp_path / "changed.pt2", change)
-    monkeypatch.setattr(measure, "available_bytes", lambda device: 40_000)
+    monkeypatch.setattr(operators, "available_bytes", lambda device: 40_000)
     times = profile_operators(path, repeats=1)
     unknown, big = times.by_name["gelu"], times.by_name["linear_2"]
     assert "not torch's own" in unknown.note and unknown.forward is not None

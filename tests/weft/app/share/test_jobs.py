@@ -24,7 +24,7 @@ training: {micro_batches: 4}
 
 def options() -> SearchOptions:
     """Their time counts from now on."""
-    return SearchOptions(time_limit=30.0, effort=0.2)
+    return SearchOptions(time_limit=3000, effort=0.05)
 
 
 def written(folder: Path, name: str, text: str) -> str:

@@ -14,7 +14,7 @@ from tests.support.shared_periods import compared
 from tests.support.sharing import one_gpu, random_jobs
 from weft.app.lib.options import SearchOptions
 from weft.app.share import search
-from weft.app.share.result import Sharing, Timed, Tried
+from weft.app.share.result import RatioTried, Sharing, Timed
 from weft.app.share.search import Question, _SharingSearch, share_jobs
 from weft.cli.main import main
 from weft.models.share.job import Job, SharingError, job_of
@@ -28,7 +28,7 @@ from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
 def options() -> SearchOptions:
     """Their time counts from now on."""
-    return SearchOptions(time_limit=60.0, effort=0.5)
+    return SearchOptions(time_limit=3000, effort=0.5)
 
 
 EVEN = Question("1:1")
@@ -110,9 +110,9 @@ def test_no_job_gets_slower_than_allowed() -> None:
 def test_a_refusal_is_proven_only_where_every_ratio_is() -> None:
     jobs = [one_gpu("a", 6, 4), one_gpu("b", 9, 3)]
     asked = _SharingSearch(jobs, Question(max_slowdown=1.1), options(), lambda _: None)
-    slow = Tried((1, 1), Timed(15, 15), 1.4, "a takes 1.500 times as long as alone, more than 1.1")
-    ruled_out = Tried((1, 2), None, None, "a takes 2.100 times as long as alone, more than 1.1")
-    left_open = Tried((2, 1), None, None, "no steady state was found in time")
+    slow = RatioTried((1, 1), Timed(15, 15), 1.4, "a takes 1.500 times as long as alone, more than 1.1")
+    ruled_out = RatioTried((1, 2), None, None, "a takes 2.100 times as long as alone, more than 1.1")
+    left_open = RatioTried((2, 1), None, None, "no steady state was found in time")
     assert type(asked._refusal([slow, ruled_out])) is Infeasible
     assert type(asked._refusal([slow, left_open])) is NoneFound
     assert type(asked._refusal([ruled_out, left_open])) is NoneFound
@@ -139,7 +139,7 @@ def test_a_gpu_with_one_job_only_is_told() -> None:
 @pytest.mark.parametrize("seed", [0, slow(1), slow(2)])
 def test_every_rank_sees_collectives_in_one_order(seed: int) -> None:
     jobs = random_jobs(seed)
-    found = share_jobs(jobs, Question([1] * len(jobs)), SearchOptions(time_limit=30.0, effort=0.2))
+    found = share_jobs(jobs, Question([1] * len(jobs)), SearchOptions(time_limit=3000, effort=0.05))
     assert not collective_order_faults(collective_rows(plan_of(found.schedule)))
     assert found.round.bound <= found.round.period
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +17,14 @@ from tests.support.builders import TINY_SPEC, chain, pipeline, together_spec, v
 from tests.support.sweeps import EFFORT, sweep, uniform
 from weft.app.lib.case import case_of
 from weft.app.sweep.points import Axes, variants_of
-from weft.app.sweep.refine import tightened
 from weft.app.sweep.result import peak_of
+from weft.app.sweep.run import tightened
 from weft.cli.main import main
-from weft.figures.marks import specification
-from weft.figures.memory_front import front_chart
-from weft.figures.style import text_width
 from weft.models.spec.spec import Spec, SpecError, demo_spec, parse_spec
 from weft.solver.baselines import baseline
 from weft.solver.judge.validate import violations
 from weft.solver.step.search import Infeasible
-from weft.text.pareto import non_dominated
+from weft.text.tables import non_dominated
 from weft.text.units import memory_text
 
 SPEC = (TINY_SPEC.replace("micro_batch_size: 1", "micro_batch_size: 2")
@@ -271,26 +267,6 @@ def test_a_mistake_on_the_command_line_is_one_sentence(spec_file: Path, argument
 
 
 # -- the picture -----------------------------------------------------------------------------------------------------
-
-
-def test_labels_do_not_cover_each_other_and_every_mark_means_one_schedule() -> None:
-    found = sweep(spec(), memory=["1.3 GiB", "1.4 GiB", "1.6 GiB"], micro_batches=[2, 4],
-                  recompute=[False, True], refine=False)
-    chart = front_chart(found)
-    texts = [text for name, rows in chart.datasets.items() if name.startswith("texts") for text in rows]
-    assert len(texts) >= 3
-    boxes = []
-    for text in texts:
-        width = text_width(text["text"], 10)
-        left = text["px"] - {"left": 0, "center": width / 2, "right": width}[text["align"]]
-        boxes.append((left, left + width, text["py"] - 5, text["py"] + 5))
-    for a, b in combinations(boxes, 2):
-        assert a[1] <= b[0] or b[1] <= a[0] or a[3] <= b[2] or b[3] <= a[2]
-    assert len(chart.datasets["weft"]) == len(found.rows)
-    scales = [layer["encoding"] for layer in specification(chart)["layer"] if "shape" in layer["encoding"]]
-    (known,) = scales
-    pairs = list(zip(known["color"]["scale"]["range"], known["shape"]["scale"]["range"], strict=True))
-    assert len(set(pairs)) == len(pairs) == len(known["color"]["scale"]["domain"]) > 3
 
 
 def test_a_sweep_without_rows_or_of_one_point_is_drawn_or_refused(tmp_path: Path) -> None:

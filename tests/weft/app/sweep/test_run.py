@@ -165,7 +165,7 @@ def test_ctrl_c_on_the_command_line_keeps_what_is_done_and_leaves_no_process(tmp
     lines = list(islice((line for line in process.stderr if "nothing found yet" not in line), 2))
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)
-    printed, _ = process.communicate(timeout=60)  # its workers hold the same pipes: until they are gone, too
+    printed, _ = process.communicate(timeout=600)  # its workers hold the same pipes: until they are gone, too
     assert process.returncode == 130, (lines, printed)
     assert "interrupted: 1 of 3 points are not solved" in printed
     value = json.loads(output.read_text())

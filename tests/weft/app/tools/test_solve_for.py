@@ -8,7 +8,9 @@ import pytest
 
 import weft
 from weft.app.lib.arguments import TOOL_NAMES
+from weft.cli.main import main
 from weft.runtime.export.tools import TOOLS
+from weft.solver.io.schedule_files import load_schedule
 
 SPEC = """
 model: {family: gpt, layers: 6, hidden: 512, heads: 8, vocabulary: 8192, sequence: 512}
@@ -40,3 +42,102 @@ def test_a_plan_is_judged_beside_the_best(spec: Path) -> None:
     assert "rank 1 works" in found.why()[0]
     with pytest.raises(ValueError, match="layout has 5 layers"):
         weft.compare_plan(spec, layout="Et|t*4L")
+
+
+GRID = """
+model: {family: gpt, layers: 6, hidden: 512, heads: 8, vocabulary: 8192, sequence: 512}
+cluster: {gpus: 8, device: a100}
+training: {global_batch_size: 16}
+"""
+
+
+def test_a_plan_for_open_degrees_stands_beside_the_best_grid(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(f"{GRID}parallel: {{recompute: none, micro_batch: 1}}\n")
+    layout = weft.compare_plan(tmp_path / "s.yaml", layout="Et*3|t*3L", effort=0.5, time_limit=3000)
+    assert "PP2" in layout.degrees and layout.best.step <= layout.plan.step
+    # With no time at all degrees are those of the first grid found.
+    at_once = weft.compare_plan(tmp_path / "s.yaml", layout="Et*3|t*3L", time_limit=0.05)
+    assert at_once.plan.layout == "Et*3|t*3L" and at_once.best.step <= at_once.plan.step
+    degrees = "--tensor-model-parallel-size 4 --pipeline-model-parallel-size 2"
+    given = weft.compare_plan(tmp_path / "s.yaml", megatron=degrees, effort=0.5, time_limit=3000)
+    grid = next(row for row in given.rows if row.name == "grid")
+    assert given.best is grid and grid.bound is not None and grid.bound <= grid.step < given.plan.step
+    assert grid.title in str(given).replace("\n", " ") or "weft's best grid" in str(given)
+    assert layout.plan.step <= given.plan.step  # the degrees that serve the layout best
+
+
+@pytest.mark.parametrize(("tool", "zero"), [("megatron", (0, 1, 2, 3)), ("deepspeed", (0, 1)),
+                                            ("torchtitan", (0, 2, 3))])
+def test_open_degrees_are_searched_for_what_a_tool_can_run(tmp_path: Path, tool: str, zero: tuple[int, ...]) -> None:
+    (tmp_path / "s.yaml").write_text(f"{GRID}parallel: {{pipeline: 2}}\n")
+    found = weft.solve(tmp_path / "s.yaml", tool=tool, effort=0.2, time_limit=3000)
+    grid = found.solver["grid"]
+    assert grid["pipeline"] == 2 and grid["gpus"] == 8 and grid["zero"] in zero
+    assert grid["step"] == found.makespan + grid["end"]["seconds"]
+    assert TOOLS[tool].run(found).schedule.makespan == pytest.approx(found.makespan)
+    if tool == "deepspeed":
+        assert grid["context"] == grid["expert"] == grid["virtual"] == 1
+
+
+def test_degrees_that_a_tool_has_not_are_refused_by_name(tmp_path: Path) -> None:
+    for parallel, said in (("zero: 3", "DeepSpeed cannot run ZeRO-3 beside a pipeline"),
+                           ("context: 2", "DeepSpeed cannot run context parallelism beside a pipeline")):
+        (tmp_path / "s.yaml").write_text(f"{GRID}parallel: {{pipeline: 2, {parallel}}}\n")
+        with pytest.raises(ValueError, match=said):
+            weft.solve(tmp_path / "s.yaml", tool="deepspeed", effort=0.1)
+
+
+@pytest.mark.parametrize(("tool", "ending"), [("megatron", ".txt"), ("deepspeed", ".py"), ("torchtitan", ".toml")])
+def test_what_is_exported_for_a_tool_is_read_and_judged_as_the_same_plan(spec: Path, tool: str, ending: str) -> None:
+    found, file = weft.solve(spec, tool=tool, effort=0.2), spec.with_name(f"plan{ending}")
+    weft.export_schedule(found, file, format=tool)
+    read = weft.import_schedule(file, problem=spec)
+    assert read.makespan == pytest.approx(TOOLS[tool].run(found).schedule.makespan)
+    assert read.solver["layers_of_stage"] == found.solver["layers_of_stage"]
+    judged = weft.compare_plan(spec, plan=file, effort=0.2)
+    assert judged.plan.step == pytest.approx(read.makespan) and judged.best.step <= judged.plan.step
+
+
+LLAMA_70B = """
+model: {family: gpt, vocabulary: 128256, sequence: 8192, kv_heads: 8, norm: rms_norm, positions: rotary,
+  activation: swiglu, bias: false, attention: fused, dropout: false, tied: false, layers: 80, hidden: 8192, heads: 64,
+  feed_forward: 28672}
+cluster: {gpus: 64, device: h100, gpus_per_machine: 8}
+training: {global_batch_size: 128}
+"""
+
+
+@pytest.mark.parametrize(("tool", "ending", "pipeline"), [
+    ("megatron", "txt", "virtual: 5, zero: 1"), ("torchtitan", "toml", "virtual: 5, zero: 2")])
+def test_the_published_plan_of_llama_3_70b_comes_back_from_the_command_line(
+        tmp_path: Path, tool: str, ending: str, pipeline: str) -> None:
+    layout, degrees = "Et*2|(t*2|)*34,t*3|(t*2|)*3,tL", f"{{tensor: 4, pipeline: 8, {pipeline}, data: 2, expert: 1, "
+    (tmp_path / "s.yaml").write_text(f"{LLAMA_70B}placement: {{layout: '{layout}', backward: [full]}}\nparallel: "
+                                     f"{degrees}context: 1, recompute: none, micro_batch: 1, precision: fp8}}\n")
+    theirs, back = str(tmp_path / f"plan.{ending}"), str(tmp_path / "back.json")
+    own_file = str(tmp_path / "own.json")
+    assert main(["solve", str(tmp_path / "s.yaml"), "--for", tool, "--effort", "1e-6", "-o", own_file]) == 0
+    assert main(["export", own_file, "-o", theirs, "--format", tool]) == 0
+    (tmp_path / "s.yaml").write_text(f"{LLAMA_70B}parallel: {{precision: fp8}}\n")  # the degrees are the plan's
+    assert main(["import", theirs, "--problem", str(tmp_path / "s.yaml"), "-o", back]) == 0
+    own, read = load_schedule(own_file), load_schedule(back)
+    assert read.makespan == pytest.approx(own.makespan) and read.micro_batches == own.micro_batches == 64
+    assert [*map(len, read.solver["layers_of_stage"])] == [3, *[2] * 34, 3, *[2] * 3, 2]
+    assert tool != "megatron" or layout.replace(",", "") in Path(theirs).read_text()
+
+
+def test_plans_that_are_none_of_the_model_are_refused(spec: Path) -> None:
+    file = spec.with_name("parts.py")
+    file.write_text("PARTS = [0, 2, 5]")
+    with pytest.raises(ValueError, match="PARTS are of 5 layers, but the model has 8"):
+        weft.import_schedule(file, problem=spec)
+    with pytest.raises(ValueError, match="name the model's spec beside it"):
+        weft.import_schedule(file)
+    with pytest.raises(ValueError, match="the plan is given twice"):
+        weft.compare_plan(spec, plan=file, layout="Et|t*5L")
+    toml = spec.with_name("t.toml")
+    toml.write_text("[parallelism]\npipeline_parallel_degree = 2\npipeline_parallel_schedule = 'LoopedBFS'\n"
+                    "module_fqns_per_model_part = [['tok_embeddings', 'layers.0', 'layers.1'], "
+                    "['layers.2', 'layers.3', 'layers.4', 'layers.5', 'norm', 'output']]\n")
+    with pytest.raises(ValueError, match="weft has no schedule called LoopedBFS"):
+        weft.import_schedule(toml, problem=spec)

@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from tests.support.paths import ROOT
-from weft.app.train.examples import EXAMPLES
-from weft.app.train.setup import Setup, example_setup, setup_of
+from tests.support.ranks import launch_forked
+from weft.app.train.setup import EXAMPLES, Setup, example_setup, setup_of
 from weft.cli.main import main
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.ranks.launch import run_ranks
@@ -40,6 +40,23 @@ def endless():
     torch.manual_seed(2)
     found["data"] = [(torch.randn(8, 6), torch.randn(8, 2)) for _ in range(7)]
     return found
+
+def taking_turns():
+    import os
+    from pathlib import Path
+    found = endless()
+
+    def data(needs):  # the same batches, of which one kills who takes it
+        for number in range(9):
+            if str(number) == os.environ.get("KILLED_AT"):
+                os.kill(os.getpid(), 9)
+            yield found["data"][number % 7]
+
+    return {**found, "data": data, "follow": {"plans": sorted(Path(os.environ["PLANS"]).glob("*.json")),
+                                              "switches": [(0, 0), (2, 1), (5, 0)]}}
+
+def planless():
+    return {**setup(), "follow": {"plans": [], "borders": [2.0]}}
 
 def folding():
     from weft.runtime import AdamA
@@ -63,36 +80,34 @@ def script(tmp_path: Path) -> str:
     return str(path)
 
 
-def trained(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """How ``weft train`` with ``arguments`` ended, well."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "weft", "train", *arguments], capture_output=True, text=True, timeout=250,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "OMP_NUM_THREADS": "1"})
-    assert ended.returncode == 0, ended.stderr
-    return ended
+def trained(*arguments: str, code: int = 0, **environment: str) -> tuple[str, str]:
+    """What two ranks of ``weft train`` with ``arguments`` printed, and their errors; a test further down starts them by
+    the command itself. With -9 as ``code``, one of them was killed, and the other has ended for it."""
+    ended = launch_forked(2, [sys.executable, "-m", "weft", "train", *arguments], environment=environment)
+    errors, codes = "".join(end.errors for end in ended), [end.code for end in ended]
+    assert codes == [code] * 2 if code >= 0 else code in codes and all(codes), errors
+    return "".join(end.output for end in ended), errors
 
 
 @pytest.mark.slow
 def test_a_setup_trains_on_two_ranks_and_the_loss_falls(script: str, tmp_path: Path) -> None:
-    ended = trained(f"{script}:setup", "--steps", "3", "--schedule", "1f1b", "--draw", str(tmp_path / "run.html"))
-    losses = [float(line.split()[-1]) for line in ended.stdout.splitlines() if re.match(r"step \d", line)]
+    out, _ = trained(f"{script}:setup", "--steps", "3", "--schedule", "1f1b", "--draw", str(tmp_path / "run.html"))
+    losses = [float(line.split()[-1]) for line in out.splitlines() if re.match(r"step \d", line)]
     assert len(losses) == 3 and losses[0] > losses[1] > losses[2]
-    assert "stage 1 on rank 1" in ended.stdout and re.search(r"planned +measured +ratio\nstep +", ended.stdout)
+    assert "stage 1 on rank 1" in out and re.search(r"planned +measured +ratio\nstep +", out)
     assert (tmp_path / "run.html").stat().st_size > 1000
 
 
 @pytest.mark.slow
 def test_an_optimizer_that_would_train_nothing_is_refused_before_the_first_step(script: str) -> None:
-    ended = weft_train(f"{script}:folding", "--steps", "1", "--schedule", "1f1b")
-    out, errors = ended.communicate(timeout=200)
-    assert ended.returncode == 2 and "setup: AdamA would train nothing here" in errors and "loss" not in out, errors
+    out, errors = trained(f"{script}:folding", "--steps", "1", "--schedule", "1f1b", code=2)
+    assert "setup: AdamA would train nothing here" in errors and "loss" not in out, errors
 
 
 @pytest.mark.slow
 def test_a_model_of_transformers_trains_and_is_told_as_json() -> None:
     pytest.importorskip("transformers", reason="needs transformers: pip install 'weft[models]'")
-    ended = trained("--example", "gpt2", "--steps", "3", "--time-limit", "1", "--json")
-    found = json.loads(ended.stdout)
+    found = json.loads(trained("--example", "gpt2", "--steps", "3", "--time-limit", "1", "--json")[0])
     assert len(found["losses"]) == 3 and found["losses"][0] > found["losses"][2]
     assert found["report"]["measured"] > 0 and len(found["report"]["stages"]) == 2
 
@@ -112,12 +127,14 @@ def test_every_example_is_made_where_it_can_be() -> None:
 def test_what_a_setup_gives_is_looked_at(script: str) -> None:
     found = setup_of(f"{script}:setup")
     assert isinstance(found, Setup) and isinstance(found.module, nn.Sequential) and found.micro_batches == 2
-    with pytest.raises(CaptureError, match=r"gives 'batches', it may give args, data, kwargs, loss"):
+    with pytest.raises(CaptureError, match=r"gives 'batches', it may give args, data, follow, kwargs"):
         setup_of(f"{script}:wrong")
     with pytest.raises(CaptureError, match=r"^setup .*mine\.py:other: module .* has no attribute 'other'"):
         setup_of(f"{script}:other")
     with pytest.raises(CaptureError, match=r"options of setup gives 'memory', it may give allow_unread, .*batch_dims"):
         setup_of(f"{script}:misled")
+    with pytest.raises(CaptureError, match=r"follow of setup must have plans, at least one, and switches"):
+        setup_of(f"{script}:planless")
     with pytest.raises(CaptureError, match=r"setup .*:fails failed: KeyError: 'model', at mine.py:\d+ \(return"):
         setup_of(f"{script}:fails")
     with pytest.raises(CaptureError, match="--example is 'cat', it must be gpt, or with transformers installed one of "
@@ -143,6 +160,20 @@ def weft_train(*words: str) -> subprocess.Popen[str]:
                             stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
 
 
+def alone(name: str, steps: int) -> list[float]:
+    """Losses of one process."""
+    setup = setup_of(name)
+    assert setup.data is not None and not callable(setup.data)
+    optimizer, found = setup.optimizer(setup.module.parameters()), []
+    for x, y in itertools.islice(itertools.cycle(setup.data), steps):
+        loss = nn.functional.mse_loss(setup.module(x), y)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
 @pytest.mark.slow
 def test_a_signal_ends_training_with_a_checkpoint_from_which_it_goes_on(script: str, tmp_path: Path) -> None:
     words = [f"{script}:endless", "--checkpoint", str(tmp_path / "saved"), "--schedule", "1f1b"]
@@ -153,37 +184,40 @@ def test_a_signal_ends_training_with_a_checkpoint_from_which_it_goes_on(script: 
         lines.append(line)
         if line.startswith("step 3 "):
             first.send_signal(signal.SIGTERM)
-    assert first.wait(60) == 128 + signal.SIGTERM, first.stderr and first.stderr.read()
+    assert first.wait(600) == 128 + signal.SIGTERM, first.stderr and first.stderr.read()
     said, = [line for line in lines if line.startswith("stopped by SIGTERM")]
     done = int(said.split("after step ")[1].split(":")[0])
     assert said.endswith(f"step-{done:09d}\n") and len(list((tmp_path / "saved").glob("step-*"))) == 2
-    second = weft_train(*words, "--steps", str(done + 3))
-    out, errors = second.communicate(timeout=100)
-    assert second.returncode == 0 and f"goes on after step {done}, from" in out, errors
+    out, errors = trained(*words, "--steps", str(done + 3))
+    assert f"goes on after step {done}, from" in out, errors
     losses = [float(line.split()[-1]) for line in (*lines, *out.splitlines()) if re.match(r"step \d", line)]
-    setup = setup_of(f"{script}:endless")
-    assert setup.data is not None and not callable(setup.data)
-    optimizer, wanted = setup.optimizer(setup.module.parameters()), []
-    for x, y in itertools.islice(itertools.cycle(setup.data), done + 3):
-        loss = nn.functional.mse_loss(setup.module(x), y)
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        wanted.append(loss.item())
-    assert losses == pytest.approx(wanted, rel=1e-4)
+    assert losses == pytest.approx(alone(f"{script}:endless", done + 3), rel=1e-4)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("saves", [False, True])
-def test_training_ends_where_nobody_reads_its_output_any_more(script: str, tmp_path: Path, saves: bool) -> None:
+def test_plans_take_turns_also_where_ranks_are_killed_between(script: str, tmp_path: Path) -> None:
+    plans = tmp_path / "plans"
+    plans.mkdir()
+    made = launch_forked(2, [sys.executable, "-m", "tests.support.two_plans", f"{script}:endless", str(plans)])
+    assert [end.code for end in made] == [0, 0] and len(list(plans.iterdir())) == 2, made
+    words = [f"{script}:taking_turns", "--checkpoint", str(tmp_path / "saved"), "--every", "1", "--steps", "8"]
+    for killed_at in (3, 6):  # in the second plan's turn, and when the first one's has come again
+        trained(*words, code=-9, PLANS=str(plans), KILLED_AT=str(killed_at))
+    out, errors = trained(*words, PLANS=str(plans))
+    losses = [float(line.split()[-1]) for line in out.splitlines() if re.match(r"step \d", line)]
+    assert re.search(r"goes on after step \d", out) and len(losses) >= 2, errors
+    assert losses == pytest.approx(alone(f"{script}:endless", 8)[-len(losses):], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_training_ends_where_nobody_reads_its_output_any_more(script: str, tmp_path: Path) -> None:
     """As ``weft train ... 2>&1 | head -2``; what was trained is saved where there is a folder for it."""
-    words = ["--checkpoint", str(tmp_path / "saved")] if saves else []
     command = [sys.executable, "-m", "weft", "train", f"{script}:endless", "--schedule", "1f1b", "--steps", "1000000",
-               *words]
+               "--checkpoint", str(tmp_path / "saved")]
     running = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
     assert running.stdout is not None
     assert next(line for line in running.stdout if line.startswith("step 2 "))
     running.stdout.close()
-    assert running.wait(120) == 128 + signal.SIGPIPE
-    assert len(list((tmp_path / "saved").glob("step-*"))) == int(saves)
+    assert running.wait(600) == 128 + signal.SIGPIPE
+    assert len(list((tmp_path / "saved").glob("step-*"))) == 1

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 import pytest
 
 from weft.app.lib.arguments import Option, count, positive, taking, texts
-from weft.app.lib.options import Search, SearchKeywords, SearchOptions
+from weft.app.lib.options import OptionsTaken, SearchKeywords, SearchOptions
 from weft.cli.commands import commands
 from weft.cli.commands.train import train
 from weft.cli.lib.command import Call, Command, Json, Quiet, command, words_of
@@ -18,7 +18,7 @@ from weft.cli.lib.command import Call, Command, Json, Quiet, command, words_of
 if TYPE_CHECKING:
     from somewhere_heavy import Thing  # type: ignore[import-not-found]
 
-_SEARCH = Search(time_limit=7.0, objectives=("makespan", "rate"))
+_SEARCH = OptionsTaken(time_limit=7.0, objectives=("makespan", "rate"))
 
 
 class Keywords(TypedDict, total=False):
@@ -123,5 +123,5 @@ def test_the_words_of_a_call_are_the_call(values: dict[str, Any]) -> None:
 
 
 def test_the_keywords_of_a_search_are_the_fields_that_a_shell_can_give() -> None:
-    fields = Search(objectives=("makespan", "span"), tools=True, differing=True).fields
+    fields = OptionsTaken(objectives=("makespan", "span"), tools=True, differing=True).fields
     assert set(fields) == set(SearchKeywords.__annotations__)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import random
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -12,9 +14,14 @@ from typing import Any, NoReturn
 import pytest
 
 import weft
+from tests.support.builders import pipeline, uneven, v
 from tests.support.paths import ROOT
+from weft.cli.lib.faults import in_one_line
 from weft.cli.main import main
+from weft.solver.control import compiled as binary
 from weft.solver.control.stopping import STOP
+from weft.solver.io.problem_files import save_problem
+from weft.solver.orders import local_search
 from weft.solver.step.search import Infeasible
 
 
@@ -95,7 +102,7 @@ def test_where_a_stop_came_nothing_found_is_no_answer(monkeypatch: pytest.Monkey
 
 def test_a_reader_who_has_had_enough_is_no_fault() -> None:
     done = subprocess.run(f"{sys.executable} -m weft schema | head -1", shell=True, capture_output=True, text=True,
-                          timeout=60, cwd=ROOT)
+                          timeout=600, cwd=ROOT)
     assert done.stdout == "{\n" and done.stderr == ""
 
 
@@ -142,3 +149,25 @@ def test_names_mean_nothing_to_the_table(capsys: pytest.CaptureFixture[str]) -> 
     show(Found(), as_json=False)  # type: ignore[arg-type]
     printed = capsys.readouterr().out
     assert "[/x] :smile:" in printed and "[bold]" in printed and len(printed) < 2000
+
+
+@pytest.fixture
+def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A command whose search has local search in it, where there is no compiled kernel."""
+    monkeypatch.setattr(binary, "why_not", lambda: "there is none")
+    monkeypatch.setattr(local_search, "_notice", local_search._notice.__wrapped__)
+    save_problem(uneven(pipeline(v(3), memory=4), random.Random(0)), tmp_path / "problem.json")
+    return ["solve", str(tmp_path / "problem.json"), "-n", "6", "--effort", "0.005"]
+
+
+def test_a_command_says_it_in_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if "kernel" in line]
+    assert set(lines) == {"weft: the compiled kernel is not used, as there is none; local search runs in Python, a "
+                          "hundred times slower"}
+
+
+def test_others_stay_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.warns(UserWarning, match="of a library"), in_one_line():
+        warnings.warn("of a library", stacklevel=1)
+    assert not capsys.readouterr().err

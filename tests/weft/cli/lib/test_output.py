@@ -83,7 +83,7 @@ def test_a_pipe_is_written_to(problem: Path, tmp_path: Path) -> None:
     reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
     reader.start()
     assert solve(problem, pipe) == 0
-    reader.join(10)
+    reader.join(300)
     assert json.loads(read[0])["makespan"] == 36 and stat.S_ISFIFO(os.stat(pipe).st_mode)
 
 

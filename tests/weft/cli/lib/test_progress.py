@@ -28,7 +28,7 @@ def test_a_search_that_says_nothing_new_is_seen_to_be_at_work() -> None:
     stream = _Counted()
     with ProgressLine(stream, every=0.01) as line:
         line(Progress(baseline("1f1b", pipeline(chain(2)), 4), 1.0, "here"))
-        assert all(stream.lines.acquire(timeout=60) for _ in range(3))
+        assert all(stream.lines.acquire(timeout=600) for _ in range(3))
     shown = [text for text in stream.getvalue().splitlines() if "best" in text]
     assert len({re.sub(r"^ *[\d.]+ s", "", text) for text in shown}) == 1 and "[here]" in shown[-1]
     times = [float(text.split()[0]) for text in shown]
@@ -40,7 +40,7 @@ def test_nothing_is_written_when_it_is_over_or_quiet() -> None:
     with ProgressLine(stream, every=0.01) as line, ProgressLine(silent, every=0.01, quiet=True) as quiet:
         for listener in (line, quiet):
             listener(Progress(baseline("1f1b", pipeline(chain(2)), 4), 1.0, "here"))
-        assert stream.lines.acquire(timeout=60)
+        assert stream.lines.acquire(timeout=600)
     length = len(stream.getvalue())
     line._repeat()  # is over at once
     assert len(stream.getvalue()) == length and silent.getvalue() == ""

@@ -16,6 +16,7 @@ import pytest
 
 import weft
 from tests.support.builders import pipeline, v
+from tests.support.examples import slow
 from weft.cli.lib.signals import listening
 from weft.cli.main import main
 from weft.solver.control.stopping import STOP, breakable, shielded
@@ -148,7 +149,7 @@ def test_a_signal_keeps_the_best_so_far(number: int, endless: Path, tmp_path: Pa
     assert load_schedule(output).solver["interrupted"] is True
 
 
-@pytest.mark.parametrize("command", [["compare"], ["explain", "--what-if"], ["latency"]])
+@pytest.mark.parametrize("command", [["compare"], slow(["explain", "--what-if"]), ["latency"]])
 def test_every_search_ends_with_its_answer(command: list[str], endless: Path, monkeypatch: pytest.MonkeyPatch,
                                            capsys: pytest.CaptureFixture[str]) -> None:
     sent = signal_after_an_answer(monkeypatch, signal.SIGTERM)

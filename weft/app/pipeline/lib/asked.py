@@ -14,7 +14,23 @@ from weft.runtime.captured.captured import CaptureError
 from weft.runtime.plan.plan import Plan
 from weft.solver.schedule import Schedule
 
-__all__ = ["arguments_of", "looks_of", "require_plan"]
+_OPERATORS = "it needs the model's operators, which split does without"
+_ONE_BY_ONE = "it runs operators one by one, which compiled stages do not"
+_HOW = "both say how stages are computed or in which order"
+#: Pairs of options of which one may be given, and why: what was asked first says of the other what it does not go with.
+APART: Mapping[tuple[str, str], str] = {
+    ("split", "cuts"): "both say where the model is cut",
+    ("compile", "split"): _OPERATORS, ("memory_plan", "split"): _OPERATORS, ("co_shard", "split"): _OPERATORS,
+    ("memory_plan", "compile"): _ONE_BY_ONE, ("co_shard", "compile"): _ONE_BY_ONE,
+    **{("backends", name): _HOW for name in ("compile", "split", "autocast", "memory_plan", "plan", "schedule",
+                                             "co_shard")},
+    ("backends", "fully_shard"): "they are made on the memory of parameters, which it gives back between two steps",
+    ("tensor_parallel", "fully_shard"): "its shares are of whole parameters",
+    ("tensor_parallel", "split"): "operators are divided, which it does without",
+    ("tensor_parallel", "backends"): "they compute on whole values",
+    ("tensor_parallel", "co_shard"): "it computes on whole values",
+    ("tensor_parallel", "memory"): "memory is planned for whole parameters",
+    ("tensor_parallel", "memory_plan"): "all is kept"}
 
 
 def arguments_of(args: object, kwargs: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -34,6 +50,20 @@ def looks_of(example: Any) -> Any:
     """The shapes and types of the tensors of ``example``, and the kinds of all else."""
     return tree_map(lambda leaf: f"{tuple(leaf.shape)} {leaf.dtype}" if isinstance(leaf, Tensor)
                     else type(leaf).__name__, example)
+
+
+def require_apart(options: PipelineOptions) -> None:
+    """Refuse two options of :data:`APART` beside each other.
+
+    Raises :class:`~weft.runtime.captured.captured.CaptureError`.
+    """
+    given = {name for name in {name for pair in APART for name in pair} if (name == "compile" and options.compile)
+             or (name != "compile" and getattr(options, name) not in (None, False))}
+    if options.memory_plan in ("auto", "keep"):
+        given.discard("memory_plan")
+    for (one, other), why in APART.items():
+        if {one, other} <= given:
+            raise CaptureError(f"{one} does not go with {other}: {why}; leave one of them out")
 
 
 def require_plan(options: PipelineOptions) -> None:

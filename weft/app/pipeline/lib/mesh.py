@@ -1,23 +1,24 @@
-"""Which processes a pipeline runs on, and in how many copies: as ``mesh=``, ``group=`` and ``data=`` say."""
+"""Which processes a pipeline runs on, in how many copies, and how many share each rank's parameters: as ``mesh=``,
+``group=`` and ``data=`` say."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch.distributed as dist
 from torch import nn
 
 from weft.runtime.captured.captured import CaptureError
+from weft.runtime.ranks.words import some
 
 if TYPE_CHECKING:
     from weft.app.pipeline.lib.options import PipelineOptions
 
-__all__ = ["Places", "places_of", "require_unwrapped"]
-
-#: What the dimensions of a mesh may be called: along which the model is cut, and along which its copies lie.
-PIPELINE = ("pipeline", "pp", "pipe", "stage")
+#: What the dimensions of a mesh may be called: along which copies of the model lie, along which parameters are divided,
+#: and along which the model is cut. Processes are counted in this order, the last running fastest.
 DATA = ("data", "dp", "dp_replicate", "replicate")
+TENSOR = ("tensor", "tp")
+PIPELINE = ("pipeline", "pp", "pipe", "stage")
 #: Wrappers that sum gradients themselves, by class, and where they are made.
 WRAPPERS = {"DistributedDataParallel": "DistributedDataParallel", "FullyShardedDataParallel": "FSDP",
             "FSDPModule": "fully_shard"}
@@ -25,10 +26,11 @@ WRAPPERS = {"DistributedDataParallel": "DistributedDataParallel", "FullyShardedD
 
 class Places(NamedTuple):
     """The processes by their numbers in ``torch.distributed``, copy after copy; ``None``: all that there will be, once
-    they have joined."""
+    they have joined. ``peers``: how many there are of each copy, with shares of its parameters."""
 
     numbers: tuple[int, ...] | None
     copies: int
+    peers: int = 1
 
 
 def places_of(options: PipelineOptions) -> Places:
@@ -36,7 +38,7 @@ def places_of(options: PipelineOptions) -> Places:
 
     Raises :class:`~weft.runtime.captured.captured.CaptureError` for a mesh or a group that does not fit.
     """
-    mesh, group, data = options.mesh, options.group, options.data
+    mesh, group, data, divided = options.mesh, options.group, options.data, options.tensor_parallel is not None
     if data is not None and (type(data) is not int or data < 1):
         raise CaptureError(f"data is {data!r:.60}, it must be a whole number of copies, at least 1")
     if mesh is not None and group is not None:
@@ -45,18 +47,30 @@ def places_of(options: PipelineOptions) -> Places:
         if mesh is not None or group is not None:
             raise CaptureError("mesh and group need the process group that they are of: call "
                                "torch.distributed.init_process_group before")
-        return Places(None, data or 1)
-    numbers, copies = (_of_mesh(mesh, data) if mesh is not None else
-                       (dist.get_process_group_ranks(dist.group.WORLD if group is None else group), data or 1))
+        if not divided:
+            return Places(None, data or 1)
+    if divided and not tensor_dimension(mesh):
+        raise CaptureError("tensor_parallel divides parameters along a dimension of the mesh that is named tensor or "
+                           f"tp: mesh has {', '.join(getattr(mesh, 'mesh_dim_names', None) or ()) or 'none'}")
+    numbers, copies, peers = (_of_mesh(mesh, data) if mesh is not None else (
+        dist.get_process_group_ranks(dist.group.WORLD if group is None else group), data or 1, 1))
+    if peers > 1 and not divided:
+        raise CaptureError(f"the mesh has {peers} ranks along {tensor_dimension(mesh)}, but nothing says what they "
+                           "divide: give tensor_parallel={'layers.*.up': ColwiseParallel(), ...}, or mesh without it")
     if len(set(numbers)) != len(numbers) or any(not 0 <= number < dist.get_world_size() for number in numbers):
-        raise CaptureError(f"the mesh has the ranks {_shown(numbers)}, but the process group has {_ranks()}: each is "
-                           "one of these, and stands there once")
+        raise CaptureError(f"the mesh has the ranks {some(numbers)}, but the process group has "
+                           f"{dist.get_world_size()}, from 0: each is one of these, and stands there once")
     if dist.get_rank() not in numbers:
-        raise CaptureError(f"rank {dist.get_rank()} is not of the mesh or group, whose ranks are {_shown(numbers)}: "
+        raise CaptureError(f"rank {dist.get_rank()} is not of the mesh or group, whose ranks are {some(numbers)}: "
                            "call weft.pipeline on these alone")
     if len(numbers) % copies:
         raise CaptureError(f"data is {copies}, but {len(numbers)} ranks cannot be {copies} copies of equal size")
-    return Places(tuple(numbers), copies)
+    return Places(tuple(numbers), copies, peers)
+
+
+def tensor_dimension(mesh: Any) -> str | None:
+    """What the dimension of ``mesh`` is called along which parameters are divided."""
+    return next((name for name in getattr(mesh, "mesh_dim_names", None) or () if name in TENSOR), None)
 
 
 def require_unwrapped(module: nn.Module) -> None:
@@ -70,32 +84,25 @@ def require_unwrapped(module: nn.Module) -> None:
                                "plain model, and mesh= or data= for the copies")
     for name, parameter in module.named_parameters():
         if any(kind.__name__ == "DTensor" for kind in type(parameter).__mro__):
-            raise CaptureError(f"the parameter {name} is a DTensor, a share of which each rank has: stages are plain "
-                               "modules, so give the model before parallelize_module or distribute_tensor")
+            raise CaptureError(f"the parameter {name} is a DTensor, a share of which each rank has: give the model "
+                               "before parallelize_module or distribute_tensor, and what these were told as "
+                               "tensor_parallel=, a plan or a function of the model and the mesh")
 
 
-def _of_mesh(mesh: Any, data: int | None) -> tuple[list[int], int]:
+def _of_mesh(mesh: Any, data: int | None) -> tuple[list[int], int, int]:
     table = getattr(mesh, "mesh", None)
     if table is None or not hasattr(table, "dim"):
         raise CaptureError(f"mesh is {type(mesh).__name__}, it must be a torch.distributed.device_mesh.DeviceMesh")
     names = tuple(getattr(mesh, "mesh_dim_names", None) or ())
-    if table.dim() == 1:
-        return table.tolist(), data or 1
-    along = [i for i, name in enumerate(names) if name in PIPELINE]
-    copies = [i for i, name in enumerate(names) if name in DATA]
-    if table.dim() != 2 or len(along) != 1 or len(copies) != 1:
+    if table.dim() == 1 and not tensor_dimension(mesh):
+        return table.tolist(), data or 1, 1
+    kinds = [next((i for i, known in enumerate((DATA, TENSOR, PIPELINE)) if name in known), None) for name in names]
+    if len(set(kinds) - {None}) != table.dim() or 2 not in kinds:
         raise CaptureError(f"the mesh has {table.dim()} dimensions, named {', '.join(names) or 'nothing'}: it must "
-                           "have one, or two, of which one is named data and one pipeline (mesh['data', 'pipeline'] is "
-                           "such a part of a larger one)")
-    size = int(table.shape[copies[0]])
-    if data not in (None, size):
-        raise CaptureError(f"data is {data}, but the mesh has {size} along {names[copies[0]]}: leave data out")
-    return table.permute(copies[0], along[0]).reshape(-1).tolist(), size
-
-
-def _ranks() -> str:
-    return f"{dist.get_world_size()}, from 0"
-
-
-def _shown(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers[:8])) + (f" and {len(numbers) - 8} more" if len(numbers) > 8 else "")
+                           "have one, or one that is named pipeline beside others named data and tensor "
+                           "(mesh['data', 'pipeline'] is such a part of a larger one)")
+    copies, peers = (int(table.shape[kinds.index(kind)]) if kind in kinds else 1 for kind in (0, 1))
+    if data not in (None, copies):
+        raise CaptureError(f"data is {data}, but the mesh has {copies} copies: leave data out")
+    order = sorted(range(table.dim()), key=lambda i: kinds[i] or 0)
+    return table.permute(order).reshape(-1).tolist(), copies, peers

@@ -11,14 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from weft.runtime.captured.captured import Captured
-from weft.runtime.captured.division import Division
-from weft.runtime.captured.faked import exchanged
+from weft.runtime.captured.captured import Captured, exchanged
+from weft.runtime.captured.division import ModelDivision
 from weft.runtime.captured.materials import Materials, stand_in
 from weft.runtime.checkpoint.model_names import named_tensors
 from weft.runtime.interface.training import Training
-
-__all__ = ["BuiltWhenAsked", "built_when_asked", "numbers_for", "real", "with_numbers"]
 
 
 def real(value: Any, device: torch.device) -> Any:
@@ -27,7 +24,7 @@ def real(value: Any, device: torch.device) -> Any:
                     if isinstance(leaf, Tensor) and leaf.is_meta else leaf, value)
 
 
-def numbers_for(captured: Captured, cut: Division, stages: tuple[int, ...], materials: Materials,
+def numbers_for(captured: Captured, cut: ModelDivision, stages: tuple[int, ...], materials: Materials,
                 with_the_rest: bool) -> tuple[Captured, dict[str, Tensor]]:
     """``captured`` with numbers in what ``stages`` read, and in nothing else; ``with_the_rest``, also in what the state
     dict has and no stage reads. And what these numbers are before they are rounded to the model's type, by name."""

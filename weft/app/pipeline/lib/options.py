@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
+    from weft.app.pipeline.lib.dividing import TensorPlan
     from weft.app.pipeline.lib.running import Compile
     from weft.runtime.captured.inputs.batch_dims import BatchDims
     from weft.runtime.captured.materials import Fill
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from weft.runtime.interface.training import Loss
     from weft.runtime.plan.plan import Plan
     from weft.solver.schedule import Schedule
-
-__all__ = ["PipelineOptions"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +42,7 @@ class PipelineOptions:
     split: Sequence[str] | None = None
     memory: int | None = None
     memory_plan: str | Mapping[str, str] = "auto"
+    backends: str | Sequence[str] | None = None
     co_shard: Mapping[str, int] | None = None
     spec: str | os.PathLike[str] | Mapping[str, Any] | None = None
     time_limit: float = 10.0
@@ -61,6 +61,8 @@ class PipelineOptions:
     mesh: DeviceMesh | None = None
     group: ProcessGroup | None = None
     data: int | None = None
+    fully_shard: bool = False
+    tensor_parallel: TensorPlan | None = None
 
     # how it is run
     timeout: float = 60.0
@@ -76,9 +78,11 @@ class PipelineOptions:
         """What must be the same on all ranks, by the name of its argument, as a text to compare."""
         plain = {f"{name}=": _shown(getattr(self, name)) for name in (
             "micro_batches", "batch_dims", "clip_norm", "defer", "seed", "dtype", "autocast", "split", "memory_plan",
-            "co_shard", "schedule", "plan", "cuts", "transport", "data")}
+            "co_shard", "backends", "schedule", "plan", "cuts", "transport", "data", "fully_shard")}
         how = sorted(self.compile) if isinstance(self.compile, Mapping) else self.compile
-        return {**plain, "compile=": _shown(how)}
+        shares = self.tensor_parallel
+        by_name = {name: type(style) for name, style in shares.items()} if isinstance(shares, Mapping) else type(shares)
+        return {**plain, "compile=": _shown(how), "tensor_parallel=": _shown(by_name)}
 
 
 def _shown(value: object) -> str:

@@ -20,9 +20,7 @@ from weft.runtime.captured.captured import CaptureError
 from weft.runtime.checkpoint.model_names import named_tensors
 from weft.runtime.interface.precision import MasterWeights
 from weft.runtime.interface.scaling import LossScale
-
-__all__ = ["autocasting", "copies_of_weights", "has_masters", "lowered", "masters_of", "require_types", "scaling_of",
-           "typed"]
+from weft.runtime.train.sharding import shared_as
 
 #: The type of the weights that are trained where modules are in a lower one.
 MASTER = torch.float32
@@ -65,8 +63,8 @@ def masters_of(parameters: Mapping[str, nn.Parameter], full: Mapping[str, Tensor
     """What is trained in place of ``parameters``, from their values ``full``; ``None``: they themselves."""
     if not has_masters(dtype):
         return None
-    return MasterWeights(parameters.values(), [full[name].to(parameter.device) for name, parameter
-                                               in parameters.items()], MASTER)
+    return MasterWeights(parameters.values(), [shared_as(parameter, full[name].to(parameter.device))
+                                               for name, parameter in parameters.items()], MASTER)
 
 
 def scaling_of(dtype: torch.dtype | None, autocast: torch.dtype | None) -> LossScale | None:

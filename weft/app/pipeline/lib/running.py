@@ -13,8 +13,6 @@ from weft.runtime.captured.loss import ResultStage
 from weft.runtime.interface.training import Boundary, Training
 from weft.runtime.ranks.session import Session
 
-__all__ = ["Compile", "compiled", "require_compile", "under_autocast"]
-
 Compile = bool | str | Mapping[str, Any]
 
 
@@ -28,7 +26,8 @@ def under_autocast(training: Training, dtype: torch.dtype | None, device: torch.
 
 def compiled(training: Training, how: Compile, session: Session, looks: Mapping[str, Tensor]) -> None:
     """Compile the stages of ``training`` (not the loss), each with a first forward and backward on random numbers:
-    ``looks`` has a tensor like each of the batch's. ``how``: a mode of ``torch.compile``, its arguments, or ``True``.
+    ``looks`` has a tensor like each of the batch's. ``how``: a mode of ``torch.compile``, its arguments, or ``True``;
+    ``False``: parts of it are compiled at its first call, or are only tried.
 
     Raises :class:`~weft.runtime.captured.captured.CaptureError` for a stage that cannot be compiled.
     """
@@ -42,15 +41,19 @@ def compiled(training: Training, how: Compile, session: Session, looks: Mapping[
               if name in training.boundaries or name in looks]
         buffers = {buffer: buffer.clone() for buffer in inner.buffers()}
         try:
-            inner.compile(**arguments)
+            if how:
+                inner.compile(**arguments)
             with torch.random.fork_rng():
                 ys = inner(*xs)
                 ends = [y for y in ((ys,) if isinstance(ys, Tensor) else ys) if y.requires_grad]
                 torch.autograd.backward(ends, [torch.randn_like(y) for y in ends])
+        except CaptureError:
+            raise
         except Exception as error:  # of many types: dynamo's, inductor's, a compiler's that is not there
             lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-            raise CaptureError(f"stage {stage} cannot be compiled: {lines[0].rstrip('.'):.300}; install what "
-                               "torch.compile needs (on a CPU a C++ compiler), or leave compile out") from error
+            hint = ("; install what torch.compile needs (on a CPU a C++ compiler), or leave compile out" if how else "")
+            raise CaptureError(f"stage {stage} cannot be {'compiled' if how else 'run'}: {lines[0].rstrip('.'):.300}"
+                               f"{hint}") from error
         with torch.no_grad():
             for buffer, value in buffers.items():
                 buffer.copy_(value)

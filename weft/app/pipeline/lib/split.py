@@ -11,30 +11,26 @@ from torch import nn
 
 from weft.app.pipeline.lib.options import PipelineOptions
 from weft.app.pipeline.planning.whole_numbers import whole_numbers
-from weft.runtime.by_modules.check import checked
-from weft.runtime.by_modules.cut import ModuleCut
+from weft.runtime.by_modules.cut import ModuleCut, checked
 from weft.runtime.by_modules.traced import Traced
-from weft.runtime.captured.captured import Captured, CaptureError, where
-from weft.runtime.captured.cut import Cut
-from weft.runtime.captured.division import Division
-from weft.runtime.captured.faked import is_on_meta
+from weft.runtime.captured.captured import Captured, CaptureError, is_on_meta, where
+from weft.runtime.captured.cut import CapturedCut
+from weft.runtime.captured.division import ModelDivision
 from weft.runtime.captured.purity import Purity
 
 if TYPE_CHECKING:
     from weft.app.pipeline.planning.measuring import Example
 
-__all__ = ["Model", "divided", "fixed_places", "require_alike", "require_split", "stage_counts", "with_values"]
-
 #: A model that is known by an export, or by a run.
 Model: TypeAlias = Captured | Traced
 
 
-def divided(model: Model, places: Sequence[int], purity: Purity | None) -> Division:
+def divided(model: Model, places: Sequence[int], purity: Purity | None) -> ModelDivision:
     """The stages of ``model``: cut at operators, or at the submodules that it was traced for."""
-    return ModuleCut(model) if isinstance(model, Traced) else Cut(model, places, purity)
+    return ModuleCut(model) if isinstance(model, Traced) else CapturedCut(model, places, purity)
 
 
-def require_alike(found: Division, wanted: Division) -> None:
+def require_alike(found: ModelDivision, wanted: ModelDivision) -> None:
     """Raise :class:`~weft.runtime.captured.captured.CaptureError` unless two divisions of one model, for batches of
     different shapes, have the same stages: operators, values that pass, parameters."""
     if isinstance(found.captured, Captured) and isinstance(wanted.captured, Captured):
@@ -50,15 +46,11 @@ def require_alike(found: Division, wanted: Division) -> None:
 
 
 def require_split(module: nn.Module, options: PipelineOptions) -> None:
-    """Refuse a ``split`` that is no list of names, that stands beside ``cuts``, or of a model that cannot be run."""
+    """Refuse a ``split`` that is no list of names, or of a model that cannot be run."""
     if options.split is None:
         return
     if isinstance(options.split, str) or not isinstance(options.split, Sequence):
         raise CaptureError(f"split is {options.split!r:.60}, it must be a list of names of submodules")
-    if options.cuts is not None:
-        raise CaptureError("cuts and split both say where the model is cut: give one of them")
-    if options.compile:
-        raise CaptureError("compile needs the model's operators, which split does without: leave one of them out")
     if is_on_meta(module):
         raise CaptureError("split runs the model, but it is on the meta device, without numbers: build it with them, "
                            "or leave split out")

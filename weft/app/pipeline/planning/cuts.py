@@ -11,13 +11,11 @@ from weft.app.pipeline.lib.split import fixed_places
 from weft.app.pipeline.planning.machine import Machine
 from weft.app.pipeline.planning.measuring import Ranks
 from weft.app.pipeline.planning.memory.planned import Attempt, plans_memory
-from weft.app.pipeline.planning.problems import Run, loads
+from weft.app.pipeline.planning.problems import StagesRun, least, loads
 from weft.app.pipeline.planning.row import Row, proposals, rough_step
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.measure.stage_costs import StageCosts
 from weft.solver.baselines import BASELINES
-
-__all__ = ["Cuts", "Tried"]
 
 #: Cuts that are measured and run at most, and cuts that are looked at if some leave no schedule that fits.
 CUTS, LOOKS = 3, 8
@@ -29,12 +27,12 @@ class Tried:
 
     places: tuple[int, ...]
     costs: Sequence[StageCosts]
-    runs: tuple[Run, ...]
+    runs: tuple[StagesRun, ...]
 
     @property
-    def best(self) -> Run:
-        """The one whose step took least."""
-        return min(self.runs, key=lambda run: run.measured)
+    def best(self) -> StagesRun:
+        """The one whose step took least; published ones come first."""
+        return least(self.runs)
 
 
 class Cuts:
@@ -46,6 +44,7 @@ class Cuts:
         self.begun = time.monotonic()
         self.looked: list[tuple[int, ...]] = []
         self.tried: list[Tried] = []
+        self.skipped: list[str] = []  # which backends were not measured, and why
         self.reason: ValueError | None = None  # why the last cut left no schedule
         self.planning = plans_memory(ranks, machine, counts)
         self.attempts: list[Tried | None] = []

@@ -2,53 +2,57 @@
 
 Cuts are proposed on the times of single operators (:mod:`weft.app.pipeline.planning.row`). One after another, the best
 of them are measured stage by stage, scheduled, and run for a few steps by the executor itself
-(:mod:`weft.runtime.replay.calibration`): what blocks, messages and the executor took then, with neighbours at work, are
+(:mod:`weft.runtime.replay.single_rank`): what blocks, messages and the executor took then, with neighbours at work, are
 the costs of the plan, by which further cuts are proposed and the last search is made. A cut under which no schedule
 fits the memory makes way for another one.
+
+A plan that the user has given, in one of the ways there are, is held against the ranks instead.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 
+from weft.app.lib.judged import judged
 from weft.app.pipeline.lib.options import PipelineOptions
 from weft.app.pipeline.lib.precision import copies_of_weights
 from weft.app.pipeline.lib.split import Model, divided, fixed_places, stage_counts
+from weft.app.pipeline.planning.backends import backends_notes, backends_told
 from weft.app.pipeline.planning.cuts import Cuts, Tried
-from weft.app.pipeline.planning.given import given_plan
 from weft.app.pipeline.planning.machine import Machine, look_at
 from weft.app.pipeline.planning.measuring import Example, Ranks
-from weft.app.pipeline.planning.memory.planned import asked_decisions, memory_notes, memory_planned, plan_with
-from weft.app.pipeline.planning.problems import Run, held_bytes, optimizer_bytes, peak_bytes
-from weft.app.pipeline.planning.trying import is_worth, run_schedule, try_cut
+from weft.app.pipeline.planning.memory.planned import asked_decisions, cuts_of, memory_notes, memory_planned, plan_with
+from weft.app.pipeline.planning.problems import StagesRun, held_bytes, least, optimizer_bytes, peak_bytes
+from weft.app.pipeline.planning.trying import GAIN, is_worth, run_schedule, try_cut
 from weft.app.pipeline.planning.uneven import uneven_notes
-from weft.runtime.captured.captured import CaptureError
-from weft.runtime.captured.division import Division, KnownModel
+from weft.runtime.captured.captured import Captured, CaptureError
+from weft.runtime.captured.division import Goal, KnownModel, ModelDivision
 from weft.runtime.captured.loss import LOSS
 from weft.runtime.captured.materials import Materials
-from weft.runtime.captured.part import Goal
 from weft.runtime.captured.purity import Purity
 from weft.runtime.plan.buffers import OPEN_SENDS
-from weft.runtime.plan.plan import Plan, plan_of
+from weft.runtime.plan.plan import Plan, load_plan, plan_of
 from weft.runtime.ranks.session import Session
+from weft.runtime.ranks.words import some
 from weft.runtime.train.stage import deferred_parameters
+from weft.solver.baselines import BASELINES
+from weft.solver.io.schedule_files import load_schedule
 from weft.solver.problem import BlockKind
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import solve
 
-__all__ = ["Decision", "Example", "decide"]
+__all__ = ["PipelineDecision", "Example", "decide", "given_plan"]
 
 #: Published schedules that need two stages a device, and where they stand: in a V.
 IN_A_V = ("zb-v", "zb-v-auto", "v-block")
 SHOWN = 4  # names in a sentence
 #: The share of the time limit that the last search has.
 LAST = 1 / 2
-#: By how much another order must promise a shorter step to be run too.
-GAIN = 0.995
 
 
 @dataclass(frozen=True)
-class Decision:
+class PipelineDecision:
     """Where the model is cut, the plan that runs its stages, what was said of it, and the bytes that each rank was
     measured to hold at most (``None``: the plan was given, and not measured)."""
 
@@ -59,7 +63,7 @@ class Decision:
 
 
 def decide(captured: Model, purity: Purity | None, example: Example, goal: Goal, session: Session,
-           options: PipelineOptions, materials: Materials | None = None) -> Decision:
+           options: PipelineOptions, materials: Materials | None = None) -> PipelineDecision:
     """The plan of ``captured`` for the ranks of ``session``, which call it together, and all get the same. Where it is
     on the meta device, stages are given ``materials`` while they are measured.
 
@@ -72,7 +76,11 @@ def decide(captured: Model, purity: Purity | None, example: Example, goal: Goal,
                                                      for block in given.problem.blocks):
         raise CaptureError("the plan splits backwards, which compiled stages cannot: leave compile out, or give a plan "
                            "with whole backwards")
-    ranks = ranks.deciding(asked_decisions(captured, purity, options, given))
+    if given is not None and options.cuts is None and isinstance(captured, Captured):
+        options = replace(options, cuts=cuts_of(given))
+        ranks = replace(ranks, options=options)
+    if (decisions := asked_decisions(captured, purity, options, given)):
+        ranks = ranks.deciding(decisions)
     sizes = ranks.sizes()
     machine = look_at(session, options, [int(size) for size in sizes if size is not None], ranks.model_bytes)
     counts = stage_counts(captured, _counts(machine, options, given), machine.ranks)
@@ -81,7 +89,7 @@ def decide(captured: Model, purity: Purity | None, example: Example, goal: Goal,
     if given is not None:
         places = ranks.told(cuts.following, "cutting the model")
         assert places is not None
-        return Decision(places, plan_with(given, ranks.captured), (
+        return PipelineDecision(places, plan_with(given, ranks.captured, places), (
             "the plan was given, its costs too", *memory_notes(ranks.captured)))
     while (places := ranks.told(cuts.following, "choosing a cut")) is not None:
         try_cut(ranks, machine, places, cuts)
@@ -100,9 +108,12 @@ def _counts(machine: Machine, options: PipelineOptions, given: Plan | None) -> t
     return tuple({"chain": machine.ranks, "v": 2 * machine.ranks}[shape] for shape in machine.shapes)
 
 
-def _settled(ranks: Ranks, machine: Machine, cuts: Cuts) -> Decision:
+def _settled(ranks: Ranks, machine: Machine, cuts: Cuts) -> PipelineDecision:
     """The best that was run, or what a last search finds on what was measured, if that is better when it is run."""
-    best = min(cuts.tried, key=lambda tried: tried.best.measured) if cuts.tried else None
+    best = None
+    if cuts.tried:
+        quickest = least([tried.best for tried in cuts.tried])
+        best = next(tried for tried in cuts.tried if tried.best is quickest)
     again: list[Schedule] = []
 
     def searched() -> tuple[int, ...] | None:
@@ -112,23 +123,22 @@ def _settled(ranks: Ranks, machine: Machine, cuts: Cuts) -> Decision:
             found = solve(run.fitted, ranks.options.micro_batches, time_limit=LAST * ranks.options.time_limit,
                           start=run.plain)
             if found.makespan < GAIN * run.alone:
-                again.append(found)
+                again.append(found.with_solver(**backends_told(run.schedule)))
         return best.places if again else None
 
     places = ranks.told(searched, "searching for a schedule")
     run = None if places is None else run_schedule(ranks, places, again[0] if again else None)
-    decision: Decision | None = None
+    decision: PipelineDecision | None = None
     if best is not None:
-        decision = _decision(ranks, machine, best, best.best if run is None or run.measured > best.best.measured
-                             else run, cuts)
+        decision = _decision(ranks, machine, best, best.best if run is None else least([best.best, run]), cuts)
     plan = ranks.told_plan(lambda: None if decision is None else decision.plan, "planning")
     told = ranks.told(lambda: None if decision is None else (decision.places, decision.notes, decision.peaks),
                       "planning")
     assert plan is not None and told is not None
-    return Decision(told[0], plan, told[1], told[2])
+    return PipelineDecision(told[0], plan, told[1], told[2])
 
 
-def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: Run, cuts: Cuts) -> Decision:
+def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: StagesRun, cuts: Cuts) -> PipelineDecision:
     options, looked = ranks.options, len(cuts.looked)
     values, with_masters = copies_of_weights(options.dtype)
     schedule = run.settled()
@@ -147,6 +157,7 @@ def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: Run, cuts: Cuts
         notes.append("operators were timed one by one, on numbers made for each, as the model is on the meta device")
     if options.compile:
         notes.append("stages were measured and run as they are before they are compiled")
+    notes += backends_notes(schedule, cuts.skipped)
     if looked > 1:
         notes.append(f"the cut is the best of {looked} that were looked at, chosen among balanced ones by the step of "
                      "a published schedule; others may be better")
@@ -155,10 +166,11 @@ def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: Run, cuts: Cuts
     peaks = tuple(peak + state for peak, state in zip(run.calibration.peaks, optimizer_bytes(
         tried.costs, machine.ranks, values), strict=True))
     notes += uneven_notes(schedule.problem, peaks, ranks.captured, cuts.row, options)
-    return Decision(tried.places, plan_with(plan_of(schedule), ranks.captured), tuple(notes), peaks)
+    return PipelineDecision(tried.places, plan_with(plan_of(schedule), ranks.captured, tried.places), tuple(notes),
+                            peaks)
 
 
-def _held_back(captured: KnownModel, cut: Division) -> list[str]:
+def _held_back(captured: KnownModel, cut: ModelDivision) -> list[str]:
     """What a split backward computes in I all the same: a sentence, where there is any."""
     waiting = {id(parameter) for module in cut.stages().modules.values() for parameter in deferred_parameters(module)}
     trained = {id(p): p for own in cut.parameters for p in own}
@@ -167,13 +179,37 @@ def _held_back(captured: KnownModel, cut: Division) -> list[str]:
         return []
     names = sorted((str(captured.name_of(p)) for p in held), key=len)
     share = sum(p.numel() for p in held) / sum(p.numel() for p in trained.values())
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return [f"of {share:.1%} of the parameters the gradient comes in I, not W: {', '.join(names[:SHOWN])}{more}"]
+    return [f"of {share:.1%} of the parameters the gradient comes in I, not W: {some(names, SHOWN)}"]
 
 
-def _told(ranks: Ranks, run: Run) -> str:
+def _told(ranks: Ranks, run: StagesRun) -> str:
     steps = len(run.calibration.timelines)
     known = "" if ranks.has_target else f"; no target was given, so in place of {LOSS} the mean of the result was taken"
     return (f"planned times are those of {steps} steps of this plan, run before training: blocks and messages by their "
             f"medians make {run.alone * 1e3:.3f} ms, the step took {run.measured * 1e3:.3f} ms, and all times are "
-            f"stretched to that{known}")
+            f"stretched to that{known}{run.unrest}")
+
+
+def given_plan(options: PipelineOptions, ranks: int) -> Plan | None:
+    """The plan of ``plan`` or ``schedule``, held against the ranks; ``None`` where one is to be found.
+
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` for one of other ranks, micro-batches or blocks.
+    """
+    schedule, plan, micro_batches = options.schedule, options.plan, options.micro_batches
+    if plan is not None:
+        found = plan if isinstance(plan, Plan) else load_plan(plan)
+    elif schedule is None or (isinstance(schedule, str) and schedule in BASELINES):
+        return None
+    else:
+        if isinstance(schedule, str) and not os.path.exists(schedule):
+            raise CaptureError(f"schedule is {schedule!r}, it must be a schedule, its file, or one of "
+                               f"{', '.join(BASELINES)}")
+        found = plan_of(judged(schedule if isinstance(schedule, Schedule) else load_schedule(schedule), in_turn=False))
+    if len(found.program.ranks) != ranks or found.micro_batches != micro_batches:
+        raise CaptureError(f"the plan is for {len(found.program.ranks)} ranks and {found.micro_batches} micro-batches, "
+                           f"but there are {ranks} ranks and micro_batches is {micro_batches}: start as many, or plan "
+                           "for these")
+    if found.stage_ranks is None:
+        raise CaptureError("the plan's blocks are no stages on one rank each, which is what a captured model is cut "
+                           "into: plan for stages in a row")
+    return found

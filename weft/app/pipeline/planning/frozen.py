@@ -2,21 +2,25 @@
 
 A published schedule is for stages that all train. So it is made with passes back of next to no time for the others,
 which are then taken out: what they waited for, and what waited for them, loses a wait, and nothing else moves.
+
+Published schedules for stages that are no chain: they are made as if it were one.
+
+A model of two towers, say, may be cut so that the second stage takes nothing from the first. Schedules of pipelines are
+not defined for it, but they are for the problem in which it waits for the first stage all the same; and whatever holds
+there holds where there is less to wait for.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.app.pipeline.planning.in_a_row import baseline_in_a_row
 from weft.runtime.captured.captured import CaptureError
-from weft.runtime.captured.division import Division
+from weft.runtime.captured.division import ModelDivision
 from weft.runtime.plan.plan import Plan
+from weft.solver.baselines import baseline
 from weft.solver.problem import Block, BlockKind, Dependency, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.timing import time_orders
-
-__all__ = ["published", "require_backwards"]
 
 #: Seconds of a pass that is not there.
 NOTHING = 1e-9
@@ -38,7 +42,7 @@ def published(name: str, problem: Problem, micro_batches: int) -> Schedule:
                    makespan_bound=max(0.0, made.makespan_bound - spared), period_bound=None, repetend=None)
 
 
-def require_backwards(cut: Division, plan: Plan) -> None:
+def require_backwards(cut: ModelDivision, plan: Plan) -> None:
     """Refuse a plan by which a stage that trains would have no gradients.
 
     Raises :class:`~weft.runtime.captured.captured.CaptureError`.
@@ -70,3 +74,35 @@ def _with_all_backwards(problem: Problem) -> Problem:
             blocks.append(Block(f"{letter}{s}", kinds[letter], forward.devices, NOTHING, free, free,
                                 tuple(map(Dependency, waits))))
     return replace(problem, blocks=tuple(blocks))
+
+
+def in_a_row(problem: Problem) -> Problem:
+    """``problem``, a cut's stages, where each also waits for the one before it going forward, and for the one behind it
+    going back."""
+    blocks = []
+    for block in problem.blocks:
+        waits = {dependency.block for dependency in block.after}
+        neighbour = _neighbour(block.name)
+        if neighbour in problem.index and neighbour not in waits:
+            block = replace(block, after=(*block.after, Dependency(neighbour)))
+        blocks.append(block)
+    return replace(problem, blocks=tuple(blocks))
+
+
+def _neighbour(name: str) -> str:
+    """What a chain's block called ``name`` waits for: ``"F1"`` of ``"F2"``, ``"B3"`` of ``"B2"``."""
+    letter, stage = name[0], name[1:]
+    return f"{letter}{int(stage) + (-1 if letter == 'F' else 1)}" if letter in "FBI" and stage.isdecimal() else ""
+
+
+def baseline_in_a_row(name: str, problem: Problem, micro_batches: int) -> Schedule:
+    """The published schedule called ``name`` of ``problem``, as a chain if need be.
+
+    Raises :class:`~weft.solver.baselines.NotApplicable` where it is not for that either.
+    """
+    chain = in_a_row(problem)
+    found = baseline(name, chain, micro_batches)
+    if chain == problem:
+        return found
+    # Where there is less to wait for, what was proven of the chain holds no more.
+    return replace(found, problem=problem, makespan_bound=0.0, period_bound=None)

@@ -15,8 +15,6 @@ from weft.runtime.captured.captured import CaptureError
 from weft.runtime.measure.links import LinkCost, Links, measure_links
 from weft.runtime.ranks.session import RESERVE, Session
 
-__all__ = ["Machine", "look_at"]
-
 #: Bytes of messages by which links are measured, beside what the model sends.
 SMALL, LARGE = 64, 1 << 20
 #: No message of the measuring is larger: what a byte costs is known by then.

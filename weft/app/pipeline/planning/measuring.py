@@ -23,27 +23,24 @@ from weft.app.pipeline.lib.running import under_autocast
 from weft.app.pipeline.lib.split import Model, divided
 from weft.app.pipeline.planning.row import Row
 from weft.app.pipeline.planning.times import operator_seconds, operator_weights, saved_bytes
+from weft.runtime.backends.stages import stages_by
 from weft.runtime.captured.captured import Captured
 from weft.runtime.captured.cut import crossings
-from weft.runtime.captured.division import Division
+from weft.runtime.captured.division import Data, Goal, ModelDivision, training_of
 from weft.runtime.captured.inputs.batch_dims import Dims
+from weft.runtime.captured.looks import untouched
 from weft.runtime.captured.materials import Materials
 from weft.runtime.captured.memory.decisions import Decisions
 from weft.runtime.captured.memory.treatment import treated
-from weft.runtime.captured.operators.learning import first_weight, work_of
-from weft.runtime.captured.part import Data, Goal, training_of
-from weft.runtime.captured.purity import Purity
-from weft.runtime.captured.untouched import untouched
+from weft.runtime.captured.purity import Purity, first_weight, work_of
 from weft.runtime.interface.precision import MasterWeights
 from weft.runtime.interface.training import Training
 from weft.runtime.measure.measure_stages import measure_stages
 from weft.runtime.measure.stage_costs import StageCosts
 from weft.runtime.plan.plan import Plan, plan_from_json, plan_to_json
 from weft.runtime.ranks.session import Session
-from weft.runtime.replay.calibration import Calibration, calibrate
+from weft.runtime.replay.single_rank import TimedSteps, calibrate
 from weft.runtime.replay.stepping import stages_of
-
-__all__ = ["Example", "Ranks", "stand_in"]
 
 Value = TypeVar("Value")
 REPEATS = 3  # of each pass of a stage: the executor's own run says more later
@@ -105,6 +102,12 @@ class Ranks:
         if not isinstance(self.captured, Captured):
             return self  # there is nothing to decide
         return replace(self, captured=treated(self.captured, decisions, self.example.leaves, self.example.dims))
+
+    def computed_by(self, names: Sequence[str]) -> Ranks:
+        """The same where the backends called ``names`` compute the stages; none: as they are."""
+        if not names or not isinstance(self.captured, Captured):
+            return self
+        return replace(self, captured=stages_by(self.captured, names))
 
     @property
     def model_bytes(self) -> int:
@@ -174,7 +177,7 @@ class Ranks:
             if training.masters is not None:
                 training.masters.close()
 
-    def _training_of(self, cut: Division, only: Sequence[int]) -> Training:
+    def _training_of(self, cut: ModelDivision, only: Sequence[int]) -> Training:
         known = self.goal if self.has_target else Goal(stand_in, None)
         found = training_of(cut, only, known, Data(
             [self.example.named] * self.options.micro_batches, self.session.replica * self.options.micro_batches))
@@ -191,7 +194,7 @@ class Ranks:
         found = [cost for each in self.session.exchange(mine, "measuring stages") for cost in each]
         return _chain(sorted(found, key=lambda cost: cost.stage))
 
-    def calibrated(self, places: Sequence[int], plan: Plan) -> Calibration | None:
+    def calibrated(self, places: Sequence[int], plan: Plan) -> TimedSteps | None:
         """``plan`` run with the stages of the cut at ``places``: what came of it, on rank 0."""
         with self._as_run(places, stages_of(plan, self.session.rank)) as training, untouched(self.captured.model):
             return calibrate(plan, self.session, training)

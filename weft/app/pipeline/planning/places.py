@@ -8,8 +8,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Room", "cut_places"]
-
 #: What one byte between two stages costs each of them, in seconds, where links have not been measured.
 SECONDS_A_BYTE = 1e-9
 #: Stages may be this much above the least largest load where fewer bytes pass between them so.

@@ -8,21 +8,20 @@ from functools import cached_property
 
 from weft.app.pipeline.planning.machine import Machine
 from weft.app.pipeline.planning.row import rank_of
-from weft.runtime.measure.fitting import fit
-from weft.runtime.measure.gaps import executor_gaps, with_gaps
+from weft.runtime.measure.fitting import executor_gaps, fit, with_gaps
 from weft.runtime.measure.stage_costs import MeasureError, StageCosts, measured_problem, static_bytes
 from weft.runtime.plan.buffers import OPEN_SENDS
-from weft.runtime.replay.calibration import Calibration
+from weft.runtime.replay.single_rank import TimedSteps
 from weft.solver.bounds.makespan import least_time
 from weft.solver.problem import Block, Dependency, Device, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
 
-__all__ = ["Run", "held_bytes", "loads", "optimizer_bytes", "peak_bytes", "stage_problem"]
-
 #: An optimizer's values for each weight: Adam's.
 OPTIMIZER_COPIES = 2
+#: Up to which share of a step the quickest of equal steps takes less on a machine that has nothing else to do.
+QUIET = 0.1
 
 
 def held_bytes(costs: Sequence[StageCosts], ranks: int, micro_batches: int,
@@ -144,11 +143,11 @@ def loads(problem: Problem, count: int) -> list[float]:
 
 
 @dataclass(frozen=True)
-class Run:
+class StagesRun:
     """A schedule of stages that have been measured, and what running it came to."""
 
     schedule: Schedule
-    calibration: Calibration
+    calibration: TimedSteps
 
     @cached_property
     def fitted(self) -> Problem:
@@ -161,6 +160,14 @@ class Run:
     def measured(self) -> float:
         """Seconds that the step took."""
         return self.calibration.makespan
+
+    @property
+    def unrest(self) -> str:
+        """What is said where equal steps took unequal times; else nothing."""
+        share = self.calibration.noise / self.measured
+        return "" if share <= QUIET else (
+            f"; the quickest of these steps took {share:.0%} less, as on a machine that has other work: another call "
+            "may find another cut, and plan=pipe.plan keeps this one")
 
     @cached_property
     def alone(self) -> float:
@@ -192,6 +199,13 @@ class Run:
         n = self.schedule.micro_batches
         return replace(self.schedule, problem=problem, operations=time_orders(problem, n, self.schedule.orders),
                        makespan_bound=0.0, period=None, period_bound=None, repetend=None)
+
+
+def least(runs: Sequence[StagesRun]) -> StagesRun:
+    """The first that took no longer than the quickest, up to what steps of one and the same schedule differ by."""
+    best = min(runs, key=lambda run: run.measured)
+    return next(run for run in runs
+                if run.measured <= best.measured + max(run.calibration.noise, best.calibration.noise))
 
 
 def scaled(problem: Problem, factor: float) -> Problem:

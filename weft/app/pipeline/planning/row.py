@@ -17,8 +17,6 @@ from weft.app.pipeline.planning.places import Room, cut_places
 from weft.solver.baselines import NotApplicable, baseline
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
-__all__ = ["Row", "proposals", "rank_of", "rough_step"]
-
 #: By how much the largest load may be above the least for fewer bytes; and what share of the others' load the first
 #: stage may have, and the last.
 WAYS = ((1.05, 1.0, 1.0), (1.0, 1.0, 1.0), (1.2, 1.0, 1.0), (1.05, 0.9, 1.0), (1.05, 1.0, 0.9), (1.05, 0.8, 0.9),

@@ -1,23 +1,28 @@
-"""How long each operator of a captured model takes on this device: measured, one after another, on real numbers."""
+"""How long each operator of a captured model takes on this device: measured, one after another, on real numbers.
+
+Of a model that is nowhere whole, operators run on numbers that are made for each alone. Each distinct operator (same
+function, same shapes and types of what it reads) is measured once, on small memory: what it reads is made, it runs a
+few times, and all is freed. So caches are warmer than in a run, and what depends on values (a branch in a kernel,
+experts that are chosen) is that of constant numbers: the times say where to cut, and the stages themselves are measured
+after that.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Interpreter, Node
+from torch.utils._pytree import tree_map
 
-from weft.app.pipeline.planning.times_alone import seconds_alone
-from weft.runtime.captured.captured import Captured
-from weft.runtime.captured.faked import is_on_meta
-from weft.runtime.captured.untouched import untouched
+from weft.runtime.captured.captured import Captured, is_item, is_on_meta
+from weft.runtime.captured.looks import untouched
+from weft.runtime.captured.memory.kept import kept_bytes
 from weft.runtime.measure.measure import single_threaded
-
-__all__ = ["operator_seconds", "operator_weights", "saved_bytes"]
 
 #: A pass back takes about twice as long as the one forward: two products in place of one.
 BOTH_WAYS = 3.0
@@ -51,36 +56,12 @@ def operator_seconds(captured: Captured, leaves: Sequence[Any], repeats: int = 3
     return [BOTH_WAYS * timed.seconds.get(node, 0.0) for node in captured.calls]
 
 
-class _Saving(Interpreter):
-    """Runs on tensors without memory, and says of each operator how much it keeps for its backward."""
-
-    def __init__(self, captured: Captured) -> None:
-        super().__init__(captured.graph_module)
-        self.bytes: dict[Node, float] = {}
-        self.seen: dict[int, Any] = {}  # by address: what is kept, so that no address is used again
-        self.own = {tensor.untyped_storage()._cdata
-                    for tensor in (*captured.model.parameters(), *captured.model.buffers())}
-
-    def run_node(self, n: Node) -> Any:
-        def keep(tensor: Tensor) -> Tensor:
-            place = tensor.untyped_storage()
-            if place._cdata not in self.own and place._cdata not in self.seen:
-                self.seen[place._cdata] = place
-                self.bytes[n] = self.bytes.get(n, 0.0) + place.nbytes()
-            return tensor.detach()
-
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            return super().run_node(n)
-
-
 def saved_bytes(captured: Captured, leaves: Sequence[Any]) -> list[float]:
-    """Bytes that each of ``captured.calls`` keeps for its backward, by shapes alone; what an operator before it has
-    kept already is that one's."""
-    saving = _Saving(captured)
+    """Bytes that each of ``captured.calls`` makes and a backward needs, by shapes alone."""
     with FakeTensorMode(allow_non_fake_inputs=True) as mode, untouched(captured.model):
-        saving.run(*(mode.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves),
-                   enable_io_processing=False)
-    return [saving.bytes.get(node, 0.0) for node in captured.calls]
+        kept = kept_bytes(captured, [mode.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves],
+                          lambda output: torch.empty(0))
+    return [float(kept.made.get(node.name, 0)) for node in captured.calls]
 
 
 def operator_weights(captured: Captured) -> list[float]:
@@ -93,3 +74,64 @@ def operator_weights(captured: Captured) -> list[float]:
         seen |= own.keys()
         found.append(float(sum(p.numel() * p.element_size() for p in own.values())))
     return found
+
+
+#: What floating-point numbers are: no operator takes longer on it, or finds it out of its domain.
+VALUE = 0.5
+
+
+def seconds_alone(captured: Captured, device: torch.device, repeats: int = 3) -> list[float]:
+    """Seconds of each forward of ``captured.calls`` on ``device``, the shortest of ``repeats``; 0 for one that cannot
+    run on such numbers, or that only takes a result apart."""
+    known: dict[Hashable, float] = {}
+    found = []
+    with single_threaded(), torch.no_grad(), torch.random.fork_rng():
+        for node in captured.calls:
+            key = _likeness(node, captured)
+            if key not in known:
+                known[key] = 0.0 if is_item(node) else _measured(node, captured, device, repeats)
+            found.append(known[key])
+    return found
+
+
+def _measured(node: Node, captured: Captured, device: torch.device, repeats: int) -> float:
+    if node.op != "call_function":
+        return 0.0
+    function: Callable[..., Any] = node.target  # type: ignore[assignment]
+    best = float("inf")
+    try:
+        args, kwargs = tree_map(lambda leaf: _made(_looks(leaf, captured), device) if isinstance(leaf, Node) else leaf,
+                                (node.args, dict(node.kwargs)))
+        for _ in range(repeats + 1):
+            begun = time.perf_counter()
+            function(*args, **kwargs)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            best = min(best, time.perf_counter() - begun)
+    except (RuntimeError, IndexError, ValueError, TypeError):  # whatever kernels say of numbers that they do not take
+        return 0.0
+    return best
+
+
+def _looks(node: Node, captured: Captured) -> Any:
+    """What ``node`` gives, without numbers."""
+    return captured.attribute(node) if node.op == "get_attr" else node.meta.get("val")
+
+
+def _made(looks: Any, device: torch.device) -> Any:
+    def tensor(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        value = VALUE if leaf.is_floating_point() or leaf.is_complex() else 0
+        return torch.full(leaf.shape, value, dtype=leaf.dtype, device=device)
+
+    return tree_map(tensor, looks)
+
+
+def _likeness(node: Node, captured: Captured) -> Hashable:
+    def told(leaf: Any) -> Any:
+        looks = _looks(leaf, captured) if isinstance(leaf, Node) else leaf
+        return str(tree_map(lambda part: (tuple(part.shape), part.dtype) if isinstance(part, Tensor) else str(part),
+                            looks))
+
+    return str(node.target), str(tree_map(told, (node.args, dict(node.kwargs))))

@@ -11,8 +11,6 @@ from weft.runtime.captured.captured import Captured, where
 from weft.runtime.captured.division import KnownModel
 from weft.solver.problem import Problem
 
-__all__ = ["uneven_notes"]
-
 #: How many times as much one rank may compute or hold as another before that is said.
 RATIO = 2.0
 

@@ -14,10 +14,8 @@ from torch import Tensor
 from torch.fx import Interpreter, Node
 
 from weft.runtime.captured.captured import Captured
+from weft.runtime.captured.looks import untouched
 from weft.runtime.captured.purity import Purity
-from weft.runtime.captured.untouched import untouched
-
-__all__ = ["whole_numbers"]
 
 
 class _Counted(Interpreter):

@@ -9,8 +9,6 @@ import torch
 import torch.nn.utils.clip_grad as torchs
 from torch import Tensor, nn
 
-__all__ = ["clipped_over_ranks", "total_norm"]
-
 #: What torch, 2.6 to 2.13, takes the norm with that it clips by.
 _NORM = "_get_total_norm"
 

@@ -8,16 +8,14 @@ from typing import Any
 
 import torch
 
-from weft.app.pipeline.run.shapes import Part, Shape
-from weft.runtime.captured.part import Data, Goal, evaluation_of, training_of
+from weft.app.pipeline.run.shapes import BatchPart, Shape
+from weft.runtime.captured.division import Data, Goal, evaluation_of, training_of
 from weft.runtime.interface.training import Training
 from weft.runtime.plan.plan import Plan, plan_of
 from weft.runtime.ranks.session import Session
 from weft.runtime.replay.stepping import Stepping
 from weft.solver.baselines import baseline
 from weft.solver.problem import BlockKind, Problem
-
-__all__ = ["Evaluator", "forward_plan"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ class Evaluator:
         self.session, self.stages, self.goal, self.computing = session, stages, goal, computing
         self._made: list[_Forwards] = []
 
-    def run(self, parts: Sequence[Part], with_loss: bool) -> Any:
+    def run(self, parts: Sequence[BatchPart], with_loss: bool) -> Any:
         """The mean loss of the batch, or its results, micro-batch by micro-batch, where the last stage is."""
         found: list[Any] = []
         mean, counted = 0.0, 0.0

@@ -13,12 +13,9 @@ from torch.utils._pytree import TreeSpec, tree_flatten
 
 from weft.app.pipeline.lib.asked import looks_of
 from weft.runtime.captured.cut import BATCH
-from weft.runtime.captured.division import Division
-from weft.runtime.captured.inputs.batch import BatchError, Layout, require_divides
+from weft.runtime.captured.division import Goal, ModelDivision
+from weft.runtime.captured.inputs.batch import BatchError, BatchLayout, require_divides
 from weft.runtime.captured.inputs.batch_dims import TARGET_KEY
-from weft.runtime.captured.part import Goal
-
-__all__ = ["IGNORED", "Feeding", "target_spec", "unequal_labels"]
 
 #: The label that torch's cross-entropy leaves out, and with it the models of transformers.
 IGNORED = -100
@@ -29,7 +26,7 @@ class Feeding:
     ``layout`` says, and the target along ``target_dim`` (``None``: each micro-batch has all of it). Targets look like
     ``example``, if there is one."""
 
-    def __init__(self, cut: Division, stage_ranks: Sequence[int], rank: int, layout: Layout, goal: Goal,
+    def __init__(self, cut: ModelDivision, stage_ranks: Sequence[int], rank: int, layout: BatchLayout, goal: Goal,
                  target_dim: int | None, example: Any = None) -> None:
         self.layout, self.goal, self.rank, self.target_dim = layout, goal, rank, target_dim
         self.stage_ranks = tuple(stage_ranks)
@@ -103,7 +100,7 @@ class Feeding:
             raise BatchError(f"target has {leaf.shape[dim]} entries along dimension {dim}, but the batch has {size}: "
                              "give one for each sample")
 
-    def alike(self, cut: Division, layout: Layout) -> Feeding:
+    def alike(self, cut: ModelDivision, layout: BatchLayout) -> Feeding:
         """The same for batches of another shape."""
         return Feeding(cut, self.stage_ranks, self.rank, layout, self.goal, self.target_dim)
 

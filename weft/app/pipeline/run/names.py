@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from torch.fx import Node
 
-from weft.runtime.captured.cut import Cut
-from weft.runtime.captured.division import Division
-
-__all__ = ["stage_names"]
+from weft.runtime.captured.cut import CapturedCut
+from weft.runtime.captured.division import ModelDivision
 
 
-def stage_names(cut: Division) -> tuple[tuple[str, str], ...]:
+def stage_names(cut: ModelDivision) -> tuple[tuple[str, str], ...]:
     """Of each stage of ``cut``, where it begins and ends: the outermost module there that is of this stage alone, as
     the model calls it. Where a cut lies inside the innermost module, its operator is named too, ``"h.1.attn:addmm_4"``;
     an operator of no module but the model itself has only its own name. What is cut before modules says it itself."""
-    if not isinstance(cut, Cut):
+    if not isinstance(cut, CapturedCut):
         return cut.spans()
     stages: dict[str, set[int]] = {}  # that a module has operators in
     ends: dict[int, tuple[Node, Node]] = {}

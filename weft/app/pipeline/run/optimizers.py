@@ -14,8 +14,6 @@ from torch.utils.hooks import RemovableHandle
 from weft.runtime.interface.fitting import misfit, parameters_of
 from weft.runtime.interface.optim import AdamA
 
-__all__ = ["WHERE", "watched_optimizers"]
-
 #: What an optimizer is to be made of.
 WHERE = "pipe.parameters()"
 

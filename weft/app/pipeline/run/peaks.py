@@ -3,16 +3,6 @@
 from __future__ import annotations
 
 from weft.runtime.plan.plan import Plan
-from weft.solver.schedule import Operation, Schedule
-
-__all__ = ["planned_peaks", "schedule_of"]
-
-
-def schedule_of(plan: Plan) -> Schedule:
-    """The schedule that ``plan`` was made of."""
-    operations = [Operation(block, work.micro_batch, *times) for work, times in plan.times.items()
-                  if (block := plan.vocabulary.block(work)) is not None]
-    return Schedule(plan.problem, plan.micro_batches, tuple(operations), 0.0)
 
 
 def planned_peaks(plan: Plan) -> tuple[int, ...]:
@@ -24,4 +14,4 @@ def planned_peaks(plan: Plan) -> tuple[int, ...]:
     static = plan.solver.get("static_memory") or [0] * ranks
     if plan.problem.memory_unit != "B":
         return tuple(int(held) for held in static)
-    return tuple(int(held + peak) for held, peak in zip(static, schedule_of(plan).peak_memory[:ranks], strict=True))
+    return tuple(int(held + peak) for held, peak in zip(static, plan.schedule.peak_memory[:ranks], strict=True))

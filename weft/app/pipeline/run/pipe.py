@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -16,25 +16,27 @@ from torch.optim import Optimizer
 
 from weft.app.pipeline.lib.options import PipelineOptions
 from weft.app.pipeline.lib.precision import masters_of, scaling_of, typed
+from weft.app.pipeline.planning.decide import PipelineDecision
 from weft.app.pipeline.run.clipping import clipped_over_ranks, total_norm
 from weft.app.pipeline.run.evaluating import Evaluator
 from weft.app.pipeline.run.feeding import Feeding
+from weft.app.pipeline.run.following import PHASE, Following, Switches, following, move
+from weft.app.pipeline.run.holding import Holding
 from weft.app.pipeline.run.names import stage_names
 from weft.app.pipeline.run.optimizers import watched_optimizers
 from weft.app.pipeline.run.peaks import planned_peaks
 from weft.app.pipeline.run.ready import Ready
 from weft.app.pipeline.run.report import Report
-from weft.app.pipeline.run.shapes import Alike, Part, Shape, Shapes
+from weft.app.pipeline.run.shapes import BatchPart, Recut, Shape, Shapes
 from weft.app.pipeline.run.state import PipelineState
 from weft.runtime.captured.captured import CaptureError
-from weft.runtime.captured.division import Division
-from weft.runtime.captured.inputs.batch import BatchError, Layout, ShapeError
+from weft.runtime.captured.division import Data, Goal
+from weft.runtime.captured.inputs.batch import BatchError, BatchLayout, ShapeError
 from weft.runtime.captured.inputs.batch_dims import target_dim
-from weft.runtime.captured.part import Data, Goal
-from weft.runtime.checkpoint.weights import State
 from weft.runtime.plan.plan import Plan
 from weft.runtime.ranks.session import Session, SessionError
 from weft.runtime.replay.stepping import THEIRS, Stepping, stages_of
+from weft.runtime.train.sharding import own_share
 
 __all__ = ["Pipeline", "Report"]
 
@@ -43,7 +45,7 @@ Result = TypeVar("Result")
 SCALE = "weft.scale"
 
 
-class Pipeline:
+class Pipeline(Holding):
     """This rank's part of a model that trains as a pipeline. All ranks call each method together, but for those that
     only read: :meth:`parameters`, :meth:`named_parameters`, :meth:`gradients`. Where one calls another, or the script
     ends on one rank earlier, all end with a sentence that names both calls.
@@ -52,13 +54,21 @@ class Pipeline:
     :class:`~weft.runtime.ranks.watch.Watch`.
     """
 
-    def __init__(self, session: Session, close: Callable[[BaseException | None], None], cut: Division, plan: Plan,
-                 goal: Goal, inputs: Layout, options: PipelineOptions, notes: tuple[str, ...],
-                 full: Mapping[str, Tensor], alike: Alike, peaks: tuple[int, ...] | None = None) -> None:
-        self.session, self.cut, self.plan, self.goal, self.notes = session, cut, plan, goal, notes
-        self.peaks, self.options = peaks, options
-        self.model, self.rank = cut.captured.model, session.rank
-        self._close, self._closed = close, False
+    def __init__(self, session: Session, close: Callable[[BaseException | None], None], recut: Recut,
+                 made: PipelineDecision,
+                 goal: Goal, inputs: BatchLayout, options: PipelineOptions, notes: tuple[str, ...],
+                 full: Mapping[str, Tensor]) -> None:
+        self.session, self.goal, self.notes, self.peaks, self.options = session, goal, notes, made.peaks, options
+        self.rank, self._recut, self._inputs, self._full = session.rank, recut, inputs, full
+        self._close, self._closed, self._behind = close, False, 0
+        self._nothing, self._following = nn.Parameter(torch.empty(0)), None  # type: nn.Parameter, Following | None
+        self._begin(made.plan, made.places)
+
+    def _begin(self, plan: Plan, places: Sequence[int]) -> None:
+        """Make ready what runs ``plan``, with the model cut at ``places``."""
+        session, goal, options, inputs = self.session, self.goal, self.options, self._inputs
+        cut, alike = self._recut(plan, places)
+        self.cut, self.plan, self.model = cut, plan, cut.captured.model
         self.feeding = Feeding(cut, plan.stage_ranks or (), session.rank, inputs, goal, target_dim(options.batch_dims),
                                options.target)
         self.stages = tuple(stages_of(plan, session.rank))
@@ -68,15 +78,19 @@ class Pipeline:
         self._ready = Ready(session, self.stages, goal, options)
         training = self._ready.training(first)
         training.clip_norm, training.scaling = options.clip_norm, scaling_of(options.dtype, options.autocast)
-        self._state, self._behind = PipelineState(session, cut, plan.stage_ranks or ()), 0
-        training.masters = masters_of(self._state.trained, full, options.dtype)
+        training.fully_shard = options.fully_shard
+        self._state = PipelineState(session, cut, plan.stage_ranks or ())
+        training.masters = masters_of(self._state.trained, self._full, options.dtype)
         if training.masters is not None:
             self._state.train(training.masters)
-        self._own = self._state.trained
         self._stepping = Stepping(plan, session, training)
-        self._stepping.trainer.gradients.adding = True
+        gradients = self._stepping.trainer.gradients
+        gradients.adding = True
+        if gradients.sharding is not None:
+            self._state.train(gradients.sharding)
+            self._state.rest()
+        self._own = self._state.trained
         self._evaluator = Evaluator(session, self.stages, goal, self._ready.computing)
-        self._nothing = nn.Parameter(torch.empty(0))
         self._unclip = clipped_over_ranks(self._own.values(), self._norm)
         self._optimizers = watched_optimizers(self._own.values(), self._state.idle,
                                               lambda why: self._fail(SessionError(why)))
@@ -144,48 +158,12 @@ class Pipeline:
         divides an optimizer's states; ``None`` where there is one copy. ::
 
             ZeroRedundancyOptimizer(pipe.parameters(), torch.optim.AdamW, process_group=pipe.data_group, lr=1e-3)
+
+        (It cannot hold what ``tensor_parallel`` has divided.)
         """
         return self.session.counterparts() if self.session.replicas > 1 else None
 
-    @property
-    def norm(self) -> float | None:
-        """The norm of the whole model's gradient in the last step, before ``clip_norm`` clipped; ``None`` without."""
-        return self._stepping.norm
-
-    @property
-    def loss_scale(self) -> float | None:
-        """What losses are multiplied with where something is computed in fp16, before they are differentiated. A batch
-        with a gradient that is not finite is left out, as under ``GradScaler``: parameters then have none."""
-        scaling = self._stepping.training.scaling
-        return None if scaling is None else scaling.value
-
-    # -- what is trained -----------------------------------------------------------------------------------------------
-
-    def parameters(self) -> Iterator[nn.Parameter]:
-        """The trained parameters of this rank's stages, each once: the model's own objects. Where all are frozen, there
-        is one without numbers, since torch's optimizers refuse to have none. With ``dtype`` in a lower
-        precision they are copies in fp32. ``torch.nn.utils.clip_grad_norm_``, called on all ranks, clips them by the
-        norm over all ranks, as ``clip_norm`` does in each step; a norm taken by hand is that of this rank's part."""
-        yield from self._own.values() or (self._nothing,)
-
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """The same with the names that they have in the model."""
-        yield from self._own.items()
-
-    def gradients(self) -> dict[str, Tensor]:
-        """The gradients of this rank's parameters that have one, by the model's own names."""
-        return {name: parameter.grad for name, parameter in self._own.items() if parameter.grad is not None}
-
-    def state_dict(self, whole: bool = True) -> dict[str, Tensor]:
-        """All parameters and buffers of the model as they are now, on every rank, in the model's own names: it loads
-        into the plain module. Not ``whole``: those of this rank's stages only."""
-        return self._guarded("state_dict", lambda: self._state.gather(whole))
-
-    def load_state_dict(self, state: State, strict: bool = True) -> None:
-        """Take the model's parameters and buffers from ``state``: a state dict, a ``.pt`` or ``.safetensors`` file, or
-        a folder of such (:func:`~weft.runtime.checkpoint.weights.weights_of`). Each rank reads its own part only. With
-        ``strict``, tensors that the model does not have are refused; those that it has must be there."""
-        self._guarded("load_state_dict", lambda: self._state.load(state, strict))
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
 
     def save(self, folder: str | os.PathLike[str], optimizer: Optimizer | None = None, *, step: int | None = None,
              keep: int | None = None, extra: Mapping[str, Any] | None = None) -> Path:
@@ -216,6 +194,24 @@ class Pipeline:
         self._stepping.go_on(found.step, self._ready.seed)
         return self.steps
 
+    def follow(self, plans: Sequence[Plan | str | os.PathLike[str]], optimizer: Optimizer, *,
+               switches: Switches | None = None, borders: Sequence[float] | None = None) -> None:
+        """From now on the pipeline runs that one of ``plans`` that is due, and switches between two steps: parameters
+        and what ``optimizer`` keeps of them move to the ranks of the next plan's stages, losses stay the same.
+
+        ``plans``: of this model, as ``pipe.plan`` or its file, which say where they are cut. ``switches``: pairs of a
+        step and the number of the plan from there on, or what :func:`weft.family` wrote (``.json``). ``borders``:
+        densities between the plans, held against what :meth:`measured` is told
+        (:class:`~weft.runtime.experts.gate.DensityMonitor`). Checkpoints say which plan it was.
+        """
+        self._following = self._guarded("follow", lambda: following(plans, optimizer, switches, borders, self.session,
+                                                                   self.plan))
+
+    def measured(self, density: float) -> None:
+        """How many experts a token used in the last step, on this rank: the mean of all ranks counts."""
+        self._guarded("measured", lambda: self._require_following().hear(self.session.everywhere(
+            density, "comparing densities")))
+
     def heed_signals(self) -> None:
         """From now on, Ctrl-C or SIGTERM does not end the ranks at once: :meth:`asked_to_stop` says that it came. The
         second one does end them."""
@@ -223,9 +219,7 @@ class Pipeline:
 
     def asked_to_stop(self) -> signal.Signals | None:
         """The signal that came to a rank since :meth:`heed_signals`, on every rank; ``None`` if none did."""
-        came = self._guarded("asked_to_stop", lambda: self.session.everywhere(self.session.watch.asked,
-                                                                            "asking whether to stop"))
-        return next((signal.Signals(number) for number in came if number is not None), None)
+        return self._guarded("asked_to_stop", self.session.asked_to_stop)
 
     @property
     def steps(self) -> int:
@@ -265,9 +259,11 @@ class Pipeline:
         self.session.watch.call(name)
         try:
             found = run()
+            self._state.rest()
             self.session.rest(THEIRS)
             return found
         except ShapeError:  # on all ranks, with nothing begun
+            self._state.rest()
             self.session.watch.doing(THEIRS)
             self.session.rest(THEIRS)
             raise
@@ -285,6 +281,7 @@ class Pipeline:
     def _step(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any) -> float:
         if not torch.is_grad_enabled():
             raise BatchError("a step has no gradients under torch.no_grad(): call it outside, or eval_step")
+        self._follow()
         parts = self._parts(args, kwargs, target, with_target=self.goal.loss is not None)
         for part in parts:
             part.shape.data.micro_batches = part.micro_batches
@@ -297,7 +294,8 @@ class Pipeline:
                 self.feeding.warn_of_means(part.micro_batches)
         return loss
 
-    def _parts(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any, with_target: bool) -> list[Part]:
+    def _parts(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any,
+               with_target: bool) -> list[BatchPart]:
         self._state.round()
         args, kwargs = typed((args, dict(kwargs)), self.options.dtype)
         return self._shapes.parts(args, kwargs, target, with_target)
@@ -316,7 +314,28 @@ class Pipeline:
     def _extra(self, extra: Mapping[str, Any] | None) -> dict[str, Any]:
         """What goes on beside the optimizer, the scale of losses among it."""
         scaling = self._stepping.training.scaling
-        return {**(extra or {}), **({} if scaling is None else {SCALE: scaling})}
+        return {**(extra or {}), **({} if scaling is None else {SCALE: scaling}),
+                **({} if self._following is None else {PHASE: self._following})}
+
+    def _require_following(self) -> Following:
+        if self._following is None:
+            raise BatchError("a density says when a plan is due, but there is one plan: call follow first")
+        return self._following
+
+    def _follow(self) -> None:
+        """Switch to the plan that is due."""
+        if self._following is None or (plan := self._following.due(self.steps)) is self.plan:
+            return
+        if self._stepping.added:
+            raise BatchError("a plan is due while batches are added up: let accumulate end before it")
+        before, optimizer, steps = self._state, self._following.optimizer, self.steps
+        after = PipelineState(self.session, self._recut(plan, self._following.places)[0], plan.stage_ranks or ())
+        self._leave_plan()
+        moved = move(before, after, optimizer)
+        self._begin(plan, self._following.places)
+        self._stepping.go_on(steps, self._ready.seed)
+        self._behind = steps
+        self._following.switched(steps, moved)
 
     def _report(self) -> Report:
         replay = self._stepping.replay() if self._stepping.steps else None
@@ -335,13 +354,19 @@ class Pipeline:
     def _norm(self, clipped: Collection[int], kind: float) -> float:
         """The norm of the gradients with these ids, and of those that the other ranks clip now: each counts once."""
         counted = {id(parameter) for parameter in self._stepping.trainer.gradients.holders_counted}
-        own = [p.grad for p in self._own.values() if p.grad is not None and id(p.grad) in clipped and id(p) in counted]
-        return self._guarded("clip_grad_norm_", lambda: total_norm(own, kind, lambda part: self.session.exchange(
+        own = [own_share(p.grad) for p in self._own.values()
+               if p.grad is not None and id(p.grad) in clipped and id(p) in counted]
+        has_shares = self._stepping.trainer.gradients.has_shares
+        told = self.session.everywhere if has_shares else self.session.exchange
+        return self._guarded("clip_grad_norm_", lambda: total_norm(own, kind, lambda part: told(
             part, "summing the norm of gradients")))
 
     def _leave(self) -> None:
+        self.session.watch.leave()
+        self._leave_plan()
+
+    def _leave_plan(self) -> None:
         self._unclip()
         self._optimizers.remove()
-        self.session.watch.leave()
         self._evaluator.close()
         self._stepping.close()

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from weft.app.pipeline.lib.dividing import peers_of
 from weft.app.pipeline.lib.options import PipelineOptions
 from weft.app.pipeline.lib.running import compiled, under_autocast
-from weft.app.pipeline.run.shapes import Part, Shape
-from weft.runtime.captured.part import Goal, training_of
+from weft.app.pipeline.run.shapes import BatchPart, Shape
+from weft.runtime.backends.stages import StageBackends
+from weft.runtime.captured.captured import Captured
+from weft.runtime.captured.division import Goal, training_of
+from weft.runtime.captured.together import compute_together
 from weft.runtime.interface.training import Training
 from weft.runtime.ranks.session import Session
 from weft.runtime.replay.stepping import Running, Stepping
-
-__all__ = ["Ready"]
 
 #: What a shape is made ready for.
 USE = "training"
@@ -29,15 +31,19 @@ class Ready:
         """The stages for batches of that shape."""
         goal = replace(self.goal, seed=self.seed)
         found = self.computing(training_of(shape.cut, self.stages, goal, shape.data))
-        if self.options.compile:
+        if self.options.compile or self.options.tensor_parallel is not None or (
+                isinstance(shape.cut.captured, Captured) and isinstance(shape.cut.captured.treatment, StageBackends)):
             compiled(found, self.options.compile, self.session, shape.feeding.layout.named)
         return found
 
     def computing(self, training: Training) -> Training:
-        """``training`` in the types of autocast, if that is asked for."""
+        """``training`` in the types of autocast and together with peers, if these are asked for."""
+        if self.options.tensor_parallel is not None:
+            for module in training.stages.values():
+                compute_together(module, peers_of(self.options))
         return under_autocast(training, self.options.autocast, self.session.device)
 
-    def running(self, part: Part, stepping: Stepping) -> Running:
+    def running(self, part: BatchPart, stepping: Stepping) -> Running:
         """What runs a part of a batch beside ``stepping``, made when it is asked for first."""
         shape = part.shape
         if USE not in shape.running:

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["Report"]
-
 
 @dataclass(frozen=True)
 class Report:

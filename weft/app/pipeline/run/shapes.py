@@ -20,17 +20,16 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from weft.app.pipeline.run.feeding import Feeding
 from weft.runtime.captured.captured import CaptureError
-from weft.runtime.captured.division import Division
+from weft.runtime.captured.division import Data, ModelDivision
 from weft.runtime.captured.inputs.batch import BatchError, ShapeError
-from weft.runtime.captured.part import Data
 from weft.runtime.plan.plan import Plan
 from weft.runtime.plan.shortened import shortened
 from weft.runtime.ranks.session import Session
 
-__all__ = ["Alike", "Part", "Shape", "Shapes"]
-
 #: What captures and cuts the model again for a batch of another shape: its arguments, and the number of micro-batches.
-Alike: TypeAlias = Callable[[tuple[Any, ...], dict[str, Any], int], Division]
+Alike: TypeAlias = Callable[[tuple[Any, ...], dict[str, Any], int], ModelDivision]
+#: What cuts the model as a plan says: its stages, and how they are made for batches of other shapes.
+Recut: TypeAlias = Callable[[Plan, Sequence[int]], tuple[ModelDivision, Alike]]
 Looks: TypeAlias = list[tuple[tuple[int, ...], str] | None]
 Key: TypeAlias = tuple[int, int, int, tuple[Any, ...]]
 
@@ -40,7 +39,7 @@ class Shape:
     """What runs ``plan`` on micro-batches of one shape, those behind the first ``before`` of ``whole``: ``running`` is
     what it was made ready as, by use."""
 
-    cut: Division
+    cut: ModelDivision
     feeding: Feeding
     plan: Plan
     data: Data
@@ -50,7 +49,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Part:
+class BatchPart:
     """A part of a batch: what runs it, the share of the batch that it is, and the micro-batches that this rank reads.
     """
 
@@ -66,9 +65,10 @@ class Shapes:
         self.session, self.first, self.alike = session, first, alike
         self.known: dict[Key, Shape] = {}
         self.refused: dict[Key, str] = {}
-        self._told: tuple[dist.Work | None, Tensor] | None = None
+        self._told: dist.Work | None = None
 
-    def parts(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any, with_target: bool) -> list[Part]:
+    def parts(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any,
+              with_target: bool) -> list[BatchPart]:
         """The batch as its parts: one, where it looks as the example.
 
         Raises :class:`~weft.runtime.captured.inputs.batch.BatchError` for what is no batch, and
@@ -76,7 +76,7 @@ class Shapes:
         """
         feeding = self.first.feeding
         if self._all_hear(lambda: self._is_first(args, kwargs, target)):
-            return [Part(self.first, 1.0, feeding.micro_batches(args, kwargs, target, with_target))]
+            return [BatchPart(self.first, 1.0, feeding.micro_batches(args, kwargs, target, with_target))]
         if not with_target and target is not None:
             feeding.micro_batches(args, kwargs, target, with_target)  # refuses it
         leaves = feeding.layout.flat(args, kwargs)
@@ -98,7 +98,7 @@ class Shapes:
                 [_piece(leaf, feeding.target_dim, begin, count * each) for leaf in targets], spec)
             given, named = tree_unflatten(mine, feeding.layout.spec)
             share = 1.0 if size is None else count * each / size
-            found.append(Part(shape, share, shape.feeding.micro_batches(given, named, part, with_target)))
+            found.append(BatchPart(shape, share, shape.feeding.micro_batches(given, named, part, with_target)))
             whole += count
         return found
 
@@ -118,17 +118,16 @@ class Shapes:
         session = self.session
         if session.processes == 1:
             return is_first()
-        if self._told is not None and self._told[0] is not None:
-            self._told[0].wait()  # it has come: a step ends with a sum over all
+        if self._told is not None:
+            self._told.wait()  # all have begun the step before
         is_teller = session.process(session.rank) == 0
         mine = is_teller and is_first()
         said = torch.tensor([int(mine)])
         if not is_teller:
             session.watch.doing("waiting for rank 0 to say how the batch looks", [0])
-        work = dist.broadcast(said, session.first_place, group=session.members, async_op=True)
-        self._told = work, said
-        if not is_teller and work is not None:
-            work.wait()
+        self._told = dist.broadcast(said, session.first_place, group=session.members, async_op=True)
+        if not is_teller and self._told is not None:
+            self._told.wait()
         return mine if is_teller else bool(said)
 
     def _merged(self, mine: Looks, count: int) -> Looks:

@@ -12,46 +12,43 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from weft.runtime.captured.captured import CaptureError
-from weft.runtime.captured.division import Division
+from weft.runtime.captured.division import ModelDivision
 from weft.runtime.checkpoint import model_checkpoint
-from weft.runtime.checkpoint.extra import Extra
-from weft.runtime.checkpoint.files import place_of_run
+from weft.runtime.checkpoint.files import Marker, place_of_run
 from weft.runtime.checkpoint.model_names import NamedTensor, fitted, named_tensors
-from weft.runtime.checkpoint.optimizer_state import divides
+from weft.runtime.checkpoint.plain import Extra
 from weft.runtime.checkpoint.weights import State, WeightsError, weights_of
 from weft.runtime.interface.precision import MasterWeights
 from weft.runtime.ranks.session import Session, SessionError
-
-__all__ = ["PipelineState"]
+from weft.runtime.train.sharding import Sharding, shared_as, whole_of
 
 
 class PipelineState:
     """This rank's part of the state of ``cut``, whose stages are on ``stage_ranks``.
 
-    With ``masters`` (:meth:`train`), these are the state of what is trained. A tensor that several ranks hold counts as
-    the first one's; one that no stage reads as rank 0's.
+    With ``masters`` (:meth:`train`), these are the state of what is trained; shares are made whole for that. A
+    tensor that several ranks hold counts as the first one's; one that no stage reads as rank 0's.
     """
 
-    def __init__(self, session: Session, cut: Division, stage_ranks: Sequence[int]) -> None:
+    def __init__(self, session: Session, cut: ModelDivision, stage_ranks: Sequence[int]) -> None:
         self.session, self.model = session, cut.captured.model
-        self.masters: MasterWeights | None = None
+        self.masters: MasterWeights | Sharding | None = None
         self.kind = type(self.model).__name__
         self._places: dict[Path, Path] = {}  # where this run saves, by the folder that it is told
         self._begun: Path | None = None  # the checkpoint that it went on from
-        self.owner: dict[int, int] = {}  # by id of a tensor: the first rank that holds it
-        self.held: set[int] = set()
+        self.holders: dict[int, set[int]] = {}  # by id of a tensor: the ranks that hold it
         for stage, rank in enumerate(stage_ranks):
             for tensor in cut.tensors(stage):
-                self.owner[id(tensor)] = min(rank, self.owner.get(id(tensor), rank))
-                if rank == session.rank:
-                    self.held.add(id(tensor))
+                self.holders.setdefault(id(tensor), set()).add(rank)
+        self.owner = {own: min(ranks) for own, ranks in self.holders.items()}
+        self.held = {own for own, ranks in self.holders.items() if session.rank in ranks}
 
     @cached_property
     def tensors(self) -> list[NamedTensor]:
         """All of the model's."""
         return named_tensors(self.model)
 
-    def train(self, masters: MasterWeights) -> None:
+    def train(self, masters: MasterWeights | Sharding) -> None:
         """Let ``masters`` be what is trained."""
         self.masters = masters
 
@@ -59,6 +56,11 @@ class PipelineState:
         """Bring the modules to what the optimizer has made of their masters."""
         if self.masters is not None:
             self.masters.write_back()
+
+    def rest(self) -> None:
+        """Between two calls each copy keeps its share only."""
+        if isinstance(self.masters, Sharding):
+            self.masters.release()
 
     @property
     def trained(self) -> dict[str, nn.Parameter]:
@@ -74,7 +76,8 @@ class PipelineState:
 
     def gather(self, whole: bool) -> dict[str, Tensor]:
         """The state dict; not ``whole``: this rank's part of it. It has all names of what is tied."""
-        mine = {name: self._value(item).detach() for item in self.tensors if item.is_saved and self._is_mine(item)
+        self._gather_shares()
+        mine = {name: self._kept(item) for item in self.tensors if item.is_saved and self._is_mine(item)
                 for name in item.names}
         if not whole:
             return {name: value for name, value in mine.items() if self._is_held(name)}
@@ -93,10 +96,14 @@ class PipelineState:
             weights = weights_of(state)
             saved = [item for item in self.tensors if item.is_saved]
             there = fitted(weights, saved, self.kind, strict)
+            self._gather_shares()
             with torch.no_grad():
                 for item in saved:
                     if self._is_mine(item):
-                        self._value(item).copy_(weights.read(there[item.name]))
+                        value = self._value(item)
+                        value.copy_(shared_as(value, weights.read(there[item.name])))
+            if isinstance(self.masters, Sharding):
+                self.masters.take()
         except WeightsError as error:
             raise CaptureError(str(error)) from None
         self.round()
@@ -104,11 +111,10 @@ class PipelineState:
     def save(self, folder: Path, step: int, optimizer: Optimizer | None, keep: int | None,
              seed: int, extra: Extra | None = None) -> Path:
         """See :meth:`~weft.app.pipeline.run.pipe.Pipeline.save`."""
-        own = {item.name: self._value(item) for item in self.tensors if item.is_saved
+        self._gather_shares()
+        own = {item.name: self._kept(item) for item in self.tensors if item.is_saved
                and self.owner.get(id(item.tensor), 0) == self.session.rank}
         place = self.session.everywhere(self._place(folder), f"saving in {folder}")[0]
-        if optimizer is not None and self.session.replica and not divides(optimizer):
-            optimizer = None  # the first copy has the same
         trained = model_checkpoint.Trained(optimizer, self._names(), extra or {})
         return model_checkpoint.save(self.session, place, step, own, trained, keep, seed, self._types)
 
@@ -128,7 +134,7 @@ class PipelineState:
                                     if isinstance(item.tensor, nn.Parameter)}))
 
     def resume(self, folder: Path, optimizer: Optimizer | None,
-               extra: Extra | None = None) -> model_checkpoint.WholeCheckpoint | None:
+               extra: Extra | None = None) -> Marker | None:
         """See :meth:`~weft.app.pipeline.run.pipe.Pipeline.resume`."""
         found = model_checkpoint.find(self.session, folder)
         if found is None:
@@ -157,7 +163,18 @@ class PipelineState:
         return any(name in item.names and id(item.tensor) in self.held for item in self.tensors)
 
     def _value(self, item: NamedTensor) -> Tensor:
-        return self._master(item.tensor) if isinstance(item.tensor, nn.Parameter) else item.tensor
+        if isinstance(self.masters, Sharding) or not isinstance(item.tensor, nn.Parameter):
+            return item.tensor
+        return self._master(item.tensor)
+
+    def _kept(self, item: NamedTensor) -> Tensor:
+        """Its value, to be kept: the memory of what is gathered goes."""
+        value = whole_of(self._value(item).detach())
+        return value.clone() if isinstance(self.masters, Sharding) else value
+
+    def _gather_shares(self) -> None:
+        if isinstance(self.masters, Sharding):
+            self.masters.write_back()
 
     def _master(self, parameter: nn.Parameter) -> nn.Parameter:
         return parameter if self.masters is None else self.masters.of(parameter)

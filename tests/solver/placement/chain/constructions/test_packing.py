@@ -6,8 +6,7 @@ from tests.support.placements import chain
 from weft.solver.cpsat.budget import Budget
 from weft.solver.placement.chain.chain_bracket import ChainBracket
 from weft.solver.placement.chain.constructions.packing import Packing, best_packing
-from weft.solver.placement.division import Division
-from weft.solver.placement.groups import groups_of
+from weft.solver.placement.groups import Division, groups_of
 from weft.solver.placement.params import PlacementParams
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support.examples import examples
 from tests.support.replicated_stages import every_row, load, problems, shared, two
 from weft.solver.placement import judge
-from weft.solver.placement.bounds import simple_bound
+from weft.solver.placement.bracket import simple_bound
 from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.dag.stage_dag import stages_by_depth
 from weft.solver.placement.groups import groups_of
@@ -41,7 +41,7 @@ def test_what_fits_no_device_may_fit_two() -> None:
     assert [stage.devices for stage in place_graph(shared(one_stage, 2)).stages] == [2]
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(problems(), st.sampled_from([0.0, 0.3]))
 def test_levels_find_the_least_load_and_depth_of_all_graphs_of_replicated_stages(problem: PlacementProblem,
                                                                               slack: float) -> None:

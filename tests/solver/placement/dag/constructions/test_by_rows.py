@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -10,11 +11,12 @@ from tests.support.replicated_stages import shared, towers
 from weft.solver.cpsat.budget import Budget
 from weft.solver.placement import judge
 from weft.solver.placement.dag.constructions import by_levels, by_rows
-from weft.solver.placement.dag.levels.ideals import TooWide
+from weft.solver.placement.dag.constructions.by_rows import shorten_paths
+from weft.solver.placement.dag.levels.ideals import Ideals, TooWide
 from weft.solver.placement.dag.levels.level_search import LevelGoal, LevelSolved, first_chain, levels
 from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.groups import Groups, groups_of
-from weft.solver.placement.problem import Degree, DeviceKind, Node, PlacementError, PlacementProblem, Tensor
+from weft.solver.placement.problem import Degree, DeviceKind, Node, PlacementError, PlacementProblem, PlacementTensor
 from weft.solver.placement.refusals import NoPlacement
 
 
@@ -65,7 +67,7 @@ def test_where_no_row_fits_a_graph_is_found_or_proven_impossible(memory: float, 
     beside each other both hold one."""
     nodes = tuple(Node(way + name, (1.0,), 0.0, 1.0 if way == "f" else 0.0, name, way == "b")
                   for way in "fb" for name in "xy")
-    problem = PlacementProblem("beside", (DeviceKind("gpu", 2, memory),), nodes, (Tensor(2, (3,), 1.0),), 2,
+    problem = PlacementProblem("beside", (DeviceKind("gpu", 2, memory),), nodes, (PlacementTensor(2, (3,), 1.0),), 2,
                                degrees=(Degree(3, ((1.0,),) * 4),))
     if load is None:
         with pytest.raises(NoPlacement):
@@ -73,3 +75,12 @@ def test_where_no_row_fits_a_graph_is_found_or_proven_impossible(memory: float, 
         return
     found = place_graph(problem, effort=1.0)
     assert (found.objective, found.depth, found.solver["by"]) == (load, 1, "rows")
+
+
+def test_paths_are_made_of_a_few_pieces_of_like_work_and_stay_interchangeable() -> None:
+    groups = groups_of(towers(3, 8, 4))
+    short = shorten_paths(groups, 4)
+    assert sorted(short.least.tolist()) == [3.0] * 12 + [4.0]
+    assert sorted(node for members in short.members for node in members) == list(range(25))
+    ideals = Ideals(short, Budget(), limit=math.inf)
+    assert sorted(map(len, ideals.families)) == [1, 3]

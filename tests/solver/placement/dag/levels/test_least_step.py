@@ -12,7 +12,7 @@ from tests.support.examples import examples
 from tests.support.replicated_stages import every_row, load, problems
 from weft.solver.cpsat.budget import Budget
 from weft.solver.placement import judge
-from weft.solver.placement.bounds import simple_bound
+from weft.solver.placement.bracket import simple_bound
 from weft.solver.placement.dag.levels.least_step import least_step
 from weft.solver.placement.dag.levels.ways import ways_of
 from weft.solver.placement.dag.stage_blocks import one_f_one_b, stage_problem, step_of, work_of
@@ -21,7 +21,7 @@ from weft.solver.placement.groups import groups_of
 from weft.solver.placement.problem import PlacementProblem
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(problems(least=1), st.integers(1, 4))
 def test_no_step_of_a_graph_of_stages_is_shorter_than_the_bound(problem: PlacementProblem, count: int) -> None:
     """Against 1F1B on every graph of stages, and against the formula evaluated for every one of them."""

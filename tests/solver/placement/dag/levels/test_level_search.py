@@ -11,7 +11,7 @@ from tests.support.placements import best_load
 from tests.support.stage_graphs import EFFORT, best_graph, forks, problems
 from weft.solver.cpsat.budget import Budget
 from weft.solver.placement import judge
-from weft.solver.placement.bounds import simple_bound
+from weft.solver.placement.bracket import simple_bound
 from weft.solver.placement.dag.levels.ideals import TooWide
 from weft.solver.placement.dag.levels.level_search import LevelGoal, levels
 from weft.solver.placement.dag.place_graph import place_graph
@@ -20,7 +20,7 @@ from weft.solver.placement.groups import groups_of
 from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem
 
 
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(80))
 @given(problems(), st.sampled_from([0.0, 0.3]))
 def test_levels_find_the_least_load_and_then_the_least_depth(problem: PlacementProblem, slack: float) -> None:
     best = best_graph(problem, slack)
@@ -39,7 +39,7 @@ def test_levels_find_the_least_load_and_then_the_least_depth(problem: PlacementP
     assert max(stage.load for stage in stages) <= best[0] * (1 + slack) * (1 + 1e-6)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(problems())
 def test_levels_in_a_row_are_the_best_stages_in_a_row(problem: PlacementProblem) -> None:
     groups = groups_of(problem)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from weft.app.pipeline.lib.asked import arguments_of, looks_of, require_plan
+from weft.app.pipeline.lib.asked import APART, arguments_of, looks_of, require_apart, require_plan
 from weft.app.pipeline.lib.options import PipelineOptions
 from weft.app.pipeline.lib.split import require_split
 from weft.runtime.captured.captured import CaptureError
@@ -40,9 +41,8 @@ def test_a_plan_is_a_plan(given: dict[str, Any], said: str) -> None:
 
 @pytest.mark.parametrize(("given", "said"), [
     ({"split": "layers.1"}, "split is 'layers.1', it must be a list of names of submodules"),
-    ({"split": ["0"], "cuts": [1]}, "cuts and split both say where the model is cut: give one of them"),
-    ({"split": ["0"], "compile": True}, "compile needs the model's operators, which split does without")])
-def test_a_split_stands_alone(given: dict[str, Any], said: str) -> None:
+    ({"split": 3}, "split is 3, it must be a list of names of submodules")])
+def test_a_split_has_names(given: dict[str, Any], said: str) -> None:
     with pytest.raises(CaptureError, match=said):
         require_split(nn.Sequential(nn.Linear(1, 1)), PipelineOptions(micro_batches=2, **given))
 
@@ -50,3 +50,26 @@ def test_a_split_stands_alone(given: dict[str, Any], said: str) -> None:
 def test_a_split_needs_numbers() -> None:
     with pytest.raises(CaptureError, match="split runs the model, but it is on the meta device"):
         require_split(nn.Sequential(nn.Linear(1, 1, device="meta")), PipelineOptions(micro_batches=2, split=["0"]))
+
+
+#: Of each option of the pairs that do not go together, something that can be given alone.
+GIVEN: dict[str, Any] = {
+    "split": ["0"], "cuts": [1], "compile": True, "memory_plan": "recompute", "co_shard": {"0": 2}, "backends": "auto",
+    "autocast": torch.bfloat16, "plan": "a.json", "schedule": "gpipe", "fully_shard": True, "tensor_parallel": {},
+    "memory": 1000}
+
+
+@pytest.mark.parametrize(("one", "other"), [*itertools.combinations(sorted(GIVEN), 2)])
+def test_options_go_together_but_for_the_pairs_of_the_table(one: str, other: str) -> None:
+    options = PipelineOptions(micro_batches=2, **{name: GIVEN[name] for name in (one, other)})
+    pair = next((pair for pair in APART if set(pair) == {one, other}), None)
+    if pair is None:
+        require_apart(options)
+    else:
+        with pytest.raises(CaptureError, match=f"^{pair[0]} does not go with {pair[1]}: "):
+            require_apart(options)
+
+
+def test_the_table_has_each_pair_once_and_names_options() -> None:
+    assert len({frozenset(pair) for pair in APART}) == len(APART)
+    assert {name for pair in APART for name in pair} == GIVEN.keys()

@@ -48,6 +48,10 @@ def test_a_mesh_is_read_copy_after_copy_whichever_dimension_comes_first() -> Non
     assert places_of(asked(mesh=mesh([3, 2]))) == Places((3, 2), 1)
     assert places_of(asked(mesh=mesh([[0, 1], [2, 3]], "data", "pipeline"))) == Places((0, 1, 2, 3), 2)
     assert places_of(asked(mesh=mesh([[0, 1], [2, 3]], "pp", "dp"), data=2)) == Places((0, 2, 1, 3), 2)
+    shares: Any = {"tensor_parallel": {}}
+    assert places_of(asked(mesh=mesh([[0, 1], [2, 3]], "pp", "tp"), **shares)) == Places((0, 2, 1, 3), 1, 2)
+    assert places_of(asked(mesh=mesh([[[0], [2]], [[1], [3]]], "tp", "dp", "pp"), **shares)) == Places(
+        (0, 1, 2, 3), 2, 2)
 
 
 @pytest.mark.usefixtures("four")
@@ -56,9 +60,14 @@ def test_a_mesh_is_read_copy_after_copy_whichever_dimension_comes_first() -> Non
     ("data is 3, but 4 ranks cannot be 3 copies of equal size", lambda: {"data": 3}),
     ("mesh and group are given, which both say", lambda: {"mesh": mesh([0, 2]), "group": dist.group.WORLD}),
     ("mesh is list, it must be a torch.distributed.device_mesh.DeviceMesh", lambda: {"mesh": [0, 1]}),
-    ("has 2 dimensions, named a, b: it must have one, or two", lambda: {"mesh": mesh([[0, 1], [2, 3]], "a", "b")}),
-    ("has 3 dimensions, named data, pipeline, tp: it", lambda: {"mesh": mesh([[[0], [2]]], "data", "pipeline", "tp")}),
-    ("data is 4, but the mesh has 2 along dp", lambda: {"mesh": mesh([[0, 1], [2, 3]], "dp", "pp"), "data": 4}),
+    ("has 2 dimensions, named a, b: it must have one, or one that is",
+     lambda: {"mesh": mesh([[0, 1], [2, 3]], "a", "b")}),
+    ("has 3 dimensions, named data, pipeline, x: it", lambda: {"mesh": mesh([[[0], [2]]], "data", "pipeline", "x")}),
+    ("has 2 ranks along tp, but nothing says what they divide", lambda: {"mesh": mesh([[0, 2]], "pp", "tp")}),
+    ("that is named tensor or tp: mesh has data, pp$",
+     lambda: {"mesh": mesh([[0, 2]], "data", "pp"), "tensor_parallel": {}}),
+    ("that is named tensor or tp: mesh has none", lambda: {"tensor_parallel": {}}),
+    ("data is 4, but the mesh has 2 copies", lambda: {"mesh": mesh([[0, 1], [2, 3]], "dp", "pp"), "data": 4}),
     ("rank 2 is not of the mesh or group, whose ranks are 0, 1", lambda: {"mesh": mesh([0, 1])})])
 def test_what_does_not_fit_is_refused_in_one_sentence(said: str, make: Any) -> None:
     with pytest.raises(CaptureError, match=said):
@@ -80,7 +89,7 @@ def test_shares_of_parameters_are_refused() -> None:
     from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
     shared = parallelize_module(nn.Sequential(nn.Linear(4, 4)), init_device_mesh("cpu", (4,)), {"0": ColwiseParallel()})
-    with pytest.raises(CaptureError, match=r"the parameter 0\.weight is a DTensor, a share of which each rank has"):
+    with pytest.raises(CaptureError, match=r"the parameter 0\.weight is a DTensor, a share .* as tensor_parallel="):
         require_unwrapped(shared)
 
 

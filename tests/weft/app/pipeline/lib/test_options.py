@@ -12,7 +12,8 @@ from weft.app.pipeline.lib.options import PipelineOptions
 
 @pytest.mark.parametrize("other", [
     {"transport": "shared"}, {"schedule": "1f1b"}, {"schedule": "a.json"}, {"plan": "a.json"}, {"cuts": [3]},
-    {"split": ["a"]}, {"compile": True}, {"memory_plan": {"a": "keep"}}, {"clip_norm": 1.0}])
+    {"split": ["a"]}, {"compile": True}, {"backends": "auto"}, {"memory_plan": {"a": "keep"}}, {"clip_norm": 1.0},
+    {"tensor_parallel": {"a": 1}}])
 def test_every_setting_counts_by_its_name(other: dict[str, Any]) -> None:
     one, two = PipelineOptions(micro_batches=4).settings(), PipelineOptions(micro_batches=4, **other).settings()
     assert [name for name in one if one[name] != two[name]] == [f"{next(iter(other))}="]

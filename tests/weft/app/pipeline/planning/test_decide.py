@@ -12,16 +12,16 @@ from torch.utils._pytree import tree_flatten
 from tests.support.captured_models import made
 from tests.support.one_rank import one_rank
 from weft.app.pipeline.lib.options import PipelineOptions
-from weft.app.pipeline.planning.decide import Decision, decide
+from weft.app.pipeline.planning.decide import PipelineDecision, decide
 from weft.app.pipeline.planning.measuring import Example
 from weft.app.pipeline.run.peaks import planned_peaks
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.cut import BATCH
-from weft.runtime.captured.part import Goal
+from weft.runtime.captured.division import Goal
 from weft.runtime.captured.purity import Purity
 
 
-def decided(name: str, with_target: bool = True, **settings: Any) -> tuple[nn.Module, Decision]:
+def decided(name: str, with_target: bool = True, **settings: Any) -> tuple[nn.Module, PipelineDecision]:
     case = made(name, 2)
     captured = Captured.of(case.model, case.args, case.kwargs)
     leaves = tree_flatten((case.args, case.kwargs))[0]
@@ -37,11 +37,11 @@ def decided(name: str, with_target: bool = True, **settings: Any) -> tuple[nn.Mo
                                                   **settings))
 
 
-@pytest.mark.parametrize("name", ["gpt", "masked"])
-def test_measuring_and_running_leave_no_trace_and_find_the_planned_peak(name: str) -> None:
+@pytest.mark.parametrize(("name", "backward"), [("gpt", "full"), ("gpt", "split"), ("masked", "split")])
+def test_measuring_and_running_leave_no_trace_and_find_the_planned_peak(name: str, backward: str) -> None:
     case = made(name, 2)
     before = {key: value.clone() for key, value in case.model.state_dict().items()}
-    model, decision = decided(name)
+    model, decision = decided(name, spec={"placement": {"backward": [backward]}})
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
     assert decision.places == () and decision.peaks is not None

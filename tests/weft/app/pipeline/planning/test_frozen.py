@@ -8,13 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from weft.app.pipeline.planning.frozen import published, require_backwards
+from weft.app.pipeline.planning.frozen import baseline_in_a_row, in_a_row, published, require_backwards
 from weft.runtime.captured.captured import Captured, CaptureError
-from weft.runtime.captured.cut import BATCH, Cut
+from weft.runtime.captured.cut import BATCH, CapturedCut
+from weft.runtime.captured.division import Data, Goal, training_of
 from weft.runtime.captured.loss import LOSS
-from weft.runtime.captured.operators.learning import first_weight, work_of
-from weft.runtime.captured.part import Data, Goal, training_of
-from weft.runtime.captured.purity import Purity
+from weft.runtime.captured.purity import Purity, first_weight, work_of
 from weft.runtime.measure.measure_stages import measure_stages
 from weft.runtime.measure.stage_costs import (
     MeasuredStages,
@@ -26,9 +25,9 @@ from weft.runtime.measure.stage_costs import (
 )
 from weft.runtime.plan.plan import plan_of
 from weft.runtime.train.stage import StageRunner
-from weft.solver.baselines import NotApplicable
-from weft.solver.judge.validate import validate
-from weft.solver.problem import Problem
+from weft.solver.baselines import NotApplicable, baseline
+from weft.solver.judge.validate import validate, violations
+from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import solve
 
@@ -57,7 +56,7 @@ def captured(*trained: int) -> Captured:
     return Captured.of(Adapted(trained).double(), (torch.randn(3, WIDTH, dtype=torch.float64),))
 
 
-def costs_of(cut: Cut) -> list[StageCosts]:
+def costs_of(cut: CapturedCut) -> list[StageCosts]:
     x = torch.randn(3, WIDTH, dtype=torch.float64)
     goal = Goal(lambda output, target: output.square().mean(), None)
     return measure_stages(training_of(cut, range(cut.count), goal, Data([{BATCH + "x": x}])), device=CPU, repeats=1)
@@ -72,7 +71,7 @@ PLACES = [4, 8]
 
 
 def test_a_frozen_first_stage_runs_forward_only_and_no_gradient_is_sent_to_it() -> None:
-    cut = Cut(captured(2, 4, 5), PLACES)
+    cut = CapturedCut(captured(2, 4, 5), PLACES)
     costs = costs_of(cut)
     assert [cost.trains for cost in costs] == [False, True, True]
     assert [set(cost.owes or ()) for cost in costs] == [set(), set(), {1}]
@@ -86,7 +85,7 @@ def test_a_frozen_first_stage_runs_forward_only_and_no_gradient_is_sent_to_it() 
 
 
 def test_a_frozen_stage_behind_a_trained_one_has_no_weight_gradients() -> None:
-    cut = Cut(captured(0), PLACES)
+    cut = CapturedCut(captured(0), PLACES)
     costs = costs_of(cut)
     assert all(cost.trains for cost in costs) and [cost.deferred for cost in costs] == [(WIDTH + 1) * WIDTH, 0, 0]
     assert blocks(measured_problem(costs, backward="split")) == "F0 F1 F2 I2 W2 I1 W1 I0 W0"
@@ -94,7 +93,7 @@ def test_a_frozen_stage_behind_a_trained_one_has_no_weight_gradients() -> None:
 
 @pytest.mark.parametrize("name", ["1f1b", "gpipe", "zb-h1", "zb-h2", "zb-auto"])
 def test_published_schedules_leave_out_what_is_not_there(name: str) -> None:
-    costs = costs_of(Cut(captured(2, 5), PLACES))
+    costs = costs_of(CapturedCut(captured(2, 5), PLACES))
     made: list[Schedule] = []
     for backward in ("full", "split"):
         try:
@@ -111,11 +110,11 @@ def test_published_schedules_leave_out_what_is_not_there(name: str) -> None:
 
 
 def test_a_search_leaves_them_out_too_and_a_plan_without_a_backward_that_is_needed_is_refused() -> None:
-    frozen = Cut(captured(2, 5), PLACES)
-    plan = plan_of(solve(measured_problem(costs_of(frozen), backward="split"), 3, time_limit=2.0))
+    frozen = CapturedCut(captured(2, 5), PLACES)
+    plan = plan_of(solve(measured_problem(costs_of(frozen), backward="split"), 3, effort=0.2))
     require_backwards(frozen, plan)
     with pytest.raises(CaptureError, match=r"the plan has no backward for stage 0, but layers\.1\.weight in it is tr"):
-        require_backwards(Cut(captured(1, 2, 5), PLACES), plan)
+        require_backwards(CapturedCut(captured(1, 2, 5), PLACES), plan)
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
@@ -131,7 +130,7 @@ def test_gradients_are_the_models(trained: tuple[int, ...], split: bool) -> None
     x = torch.randn(3, WIDTH, dtype=torch.float64)
     made.model(x).square().mean().backward()
     wanted = gradients(made.model)
-    cut = Cut(made, PLACES, Purity(made, light=split))
+    cut = CapturedCut(made, PLACES, Purity(made, light=split))
     goal = Goal(lambda output, target: output.square().mean(), None)
     training = training_of(cut, range(3), goal, Data())
     assert training.ports is not None
@@ -186,3 +185,35 @@ def test_what_is_written_into_a_tensor_is_learned_by_all_who_read_it() -> None:
     made = Captured.of(Writes(), (torch.randn(3, WIDTH),))
     learned = {node.name for node in Purity(made).learned}
     assert "mul_1" in learned
+
+
+#: The stages that each takes from: two towers of two, joined by the last of the second.
+TOWERS = {0: [], 1: [0], 2: [], 3: [1, 2]}
+
+
+def towers() -> Problem:
+    """In a V on two devices, with split backwards."""
+    device = {0: 0, 1: 1, 2: 1, 3: 0}
+    gives = {s: [t for t, own in TOWERS.items() if s in own] for s in TOWERS}
+    blocks = []
+    for s, d in device.items():
+        blocks += [Block(f"F{s}", BlockKind.FORWARD, (d,), 1.0, (1,), after=tuple(
+                       Dependency(f"F{t}") for t in TOWERS[s])),
+                   Block(f"I{s}", BlockKind.INPUT_GRAD, (d,), 1.0, (0,), after=tuple(
+                       Dependency(f"I{t}") for t in gives[s]) or (Dependency(f"F{s}"),)),
+                   Block(f"W{s}", BlockKind.WEIGHT_GRAD, (d,), 1.0, (-1,), after=(Dependency(f"I{s}"),))]
+    return Problem("towers", (Device("rank0", None), Device("rank1", None)), tuple(blocks))
+
+
+@pytest.mark.parametrize("name", ["zb-v", "v-block"])
+def test_a_schedule_for_chains_holds_for_towers(name: str) -> None:
+    problem = towers()
+    with pytest.raises(NotApplicable, match="do not follow each other"):
+        baseline(name, problem, 6)
+    found = baseline_in_a_row(name, problem, 6)
+    assert found.problem is problem and not violations(found)
+    chain = in_a_row(problem)
+    assert in_a_row(chain) == chain  # a chain stays as it is
+    assert {d.block for d in chain.blocks[chain.index["F2"]].after} == {"F1"}
+    assert {d.block for d in chain.blocks[chain.index["I1"]].after} == {"I2", "I3"}
+    assert chain.blocks[chain.index["W1"]] == problem.blocks[problem.index["W1"]]

@@ -17,7 +17,7 @@ def loads(seconds: list[float], sizes: list[float | None], places: tuple[int, ..
     return [sum(seconds[a:b]) + 2 * SECONDS_A_BYTE * (sent[i] + sent[i + 1]) for i, (a, b) in enumerate(pairwise(ends))]
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 @given(st.lists(st.tuples(st.integers(0, 9), st.one_of(st.none(), st.integers(0, 4))), min_size=2, max_size=9),
        st.integers(1, 4), st.integers(1, 3))
 def test_no_cuts_have_a_smaller_load_or_within_the_slack_fewer_bytes(row: list[tuple[int, int | None]], count: int,

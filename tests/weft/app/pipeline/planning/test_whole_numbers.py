@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from weft.app.pipeline.planning.whole_numbers import whole_numbers
 from weft.runtime.captured.captured import Captured
-from weft.runtime.captured.cut import BATCH, Cut
-from weft.runtime.captured.part import Data, Goal, training_of
+from weft.runtime.captured.cut import BATCH, CapturedCut
+from weft.runtime.captured.division import Data, Goal, training_of
 from weft.runtime.measure.measure_stages import measure_stages
 
 
@@ -37,5 +37,5 @@ def test_an_order_that_a_stage_takes_is_one() -> None:
     order = next(value for name, value in found.items() if name.startswith("argsort"))
     assert torch.equal(order, model.into(x)[:, 0].argsort())
     place = next(i for i, node in enumerate(captured.calls) if node.name == "linear_1")
-    training = training_of(Cut(captured, [place]), (0, 1), Goal(None, None), Data([{BATCH + "x": x, **found}]))
+    training = training_of(CapturedCut(captured, [place]), (0, 1), Goal(None, None), Data([{BATCH + "x": x, **found}]))
     assert [cost.stage for cost in measure_stages(training, repeats=1)] == [0, 1]

@@ -17,10 +17,9 @@ from weft.runtime.by_modules.cut import ModuleCut
 from weft.runtime.by_modules.trace import trace
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.captured.cut import BATCH
-from weft.runtime.captured.inputs.arguments import leaves_of, positional_names
-from weft.runtime.captured.inputs.batch import BatchError, Layout, micro_batch
-from weft.runtime.captured.inputs.batch_dims import dims_of
-from weft.runtime.captured.part import Goal
+from weft.runtime.captured.division import Goal
+from weft.runtime.captured.inputs.batch import BatchError, BatchLayout, micro_batch
+from weft.runtime.captured.inputs.batch_dims import dims_of, leaves_of, positional_names
 
 COUNT = 2
 
@@ -31,8 +30,8 @@ def feeding(name: str, split: list[str], rank: int) -> Feeding:
     dims = dims_of(0, leaves, tree_flatten((case.args, case.kwargs))[0])
     args, kwargs = micro_batch((case.args, case.kwargs), COUNT, dims)
     traced = trace(case.model, [(args, kwargs)], split)
-    layout = Layout([BATCH + leaf.name for leaf in leaves], leaves, tree_flatten((case.args, case.kwargs))[1],
-                    tree_flatten((args, kwargs))[0], dims, COUNT, positional_names(case.model))
+    layout = BatchLayout([BATCH + leaf.name for leaf in leaves], leaves, tree_flatten((case.args, case.kwargs))[1],
+                         tree_flatten((args, kwargs))[0], dims, COUNT, positional_names(case.model))
     goal = Goal(case.loss, None if case.loss is None else target_spec(case.target))
     return Feeding(ModuleCut(traced), range(len(split) + 1), rank, layout, goal, 0)
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from tests.support.captured_models import made
 from weft.app.pipeline.run.names import stage_names
 from weft.runtime.captured.captured import Captured
-from weft.runtime.captured.cut import Cut
+from weft.runtime.captured.cut import CapturedCut
 
 
 def named(captured: Captured, *befores: str) -> Sequence[tuple[str, str]]:
     """The stages of a cut before the first operator of each of these modules, or of that name."""
-    return stage_names(Cut(captured, [next(
+    return stage_names(CapturedCut(captured, [next(
         i for i, node in enumerate(captured.calls) if node.name == before or any(
             path == before for path, _ in (node.meta.get("nn_module_stack") or {}).values())) for before in befores]))
 

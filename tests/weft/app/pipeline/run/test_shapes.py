@@ -20,7 +20,7 @@ RANKS = 2
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
     """What each rank found, by part."""
     folder = tmp_path_factory.mktemp("shapes")
-    ended = launch_forked(RANKS, [sys.executable, "-m", "tests.support.shape_ranks", str(folder), *PARTS], timeout=400)
+    ended = launch_forked(RANKS, [sys.executable, "-m", "tests.support.shape_ranks", str(folder), *PARTS])
     assert [end.code for end in ended] == [0] * RANKS, ended
     return {part: [torch.load(folder / f"{part}.{rank}.pt") for rank in range(RANKS)] for part in PARTS}
 
@@ -86,8 +86,7 @@ def test_a_shape_that_becomes_another_graph_is_refused_on_all_ranks_and_training
 
 @pytest.mark.slow
 def test_ranks_with_batches_of_two_shapes_end_with_one_sentence(tmp_path: Path) -> None:
-    ended = launch_forked(RANKS, [sys.executable, "-m", "tests.support.shape_ranks", str(tmp_path), "torn"],
-                          timeout=200)
+    ended = launch_forked(RANKS, [sys.executable, "-m", "tests.support.shape_ranks", str(tmp_path), "torn"])
     for end in ended:
         assert end.code == 2 and "ids is (8, 7) of torch.int64 on rank 1, but (8, 9) of torch.int64 on rank 0" in (
             end.errors)

@@ -16,14 +16,12 @@ from torch.fx import Node
 from weft.app.pipeline.planning.times import BOTH_WAYS, operator_seconds
 from weft.runtime.captured.captured import Captured, is_item, tensors
 from weft.runtime.captured.cut import crossings
+from weft.runtime.captured.looks import untouched
 from weft.runtime.captured.memory.decisions import Mode, units
 from weft.runtime.captured.memory.kept import Kept, kept_bytes
 from weft.runtime.captured.purity import Purity
-from weft.runtime.captured.untouched import untouched
 from weft.runtime.train.offload import CopyEngine
 from weft.solver.placement.memory.plan import ChainOperator, MemoryProblem
-
-__all__ = ["Chain", "chain_of", "copy_bandwidth"]
 
 #: Bytes that are copied to see how fast copies are.
 COPIED = 16 * 2**20

@@ -2,6 +2,11 @@
 
 What is decided stands in the plan (``solver.operator_memory``), so that it is on all ranks, in the plan's digest, and
 in its file: who gives that plan again runs the same.
+
+Memory plans of a chain, one after another, until what stages are measured to hold fits.
+
+A plan counts what operators keep, but not what passes need meanwhile, nor messages, and some things twice: so the next
+one is made for as many bytes less than there are, or more, as the last one was measured to hold beyond what it says.
 """
 
 from __future__ import annotations
@@ -19,27 +24,25 @@ from weft.app.pipeline.lib.split import Model
 from weft.app.pipeline.planning.machine import Machine
 from weft.app.pipeline.planning.measuring import Ranks, stand_in
 from weft.app.pipeline.planning.memory.chain import Chain, chain_of, copy_bandwidth
-from weft.app.pipeline.planning.memory.rounds import MemoryRounds
 from weft.app.pipeline.planning.problems import held_bytes
 from weft.app.pipeline.planning.row import rank_of
+from weft.runtime.backends.stages import STAGE_BACKENDS, stages_by
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.inputs.batch_dims import Dims
 from weft.runtime.captured.loss import loss_of
-from weft.runtime.captured.memory.decisions import MODES, Decisions, Mode, decisions_from_json
+from weft.runtime.captured.memory.decisions import MODES, Decisions, decisions_from_json
 from weft.runtime.captured.memory.treatment import Treatment, treated
-from weft.runtime.captured.operators.learning import first_weight
-from weft.runtime.captured.purity import Purity
+from weft.runtime.captured.purity import Purity, first_weight
 from weft.runtime.interface.counting import one_tensor
 from weft.runtime.measure.stage_costs import StageCosts
 from weft.runtime.plan.plan import Plan
-from weft.solver.placement.memory.plan import MemoryPlan
-from weft.solver.placement.memory.plan_memory import plan_memory
-
-__all__ = ["OPERATOR_MEMORY", "Attempt", "asked_decisions", "fullest", "memory_notes", "memory_planned", "plan_with",
-           "plans_memory", "require_memory_plan", "stage_peaks", "treated_as_planned"]
+from weft.solver.placement.memory.plan import MemoryPlan, Mode
+from weft.solver.placement.memory.plan_memory import NoMemoryPlan, plan_memory
 
 #: Where decisions stand among what a plan says of itself.
 OPERATOR_MEMORY = "operator_memory"
+#: Where the operators stand that begin the second stage and those after.
+CUTS = "cuts"
 #: How far a memory plan may be from the best, and the share of the time limit that one is searched for.
 GAP, SHARE = 1e-2, 0.2
 #: By what share of the memory stages are at least over it of which no schedule fits.
@@ -58,12 +61,6 @@ def require_memory_plan(options: PipelineOptions) -> None:
     if options.co_shard is not None and not isinstance(options.co_shard, Mapping):
         raise CaptureError(f"co_shard is {options.co_shard!r:.60}, it must be a mapping of modules' paths to numbers "
                            "of shares")
-    if options.compile and (said not in ("auto", "keep") or options.co_shard is not None):
-        raise CaptureError(f"{'memory_plan' if options.co_shard is None else 'co_shard'} runs operators one by one, "
-                           "which compiled stages do not: leave one of them out")
-    if options.split is not None and (said not in ("auto", "keep") or options.co_shard is not None):
-        raise CaptureError(f"{'memory_plan' if options.co_shard is None else 'co_shard'} needs the model's operators, "
-                           "which split does without: leave one of them out")
 
 
 def asked_decisions(captured: Model, purity: Purity | None, options: PipelineOptions,
@@ -77,7 +74,8 @@ def asked_decisions(captured: Model, purity: Purity | None, options: PipelineOpt
             raise CaptureError("the plan decides the memory of operators, which split does without: leave split out")
         return Decisions()
     found = Decisions() if given is None else decisions_from_json(given.solver.get(OPERATOR_MEMORY), captured)
-    if given is None and not options.compile and options.memory is None and options.memory_plan == "auto":
+    plain = not options.compile and options.backends is None and options.memory is None
+    if given is None and plain and options.memory_plan == "auto":
         found = Decisions.of_model(captured, purity)
     elif isinstance(options.memory_plan, Mapping):
         found = Decisions.by_path(captured, purity, options.memory_plan)
@@ -91,18 +89,31 @@ def asked_decisions(captured: Model, purity: Purity | None, options: PipelineOpt
 
 
 def treated_as_planned(captured: Model, plan: Plan, leaves: Sequence[Any], dims: Dims) -> Model:
-    """``captured``, whose stages do what ``plan`` says of their memory; ``leaves``: inputs of one micro-batch,
-    which are cut along ``dims``."""
+    """``captured``, whose stages do what ``plan`` says of their memory and backends; ``leaves``: inputs of one
+    micro-batch, which are cut along ``dims``."""
     if not isinstance(captured, Captured):
         return captured
+    if (names := plan.solver.get(STAGE_BACKENDS)) is not None:
+        return stages_by(captured, names)
     return treated(captured, decisions_from_json(plan.solver.get(OPERATOR_MEMORY), captured), leaves, dims)
 
 
-def plan_with(plan: Plan, captured: Model) -> Plan:
-    """``plan``, which says what is done to the stages of ``captured``."""
-    told = _told(captured)
-    return replace(plan, solver={**{key: value for key, value in plan.solver.items() if key != OPERATOR_MEMORY},
-                                 **told})
+def plan_with(plan: Plan, captured: Model, places: Sequence[int]) -> Plan:
+    """``plan``, which says where ``captured`` is cut, and what is done to its stages."""
+    told = {CUTS: list(places), **_told(captured)} if isinstance(captured, Captured) else {}
+    kept = {key: value for key, value in plan.solver.items() if key not in (OPERATOR_MEMORY, CUTS)}
+    return replace(plan, solver={**kept, **told})
+
+
+def cuts_of(plan: Plan) -> tuple[int, ...] | None:
+    """Where ``plan`` says that the model is cut; ``None``: nowhere.
+
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` for what are no places.
+    """
+    found = plan.solver.get(CUTS)
+    if found is not None and not (isinstance(found, list | tuple) and all(type(place) is int for place in found)):
+        raise CaptureError(f"the plan has {found!r:.60} as cuts, they must be numbers of operators")
+    return None if found is None else tuple(found)
 
 
 def memory_notes(captured: Model) -> list[str]:
@@ -140,7 +151,7 @@ def plans_memory(ranks: Ranks, machine: Machine, counts: Sequence[int]) -> bool:
     """Whether memory is planned by operators where no cut fits otherwise: with a limit, a stage on each rank, and a
     model whose operators can be run as it stands."""
     return (ranks.options.memory_plan == "auto" and machine.ranks in counts and ranks.materials is None
-            and not ranks.options.compile and isinstance(ranks.captured, Captured)
+            and not ranks.options.compile and ranks.options.backends is None and isinstance(ranks.captured, Captured)
             and any(amount is not None for amount in machine.memory))
 
 
@@ -237,3 +248,49 @@ def _planner(ranks: Ranks, chain: Chain, machine: Machine) -> Callable[[int], Me
 def _told(captured: Model) -> dict[str, Any]:
     treatment = captured.treatment if isinstance(captured, Captured) else None
     return {OPERATOR_MEMORY: treatment.decisions.to_json()} if isinstance(treatment, Treatment) else {}
+
+
+#: Plans that are tried at most; the share of memory that may stay free; and how much more a plan is made for where
+#: there is none, as plans count some things twice.
+ROUNDS, SPARE, MORE = 5, 0.04, 1.2
+
+
+class MemoryRounds:
+    """``plan`` makes a memory plan for so many bytes, ``memory`` is what there is. :meth:`following` is the next plan
+    to measure, then :meth:`learn` hears the bytes that its fullest stage held; ``reason`` is why there is none."""
+
+    def __init__(self, plan: Callable[[int], MemoryPlan], memory: int) -> None:
+        self.plan, self.memory, self.budget = plan, memory, memory
+        self.reason: NoMemoryPlan | None = None
+        self.tried: list[tuple[tuple[int, ...], tuple[Mode, ...]]] = []
+        self._made, self._needs, self._fits, self._done = 0, 0, False, False
+
+    def following(self) -> MemoryPlan | None:
+        """The next plan; ``None`` if that is enough, or there is none."""
+        while self._made < ROUNDS and not self._done and self.budget > 0:
+            self._made += 1
+            try:
+                found = self.plan(self.budget)
+            except NoMemoryPlan as error:
+                self.reason = self.reason or error
+                if self.tried:
+                    return None
+                self.budget = int(self.budget * MORE)
+                continue
+            if (found.cuts, found.modes) in self.tried:
+                if self._fits:
+                    return None
+                self.budget = min(self.budget, self._needs) - max(1, self.memory // 50)
+                continue
+            self.tried.append((found.cuts, found.modes))
+            self._needs = max(stage.memory for stage in found.stages)
+            return found
+        return None
+
+    def learn(self, peak: int) -> None:
+        """The fullest stage of the last plan held ``peak`` bytes."""
+        free = self.memory - peak
+        if free >= 0:
+            self._fits = True
+            self._done = free <= SPARE * self.memory or all(mode == "keep" for mode in self.tried[-1][1])
+        self.budget = self._needs + free - self.memory // 200

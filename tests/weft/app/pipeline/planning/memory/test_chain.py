@@ -11,7 +11,7 @@ from tests.runtime.captured.test_cut import quiet  # noqa: F401
 from tests.support.captured_models import GPT, made, token_loss
 from weft.app.pipeline.planning.memory.chain import Chain, _narrow, chain_of, copy_bandwidth
 from weft.runtime.captured.captured import Captured
-from weft.runtime.captured.cut import Cut, crossings
+from weft.runtime.captured.cut import CapturedCut, crossings
 from weft.runtime.captured.memory.decisions import Decisions
 from weft.runtime.captured.memory.kept import kept_bytes
 from weft.runtime.captured.purity import Purity
@@ -49,11 +49,11 @@ def test_a_plan_of_less_memory_is_one_that_stages_can_carry_out(gpt: Found) -> N
     captured, purity, chain, total = gpt
     resident = sum(operator.resident for operator in chain.operators)
     problem = chain.problem(2, resident * 6 // 10 + total // 2, 1e9, micro_batches=4)
-    plan = plan_memory(problem, gap=0.05, time_limit=5)
-    assert plan.fits and "recompute" in plan.modes
+    plan = plan_memory(problem, gap=0.05)
+    assert plan.fits and {"recompute", "offload"} & set(plan.modes)  # by what operators were measured to take
     decisions = Decisions.made(captured, purity, chain.modes(plan.modes))
     assert decisions.modes == {name: mode for name, mode in chain.modes(plan.modes).items() if mode != "keep"}
-    Cut(captured, chain.cuts(plan.cuts), purity)
+    CapturedCut(captured, chain.cuts(plan.cuts), purity)
 
 
 def test_cuts_that_are_given_begin_an_operator_of_the_chain() -> None:
@@ -63,7 +63,7 @@ def test_cuts_that_are_given_begin_an_operator_of_the_chain() -> None:
     plan = plan_memory(chain.problem(2, 10**9, 1e9, micro_batches=4, cuts=[29]))
     assert captured.calls[29].name.startswith("getitem")  # which goes with what gives it
     cut, = chain.cuts(plan.cuts)
-    assert cut > 29 and Cut(captured, [29]).stage == Cut(captured, [cut]).stage
+    assert cut > 29 and CapturedCut(captured, [29]).stage == CapturedCut(captured, [cut]).stage
 
 
 def test_what_writes_in_place_is_in_one_group_with_what_it_writes_into() -> None:

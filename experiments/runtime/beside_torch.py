@@ -1,0 +1,204 @@
+"""A step of ``weft.pipeline`` beside PyTorch's pipelining schedules on the best cut between layers, and beside DDP.
+
+    python -m experiments.runtime.beside_torch [--only NAME ...] [--rounds N]
+
+Two ranks over gloo train models whose layers take unequal times. The layers are timed one by one in one process; of all
+cuts between them PyTorch gets the one whose busiest rank has least to do: two stages for ``Schedule1F1B``, four for
+``ScheduleInterleaved1F1B`` and ``ScheduleZBVZeroBubble``. weft is told nothing of layers. All take turns in one run, a
+burst of steps each, without optimizers; what counts is the median over the rounds of the ratio within a round. DDP has
+half of the batch on each rank, at once. ``balance`` is the load of the busiest rank of two stages over half of the
+whole: what no schedule on a cut between layers is rid of. Writes ``beside_torch.json``; exits with 1 where a step takes
+more than 1.02 of the best of PyTorch's, or more than 0.95 where ``balance`` is above :data:`UNEVEN`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleInterleaved1F1B,
+    ScheduleZBVZeroBubble,
+)
+from torch.nn.parallel import DistributedDataParallel
+
+import weft
+from experiments.lib.provenance import begun
+from experiments.runtime.overhead import burst, in_rounds, ratio
+from weft.runtime.ranks.launch import launch_local
+
+RANKS, MICRO_BATCHES, STEPS = 2, 8, 2
+#: Above which a cut between layers is one that does not balance ranks.
+UNEVEN = 1.1
+#: By method, which stages each rank runs.
+THEIRS: dict[str, tuple[Any, tuple[tuple[int, ...], ...]]] = {
+    "Schedule1F1B": (Schedule1F1B, ((0,), (1,))),
+    "ScheduleInterleaved1F1B": (ScheduleInterleaved1F1B, ((0, 2), (1, 3))),
+    "ScheduleZBVZeroBubble": (ScheduleZBVZeroBubble, ((0, 3), (1, 2)))}
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+class _Block(nn.Module):
+    """A feed-forward block with a residual."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(nn.functional.gelu(self.up(self.norm(x))))  # type: ignore[no-any-return]
+
+
+def _words(scores: Tensor, labels: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(scores.flatten(0, 1), labels.flatten())
+
+
+def _heavy_head() -> tuple[list[nn.Module], Tensor, Tensor, Loss]:
+    layers = [nn.TransformerEncoderLayer(128, 4, 512, 0.0, batch_first=True, norm_first=True) for _ in range(6)]
+    ids = torch.randint(6000, (4 * MICRO_BATCHES, 48))
+    return [nn.Embedding(6000, 128), *layers, nn.Linear(128, 6000)], ids, ids.roll(-1, 1), _words
+
+
+def _blocks() -> tuple[list[nn.Module], Tensor, Tensor, Loss]:
+    x = torch.randn(128 * MICRO_BATCHES, 384)
+    return [_Block(384) for _ in range(5)], x, x.flip(1), nn.functional.mse_loss
+
+
+def _convolutions() -> tuple[list[nn.Module], Tensor, Tensor, Loss]:
+    sizes = (3, 24, 48, 64, 96, 96)
+    layers = [nn.Sequential(nn.Conv2d(a, b, 3, stride=1 + (i in (1, 3)), padding=1), nn.GroupNorm(8, b), nn.SiLU())
+              for i, (a, b) in enumerate(itertools.pairwise(sizes))]
+    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(96, 10))
+    return [*layers, head], torch.randn(4 * MICRO_BATCHES, 3, 40, 40), torch.randint(
+        10, (4 * MICRO_BATCHES,)), nn.functional.cross_entropy
+
+
+MODELS = {"a heavy head": _heavy_head, "five equal blocks": _blocks, "convolutions that narrow": _convolutions}
+
+
+def seconds_of(layers: Sequence[nn.Module], x: Tensor, y: Tensor, loss: Loss) -> list[float]:
+    """What a micro-batch takes forward and backward in each layer, the loss with the last."""
+    found = [float("inf")] * len(layers)
+    for _ in range(5):
+        value = x.chunk(MICRO_BATCHES)[0]
+        for i, layer in enumerate(layers):
+            value = value.detach().requires_grad_(value.is_floating_point())
+            begun = time.perf_counter()
+            result = layer(value)
+            end = loss(result, y.chunk(MICRO_BATCHES)[0]) if i == len(layers) - 1 else result
+            end.backward(torch.ones_like(end))
+            found[i], value = min(found[i], time.perf_counter() - begun), result
+    return found
+
+
+def best_cut(seconds: Sequence[float], ranks: Sequence[Sequence[int]]) -> tuple[float, tuple[int, ...]]:
+    """The load of the busiest rank, and where stages begin and end."""
+    count = sum(map(len, ranks))
+    return min((max(sum(sum(seconds[cut[s]:cut[s + 1]]) for s in own) for own in ranks), cut)
+               for inner in itertools.combinations(range(1, len(seconds)), count - 1)
+               for cut in [(0, *inner, len(seconds))])
+
+
+def rank_main(name: str, rounds: int) -> None:
+    """One rank: all methods in rounds; process 0 prints seconds a step by round."""
+    dist.init_process_group("gloo")
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    layers, x, y, loss = MODELS[name]()
+    rank, told = dist.get_rank(), [None]
+    if not rank:
+        told = [seconds_of(layers, x, y, loss)]  # type: ignore[list-item]
+    dist.broadcast_object_list(told)
+    seconds: Any = told[0]
+    cuts = {method: best_cut(seconds, ranks) for method, (_, ranks) in THEIRS.items()}
+    with weft.pipeline(nn.Sequential(*layers), (x,), loss=loss, target=y, micro_batches=MICRO_BATCHES) as pipe:
+        def ours() -> None:
+            pipe.step(x, target=y)
+            for parameter in pipe.parameters():
+                parameter.grad = None
+
+        steps = {"weft": ours, **{method: theirs(method, cut, MODELS[name]()[0], x, y, loss)
+                                for method, (_, cut) in cuts.items()},
+                 "DDP": in_copies(x, y, loss, MODELS[name]()[0])}
+        found = in_rounds({method: partial(burst, pipe.session, step, STEPS) for method, step in steps.items()}, rounds)
+        report, places = pipe.report(), vars(pipe.cut)["places"]
+    if not rank:
+        wall = {method: [seconds for seconds, _ in each] for method, each in found.items()}
+        best = min(THEIRS, key=lambda method: statistics.median(wall[method]))
+        print(json.dumps({
+            "model": name, "layers": seconds, "cuts": {method: cut for method, (_, cut) in cuts.items()},
+            "balance": cuts["Schedule1F1B"][0] / (sum(seconds) / RANKS), "places": places,
+            "stages": len(report.ranks), "planned": report.planned, "bound": report.bound,
+            "seconds": {method: statistics.median(each) for method, each in wall.items()}, "best": best,
+            "ratios": {method: ratio(wall["weft"], each) for method, each in wall.items() if method != "weft"}}))
+    dist.destroy_process_group()
+
+
+def theirs(method: str, cut: Sequence[int], layers: Sequence[nn.Module], x: Tensor, y: Tensor,
+           loss: Loss) -> Callable[[], None]:
+    """A step through one of PyTorch's."""
+    (kind, ranks), rank = THEIRS[method], dist.get_rank()
+    count = len(cut) - 1
+    stages = [PipelineStage(nn.Sequential(*layers[cut[s]:cut[s + 1]]), s, count, torch.device("cpu"))
+              for s in ranks[rank]]
+    runtime = kind(stages if count > RANKS else stages[0], MICRO_BATCHES, loss_fn=loss)
+    given = (x,) if 0 in ranks[rank] else ()
+    target = {"target": y} if count - 1 in ranks[rank] else {}
+
+    def step() -> None:
+        runtime.step(*given, **target)
+        for stage in stages:
+            stage.submod.zero_grad()
+
+    step()  # it learns its shapes
+    return step
+
+
+def in_copies(x: Tensor, y: Tensor, loss: Loss, layers: Sequence[nn.Module]) -> Callable[[], None]:
+    """A step of DDP, whose copies have equal parts of the batch."""
+    model = DistributedDataParallel(nn.Sequential(*layers))
+    mine, label = (part.chunk(RANKS)[dist.get_rank()] for part in (x, y))
+
+    def step() -> None:
+        model.zero_grad()
+        loss(model(mine), label).backward()  # type: ignore[no-untyped-call]
+
+    return step
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a line for each model, and write them; 1 where weft is slower than it should be."""
+    if (words := list(sys.argv[1:] if arguments is None else arguments))[:1] == ["--rank"]:
+        rank_main(words[1], int(words[2]))
+        return 0
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", nargs="*", choices=MODELS, default=list(MODELS), help="these models")
+    parser.add_argument("--rounds", type=int, default=9, metavar="N")
+    options, record = begun(parser, words, "beside_torch.json")
+    rows: list[dict[str, Any]] = []
+    for name in options.only:
+        ended = launch_local(RANKS, [sys.executable, "-m", "experiments.runtime.beside_torch", "--rank", name,
+                                     str(options.rounds)], timeout=280)
+        if any(end.code for end in ended):
+            raise SystemExit("\n".join(end.errors for end in ended))
+        rows.append(json.loads(ended[0].output.splitlines()[-1]))
+        print(json.dumps(rows[-1]), flush=True)
+        record.write({"load": record.provenance["machine"]["load"], "ranks": RANKS, "micro_batches": MICRO_BATCHES,
+                      "rounds": options.rounds, "steps_a_round": STEPS, "rows": rows})
+    return int(any(row["ratios"][row["best"]] > (0.95 if row["balance"] > UNEVEN else 1.02) for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""The other ranks of a process group: one that fails tells them why, and one that waits for them says for whom.
+
+Where a library says only that a connection broke, ranks still know who is gone: when they meet, they tell each other on
+which machine they run and by which number. Those of one machine then see which processes have ended; of other machines
+nothing can be seen, and their ranks are named as what may have.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+import uuid
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch.distributed as dist
+
+from weft.runtime.transports.one_host.peers import Processes, machine
+
+#: What stands in the messages of gloo and NCCL where the other side is gone.
+LOST = ("closed by peer", "reset by peer", "Broken pipe", "Connection refused", "remote process has terminated")
+_PATIENCE, _LOOK = 1.0, 0.05  # seconds that a process may take to end behind its connections
+
+
+class RankError(RuntimeError):
+    """Ranks that cannot go on together: one sentence, with the rank that failed where it is known."""
+
+
+class Told:
+    """One place in the store through which the ranks of ``torch.distributed`` found each other, by its ``name``.
+
+    Where the store cannot be had (torch does not promise it), nothing is told, and ranks wait for their timeout.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._key = f"weft communication {name}"
+        self._store: Any = None
+        with contextlib.suppress(ImportError, AttributeError, ValueError, RuntimeError):
+            from torch.distributed.distributed_c10d import _get_default_store
+
+            self._store = _get_default_store()
+
+    def write(self, sentence: str) -> None:
+        """Tell it, unless somebody has told something before."""
+        if self._store is None or self.read() is not None:
+            return
+        with contextlib.suppress(RuntimeError):  # rank 0, which has the store, may be gone
+            self._store.set(self._key, sentence)
+
+    def read(self) -> str | None:
+        """What another rank, or this one, has told."""
+        if self._store is None:
+            return None
+        with contextlib.suppress(RuntimeError):
+            if self._store.check([self._key]):
+                return bytes(self._store.get(self._key)).decode(errors="replace")
+        return None
+
+
+class Others:
+    """Those of ``group``, all of which make this together. ``timeout``: seconds that one communication waits for them,
+    the group's own where it is ``None``. ``told``: where several groups of one program tell of failures."""
+
+    def __init__(self, group: dist.ProcessGroup | None, timeout: float | None, told: Told | None = None) -> None:
+        self.rank, self.timeout = dist.get_rank(group), timeout
+        found: list[Any] = [None] * dist.get_world_size(group)
+        dist.all_gather_object(found, (uuid.uuid4().hex, (machine() or socket.gethostname(), os.getpid())), group=group)
+        self.told = Told(found[0][0]) if told is None else told
+        self._gone = _Gone(self.rank, [where for _, where in found])
+        self.failed: str | None = None  # what this rank has told
+
+    @contextmanager
+    def telling(self, where: str = "") -> Iterator[None]:
+        """Tell of any error inside, that this rank goes on no longer: the others would wait for it."""
+        try:
+            yield
+        except RankError:
+            raise  # all of them have it
+        except Exception as error:
+            self.failed = self.failed or f"rank {self.rank} failed{where and f' in {where}'}: {_first_line(error)}"
+            self.told.write(self.failed)
+            raise
+
+    def error(self, name: str, error: BaseException, among: Collection[int] | None = None) -> RankError:
+        """What to say of the communication ``name`` that failed, with the ranks ``among``, by default with all."""
+        said = self.told.read()
+        if said is not None:
+            return RankError(said)
+        if any(sign in str(error) for sign in ("Timed out", "timed out", "Timeout")):
+            limit = "" if self.timeout is None else f" {self.timeout:g} s"
+            return RankError(f"rank {self.rank} waited{limit} for the other ranks in {name}: one of them has failed, "
+                             "or runs another program")
+        if any(sign in str(error) for sign in LOST):
+            return RankError(f"rank {self.rank} was left alone in {name}: {self._gone.sentence(among)}")
+        return RankError(f"rank {self.rank} failed in {name}: {_first_line(error)}")
+
+
+class _Gone:
+    """The processes of the ranks of a group, on ``every`` one's machine and by its number there, seen from
+    number ``rank``."""
+
+    def __init__(self, rank: int, every: Sequence[tuple[str, int]]) -> None:
+        here, _ = every[rank]
+        self._near = {other: number for other, (machine, number) in enumerate(every) if machine == here
+                      and other != rank}
+        self._far = [other for other, (machine, _) in enumerate(every) if machine != here]
+        self._processes = Processes(self._near)
+
+    def sentence(self, among: Collection[int] | None = None) -> str:
+        """Whose process has ended, of the ranks ``among`` whom it was waited, by default of all: others may have ended
+        well."""
+        near, far = ([other for other in ranks if among is None or other in among]
+                     for ranks in (self._near, self._far))
+        until = time.monotonic() + _PATIENCE
+        while not (gone := [other for other in near if not self._processes.alive(other)]):
+            if far or time.monotonic() > until:
+                break
+            time.sleep(_LOOK)
+        if gone:
+            return f"{_named(gone)} has ended"
+        return ("another rank has closed its connections" if not far else
+                f"{_named(far)} on another machine has ended, or cannot be reached")
+
+
+def _named(ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}'s process"
+    return f"a process of the ranks {', '.join(map(str, ranks))}"
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{(str(error) or type(error).__name__).strip().splitlines()[0]:.300}"

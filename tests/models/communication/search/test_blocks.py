@@ -1,0 +1,48 @@
+"""What blocks take at least and at most, against the best of all orders of a few."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.examples import examples
+from weft.models.communication.search.blocks import least, listed
+from weft.solver.problem import BlockKind
+from weft.solver.wide.block import WideBlock, WideDependency
+
+
+@st.composite
+def few_blocks(draw: st.DrawFn) -> list[WideBlock]:
+    found: list[WideBlock] = []
+    for i in range(draw.__call__(st.integers(1, 6))):
+        waits = draw(st.sets(st.integers(0, i - 1), max_size=2)) if i else set()
+        devices = draw(st.sampled_from([(0,), (1,), (0, 1)]))
+        found.append(WideBlock(f"b{i}", BlockKind.OTHER, devices, draw(st.integers(1, 9)),
+                               after=tuple(WideDependency(f"b{j}") for j in sorted(waits))))
+    return found
+
+
+def shortest(blocks: list[WideBlock]) -> float:
+    """Over all orders in which each begins as soon as its waits and devices let it."""
+    best = float("inf")
+    for order in permutations(blocks):
+        ends: dict[str, float] = {}
+        free = [0.0, 0.0]
+        for block in order:
+            if any(wait.block not in ends for wait in block.after):
+                break
+            start = max([*(ends[wait.block] for wait in block.after), *(free[device] for device in block.devices)])
+            ends[block.name] = start + float(block.duration)  # type: ignore[arg-type]
+            for device in block.devices:
+                free[device] = ends[block.name]
+        else:
+            best = min(best, *[max(ends.values())])
+    return best
+
+
+@settings(max_examples=examples(60))
+@given(few_blocks())
+def test_the_best_lies_between(blocks: list[WideBlock]) -> None:
+    assert least(blocks) <= shortest(blocks) <= listed(blocks)

@@ -1,0 +1,114 @@
+"""The first schedule of a spec: there before its other placements are made, and no answer is worse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import weft
+from tests.support.builders import TINY_SPEC
+from weft.app.lib.case import Case
+from weft.app.lib.options import SearchOptions
+from weft.app.solving.opening import openings, solve_source
+from weft.models.candidates import build
+from weft.models.spec.spec import Spec, SpecError, parse_spec
+from weft.solver.baselines import baseline
+from weft.solver.control.clock import OutOfTime
+from weft.solver.judge.validate import validate
+from weft.solver.schedule import Schedule
+from weft.solver.step.search import NoneFound, Progress
+
+TINY = parse_spec(TINY_SPEC)
+
+
+def with_placement(placement: str) -> Spec:
+    return parse_spec(f"{TINY_SPEC}placement: {{{placement}}}\n")
+
+
+def raising(error: BaseException) -> Any:
+    def listed(*_: Any) -> Any:
+        raise error
+
+    return listed
+
+
+@pytest.mark.parametrize(("error", "interrupted"), [(KeyboardInterrupt(), True), (NoneFound("no time"), False)])
+def test_a_schedule_is_there_before_placements_are_listed(error: BaseException, interrupted: bool,
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    """And it is the answer where listing them is broken off."""
+    heard: list[Progress] = []
+    monkeypatch.setattr("weft.app.solving.opening.case_of", raising(error))
+    found = solve_source(TINY, None, SearchOptions(), heard.append)
+    validate(found)
+    assert heard and found.makespan == heard[-1].best.makespan
+    assert found.solver.get("interrupted", False) == interrupted
+    assert found.solver["placement"] and found.solver["static_memory"]
+
+
+def test_candidates_are_made_when_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def counted(*arguments: Any) -> Any:
+        made.append(arguments)
+        return candidate_of(*arguments)
+
+    candidate_of = build.candidate_of
+    monkeypatch.setattr(build, "candidate_of", counted)
+    next(openings(TINY, None, SearchOptions()))
+    assert len(made) == 1
+
+
+def test_1f1b_is_heard_of_on_all_placements_before_they_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where no placement is soon made; and a search that has no time for it goes on without."""
+    def of_first(case: Case, *_: Any) -> Schedule:
+        return baseline("gpipe", case.placements[0].problem, case.micro_batches)
+
+    heard: list[Progress] = []
+    monkeypatch.setattr("weft.app.solving.opening.solve_case", of_first)
+    monkeypatch.setattr("weft.app.solving.opening.openings", lambda *_: iter(()))
+    found = solve_source(TINY, None, SearchOptions(), heard.append)
+    assert heard and found.makespan <= heard[-1].best.makespan and heard[-1].best.solver["name"] == "1f1b"
+    monkeypatch.setattr("weft.app.solving.opening.time_orders", raising(OutOfTime()))
+    assert solve_source(TINY, None, SearchOptions()).solver["name"] == "gpipe"
+
+
+def test_no_progress_and_no_answer_is_worse() -> None:
+    heard: list[float] = []
+    found = weft.solve(TINY, effort=0.2, on_progress=lambda progress: heard.append(progress.best.makespan))
+    assert heard == sorted(heard, reverse=True)
+    assert found.makespan == heard[-1] <= next(openings(TINY, None, SearchOptions())).makespan
+    assert found.solver["placements"] > 1
+
+
+def test_an_opening_that_stays_the_best_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where time was too short for its placement."""
+    first = next(openings(TINY, None, SearchOptions()))
+    monkeypatch.setattr("weft.app.solving.opening.solve_case", lambda *_: first.with_operations(
+        [o._replace(start=2 * o.start, end=2 * o.end) for o in first.operations]))
+    assert solve_source(TINY, None, SearchOptions()).makespan == first.makespan
+
+
+@pytest.mark.parametrize("spec", [
+    with_placement("memory: decide"), with_placement("choices: [backward]"), with_placement("shapes: [m]"),
+    parse_spec(TINY_SPEC.replace("memory: 2 GiB", "memory: 1 MiB"))])
+def test_there_is_none_where_the_spec_may_be_refused(spec: Spec) -> None:
+    assert not list(openings(spec, None, SearchOptions()))
+
+
+def test_there_is_none_for_other_sources_objectives_and_counts() -> None:
+    problem = build.candidates(TINY)[0].problem
+    assert not list(openings(problem, 4, SearchOptions()))
+    assert not list(openings(TINY, None, SearchOptions(objective="span")))
+    assert not list(openings(TINY, -1, SearchOptions()))
+    assert not list(openings(TINY, 10**7, SearchOptions()))
+
+
+def test_a_refused_spec_is_heard_of_nothing() -> None:
+    """Memory that is decided and recomputed throughout."""
+    heard: list[Progress] = []
+    spec = parse_spec(TINY_SPEC.replace("training: {", "training: {recompute: true, ")
+                      + "placement: {memory: decide}\n")
+    with pytest.raises(SpecError):
+        solve_source(spec, None, SearchOptions(), heard.append)
+    assert not heard

@@ -1,0 +1,77 @@
+"""Specs that leave decisions to their stages, through the front door."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import weft
+from tests.models.candidates.test_alternatives import LAYERS, small
+from weft.app.lib.case import case_of
+from weft.app.lib.options import SearchOptions
+from weft.app.solving.solve import solve_case
+from weft.app.sweep.cache import Cache, Solved, key_of
+from weft.cli.main import main
+from weft.solver.feasibility.infeasible import Infeasible
+from weft.solver.io.schedule_files import schedule_to_json
+from weft.solver.judge.claims import judge_claims
+from weft.solver.judge.validate import violations
+from weft.solver.step.report import Progress
+
+#: Two stages keep a micro-batch each where both recompute, and one of them where one keeps.
+TIGHT = 20_000
+CHAIN = "shapes: [chain], choices: [activations], activations: [keep, recompute]"
+
+
+def test_what_is_chosen_stage_by_stage_is_no_worse_than_all_stages_alike_and_the_bound_holds_for_both() -> None:
+    plain = weft.solve(small("shapes: [chain]", memory=TIGHT), effort=1.0)
+    again = weft.solve(small("shapes: [chain]", memory=TIGHT, run="training: {micro_batches: 4, recompute: true}"),
+                       effort=1.0)
+    found = weft.solve(small(CHAIN, memory=TIGHT), effort=3.0)
+    assert not violations(found) and not judge_claims(schedule_to_json(found), found).false
+    assert found.makespan <= min(plain.makespan, again.makespan) * (1 + 1e-9)
+    assert found.solver["bound_over_placements"] <= found.makespan * (1 + 1e-9)
+    assert "all stages alike" in found.solver["covered"] and "activations by stage" in found.solver["covered"]
+    titles = [entry["placement"] for entry in found.solver["alternatives"]]
+    assert any(title.endswith("recomputed") for title in titles)
+    assert any(title.endswith("activations by stage") for title in titles)
+    assert sum(entry["verdict"] == "chosen" for entry in found.solver["alternatives"]) == 1
+
+
+def test_where_nothing_fits_that_keeps_stages_recompute() -> None:
+    found = weft.solve(small(CHAIN, memory=10_000), effort=2.0)
+    assert not violations(found)
+    with pytest.raises(Infeasible):
+        weft.solve(small("shapes: [chain]", memory=10_000), effort=1.0)
+    with pytest.raises(Infeasible):
+        weft.solve(small(CHAIN, memory=2000), effort=1.0)
+
+
+def test_what_is_told_on_the_way_gets_no_worse_and_is_a_bound_on_all() -> None:
+    told: list[Progress] = []
+    found = solve_case(case_of(small(CHAIN, memory=TIGHT)), SearchOptions(effort=2.0), told.append)
+    values = [progress.best.makespan for progress in told]
+    assert values == sorted(values, reverse=True)
+    assert all(progress.best.makespan_bound <= found.makespan * (1 + 1e-9) for progress in told)
+
+
+def test_a_sweep_takes_its_own_answer_from_the_cache(tmp_path: Path) -> None:
+    case, options = case_of(small(CHAIN, memory=TIGHT)), SearchOptions(effort=2.0)
+    own = solve_case(case, options)
+    cache, key = Cache(tmp_path), key_of(case, options)
+    cache.save(key, Solved(own))
+    kept = cache.load(key, case)
+    assert kept is not None and kept.weft.makespan == own.makespan and kept.weft.choices == own.choices
+    assert key != key_of(case_of(small("shapes: [chain]", memory=TIGHT)), options)
+
+
+@pytest.mark.parametrize("command", [["solve"], ["compare"], ["explain"]])
+def test_commands_take_such_a_spec(command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(LAYERS.format(gpus=2, memory=TIGHT, held=400, host="", run="training: {micro_batches: 4}",
+                                  placement="choices: [activations, backward], shapes: [chain]"))
+    assert main([*command, str(path), "--effort", "0.03", "--quiet"]) == 0
+    assert capsys.readouterr().out
+
+

@@ -1,0 +1,119 @@
+"""Which shares of the parameters each rank has, as ``tensor_parallel=`` says by torch's own styles."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatch
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from torch import Tensor, nn
+
+from weft.app.pipeline.lib.mesh import tensor_dimension
+from weft.runtime.captured.captured import Captured, CaptureError
+from weft.runtime.train.sharding import is_divided
+
+if TYPE_CHECKING:
+    from weft.app.pipeline.lib.options import PipelineOptions
+
+#: Styles of ``torch.distributed.tensor.parallel`` by submodules, or what calls ``parallelize_module``.
+TensorPlan: TypeAlias = Mapping[str, Any] | Callable[[nn.Module, Any], object]
+
+
+def peers_of(options: PipelineOptions) -> Any:
+    """The mesh of the ranks that compute together; ``None`` where each computes alone."""
+    mesh: Any = options.mesh
+    return None if options.tensor_parallel is None else mesh[tensor_dimension(mesh)]
+
+
+def require_plan_of_shares(module: nn.Module, options: PipelineOptions) -> None:
+    """Raise :class:`~weft.runtime.captured.captured.CaptureError` for a ``tensor_parallel`` that says nothing of
+    ``module``."""
+    plan = options.tensor_parallel
+    if plan is None:
+        return
+    if not isinstance(plan, Mapping):
+        if not callable(plan):
+            raise CaptureError(f"tensor_parallel is {type(plan).__name__}, it must be styles by submodule, "
+                               "or a function of the model and a mesh")
+        return
+    from torch.distributed.tensor.parallel import ParallelStyle
+
+    names = [name.split(".") for name, _ in module.named_modules()]
+    for pattern, style in plan.items():
+        if not isinstance(style, ParallelStyle):
+            raise CaptureError(f"tensor_parallel[{pattern!r}] is {type(style).__name__}, it must be a ParallelStyle of "
+                               "torch.distributed.tensor.parallel, such as ColwiseParallel()")
+        tokens = str(pattern).split(".")
+        if not any(len(name) == len(tokens) and all(map(fnmatch, name, tokens)) for name in names):
+            raise CaptureError(f"tensor_parallel names {pattern!r}, which is no submodule of {type(module).__name__}: "
+                               f"it has {', '.join('.'.join(name) for name in names[1:4])} and others")
+
+
+def in_shares(captured: Captured, options: PipelineOptions) -> Captured:
+    """``captured`` whose parameters are this rank's shares; those that are not divided are known to be whole.
+
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` for a plan that cannot be done.
+    """
+    from torch.distributed.tensor import DTensor
+
+    mesh = peers_of(options)
+    shares: dict[int, Tensor] = {}
+    for own, (name, parameter, how) in _placed(captured.model, options.tensor_parallel, mesh).items():
+        local = parameter.detach()
+        if how.is_shard():
+            if how.dim >= local.dim() or local.shape[how.dim] % mesh.size():
+                raise CaptureError(f"tensor_parallel divides {name}, of {tuple(local.shape)}, along dimension "
+                                   f"{how.dim} among {mesh.size()} ranks: it must be a multiple of that; leave it out, "
+                                   "or give another mesh")
+            local = local.chunk(mesh.size(), how.dim)[mesh.get_local_rank()].clone()
+        share = DTensor.from_local(local, mesh, [how], run_check=False)
+        shares[own] = nn.Parameter(share, requires_grad=parameter.requires_grad)
+    return captured.exchanging(shares)
+
+
+def _placed(model: nn.Module, plan: TensorPlan | None, mesh: Any) -> dict[int, tuple[str, nn.Parameter, Any]]:
+    """The parameters that have numbers, by ``id``: name, parameter, how it lies, found by torch on a model without."""
+    from torch.distributed.tensor import Replicate
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    shell = _shell(model, {})
+    try:
+        if isinstance(plan, Mapping):
+            parallelize_module(shell, mesh, dict(plan))
+        elif plan is not None:
+            plan(shell, mesh)
+    except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+        raise CaptureError(f"tensor_parallel cannot be done: {str(error).splitlines()[0]}") from error
+    there = dict(shell.named_parameters(remove_duplicate=False))
+    found: dict[int, tuple[str, nn.Parameter, Any]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if parameter.is_meta:
+            continue
+        placed: Any = there.get(name)
+        how = placed.placements[0] if is_divided(placed) else Replicate()
+        if how.is_partial() or len({how, found.get(id(parameter), (name, parameter, how))[2], Replicate()}) > 2:
+            raise CaptureError(f"tensor_parallel has {name} lie as {how!r}, but it is divided otherwise, or cannot lie "
+                               "so: give one of Shard and Replicate for each parameter")
+        if how.is_shard() or id(parameter) not in found:
+            found[id(parameter)] = name, parameter, how
+    return found
+
+
+def _shell(module: nn.Module, known: dict[int, Any]) -> nn.Module:
+    """The same modules with parameters that have no numbers."""
+    if id(module) in known:
+        return known[id(module)]  # type: ignore[no-any-return]
+    shell = known[id(module)] = copy.copy(module)
+    held: Any = shell.__dict__
+    for key, value in vars(module).items():
+        if isinstance(value, dict):
+            held[key] = value.copy()  # what is registered on one is not on the other
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            held["_parameters"][name] = known.setdefault(id(parameter), nn.Parameter(
+                parameter.detach().to("meta"), requires_grad=parameter.requires_grad))
+    for name, child in module._modules.items():
+        if child is not None:
+            held["_modules"][name] = _shell(child, known)
+    return shell

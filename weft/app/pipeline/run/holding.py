@@ -1,0 +1,67 @@
+"""What a running pipeline trains on this rank, in the model's own names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
+
+from torch import Tensor, nn
+
+from weft.app.pipeline.run.state import PipelineState
+from weft.runtime.checkpoint.weights import State
+from weft.runtime.replay.stepping import Stepping
+
+Result = TypeVar("Result")
+
+
+class Holding:
+    """The part of a :class:`~weft.app.pipeline.run.pipe.Pipeline` that is about what it trains."""
+
+    _state: PipelineState
+    _stepping: Stepping
+    _own: Mapping[str, nn.Parameter]
+    _nothing: nn.Parameter
+
+    def _guarded(self, name: str, run: Callable[[], Result]) -> Result:
+        raise NotImplementedError
+
+    @property
+    def norm(self) -> float | None:
+        """The norm of the whole model's gradient in the last step, before ``clip_norm`` clipped; ``None`` without."""
+        return self._stepping.norm
+
+    @property
+    def loss_scale(self) -> float | None:
+        """What losses are multiplied with where something is computed in fp16, before they are differentiated. A batch
+        with a gradient that is not finite is left out, as under ``GradScaler``: parameters then have none."""
+        scaling = self._stepping.training.scaling
+        return None if scaling is None else scaling.value
+
+    # -- what is trained -----------------------------------------------------------------------------------------------
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """The trained parameters of this rank's stages, each once: the model's own objects. Where all are frozen, there
+        is one without numbers, since torch's optimizers refuse to have none. With ``dtype`` in a lower
+        precision they are copies in fp32, with ``fully_shard`` this copy's shares of them.
+        ``torch.nn.utils.clip_grad_norm_``, called on all ranks, clips them by the norm over all ranks, as ``clip_norm``
+        does in each step; a norm taken by hand is that of this rank's part."""
+        yield from self._own.values() or (self._nothing,)
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """The same with the names that they have in the model."""
+        yield from self._own.items()
+
+    def gradients(self) -> dict[str, Tensor]:
+        """The gradients of this rank's parameters that have one, by the model's own names."""
+        return {name: parameter.grad for name, parameter in self._own.items() if parameter.grad is not None}
+
+    def state_dict(self, whole: bool = True) -> dict[str, Tensor]:
+        """All parameters and buffers of the model as they are now, on every rank, in the model's own names: it loads
+        into the plain module. Not ``whole``: those of this rank's stages only."""
+        return self._guarded("state_dict", lambda: self._state.gather(whole))
+
+    def load_state_dict(self, state: State, strict: bool = True) -> None:
+        """Take the model's parameters and buffers from ``state``: a state dict, a ``.pt`` or ``.safetensors`` file, or
+        a folder of such (:func:`~weft.runtime.checkpoint.weights.weights_of`). Each rank reads its own part only. With
+        ``strict``, tensors that the model does not have are refused; those that it has must be there."""
+        self._guarded("load_state_dict", lambda: self._state.load(state, strict))

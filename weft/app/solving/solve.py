@@ -1,0 +1,282 @@
+"""The search over all placements of a case: each runs for slices of one budget, and the best schedule wins."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from weft.app.lib.case import Case, CasePlacement
+from weft.app.lib.options import SearchOptions, forewarn
+from weft.app.lib.verdicts import choice, searched
+from weft.app.lib.wide import WideCase
+from weft.app.tools.elsewhere import elsewhere
+from weft.solver.cpsat.budget import Budget
+from weft.solver.judge.validate import InvalidSchedule, violations
+from weft.solver.portfolio import Candidate, Portfolio
+from weft.solver.schedule import Schedule
+from weft.solver.step.search import Infeasible, Progress
+from weft.text.counts import assignment_title
+
+if TYPE_CHECKING:
+    from weft.app.cuts.search import CutDecision, CutSearch
+    from weft.solver.orders.climb import Climb
+
+#: Seconds of a placement's first slice of time; each later one is twice as long.
+_FIRST_SLICE = 1.0
+#: Of all cuts so many are searched beside each other in one round, the best ones.
+_ACTIVE = 1
+#: Cuts of each space that are listed before there is a good schedule, which rules most of them out.
+_FEW = 40_000
+#: What each round spends on the cuts with the least bounds, as a share of a slice.
+_LOWEST = 0.5
+#: What each round spends on the climb over cuts, in slices.
+_CLIMB = 4.0
+
+
+def for_objective(case: Case, objective: str) -> Case:
+    """``case`` with what is searched for ``objective``: the bounds on all cuts are of makespans, so for another one it
+    is the placements listed; and a step of the whole model on every GPU has no steady state of micro-batches."""
+    if objective == "makespan" or not (case.spaces or case.whole_model):
+        return case
+    if not case.placements and objective != "span":
+        raise Infeasible(f"{case.name}: only the whole model on every GPU is left, whose micro-batches are whole "
+                         f"steps: it is searched for makespan and span, not for {objective}")
+    return replace(case, spaces=(), whole_model=case.whole_model if objective == "span" else ())
+
+
+def solve_case(
+    case: Case,
+    options: SearchOptions,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+) -> Schedule:
+    """The best schedule over all placements of ``case``.
+
+    The placements get slices of time one after another, those with the smallest lower bounds first (in the first
+    round, hard ones last), and slices double each round. A placement whose lower bound is not below the best makespan
+    found anywhere is passed over. Where the case has all cuts of its layers, those that may be best are searched beside
+    them.
+    """
+    if case.wide is not None:
+        return _solve_wide(case.wide, options, on_progress)
+    if case.reorder:
+        from weft.app.solving.reorder import best_order
+
+        return best_order(case, options, on_progress)
+    case = for_objective(case, options.objective)
+    if case.open:
+        from weft.app.solving.stage_choices import solve_open
+
+        return solve_open(case, options, on_progress, solve_case)
+    budget = options.budget()
+    tournament = _Tournament(case, budget, on_progress, options.objective)
+    with budget.kept(lambda: tournament.leader is not None):
+        tournament.run()
+    return tournament.result()
+
+
+def _solve_wide(case: WideCase, options: SearchOptions, on_progress: Callable[[Progress], None]) -> Schedule:
+    """The best schedule over all assignments of a problem with choices, jobs or classes."""
+    from weft.solver.choices.solve import solve_wide
+
+    if case.reorder or case.any_class:
+        return _judged(_solve_sequence(case, options, on_progress), case)
+    found = solve_wide(case.problem, case.run, objective=options.objective, on_progress=on_progress,
+                       time_limit=options.left, effort=options.effort, seed=options.seed, workers=options.workers)
+    return _judged(found, case)
+
+
+def _judged(found: Schedule, case: WideCase) -> Schedule:
+    """``found``, which keeps every rule and is one of the case's problem, with the options taken as its placement."""
+    from weft.solver.judge.choice_rules import violations_of_choice
+
+    faults = [*violations(found), *violations_of_choice(found, case.problem)]
+    if faults:
+        raise InvalidSchedule(faults)
+    return found.with_solver(placement=assignment_title(found.choices)) if found.choices else found
+
+
+def _solve_sequence(case: WideCase, options: SearchOptions, on_progress: Callable[[Progress], None]) -> Schedule:
+    """The best schedule over all orders of the micro-batches, or over all classes that they may be of."""
+    from weft.solver.choices.sequences.solve import solve_sequence
+
+    return solve_sequence(case.problem, case.run, any_class=case.any_class, objective=options.objective,
+                          on_progress=on_progress, time_limit=options.left, effort=options.effort, seed=options.seed,
+                          workers=options.workers)
+
+
+class _Tournament(Portfolio[CasePlacement]):
+    """The placements' searches, each in slices of one budget."""
+
+    def __init__(self, case: Case, budget: Budget, on_progress: Callable[[Progress], None],
+                 objective: str = "makespan") -> None:
+        super().__init__(budget, objective, on_progress)
+        self.case = case
+        self.entries = [self._entry(placement) for placement in (*case.placements, *case.whole_model)]
+        self.cuts = _cut_search(case, budget)
+        self.climb: Climb[CutDecision] | None = None
+        self.cut_of: dict[Candidate[CasePlacement],
+                          CutDecision] = {}  # the cut of the layers that an entry is, if it is one
+
+    def _entry(self, placement: CasePlacement, start: Schedule | None = None) -> Candidate[CasePlacement]:
+        """``start``: of a cut that was found beside the placements listed."""
+        count = self.case.micro_batches // placement.replicas
+        return Candidate(placement, placement.least(self.case.micro_batches, self.objective), placement.problem, count,
+                         start or placement.start, placement.replicas if self.objective == "rate" else 1)
+
+    @property
+    def beside(self) -> float:
+        return math.inf if self.cuts is None else self.cuts.bound
+
+    def labelled(self, candidate: Candidate[CasePlacement], schedule: Schedule) -> Schedule:
+        return candidate.of.label(schedule)
+
+    @property
+    def _done(self) -> tuple[float, int, int]:
+        """What changes with every round that does anything."""
+        return self.budget.deterministic_used, len(self.entries), sum(entry.taken for entry in self.entries)
+
+    def run(self) -> None:
+        """Known schedules on all that may be best, then the cuts, then slices of the best ones and a look at the cuts
+        with the least bounds, round after round."""
+        for entry in sorted(self.entries, key=_rank):
+            if self.budget.left <= 0 and self.leader is not None:
+                return
+            self._try(entry)
+        self._look_at_cuts()
+        length = _FIRST_SLICE
+        while not self.budget.spent and (self.running or (self.cuts is not None and self.cuts.left)):
+            before = self._done
+            self._climb(length)
+            self._drop_beaten()
+            self.round(self._active(first=length == _FIRST_SLICE), length)
+            self._lowest(length)
+            if self._done == before:
+                return  # what is left cannot be listed, or is proven
+            length *= 2
+
+    def _try(self, entry: Candidate[CasePlacement]) -> None:
+        """Known schedules first: none may be better than the answer."""
+        if entry.bound >= self.best:
+            return
+        try:
+            if entry.of.rounds is not None:
+                from weft.solver.baselines.on_rounds import best_on_rounds
+
+                entry.start = best_on_rounds(entry.of.rounds)
+            self.begin(entry)
+        except Exception as fault:  # takes nothing away from the others' schedules
+            entry.fault = fault
+            return
+        assert entry.search is not None
+        if self.leader is None and entry.search.is_large:
+            forewarn(entry.search.operations, self.budget.elapsed, self.budget.seconds)
+        if entry.bound < self.best and self.go_on(entry, 0.0):
+            self.running.append(entry)
+
+    def _look_at_cuts(self) -> None:
+        if self.leader is None or self.cuts is None or self.budget.spent:
+            return
+        from weft.app.cuts.tries import tried
+        from weft.solver.orders.climb import Climb
+
+        self.climb = Climb(self.budget)
+        self.cuts.open(self.best, _FEW)
+        for entry in self.entries:
+            if (cut := self.cuts.cut_of(entry.of)) is not None:
+                self.cut_of[entry] = cut
+        for found in tried(self.cuts, self.climb, beside=any(entry not in self.cut_of for entry in self.running)):
+            self._add(found.decision, found.schedule)
+        self.cuts.narrow(self.best)
+        self.cuts.open(self.best)
+
+    def _add(self, cut: CutDecision, start: Schedule | None = None) -> None:
+        """Search another cut, which is nobody else's then."""
+        entry = self._entry(cut.placement, start)
+        self.cut_of[entry] = cut.of.taken(cut)
+        self.entries.append(entry)
+        self._try(entry)
+
+    def _active(self, *, first: bool) -> list[Candidate[CasePlacement]]:
+        """What has a slice in this round: the best cuts, and all placements that are none."""
+        of_cuts = sorted((entry for entry in self.running if entry in self.cut_of and not self.is_settled(entry)),
+                         key=lambda entry: entry.value)
+        others = [entry for entry in self.running if entry not in self.cut_of]
+        return sorted([*of_cuts[:_ACTIVE], *others], key=lambda entry: _rank(entry, easy_first=first))
+
+    def _climb(self, length: float) -> None:
+        """Climb on from the best cuts so far; a cut that is better than all is searched next."""
+        if self.climb is None:
+            return
+        from weft.solver.orders.climb import Decided
+
+        for entry, cut in self.cut_of.items():
+            if entry.best is not None:
+                self.climb.keep(Decided(cut, entry.best))
+        with self.budget.limited():
+            self.climb.run(self.budget.slice(_CLIMB * length * (1 if self.running else 8)))
+        if self.climb.kept and self.climb.kept[0].makespan < self.best:
+            self._add(self.climb.kept[0].decision, self.climb.kept[0].schedule)
+
+    def _drop_beaten(self) -> None:
+        self.running = [entry for entry in self.running if entry is self.leader or entry.bound < self.best]
+
+    def improved(self, candidate: Candidate[CasePlacement]) -> None:
+        """Where another cut serves the order that was found better, go on there."""
+        if self.cuts is None or candidate not in self.cut_of or candidate.best is None:
+            return
+        with self.budget.limited():
+            for other in self.cuts.others(self.cut_of[candidate], candidate.best):
+                if other.makespan < candidate.value:
+                    self._add(other.decision, other.schedule)
+
+    def _lowest(self, length: float) -> None:
+        """A look at the cuts with the least bounds: what no bound rules out is searched for a moment."""
+        if self.cuts is None or self.leader is None:
+            return
+        self.cuts.narrow(self.best)
+        time = self.budget.slice(_LOWEST * length * (1 if self.running else 8))
+        with self.budget.limited():
+            cut = self.cuts.lowest(self.best, time)
+            if cut is not None:
+                self._add(cut)
+
+    def result(self) -> Schedule:
+        leader = self.leader
+        faults = [(entry, entry.fault) for entry in self.entries if entry.fault is not None]
+        if leader is None or leader.search is None:
+            for entry in self.entries:
+                if entry.search is not None and not faults:
+                    rounds = entry.of.rounds
+                    entry.search.require_value("micro-batches" if rounds is None else rounds.counted)
+            raise self.nothing(self.case.name)
+        best = leader.search.result()
+        covered = self.case.coverage.text()
+        if faults:
+            best = best.with_solver(stopped="; ".join([*leader.search.report.stopped, *(
+                f"{entry.of.title}: {type(fault).__name__}: {fault}" for entry, fault in faults)]))
+        labelled = leader.of.label(best)
+        near = elsewhere(labelled, (entry for entry in self.entries if entry is not leader))
+        if len(self.entries) == 1 and not self.case.spaces:
+            return labelled.with_solver(**({"covered": covered} if covered else {}), **near)
+        self.history.record(self.budget.elapsed, self.best, self.bound)
+        return labelled.with_solver(
+            **near, placements=len(self.entries), covered=covered, bound_over_placements=self.bound,
+            **choice([searched(entry, chosen=entry is leader) for entry in self.entries], self.case.refused,
+                     leader.value, self.case.least(self.objective)),
+            history=self.history.to_json())
+
+
+def _rank(entry: Candidate[CasePlacement], *, easy_first: bool = True) -> tuple[bool, float]:
+    """Smaller for what is to be searched sooner."""
+    return easy_first and entry.of.is_hard, entry.bound
+
+
+def _cut_search(case: Case, budget: Budget) -> CutSearch | None:
+    """The search over all cuts, where the case has them: what it imports is for specs alone."""
+    if not case.spaces:
+        return None
+    from weft.app.cuts.search import CutSearch
+
+    return CutSearch(case.spaces, case.micro_batches, budget)
