@@ -121,8 +121,9 @@ def _fork(rank: int, module: str, arguments: list[str], variables: dict[str, str
 
 
 def _be(rank: int, module: str, arguments: list[str], variables: dict[str, str], folder: str) -> NoReturn:
-    """Be that rank, to the end."""
+    """Be that rank, to the end, with what Python does at the end of a script: a pipeline leaves its ranks there."""
     code = 1
+    atexit._clear()  # what the nursery has registered is its own
     try:
         written = os.O_WRONLY | os.O_CREAT
         for number, file in ((0, os.open(os.devnull, os.O_RDONLY)), (1, os.open(f"{folder}/{rank}.out", written)),
@@ -134,9 +135,11 @@ def _be(rank: int, module: str, arguments: list[str], variables: dict[str, str],
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
-    except BaseException:
+    except BaseException as error:
         traceback.print_exc()
+        sys.last_value = error
     finally:
+        atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
