@@ -15,6 +15,7 @@ from weft.app.lib.decided_memory import plan_text
 from weft.app.lib.grid_pipeline import found_pipeline, is_open
 from weft.app.lib.options import SearchOptions
 from weft.app.lib.placements import SEARCHES, Known
+from weft.app.lib.results import Tabular
 from weft.app.lib.verdicts import grid_lines
 from weft.app.lib.wide import WideCase
 from weft.app.solving.opening import solve_source
@@ -31,7 +32,7 @@ from weft.solver.step.search import Infeasible, Progress, is_large
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Rounds
 from weft.text.counts import choices_text, micro_batches_text
-from weft.text.tables import table_text
+from weft.text.tables import table_of
 from weft.text.units import each_text, memory_text, time_text
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class ComparisonRow:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Tabular):
     """What :func:`weft.compare` found. ``schedules`` holds every row's schedule, by the row's name; ``left_out`` says
     why a known schedule is missing. ``with_adam``: for a spec with AdamA, weft's schedule for the same with Adam, or
     why nothing fits then. ``str()`` is the table."""
@@ -114,25 +115,18 @@ class Comparison:
                 **({} if adam is None else {"with_adam": {"infeasible": adam} if isinstance(adam, str) else
                                             _row("weft", adam).to_json()})}
 
-    def __str__(self) -> str:
-        return table_text(self.table())
-
     def table(self) -> Any:
         """The table, to be printed by rich."""
-        from rich.table import Table
-
         problem = self.weft.problem
         time_unit, memory_unit = _units(problem.time_unit, problem.memory_unit)
         told = self.weft.solver.get("grid", {})
         gpus = told.get("gpus") or sum(device.lane_of is None for device in problem.devices)
-        table = Table(title=f"{self.case.name}: {micro_batches_text(self.weft)}, {gpus} GPUs",
-                      caption=self.caption(), title_justify="left", caption_justify="left", title_style="bold")
-        for header in ("schedule", "placement"):
-            table.add_column(header)
         step = "ms per step" if time_unit == "ms" else f"makespan, {time_unit}"
         spans = ["span"] if any(row.span is not None for row in self.rows) else []
-        for header in (step, *spans, "bubble: steady", "step", "span", f"peak {memory_unit} per GPU", "fits"):
-            table.add_column(header, justify="right")
+        texts = ("schedule", "placement")
+        table = table_of(f"{self.case.name}: {micro_batches_text(self.weft)}, {gpus} GPUs", (
+            *texts, step, *spans, "bubble: steady", "step", "span", f"peak {memory_unit} per GPU", "fits"), texts,
+                         self.caption())
         for row in self.rows:
             devices = self.schedules[row.name].problem.devices  # lanes beside them differ from row to row
             table.add_row(

@@ -74,7 +74,7 @@ def run(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> int:
-    from weft.app.family.result import OUTPUTS
+    from weft.app.lib.results import OUTPUTS
     from weft.cli.lib.progress import family_line, lines
 
     require_output(output, "a family", OUTPUTS, [call.source])

@@ -65,7 +65,7 @@ def latency(
 def run(call: Call, *, output: Annotated[list[str] | None, Option(
         "where to (.json, .html, .svg, .png); may be given several times", "FILE", flags="-o --output",
         times="append")] = None, quiet: Quiet = False, as_json: Json = False) -> int:
-    from weft.app.latency.serving import OUTPUTS
+    from weft.app.lib.results import OUTPUTS
     from weft.cli.lib.progress import lines, point_lines
 
     require_output(output, "a latency", OUTPUTS, [call.source])

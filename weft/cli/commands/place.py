@@ -312,7 +312,7 @@ def _place_memory(call: Call) -> None:
 
     found = place_memory(call.graph, time_limit=call.time_limit)
     _write(call, found.to_json(), with_static(found.candidates[0]))
-    show(found, call.as_json, width=180)
+    show(found, call.as_json)
 
 
 def _likeness(path: str) -> float:

@@ -91,7 +91,7 @@ def share(
 def run(call: Call, *, output: Annotated[list[str] | None, Option(
         "write the schedule (.json) or its picture (.html, .svg, .png) there; may be given several times", "FILE",
         flags="-o --output", times="append")] = None, quiet: Quiet = False, as_json: Json = False) -> int:
-    from weft.app.share.result import OUTPUTS
+    from weft.app.lib.results import OUTPUTS
 
     require_output(output, "a schedule", OUTPUTS, call.sources)
     keep_and_show(search(call, quiet), "the schedule", output, as_json)

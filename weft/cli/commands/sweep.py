@@ -118,8 +118,8 @@ def run(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> int:
+    from weft.app.lib.results import OUTPUTS
     from weft.app.sweep.dask import dask_executor
-    from weft.app.sweep.result import OUTPUTS
     from weft.cli.lib.progress import lines, sweep_lines
 
     require_output(output, "a sweep", OUTPUTS, [call.source])
