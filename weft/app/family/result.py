@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from weft.app.lib.results import Kept
+from weft.app.lib.results import SavedResult
 from weft.app.lib.sources import PathLike
 from weft.models.phases.plans import PhasePlan
 from weft.solver.schedule import Schedule
@@ -47,7 +47,7 @@ class FamilySwitch:
 
 
 @dataclass(frozen=True)
-class Family(Kept):
+class Family(SavedResult):
     """What :func:`weft.family` found; ``str()`` is the table.
 
     ``total``: seconds of all steps and switches. ``bound``: the same if each part had its best plan and switches cost

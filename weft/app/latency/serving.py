@@ -11,7 +11,7 @@ from typing import Any
 
 from weft.app.lib.case import CasePlacement
 from weft.app.lib.coverage import NOTHING, Coverage, others
-from weft.app.lib.results import Kept
+from weft.app.lib.results import SavedResult
 from weft.app.lib.sources import PathLike
 from weft.solver.latency.search import longest_chain, slowest_useful_period
 from weft.solver.period.periodic import Periodic
@@ -55,7 +55,7 @@ class ServingPoint:
 
 
 @dataclass(frozen=True)
-class Serving(Kept):
+class Serving(SavedResult):
     """What :func:`weft.latency` found; ``str()`` is the table.
 
     ``points`` is the front by rising period, or the one point at ``floor`` (the longest period allowed).

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from weft.app.lib.sources import PathLike
     from weft.solver.schedule import Schedule
 
-#: The endings that :meth:`Kept.save` understands.
+#: The endings that :meth:`SavedResult.save` understands.
 OUTPUTS = (".html", ".svg", ".png", ".json")
 
 
@@ -37,7 +37,7 @@ class Tabular:
         return table_text(self.table(), self.WIDTH)
 
 
-class Kept(Tabular):
+class SavedResult(Tabular):
     """A result that is written as its numbers, or as one ``answer`` in their place, and drawn."""
 
     @property

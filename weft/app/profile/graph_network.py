@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from weft.app.graph_network.planning import graph_of, shapes_of
-from weft.app.lib.results import Kept
+from weft.app.lib.results import SavedResult
 from weft.app.lib.sources import PathLike
 from weft.app.profile.targets import ProfileFault, device_name, device_of
 from weft.models.graph_network.files import load_graph
@@ -60,7 +60,7 @@ class StageFigures:
 
 
 @dataclass(frozen=True)
-class GraphNetworkStages(Kept):
+class GraphNetworkStages(SavedResult):
     """What :func:`profile_graph_network` found; ``str()`` is a table. ``flops`` and ``bandwidth``: a second, at most.
     """
 

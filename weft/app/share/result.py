@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from weft.app.lib.results import Kept
+from weft.app.lib.results import SavedResult
 from weft.app.lib.sources import PathLike
 from weft.solver.schedule import Schedule
 from weft.text.tables import table_of
@@ -93,7 +93,7 @@ class RatioTried:
 
 
 @dataclass(frozen=True)
-class Sharing(Kept):
+class Sharing(SavedResult):
     """Jobs on the same GPUs in one period; ``str()`` is the table.
 
     ``round``: the time of a round, in which each job makes its steps. ``schedule`` is the whole of it, rounds being its

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from weft.app.lib.coverage import others
-from weft.app.lib.results import Kept
+from weft.app.lib.results import SavedResult
 from weft.app.lib.sources import PathLike
 from weft.app.sweep.cache import Solved
 from weft.app.sweep.points import ChangedSource, Point
@@ -71,7 +71,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
-class Sweep(Kept):
+class Sweep(SavedResult):
     """What :func:`weft.sweep` found; ``str()`` is the table.
 
     ``rows`` are in the order of the points. ``work`` is what throughput counts (``tokens``, ``samples``,

@@ -17,7 +17,7 @@ from weft.solver.io.writing import is_replaced
 
 if TYPE_CHECKING:
     from weft.app.calibrate import Calibration
-    from weft.app.lib.results import Kept, Tabular
+    from weft.app.lib.results import SavedResult, Tabular
     from weft.solver.schedule import Schedule
 
 #: The endings of a file that holds weft's own formats.
@@ -64,7 +64,7 @@ def show(found: Tabular, as_json: bool) -> None:
     console(width=None if sys.stdout.isatty() else found.WIDTH).print(found.table())
 
 
-def keep_and_show(found: Kept | Calibration, what: str, outputs: Sequence[str] | None, as_json: bool) -> None:
+def keep_and_show(found: SavedResult | Calibration, what: str, outputs: Sequence[str] | None, as_json: bool) -> None:
     """Write a result, ``what`` in a sentence, to each of ``outputs``; then show it, and say where it is."""
     for output in outputs or ():
         kept(found.save, output, what)
