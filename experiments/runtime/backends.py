@@ -171,7 +171,8 @@ def row(name: str, batch: int, options: argparse.Namespace) -> dict[str, Any]:
         usable, _ = backends_named(options.backends, options.device)
         by_itself = alone(found.cover.problem, best)
         is_single, choice = by_itself.chosen == found.cover.chosen, choice_of(found.cover)
-        with measuring(path, usable, folder=None, limit=options.trial) as own:
+        with measuring(path, usable, folder=None, limit=options.trial,
+                       shared=options.device == "cuda") as own:
             own_share = statistics.median(ratio(own, choice) for _ in range(PAIRS))
             over_single = 1.0 if is_single else statistics.median(
                 ratio(own, choice, choice_of(by_itself)) for _ in range(PAIRS))
