@@ -143,7 +143,8 @@ class _Child:
 
 
 def _serve(opening: Opening, tries: _Tries | None, connection: Connection) -> NoReturn:
-    """The child: it ends after one job, or where it is shared, after one that raised. What backends print is nobody's."""
+    """The child: it ends after one job, or where it is shared, after one that raised. Nothing that backends print is
+    shown."""
     end_with_parent(os.getppid())
     silent = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silent, 1)

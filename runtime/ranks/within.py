@@ -23,7 +23,16 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from weft.runtime.ranks.allocator import keep_freed_memory
-from weft.runtime.ranks.session import RESERVE, Session, SessionError, clock_offset, meet, share_gpus, told, transport_on
+from weft.runtime.ranks.session import (
+    RESERVE,
+    Session,
+    SessionError,
+    clock_offset,
+    meet,
+    share_gpus,
+    told,
+    transport_on,
+)
 from weft.runtime.ranks.watch import Watch
 from weft.runtime.ranks.words import some
 
