@@ -128,6 +128,13 @@ def test_the_judge_imports_nothing_of_what_it_judges() -> None:
     assert not found
 
 
+def test_what_runs_as_a_program_begins_at_its_end() -> None:
+    """What stood below would not be there yet."""
+    found = [f"{name}:{statement.lineno}" for name, tree in SOURCES.trees.items() for statement in tree.body[:-1]
+             if isinstance(statement, ast.If) and "__main__" in ast.unparse(statement.test)]
+    assert not found
+
+
 @pytest.mark.parametrize("room", ["weft.solver", "weft.cli"])
 def test_heavy_packages_are_imported_on_use(room: str) -> None:
     found = {f"{name} -> {other}" for name, tree in SOURCES.trees.items() if f"{name}.".startswith(f"{room}.")

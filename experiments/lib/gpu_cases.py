@@ -1,7 +1,7 @@
 """What each rank of ``python -m experiments.runtime.gpu`` runs: small models that one process on the CPU trains too.
 
 Each case gives its largest difference from the reference, and what was run. All run on any number of ranks, one too;
-with CUDA each rank has a GPU of its own, apart from ``pipeline``, whose two ranks may share one.
+with CUDA each rank has a GPU of its own, apart from those of ``pipeline`` and ``copies``, which may share one.
 """
 
 from __future__ import annotations
@@ -107,6 +107,79 @@ def pipeline(device: torch.device) -> Found:
         error = max(abs(a - b) for a, b in zip(found, losses, strict=True))
         error = max(error, difference(mine, {name: state[name] for name in mine}) if mine else 0.0)
         return Found(error, f"1F1B of {len(found)} steps on {pipe.session.processes} ranks")
+
+
+def copies(device: torch.device) -> Found:
+    """Two copies of a pipeline, each with its half of a batch, and gradients summed over them."""
+    import weft
+
+    halves = [tensor.chunk(2)[0].to(device) for tensor in batch(0)]
+    losses, state = reference(torch.optim.AdamW)
+    with weft.pipeline(model().to(device), (halves[0],), loss=nn.functional.mse_loss, target=halves[1],
+                       micro_batches=2, schedule="1f1b", data=2, transport="shared") as pipe:
+        optimizer, found = torch.optim.AdamW(pipe.parameters(), lr=RATE), []
+        for step in range(STEPS):
+            x, y = (tensor.chunk(2)[pipe.session.replica].to(device) for tensor in batch(step))
+            found.append(pipe.step(x, target=y))
+            optimizer.step()
+            optimizer.zero_grad()
+        mine = dict(pipe.named_parameters())
+        error = max(abs(a - b) for a, b in zip(found, losses, strict=True))
+        error = max(error, difference(mine, {name: state[name] for name in mine}) if mine else 0.0)
+        return Found(error, f"2 copies of {pipe.session.world} stages, AdamW, {STEPS} steps")
+
+
+def graph_network(device: torch.device) -> Found:
+    """Ready layers in chunks within the least memory, loads and stores on streams of their own, beside all at once."""
+    from tests.support.graph_networks import dense_pass, network_of, odd_graph, planned_pass
+    from weft.app.graph_network.run import streamed
+    from weft.models.graph_network.steps import Choice
+    from weft.runtime.graph_network.layers import LAYERS
+
+    worst, graph, runs = 0.0, odd_graph(), 0
+    for kind in LAYERS:
+        for choice in (Choice(3, 2), Choice(5, fused=True, selective=True)):
+            network = network_of(kind)
+            whole = network.initial(0, torch.float64)
+            parameters = [{name: value.detach().to(device).requires_grad_() for name, value in own.items()}
+                          for own in network.initial(0, torch.float64)]
+            steps, schedule, budget = planned_pass(network, parameters, graph, choice)
+            wanted, loss = dense_pass(network, whole, graph)
+            with streamed(network, parameters, graph, steps, schedule, budget=budget, device=device) as run:
+                found = run.run()
+                assert run.account.peak <= budget, f"{kind}: {run.account.peak} bytes, of {budget}"
+                worst = max(worst, abs(found - float(loss)), float((run.outputs.cpu() - wanted).abs().max()))
+            grads = {f"{i} {name}": value.grad for i, own in enumerate(whole) for name, value in own.items()}
+            worst = max(worst, difference({f"{i} {name}": value.grad for i, own in enumerate(parameters)
+                                           for name, value in own.items() if value.grad is not None},
+                                          {name: grad for name, grad in grads.items() if grad is not None}))
+            runs += 1
+    return Found(worst, f"{runs} passes, all within their budgets")
+
+
+def experts(device: torch.device) -> Found:
+    """Layers of experts, divided among all ranks: outputs and gradients of a dense mixture."""
+    from tests.support.expert_ranks import EXPERTS, given, layer_of, masks
+    from weft.runtime.experts.layer import ExpertPlacement
+
+    worst = 0.0
+    with group(device) as (rank, ranks):
+        for mask in masks(rank).values():
+            x, layer = given(rank).requires_grad_(), layer_of(ExpertPlacement.even(EXPERTS, 1), 0)
+            weights = torch.softmax(layer.gate.logits(x), -1) * mask
+            results = torch.stack([nn.functional.gelu(x @ expert.up) @ expert.down
+                                   for expert in map(layer.expert, range(EXPERTS))], 1)
+            wanted = (weights.unsqueeze(-1) * results).sum(1)
+            wanted.sin().sum().backward()  # type: ignore[no-untyped-call]
+            mine, divided = given(rank).to(device).requires_grad_(), layer_of(
+                ExpertPlacement.even(EXPERTS, ranks), rank).to(device)
+            divided.gate.masked = mask.to(device)
+            found = divided(mine)
+            found.sin().sum().backward()
+            assert x.grad is not None and mine.grad is not None
+            worst = max(worst, float((found.detach().cpu() - wanted.detach()).abs().max()),
+                        float((mine.grad.cpu() - x.grad).abs().max()))
+    return Found(worst, f"{EXPERTS} experts on {ranks} ranks, {len(masks(0))} choices")
 
 
 class WithLoss(nn.Module):
@@ -216,7 +289,8 @@ def offload(device: torch.device) -> Found:
 
 
 CASES: Mapping[str, Callable[[torch.device], Found]] = {
-    "pipeline": pipeline, "plan": plan, "program": program, "optimizer": optimizer, "offload": offload}
+    "pipeline": pipeline, "copies": copies, "plan": plan, "program": program, "optimizer": optimizer,
+    "offload": offload, "graph network": graph_network, "experts": experts}
 
 
 def device_of(kind: str) -> torch.device:

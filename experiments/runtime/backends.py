@@ -162,15 +162,17 @@ def row(name: str, batch: int, options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.pt2"
         with torch.no_grad():
-            torch.export.save(torch.export.export(made().eval(), (example(batch),), strict=False), path)
+            module, inputs = made().eval().to(options.device), (example(batch).to(options.device),)
+            torch.export.save(torch.export.export(module, inputs, strict=False), path)
         found = weft.place_backends(path, backends=options.backends, time_limit=options.seconds,
                                     measure_limit=options.measure, trial_limit=options.trial)
         singles = {backend: seconds for backend, seconds in (found.assignment.alone or {}).items()}
         best = min(singles, key=singles.__getitem__)
-        usable, _ = backends_named(options.backends, "cpu")
+        usable, _ = backends_named(options.backends, options.device)
         by_itself = alone(found.cover.problem, best)
         is_single, choice = by_itself.chosen == found.cover.chosen, choice_of(found.cover)
-        with measuring(path, usable, folder=None, limit=options.trial) as own:
+        with measuring(path, usable, folder=None, limit=options.trial,
+                       shared=options.device == "cuda") as own:
             own_share = statistics.median(ratio(own, choice) for _ in range(PAIRS))
             over_single = 1.0 if is_single else statistics.median(
                 ratio(own, choice, choice_of(by_itself)) for _ in range(PAIRS))
@@ -198,6 +200,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Export, measure, print and write."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--only", default="", help="models whose names have this")
+    parser.add_argument("--batches", nargs="+", type=int, default=BATCHES)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--backends", default="all")
     parser.add_argument("--go-on", action="store_true", help="keep the rows that the output has")
     parser.add_argument("--seconds", type=float, default=10.0, help="time limit of the search")
@@ -210,7 +214,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows = json.loads(options.output.read_text())["rows"]
     done = {(each["model"], each["batch"]) for each in rows}
     skipped = [] if find_spec("transformers") else ["BERT", "GPT-2", "Mixtral"]
-    for batch in BATCHES:
+    for batch in options.batches:
         for name in MODELS:
             if options.only not in name or name in skipped or (name, batch) in done:
                 continue

@@ -1,10 +1,11 @@
 """Everything that only a GPU can show, in the order of its worth, in ten minutes at most.
 
 On a machine with CUDA: does what runs there compute what one process on the CPU does (pipelines and replays of every
-shape, ``weft.pipeline``, plans by hand, programs of communication, the sharded optimizer, offloading on streams of its
-own); which transports work (CUDA IPC, NCCL, symmetric memory); and how planned times and memory stand against measured
-ones. Each part is processes of its own with a limit of its own: one that fails, hangs or is killed is a row of the
-page, and the others run. With one GPU, ranks that cannot share it (NCCL's) are one.
+shape, ``weft.pipeline`` and copies of it, plans by hand, programs of communication, the sharded optimizer, offloading
+on streams of its own, graph networks in chunks, layers of experts); which transports work (CUDA IPC, NCCL, symmetric
+memory); and how planned times and memory stand against measured ones; what kernels reach, and what backends bring. Each
+part is processes of its own with a limit of its own: one that fails, hangs or is killed is a row of the page, and the
+others run. With one GPU, ranks that cannot share it (NCCL's) are one.
 
 Writes ``gpu.json``, with its commit, and the page made from it, ``docs/GPU.md``. ``--device cpu`` runs all parts in
 small on the CPU with gloo, to show that they work from end to end; its numbers say nothing about a GPU.
@@ -30,6 +31,8 @@ import torch
 
 from experiments.lib.gpu_cases import CASES
 from experiments.lib.provenance import RESULTS, ROOT, Record
+from weft.models.hardware.device_files import table_from_json
+from weft.runtime.measure.kernels import LAUNCH, MEMORY
 from weft.runtime.ranks.children import Start, children
 from weft.runtime.ranks.launch import launch_local
 from weft.solver.io.writing import write_atomically
@@ -99,6 +102,34 @@ def _transports_told(found: Any, output: str) -> str:
     return f"work: {names([row for row in rows if row['works']])}" + (f"; not: {names(lacking)}" if lacking else "")
 
 
+def _calibrate(device: str, file: Path) -> list[str]:
+    return ["weft", "calibrate", "--device", device, "--ranks", "1", "--json", "--quiet", "-o", str(file),
+            *(["--quick"] if device == "cpu" else [])]
+
+
+def _calibrate_told(found: Any, output: str) -> str:
+    table = table_from_json(found)
+    best = {dtype: max(sample.flops / sample.seconds for sample in table.kernels
+                       if sample.dtype == dtype and sample.flops) for dtype in ("float32", "bfloat16")}
+    carried = max(sample.bytes / sample.seconds for sample in table.kernels if sample.group == MEMORY)
+    launch = min(sample.seconds for sample in table.kernels if sample.group == LAUNCH)
+    return (f"{len(table.kernels)} kernels; at most {best['bfloat16'] / 1e12:.1f} TFLOP/s in bf16, "
+            f"{best['float32'] / 1e12:.1f} in fp32, {carried / 1e9:.0f} GB/s, {launch * 1e6:.1f} us a launch")
+
+
+def _backends(device: str, file: Path) -> list[str]:
+    small = ["--only", "DCGAN", "--batches", "1", "--backends", "eager", "--measure", "10", "--seconds", "1"]
+    shipped = ["--only", "GPT-2", "--batches", "8", "--measure", "40", "--seconds", "3", "--trial", "30"]
+    return ["experiments.runtime.backends", "--device", device, *(small if device == "cpu" else shipped), "--output",
+            str(file)]
+
+
+def _backends_told(found: Any, output: str) -> str:
+    row, = found["rows"]
+    return (f"{row['model']}, batch {row['batch']}: over eager {row['over_eager']:.3f}, over the best single backend "
+            f"({row['single']}) {row['over_single']:.3f}, of {', '.join(row['backends'])}")
+
+
 def _planned(device: str, file: Path) -> list[str]:
     small = ["--preset", "tiny", "--micro-batches", "2", "--repeats", "1", "--time-limit", "1"]
     return ["experiments.runtime.gpu_plan", *(small if device == "cpu" else ["--preset", "1.3b", "--time-limit", "10"]),
@@ -112,17 +143,24 @@ def _planned_told(found: Any, output: str) -> str:
 
 
 PARTS = (
-    Part("equality", "Do replays of every pipeline shape train as one process does?", _equality, 120, _equality_told),
-    Part("pipeline", "Does weft.pipeline train as one process does, over CUDA IPC?", _case("pipeline"), 60, _case_told),
-    Part("plan", "Does a plan by hand compute what torch does?", _case("plan"), 45, _case_told),
-    Part("program", "Does a program of communication compute what its interpreter does?", _case("program"), 45,
+    Part("equality", "Do replays of every pipeline shape train as one process does?", _equality, 80, _equality_told),
+    Part("pipeline", "Does weft.pipeline train as one process does, over CUDA IPC?", _case("pipeline"), 40, _case_told),
+    Part("copies", "Do two copies of a pipeline train as one process does?", _case("copies"), 40, _case_told),
+    Part("plan", "Does a plan by hand compute what torch does?", _case("plan"), 25, _case_told),
+    Part("program", "Does a program of communication compute what its interpreter does?", _case("program"), 25,
          _case_told),
-    Part("optimizer", "Does the sharded optimizer train as one process does?", _case("optimizer"), 45, _case_told),
-    Part("offload", "Does what streams carry to the host and back leave gradients as they are?", _case("offload"), 45,
+    Part("optimizer", "Does the sharded optimizer train as one process does?", _case("optimizer"), 25, _case_told),
+    Part("offload", "Does what streams carry to the host and back leave gradients as they are?", _case("offload"), 25,
          _case_told),
-    Part("transports", "Which transports work: CUDA IPC, NCCL, symmetric memory?", _transports, 90, _transports_told),
-    Part("planned", "Are planned times and peaks the measured ones, and do four ranks train on one GPU?", _planned, 150,
+    Part("graph network", "Does a graph network in chunks train as the whole graph does?", _case("graph network"), 35,
+         _case_told),
+    Part("experts", "Do layers of experts compute what a dense mixture does?", _case("experts"), 25, _case_told),
+    Part("transports", "Which transports work: CUDA IPC, NCCL, symmetric memory?", _transports, 50, _transports_told),
+    Part("planned", "Are planned times and peaks the measured ones, and do four ranks train on one GPU?", _planned, 100,
          _planned_told),
+    Part("calibrate", "What do kernels reach of the device's peaks?", _calibrate, 50, _calibrate_told),
+    Part("backends", "What do several backends bring beside eager torch and the best single one?", _backends, 80,
+         _backends_told),
 )
 
 
@@ -130,9 +168,11 @@ PARTS = (
 
 
 def ranks_for(case: str, device: str) -> int:
-    """Two, where each has what it needs; ``offload`` is one rank's own affair."""
-    if case == "offload":
+    """Two, where each has what it needs; ``offload`` and ``graph network`` are one rank's own affair."""
+    if case in ("offload", "graph network"):
         return 1
+    if case == "copies":
+        return 4
     shares = device == "cpu" or case == "pipeline"
     return 2 if shares or torch.cuda.device_count() > 1 else 1
 

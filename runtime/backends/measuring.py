@@ -135,8 +135,9 @@ class Measuring:
 
 @contextmanager
 def measuring(path: str | os.PathLike[str], backends: Sequence[Backend], *, folder: Path | None, limit: float,
-              trains: bool = False, repeats: int = 15) -> Iterator[Measuring]:
-    """A process that measures parts of the ``.pt2`` file ``path``, ended with the block.
+              trains: bool = False, repeats: int = 15, shared: bool = False) -> Iterator[Measuring]:
+    """A process that measures parts of the ``.pt2`` file ``path``, ended with the block. ``shared``: trials share a
+    process until one fails, as they must on a GPU.
 
     Raises :class:`~weft.runtime.backends.registry.BackendError` where it does not come up.
     """
@@ -146,7 +147,8 @@ def measuring(path: str | os.PathLike[str], backends: Sequence[Backend], *, fold
     key = secrets.token_bytes(16)
     with tempfile.TemporaryDirectory(prefix="weft-backends-") as place:
         address = str(Path(place) / "socket")
-        environment = {**os.environ, "WEFT_BACKENDS_KEY": key.hex(), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        environment = {**os.environ, "WEFT_BACKENDS_KEY": key.hex(), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
+                       "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}  # asking for GPUs must not be their first use
         environment["PYTHONPATH"] = os.pathsep.join(
             [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
         command = [sys.executable, "-m", "weft.runtime.backends.server", address, str(os.getpid())]
@@ -157,8 +159,8 @@ def measuring(path: str | os.PathLike[str], backends: Sequence[Backend], *, fold
 
             connection = _accepted(listener, still_there, said.name)
             with connection:
-                connection.send(Opening(os.fspath(path), sources, trains, repeats))
-                if not connection.poll(_OPENING):
+                connection.send(Opening(os.fspath(path), sources, trains, repeats, shared, _OPENING))
+                if not connection.poll(_OPENING + _GRACE):
                     raise BackendError(f"{path}: the process that measures backends did not load it within "
                                        f"{_OPENING:g} s")
                 if (why := connection.recv()) is not None:

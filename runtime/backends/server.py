@@ -2,22 +2,26 @@
 
 It is started by :mod:`weft.runtime.backends.measuring`, as ``python -m weft.runtime.backends.server ADDRESS PARENT``,
 with one thread, runs no kernel in several, and so may be forked. A trial that crashes or hangs ends alone.
+
+No fork can use a GPU that was in use before. There the forked process loads the model itself, which takes seconds, and
+does one trial after another; a trial that crashes, hangs or raises ends it, and the next one has a new process.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.util
 import os
-import pickle
-import select
 import signal
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Client
-from typing import Any
+from multiprocessing import Pipe
+from multiprocessing.connection import Client, Connection
+from typing import NoReturn
+
+import torch
 
 from weft.runtime.backends.build import captured_of, example_of
 from weft.runtime.backends.graph import UnitGraph
@@ -35,12 +39,15 @@ from weft.runtime.ranks.children import end_with_parent
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What is measured: a ``.pt2`` file; ``sources``: files that register further backends."""
+    """What is measured: a ``.pt2`` file; ``sources``: files that register further backends. ``shared``: trials share a
+    process until one fails, as on a GPU; its loading ends within ``patience`` seconds."""
 
     path: str
     sources: tuple[str, ...]
     trains: bool
     repeats: int
+    shared: bool = False
+    patience: float = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,59 +93,100 @@ class _Tries:
             return try_eager(self.graph, self.recorded, trains=trains, repeats=repeats)
         if job.what == "boundary":
             a, b = (require_usable(name) for name, _ in job.choice)
-            return Found(boundary_seconds(a, b, job.numbers, repeats=repeats))
+            return Found(boundary_seconds(a, b, job.numbers, self.recorded.device, repeats=repeats))
         (name, units), = job.choice
         return try_part(self.graph, self.recorded, require_usable(name), units, trains=trains, repeats=repeats)
 
 
-def _in_child(try_it: Callable[[], Found], limit: float) -> Found:
-    """What ``try_it`` gives in a process of its own, or why it gives nothing."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reading)
-        os.setpgid(0, 0)
-        _serve(try_it, writing)
-    os.close(writing)
-    told, until = b"", time.monotonic() + limit
-    while (left := until - time.monotonic()) > 0 and select.select([reading], [], [], left)[0]:
-        piece = os.read(reading, 65536)
-        if not piece:
-            break
-        told += piece
-    os.close(reading)
-    late = time.monotonic() >= until
-    if late:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
-        with contextlib.suppress(ProcessLookupError):  # what it has started itself
-            os.killpg(child, signal.SIGKILL)
-    status = os.waitpid(child, 0)[1]
-    if late:
+class _Child:
+    """A process of its own, forked from this one, for jobs of ``opening``; ``tries``: what is loaded already."""
+
+    def __init__(self, opening: Opening, tries: _Tries | None) -> None:
+        self.connection, others = Pipe()
+        self.process = os.fork()
+        if self.process == 0:
+            self.connection.close()
+            os.setpgid(0, 0)
+            _serve(opening, tries, others)
+        others.close()
+
+    def do(self, job: TrialJob | None, limit: float) -> Found:
+        """What ``job`` finds, or why it finds nothing; ``None``: the model is loaded. Where the process is of no more
+        use, it has ended then."""
+        self.connection.send(job)
+        try:
+            if self.connection.poll(limit):
+                found, goes_on = self.connection.recv()
+                if not goes_on:
+                    self.end()
+                return found  # type: ignore[no-any-return]
+        except EOFError:
+            status = os.waitpid(self.process, 0)[1]
+            self.process = 0
+            if os.WIFSIGNALED(status):
+                number = os.WTERMSIG(status)
+                return Found(refused=f"crashed by signal {number} ({signal.Signals(number).name})")
+            return Found(refused=f"ended by itself with status {os.waitstatus_to_exitcode(status)}")
+        self.end()
         return Found(refused=f"did not end within {limit:g} s")
-    if os.WIFSIGNALED(status):
-        return Found(refused=f"crashed by signal {os.WTERMSIG(status)} ({signal.Signals(os.WTERMSIG(status)).name})")
-    if not told:
-        return Found(refused=f"ended by itself with status {os.waitstatus_to_exitcode(status)}")
-    found: Found = pickle.loads(told)
-    return found
+
+    def end(self) -> None:
+        """Kill it, and what it has started itself."""
+        if self.process:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process, signal.SIGKILL)
+            os.waitpid(self.process, 0)
+            self.process = 0
+        self.connection.close()
 
 
-def _serve(try_it: Callable[[], Found], writing: int) -> None:
-    """The child: it never returns. What backends print is nobody's."""
+def _serve(opening: Opening, tries: _Tries | None, connection: Connection) -> NoReturn:
+    """The child: it ends after one job, or where it is shared, after one that raised. Nothing that backends print is
+    shown."""
     end_with_parent(os.getppid())
     silent = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silent, 1)
     os.dup2(silent, 2)
-    try:
-        found = try_it()
-    except BaseException as error:  # whatever a backend raises
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        found = Found(refused=f"raised {type(error).__name__}: {lines[0] if lines else 'no message'}"[:300])
-    data = pickle.dumps(found)
-    while data:
-        data = data[os.write(writing, data):]
+    goes_on, raised = True, False
+    while goes_on:
+        job = connection.recv()
+        try:
+            tries = tries or _Tries(opening)
+            found = Found() if job is None else tries.go(job)
+        except BaseException as error:  # whatever a backend raises
+            lines, raised = [line.strip() for line in str(error).splitlines() if line.strip()], True
+            found = Found(refused=f"raised {type(error).__name__}: {lines[0] if lines else 'no message'}"[:300])
+        connection.send((found, goes_on := opening.shared and not raised))
+        gc.collect()
+        torch.cuda.empty_cache()
     os._exit(0)
+
+
+class _Trials:
+    """Jobs of ``opening``, one after another."""
+
+    def __init__(self, opening: Opening) -> None:
+        self.opening, self.child = opening, None  # type: Opening, _Child | None
+        self.tries = None if opening.shared else _Tries(opening)
+        if opening.shared:
+            self._shared()
+
+    def do(self, job: TrialJob) -> Found:
+        """What ``job`` finds, or why it finds nothing."""
+        if self.tries is None:
+            return self._shared().do(job, job.limit)
+        self.tries.prepare(job)
+        return _Child(self.opening, self.tries).do(job, job.limit)
+
+    def _shared(self) -> _Child:
+        """The process that trials share, with the model loaded. Raises ``RuntimeError`` where it cannot be."""
+        if self.child is None or not self.child.process:
+            self.child = _Child(self.opening, None)
+            if (refused := self.child.do(None, self.opening.patience).refused) is not None:
+                raise RuntimeError(refused)
+        return self.child
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -147,17 +195,14 @@ def main(arguments: Sequence[str]) -> None:
     end_with_parent(int(parent))
     with Client(address, authkey=bytes.fromhex(os.environ["WEFT_BACKENDS_KEY"])) as connection:
         try:
-            import torch
-
             torch.set_num_threads(1)
-            tries: Any = _Tries(connection.recv())
+            trials = _Trials(connection.recv())
         except Exception as error:
             connection.send(f"{(str(error) or type(error).__name__).splitlines()[0]}")
             return
         connection.send(None)
         while (job := connection.recv()) is not None:
-            tries.prepare(job)
-            connection.send(_in_child(lambda job=job: tries.go(job), job.limit))  # type: ignore[misc]
+            connection.send(trials.do(job))
 
 
 if __name__ == "__main__":

@@ -64,6 +64,7 @@ class Recorded(Interpreter):
         with untouched(graph.captured.model), torch.no_grad():
             self.run(*leaves, enable_io_processing=False)
         del self.env
+        self.device = _device(leaves)
 
     def run_node(self, n: Node) -> Any:
         """The node's value, kept as it is now: what writes into it later makes no difference."""
@@ -136,13 +137,13 @@ def _eager(graph: UnitGraph) -> Choice:
     return [(EAGER, [unit]) for unit in range(len(graph.units))]
 
 
-def boundary_seconds(first: Backend, second: Backend, numbers: int, *, repeats: int, trains: bool = False) -> float:
+def boundary_seconds(first: Backend, second: Backend, numbers: int, device: torch.device, *, repeats: int) -> float:
     """What it costs that ``second`` reads what ``first`` has made, a tensor of so many fp32 numbers: two operators one
     after the other, beside each by itself."""
-    captured = Captured.of(nn.Sequential(nn.ReLU(), nn.Tanh()).eval(), (torch.randn(numbers),))
+    x = torch.randn(numbers, device=device)
+    captured = Captured.of(nn.Sequential(nn.ReLU(), nn.Tanh()).eval(), (x,))
     graph = UnitGraph(captured)
     runs = []
-    x = torch.randn(numbers)
     for unit, backend in enumerate((first, second)):
         part = replace(graph.part([unit]), inputs=(x,))
         run = backend.build(part)
@@ -150,7 +151,7 @@ def boundary_seconds(first: Backend, second: Backend, numbers: int, *, repeats: 
     a, b = runs
     with torch.no_grad():
         both, one, other = map(statistics.median, _laps([lambda: b(a(x)[0]), lambda: a(x), lambda: b(x)],
-                                                        torch.device("cpu"), repeats))
+                                                        device, repeats))
     return max(0.0, both - one - other)
 
 

@@ -164,38 +164,6 @@ def rpc_refuses(session: Session, stack: ExitStack, calls: AbstractContextManage
     return next(filter(None, session.exchange(said, "starting RPC")), "")
 
 
-def main(folder: Path, device: str, names: Sequence[str], sizes: Sequence[int]) -> None:
-    """One of the two ranks."""
-    where = torch.device("cpu") if device == "cpu" else device_for("shared")
-    with join(120, where) as session, ExitStack() as stack:
-        session.watch.begin()
-        good = []
-        for name in names:
-            if name == RPC:
-                refused = rpc_refuses(session, stack, remote_calls(session, folder))
-                good += [] if refused else [name]
-                _say(session, {"name": name, "wrong": "", "refused": refused})
-                continue
-            try:
-                wrong, refused = check_transport(session, name, sizes), ""
-            except TransportError as error:
-                wrong, refused = "", str(error)
-            if not wrong and not refused:
-                good.append(name)
-            _say(session, {"name": name, "wrong": wrong, "refused": refused})
-        for size in sizes:
-            _say(session, {"size": size, "seconds": time_methods(session, good, size)})
-
-
-def _say(session: Session, line: Mapping[str, Any]) -> None:
-    if session.rank == 0:
-        print(json.dumps(line), flush=True)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3].split(","), [int(size) for size in sys.argv[4].split(",")])
-
-
 CALLER, CALLED = 0, 1
 #: Of a call, on each of the two ranks.
 INSTRUCTIONS = 4
@@ -324,3 +292,35 @@ def remote_calls(session: Session, folder: Path, *, only_tcp: bool = False, call
                  world_size=2, rpc_backend_options=options)
     yield
     rpc.shutdown()
+
+
+def main(folder: Path, device: str, names: Sequence[str], sizes: Sequence[int]) -> None:
+    """One of the two ranks."""
+    where = torch.device("cpu") if device == "cpu" else device_for("shared")
+    with join(120, where) as session, ExitStack() as stack:
+        session.watch.begin()
+        good = []
+        for name in names:
+            if name == RPC:
+                refused = rpc_refuses(session, stack, remote_calls(session, folder))
+                good += [] if refused else [name]
+                _say(session, {"name": name, "wrong": "", "refused": refused})
+                continue
+            try:
+                wrong, refused = check_transport(session, name, sizes), ""
+            except TransportError as error:
+                wrong, refused = "", str(error)
+            if not wrong and not refused:
+                good.append(name)
+            _say(session, {"name": name, "wrong": wrong, "refused": refused})
+        for size in sizes:
+            _say(session, {"size": size, "seconds": time_methods(session, good, size)})
+
+
+def _say(session: Session, line: Mapping[str, Any]) -> None:
+    if session.rank == 0:
+        print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3].split(","), [int(size) for size in sys.argv[4].split(",")])

@@ -270,7 +270,7 @@ def join(timeout: float, device: torch.device | None = None, transport: str | No
         offset = clock_offset(rank, range(world))
         watch.joined()
         yield Session(rank % size, size, device, watch, offset,
-                      transport or ("nccl" if device.type == "cuda" else "gloo"), reserve, rank // size, replicas)
+                      transport or transport_on(device), reserve, rank // size, replicas)
         watch.doing("waiting for all ranks to finish", range(world))
         meet()
         watch.finish()
@@ -305,6 +305,11 @@ def _is_of_the_network(error: BaseException) -> bool:
     said = str(error)
     return isinstance(error, RuntimeError) and (isinstance(error, dist.DistError) or any(
         sign in said for sign in ("gloo", "Connection closed by peer", "Connection reset by peer", "Broken pipe")))
+
+
+def transport_on(device: torch.device) -> str:
+    """What carries tensors on ``device``, where nothing else is wished."""
+    return "nccl" if device.type == "cuda" else "gloo"
 
 
 def share_gpus() -> bool:

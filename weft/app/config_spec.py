@@ -107,9 +107,10 @@ def _reading(source: str | os.PathLike[str], gpus: int | None, device: str | Non
     if gpus is None:
         raise ValueError(f"{where}: is a config.json, which says the model alone; say how many GPUs run it "
                          "(--gpus 64, --device h100)")
-    if device is None or (device not in DEVICES and not device.endswith(TABLE_FILES)):
+    kinds = [name for name in DEVICES if name != "cpu"]  # which has as much memory as was built in
+    if device is None or (device not in kinds and not device.endswith(TABLE_FILES)):
         found = "missing" if device is None else f"{device!r}"
-        raise ValueError(f"{where}: device is {found}, it must be one of {', '.join(DEVICES)}, or a table that weft "
+        raise ValueError(f"{where}: device is {found}, it must be one of {', '.join(kinds)}, or a table that weft "
                          "calibrate wrote (.json, .yaml)")
     device = device if device in DEVICES else os.path.abspath(device)
     try:

@@ -45,9 +45,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("kept")
 
 
-@pytest.fixture(scope="module")
-def own(known: dict[str, Backend], model: Path, folder: Path) -> Iterator[Measuring]:
-    with measuring(model, list(known.values()), folder=folder, limit=60.0, repeats=3) as found:
+@pytest.fixture(scope="module", params=[False, True], ids=["each in a process", "shared, as on a GPU"])
+def own(known: dict[str, Backend], model: Path, folder: Path, request: pytest.FixtureRequest) -> Iterator[Measuring]:
+    kept = folder / str(request.param)
+    with measuring(model, list(known.values()), folder=kept, limit=60.0, repeats=3, shared=request.param) as found:
         yield found
 
 
@@ -72,20 +73,21 @@ def test_a_bad_backend_is_refused_and_the_next_goes_on(own: Measuring, known: di
 
 
 @pytest.mark.slow
-def test_what_hangs_ends_at_its_limit_and_is_not_kept(own: Measuring, known: dict[str, Backend], model: Path,
-                                                      folder: Path) -> None:
-    alike, before = first(model, known["hangs"]), len(list(folder.iterdir()))
+def test_what_hangs_ends_at_its_limit_and_is_not_kept(own: Measuring, known: dict[str, Backend], model: Path) -> None:
+    assert own.folder is not None
+    alike, before = first(model, known["hangs"]), len(list(own.folder.iterdir()))
     own.limit = 1.0
     try:
         found = own.part(known["hangs"], alike.key, alike.places[0])
     finally:
         own.limit = 60.0
-    assert found.refused == "did not end within 1 s" and len(list(folder.iterdir())) == before
+    assert found.refused == "did not end within 1 s" and len(list(own.folder.iterdir())) == before
 
 
 @pytest.mark.slow
-def test_figures_are_kept_by_content_and_machine(own: Measuring, known: dict[str, Backend], model: Path, folder: Path,
+def test_figures_are_kept_by_content_and_machine(own: Measuring, known: dict[str, Backend], model: Path,
                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = own.folder
     good, alike = known["good"], first(model, known["good"])
     found = own.part(good, alike.key, alike.places[0])
     again = Measuring(own.connection, folder, 60.0, False, 3)

@@ -165,6 +165,7 @@ def test_a_config_is_estimated_without_a_spec(tmp_path: Path, capsys: pytest.Cap
     ({}, "is a config.json, which says the model alone; say how many GPUs"),
     ({"gpus": 8}, "device is missing, it must be one of v100"),
     ({"gpus": 8, "device": "h1000"}, "device is 'h1000', it must be one of v100"),
+    ({"gpus": 8, "device": "cpu"}, "device is 'cpu', it must be one of v100"),
     ({"gpus": 0, "device": "h100"}, "gpus is 0, it must be a whole number from 1 to"),
     ({"gpus": 8, "device": "h100", "batch": 10, "micro_batch": 3}, "batch is 10, but .* give a multiple of 3"),
     ({"gpus": 8, "device": "h100", "sequence": 2**30}, "sequence is 1073741824, .* 1 to 16777216")])

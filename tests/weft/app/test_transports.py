@@ -55,6 +55,15 @@ def test_without_gpus_it_says_what_was_not_checked(monkeypatch: pytest.MonkeyPat
     assert "gloo (unknown shapes)" in out and "0.1 ms" in out and "0.04 GB/s" in out
 
 
+@pytest.mark.slow
+def test_ranks_of_this_machine_try_what_it_has(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["transports", "--gpus", "0", "--sizes", "4KiB", "--json"]) == 0
+    tried = {row["transport"]: row for row in json.loads(capsys.readouterr().out)["transports"]
+             if row["device"] == "cpu"}
+    assert all(tried[name]["works"] and tried[name]["seconds"].keys() == {"4096"}
+               for name in ("gloo", "gloo:sockets", "shared"))
+
+
 def test_what_libraries_print_beside_the_ranks_is_passed_over() -> None:
     output = '[Gloo] Rank 0 is connected to 1 peer ranks.\n{"name": "gloo"}\n3\n\n{"size": 4096, "seco'
     assert list(transports._said(output)) == [{"name": "gloo"}]

@@ -69,9 +69,10 @@ def choose_backends(path: str | os.PathLike[str], backends: str | Sequence[str],
                     folder: Path | None = None) -> BackendChoice:
     """See :func:`weft.place_backends`."""
     graph = UnitGraph(captured_of(path))
-    usable, notes = backends_named(backends, device_of(graph.captured).type, trains)
+    device = device_of(graph.captured).type
+    usable, notes = backends_named(backends, device, trains)
     with measuring(path, usable, folder=default_folder() / "backends" if folder is None else folder,
-                   limit=trial_limit, trains=trains) as own:
+                   limit=trial_limit, trains=trains, shared=device == "cuda") as own:
         eager = own.eager(usable[0], graph.captured.digest)
         found = _measured(graph, own, usable, measure_limit, notes, on_progress)
         used = [backend for backend in usable if backend.name == EAGER or any(
