@@ -191,6 +191,10 @@ LongestPeriod: TypeAlias = Annotated["Number | str | None", Option(
 TOOL_NAMES = ("megatron", "torchtitan", "pytorch", "deepspeed", "nnscaler")
 ForTool: TypeAlias = Annotated[str | None, Option(
     "search only what this tool can run, timed in the order that it runs", choices=TOOL_NAMES, flags="--for")]
+#: What many searches side by side take.
+Processes: TypeAlias = Annotated[int | None, Option("processes (default: one a core)", "N", workers)]
+Cache: TypeAlias = Annotated[PathLike | bool | None, Option(
+    "keep what is solved there (default: ~/.cache/weft)", "DIR", apart="cache")]
 #: What of the stages may differ from the plan.
 AllowUnsplit: TypeAlias = Annotated[bool, Option(
     "with --stages: go on where the plan splits a backward and the executor cannot split that module's")]

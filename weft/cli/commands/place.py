@@ -47,7 +47,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, Unpack
 from weft.app.lib.arguments import Option, count, share
 from weft.app.lib.options import OptionsTaken, SearchKeywords, SearchOptions, parted
 from weft.app.lib.sources import PathLike
-from weft.cli.lib.command import GOOD, Call, Json, Quiet, command
+from weft.cli.lib.command import GOOD, Call, Json, Quiet, command, into
 from weft.cli.lib.output import JSON, kept, require_output, require_torch, save, search, show, told, written
 
 if TYPE_CHECKING:
@@ -237,8 +237,8 @@ def run(
         "of a .pt2 file: measure these backends on its parts and choose one for each part (all, or names)",
         "NAME,...")] = None,
     measure_limit: Annotated[float, Option("with --backends: measure parts for this time", "SECONDS", share)] = 600.0,
-    output: Annotated[str | None, Option("write the answer there (.json): format, objective, bound, status, stages",
-                                         "FILE", flags="-o --output")] = None,
+    output: Annotated[str | None, into(
+        "write the answer there (.json): format, objective, bound, status, stages")] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> int:
