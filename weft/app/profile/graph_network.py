@@ -8,7 +8,6 @@ it moves one; both rates are measured.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -143,14 +142,9 @@ def profile_graph_network(model: str | os.PathLike[str], graph: str | os.PathLik
                               bandwidth, stages)
 
 
-def _clock(device: torch.device) -> Callable[[], float]:
-    """On a CPU this process's own time, which others on a busy machine lengthen least."""
-    return time.process_time if device.type == "cpu" else time.perf_counter
-
-
 def _rates(device: torch.device) -> tuple[float, float]:
     """FLOPs and bytes a second that ``device`` reaches in a large product and a large copy."""
-    timer = Timer(device, _clock(device))
+    timer = Timer.of_work(device)
     square, line = (torch.ones(shape, device=device) for shape in ((_PRODUCT, _PRODUCT), (_COPY,)))
     other = torch.empty_like(line)
     with single_threaded():
@@ -162,7 +156,7 @@ def _measured(shapes: Sequence[LayerShape], graph: Graph, device: torch.device, 
               ) -> Iterator[StageFigures]:
     network = GraphNetwork(tuple(ready(one.kind, one.inputs, one.outputs, one.heads) for one in shapes),
                            shapes[0].inputs)
-    timer = Timer(device, _clock(device))
+    timer = Timer.of_work(device)
     x = (torch.rand(graph.vertices, shapes[0].inputs, generator=torch.Generator().manual_seed(0))
          if graph.features is None else torch.from_numpy(graph.features)).to(device, torch.float32)
     with single_threaded(), torch.no_grad():
