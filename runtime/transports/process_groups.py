@@ -66,7 +66,7 @@ class _Begun:
 _Tagged = Iterable[tuple[Tensor, int]]
 
 
-class Channel(NamedTuple):
+class PeerChannel(NamedTuple):
     """To rank ``peer``, which is ``number`` in ``group``."""
 
     peer: int
@@ -157,11 +157,11 @@ class ProcessGroupTransport:
         return view(memory, message.layout)
 
 
-def _connect(session: Session, backend: str, peers: set[int]) -> dict[int, Channel]:
+def _connect(session: Session, backend: str, peers: set[int]) -> dict[int, PeerChannel]:
     """Per peer, the channel for its messages, with the connection made: a byte has gone both ways."""
     lists = session.exchange(sorted(peers), "connecting")
     pairs = sorted({(min(rank, peer), max(rank, peer)) for rank, found in enumerate(lists) for peer in found})
-    made: dict[int, Channel] = {}
+    made: dict[int, PeerChannel] = {}
     byte = torch.zeros(1, dtype=torch.uint8, device=session.device)
     for pair in pairs:  # one order on all ranks
         group = session.new_group(pair, backend) if backend == "nccl" else session.members
@@ -177,7 +177,7 @@ def _connect(session: Session, backend: str, peers: set[int]) -> dict[int, Chann
                 dist.recv(byte, session.place(peer), group)
         within = dist.group.WORLD if group is None else group
         assert within is not None
-        made[peer] = Channel(peer, within, dist.get_group_rank(within, session.place(peer)),
+        made[peer] = PeerChannel(peer, within, dist.get_group_rank(within, session.place(peer)),
                               session.device.type == "cuda")
     return made
 
@@ -207,7 +207,7 @@ class TwoMessages:
         self.staging = {message.slot: Growing(device) for message in messages}
         self.parcels: Mapping[Landing, dict[str, Tensor]] = {landing: {} for landing in landings}
 
-    def receiver(self, landing: Landing, channel: Channel) -> Callable[[], Transfer]:
+    def receiver(self, landing: Landing, channel: PeerChannel) -> Callable[[], Transfer]:
         """A function that posts a receive of ``landing``."""
         words = torch.zeros(words_of(landing.layout), dtype=torch.int64, device=self._device)
         tag, slot, parcel = self._tags[landing], self.slots[landing.slot], self.parcels[landing]
@@ -228,7 +228,7 @@ class TwoMessages:
 
         return receive
 
-    def sender(self, message: Staging, channel: Channel) -> Callable[[Parcel], Transfer]:
+    def sender(self, message: Staging, channel: PeerChannel) -> Callable[[Parcel], Transfer]:
         """A function that starts sending a parcel as ``message``."""
         tag, staging = self._tags[message], self.staging[message.slot]
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from weft.runtime.plan.buffers import BufferTable, Landing, Staging
 from weft.runtime.plan.program import StageWork
-from weft.runtime.transports.process_groups import Channel, TwoMessages
+from weft.runtime.transports.process_groups import PeerChannel, TwoMessages
 from weft.runtime.transports.tensors import layout_of
 
 CPU = torch.device("cpu")
@@ -48,7 +48,7 @@ class Wire:
 
 
 def both(has_tags: bool) -> tuple[TwoMessages, list[Callable[..., Any]], list[Callable[[], Any]]]:
-    channel = Channel(1, cast(Any, Wire()), 1, on_gpu=False)
+    channel = PeerChannel(1, cast(Any, Wire()), 1, on_gpu=False)
     sends = TwoMessages(BufferTable((), (), (0, 0), tuple(MESSAGES)), CPU, has_tags)
     receives = TwoMessages(BufferTable((0, 0), tuple(LANDINGS), (), ()), CPU, has_tags)
     return (receives, [sends.sender(message, channel) for message in MESSAGES],

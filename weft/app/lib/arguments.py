@@ -67,9 +67,9 @@ def taking(asked: Callable[Given, Asked]) -> Callable[[Callable[[Asked], Answer]
 
 
 def plain(signature: inspect.Signature) -> inspect.Signature:
-    """``signature`` as Python shows it: with types alone, without an :class:`Option` or the ``_SEARCH`` of a file."""
+    """``signature`` as Python shows it: with types alone, without an :class:`Option` or a constant of a file."""
     return signature.replace(parameters=[parameter.replace(annotation=re.sub(
-        r"^Annotated\[(.*?), (Option\(|_SEARCH).*$", r"\1", str(parameter.annotation)))
+        r"^Annotated\[(.*?), (Option\(|_[A-Z]+\]).*$", r"\1", str(parameter.annotation)))
         for parameter in signature.parameters.values()])
 
 
