@@ -167,3 +167,21 @@ def _owned(gradient: Tensor, other: Tensor) -> Tensor:
         return gradient
     found = gradient.contiguous()
     return found.clone() if found.untyped_storage().data_ptr() == other.untyped_storage().data_ptr() else found
+
+
+class DeferredLinear(torch.autograd.Function):
+    """A linear layer whose backward gives the input gradient and keeps what its weight gradient needs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, operator: DeferredOperator,
+                kept: list[DeferredInputs]) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.operator, ctx.kept = operator, kept
+        return nn.functional.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None, None, None]:
+        x, weight = ctx.saved_tensors
+        ctx.kept.append(DeferredInputs(ctx.operator, (x.detach(),), gradient))
+        x_gradient = (gradient @ weight.to(gradient.dtype)).to(x.dtype) if ctx.needs_input_grad[0] else None
+        return x_gradient, None, None, None, None
