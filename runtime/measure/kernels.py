@@ -150,11 +150,12 @@ def _kernels(device: torch.device, quick: bool) -> Iterator[_Kernel]:
     if kind == "cuda":
         yield from _fp8_products(drawn, (_QUICK if quick else _SIZES)[kind])
     main = torch.float32 if kind == "cpu" else torch.bfloat16
-    rows = (64 if quick else 512) * (1 if kind == "cpu" else 8)
-    yield _attention(*(drawn(1, 8, rows, 64, dtype=main) for _ in range(3)))
-    yield _batched(*(drawn(8, rows, 64, dtype=main) for _ in range(2)))
-    yield _convolution(drawn(4, 32, 56, 56, dtype=main), drawn(32, 32, 3, 3, dtype=main))
-    yield from _rest(drawn, rows, main, device)
+    rows, heads, head, width, images = (64 if quick else 512, 8, 64, 1024, 4) if kind == "cpu" else (
+        1024 if quick else 8192, 32, 128, 8192, 64)
+    yield _attention(*(drawn(1, heads, rows, head, dtype=main) for _ in range(3)))
+    yield _batched(*(drawn(heads, rows, head, dtype=main) for _ in range(2)))
+    yield _convolution(drawn(images, 32, 56, 56, dtype=main), drawn(32, 32, 3, 3, dtype=main))
+    yield from _rest(drawn, rows, width, main, device)
 
 
 def _name(tensor: Tensor) -> str:
@@ -216,9 +217,9 @@ def _convolution(x: Tensor, weight: Tensor) -> _Kernel:
                    lambda: functional.conv2d(x, weight, padding=1), (work, moved), (2 * work, 2 * moved))
 
 
-def _rest(drawn: Callable[..., Tensor], rows: int, dtype: torch.dtype, device: torch.device) -> Iterator[_Kernel]:
+def _rest(drawn: Callable[..., Tensor], rows: int, width: int, dtype: torch.dtype,
+          device: torch.device) -> Iterator[_Kernel]:
     """What moves bytes: element-wise kernels, norms, softmax, embeddings, the loss."""
-    width = 1024
     x, one, zero = drawn(rows, width, dtype=dtype), drawn(width, dtype=dtype), drawn(width, dtype=dtype)
     moved, shape, name = x.numel() * x.element_size(), f"{rows}x{width}", _name(x)
 
