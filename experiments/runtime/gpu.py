@@ -114,7 +114,8 @@ def _calibrate(device: str, file: Path) -> list[str]:
 def _calibrate_told(found: Any, output: str) -> str:
     table = table_from_json(found)
     best = {dtype: max(sample.flops / sample.seconds for sample in table.kernels
-                       if sample.dtype == dtype and sample.flops) for dtype in ("float32", "bfloat16")}
+                       if (sample.dtype, sample.which) == (dtype, "forward") and sample.flops)
+            for dtype in ("float32", "bfloat16")}
     carried = max(sample.bytes / sample.seconds for sample in table.kernels if sample.group == MEMORY)
     launch = min(sample.seconds for sample in table.kernels if sample.group == LAUNCH)
     return (f"{len(table.kernels)} kernels; at most {best['bfloat16'] / 1e12:.1f} TFLOP/s in bf16, "
@@ -243,8 +244,8 @@ def page(content: Mapping[str, Any]) -> str:
     about = content["provenance"]
     said = ["# On a GPU", "Made from [gpu.json](../experiments/results/gpu.json) by `python -m experiments.runtime."
             "gpu`, "
-            "the one command for a machine with CUDA: ten minutes at most, each part in processes of its own, in the "
-            "order of worth."]
+            "the one command for a machine with CUDA: ten minutes at most, each part in processes of its own, "
+            "beside each other where no times count."]
     if content["device"] == "cpu":
         said.append("**These are not numbers of a GPU.** They are those of the dry run on a CPU (`--device cpu`), "
                     "which shows that every part runs from end to end, with gloo and in small.")

@@ -3,10 +3,9 @@
 transformers builds each model with few layers and with more, in bf16 with PyTorch's attention; what the further layers
 take longer and keep is theirs alone, without embeddings, head and loss. Its norms, rotations and gates are several
 kernels each, which keep more than the fused ones that the model of costs is of. That model counts one GPU of the same
-name from its data sheet, or with ``--table`` one that ``weft calibrate`` measured. Every figure is modelled over
-measured. Writes ``gpu_layers.json``.
+name from its data sheet. Every figure is modelled over measured. Writes ``gpu_layers.json``.
 
-    python -m experiments.runtime.gpu_layers [--table FILE] [--models NAME ...]
+    python -m experiments.runtime.gpu_layers [--models NAME ...]
 """
 
 from __future__ import annotations
@@ -111,26 +110,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=CONFIGS, default=list(MODELS))
-    parser.add_argument("--table", help="a device table of weft calibrate, beside the data sheet's")
     parser.add_argument("--tokens", type=int, help="of every sequence, in place of those listed")
     options, record = begun(parser, arguments, "gpu_layers.json")
     where = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     title = torch.cuda.get_device_name() if where.type == "cuda" else "cpu"
     sheet = next((name for name in DEVICES if name in title.lower() and name != "cpu"), "h200")
-    tables = {"data sheet": sheet, **({"calibrated": options.table} if options.table else {})}
     rows = []
     for name in options.models:
         batch, tokens = MODELS.get(name, (1, 4096))
         tokens = options.tokens or tokens
-        ours = {table: modelled(CONFIGS[name], batch, tokens, device) for table, device in tables.items()}
-        found = of_a_layer(CONFIGS[name], batch, tokens, where)
-        rows.append({"model": name, "batch": batch, "tokens": tokens, "measured": found._asdict(), **{
-            table: {**{key: value / max(getattr(found, key), 1e-12) for key, value in times._asdict().items()},
-                    "both": (times.forward + times.backward) / (found.forward + found.backward)}
-            for table, times in ours.items()}})
+        ours, found = modelled(CONFIGS[name], batch, tokens, sheet), of_a_layer(CONFIGS[name], batch, tokens, where)
+        rows.append({"model": name, "batch": batch, "tokens": tokens, "measured": found._asdict(), "modelled": {
+            **{key: value / max(getattr(found, key), 1e-12) for key, value in ours._asdict().items()},
+            "both": (ours.forward + ours.backward) / (found.forward + found.backward)}})
         print(json.dumps(rows[-1]), flush=True)
-        record.write({"device": title, "table": options.table, "rows": rows, "median": {
-            table: statistics.median(row[table]["both"] for row in rows) for table in tables}})
+        record.write({"device": title, "rows": rows,
+                      "median": statistics.median(row["modelled"]["both"] for row in rows)})
     return 0
 
 
