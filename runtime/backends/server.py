@@ -98,7 +98,7 @@ class _Tries:
         return try_part(self.graph, self.recorded, require_usable(name), units, trains=trains, repeats=repeats)
 
 
-class _Child:
+class _TrialProcess:
     """A process of its own, forked from this one, for jobs of ``opening``; ``tries``: what is loaded already."""
 
     def __init__(self, opening: Opening, tries: _Tries | None) -> None:
@@ -168,7 +168,7 @@ class _Trials:
     """Jobs of ``opening``, one after another."""
 
     def __init__(self, opening: Opening) -> None:
-        self.opening, self.child = opening, None  # type: Opening, _Child | None
+        self.opening, self.child = opening, None  # type: Opening, _TrialProcess | None
         self.tries = None if opening.shared else _Tries(opening)
         if opening.shared:
             self._shared()
@@ -178,12 +178,12 @@ class _Trials:
         if self.tries is None:
             return self._shared().do(job, job.limit)
         self.tries.prepare(job)
-        return _Child(self.opening, self.tries).do(job, job.limit)
+        return _TrialProcess(self.opening, self.tries).do(job, job.limit)
 
-    def _shared(self) -> _Child:
+    def _shared(self) -> _TrialProcess:
         """The process that trials share, with the model loaded. Raises ``RuntimeError`` where it cannot be."""
         if self.child is None or not self.child.process:
-            self.child = _Child(self.opening, None)
+            self.child = _TrialProcess(self.opening, None)
             if (refused := self.child.do(None, self.opening.patience).refused) is not None:
                 raise RuntimeError(refused)
         return self.child
