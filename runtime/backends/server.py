@@ -113,14 +113,14 @@ class _TrialProcess:
     def do(self, job: TrialJob | None, limit: float) -> Found:
         """What ``job`` finds, or why it finds nothing; ``None``: the model is loaded. Where the process is of no more
         use, it has ended then."""
-        self.connection.send(job)
         try:
+            self.connection.send(job)
             if self.connection.poll(limit):
                 found, goes_on = self.connection.recv()
                 if not goes_on:
                     self.end()
                 return found  # type: ignore[no-any-return]
-        except EOFError:
+        except (EOFError, OSError):
             status = os.waitpid(self.process, 0)[1]
             self.process = 0
             if os.WIFSIGNALED(status):
@@ -151,7 +151,10 @@ def _serve(opening: Opening, tries: _Tries | None, connection: Connection) -> No
     os.dup2(silent, 2)
     goes_on, raised = True, False
     while goes_on:
-        job = connection.recv()
+        try:
+            job = connection.recv()
+        except EOFError:
+            break
         try:
             tries = tries or _Tries(opening)
             found = Found() if job is None else tries.go(job)
@@ -159,8 +162,9 @@ def _serve(opening: Opening, tries: _Tries | None, connection: Connection) -> No
             lines, raised = [line.strip() for line in str(error).splitlines() if line.strip()], True
             found = Found(refused=f"raised {type(error).__name__}: {lines[0] if lines else 'no message'}"[:300])
         connection.send((found, goes_on := opening.shared and not raised))
-        gc.collect()
-        torch.cuda.empty_cache()
+        if goes_on:
+            gc.collect()
+            torch.cuda.empty_cache()
     os._exit(0)
 
 
