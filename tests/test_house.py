@@ -25,7 +25,7 @@ LIMITS: Mapping[str, int] = {
     "functions of more than eight parameters": 14,
 }
 #: Likewise of what is beside the product; all of it is parsed for that.
-LINES_BESIDE: Mapping[str, int] = {"tests": 50_875, "experiments": 5_870}
+LINES_BESIDE: Mapping[str, int] = {"tests": 50_905, "experiments": 6_085}
 #: Lines of a file, files of a room, and parameters of a function, above which they count.
 LONG, MANY, WIDE = 350, 15, 8
 

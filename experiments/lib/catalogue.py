@@ -133,5 +133,6 @@ EXPERIMENTS = {entry.name: entry for entry in (
     Experiment("equality_gpu", "runtime.equality", "--shapes V --ranks 2 --dtypes fp32", rare=True, gpu=True,
                arguments="--gpu --shapes 'V,M head,NN,tied,skip,branches' "
                          "--output experiments/results/equality_gpu.json"),
+    Experiment("gpu_layers", "runtime.gpu_layers", "--models gpt2 --tokens 64", rare=True, gpu=True),
     Experiment("gpu", "runtime.gpu", "--device cpu --only offload plan --limits 4", rare=True, gpu=True),
 )}

@@ -415,6 +415,26 @@ def gpu_plan(d: Any) -> Fields:
             "peaks": most((100 * abs(ratio - 1) for ratio in peaks), 1)}
 
 
+def gpu(d: Any) -> Fields:
+    found = {part["name"]: part["found"] for part in d["parts"]}["planned"]["1.3b adam"]
+    both = [found[plan] for plan in ("1F1B", "weft")]
+    return {"device": found["device"], "1f1b": both[0]["time_ratio"], "weft": both[1]["time_ratio"],
+            "peaks": most((100 * abs(ratio - 1) for row in both for ratio in row["peak_ratios"]), 1),
+            "faster": 100 * (both[1]["tokens_per_s"] / both[0]["tokens_per_s"] - 1),
+            "own": most((100 * row["own_share"] for row in both), 2)}
+
+
+def gpu_layers(d: Any) -> Fields:
+    def cell(row: Any) -> list[str]:
+        times, kept = row["modelled"], row["measured"]["kept"]
+        return [row["model"].rpartition("/")[2], f"{row['batch']} x {row['tokens']}",
+                f"{1e3 * (row['measured']['forward'] + row['measured']['backward']):.2f}", f"{times['both']:.2f}",
+                f"{kept / 2**20:.0f}", f"{times['kept']:.2f}"]
+
+    return {"device": d["device"], "median": d["median"], "table": table(
+        ["a layer of", "tokens", "ms", "modelled over it", "kept, MiB", "modelled over it"], map(cell, d["rows"]))}
+
+
 READINGS: dict[str, Callable[[Any], Fields]] = {
     "ablation_period": ablation,
     "never_worse_wide": known_schedules, "rivals": known_schedules, "equality_gpu": equality, "annotations": annotated,
@@ -423,4 +443,4 @@ READINGS: dict[str, Callable[[Any], Fields]] = {
         ablation, roofline, configs, collectives, grids, tessel_evaluation, placement, offload,
         overlap_modelled, share, plans_found, equality, any_model_ranks, model_types_ranks, captured_costs, overhead,
         beside_torch, overlap_sums,
-        family, graph_network, backends, experts, switching, gpu_plan)}}
+        family, graph_network, backends, experts, switching, gpu_plan, gpu, gpu_layers)}}

@@ -1,11 +1,11 @@
 """How far modelled times and activations of published layers are from those of the GPU here.
 
-transformers builds each model with few layers and with more, in bf16 with PyTorch's attention, as it is and under
-``torch.compile``; what the further layers take longer and keep is theirs alone, without embeddings, head and loss. The
-model of costs counts one GPU of the same name from its data sheet, or with ``--table`` one that ``weft calibrate``
-measured. Every figure is modelled over measured. Writes ``gpu_layers.json``.
+transformers builds each model with few layers and with more, in bf16 with PyTorch's attention; what the further layers
+take longer and keep is theirs alone, without embeddings, head and loss. Its norms, rotations and gates are several
+kernels each, which keep more than the fused ones that the model of costs is of. That model counts one GPU of the same
+name from its data sheet. Every figure is modelled over measured. Writes ``gpu_layers.json``.
 
-    python -m experiments.runtime.gpu_layers [--table FILE] [--models NAME ...]
+    python -m experiments.runtime.gpu_layers [--models NAME ...]
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from weft.runtime.measure.measure import Timer
 #: Models with the sequences of a micro-batch and their tokens.
 MODELS: Mapping[str, tuple[int, int]] = {
     "gpt2-xl": (4, 1024), "EleutherAI/gpt-neox-20b": (1, 2048), "meta-llama/Llama-3.2-1B": (1, 8192),
-    "meta-llama/Meta-Llama-3-8B": (1, 8192), "meta-llama/Meta-Llama-3-70B": (1, 8192)}
+    "Qwen/Qwen3-8B": (1, 8192), "meta-llama/Meta-Llama-3-8B": (1, 8192), "meta-llama/Meta-Llama-3-70B": (1, 8192)}
 #: Layers of the smaller and of the larger build; words, which only the head and embeddings have to do with.
 FEW, MORE, WORDS = 1, 3, 1024
 REPEATS, LEAST = 7, 0.02
@@ -46,8 +46,7 @@ class Measured(NamedTuple):
     kept: int
 
 
-def measured(config: Mapping[str, Any], layers: int, batch: int, tokens: int, compiled: bool,
-             device: torch.device) -> Measured:
+def measured(config: Mapping[str, Any], layers: int, batch: int, tokens: int, device: torch.device) -> Measured:
     """The whole model with so many ``layers``."""
     import transformers
 
@@ -63,11 +62,10 @@ def measured(config: Mapping[str, Any], layers: int, batch: int, tokens: int, co
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
-    run = torch.compile(model) if compiled else model
     timer, kept = Timer(device), 0
 
     def forward() -> Any:
-        return run(input_ids=ids, labels=ids).loss
+        return model(input_ids=ids, labels=ids).loss
 
     def both() -> None:
         forward().backward()
@@ -85,13 +83,12 @@ def measured(config: Mapping[str, Any], layers: int, batch: int, tokens: int, co
     return Measured(ahead, timer.sample(both, REPEATS, LEAST).seconds - ahead, kept)
 
 
-def of_a_layer(config: Mapping[str, Any], batch: int, tokens: int, compiled: bool, device: torch.device) -> Measured:
+def of_a_layer(config: Mapping[str, Any], batch: int, tokens: int, device: torch.device) -> Measured:
     """What one more layer takes."""
     builds = []
     for layers in (FEW, MORE):
-        builds.append(measured(config, layers, batch, tokens, compiled, device))
+        builds.append(measured(config, layers, batch, tokens, device))
         gc.collect()
-        torch._dynamo.reset()
         if device.type == "cuda":
             torch.cuda.empty_cache()
     few, more = builds
@@ -113,31 +110,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=CONFIGS, default=list(MODELS))
-    parser.add_argument("--table", help="a device table of weft calibrate, beside the data sheet's")
     parser.add_argument("--tokens", type=int, help="of every sequence, in place of those listed")
     options, record = begun(parser, arguments, "gpu_layers.json")
     where = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     title = torch.cuda.get_device_name() if where.type == "cuda" else "cpu"
     sheet = next((name for name in DEVICES if name in title.lower() and name != "cpu"), "h200")
-    tables = {"data sheet": sheet, **({"calibrated": options.table} if options.table else {})}
     rows = []
     for name in options.models:
         batch, tokens = MODELS.get(name, (1, 4096))
         tokens = options.tokens or tokens
-        ours = {table: modelled(CONFIGS[name], batch, tokens, device) for table, device in tables.items()}
-        for compiled in (False, True):
-            found = of_a_layer(CONFIGS[name], batch, tokens, compiled, where)
-            rows.append({"model": name, "batch": batch, "tokens": tokens, "compiled": compiled,
-                         "measured": found._asdict(), **{
-                             table: {**{key: value / max(getattr(found, key), 1e-12)
-                                        for key, value in times._asdict().items()},
-                                     "both": (times.forward + times.backward) / (found.forward + found.backward)}
-                             for table, times in ours.items()}})
-            print(json.dumps(rows[-1]), flush=True)
-            record.write({"device": title, "table": options.table, "rows": rows, "median": {
-                table: {how: statistics.median(row[table]["both"] for row in rows if row["compiled"] is compiled)
-                        for compiled, how in ((False, "as it is"), (True, "compiled"))
-                        if any(row["compiled"] is compiled for row in rows)} for table in tables}})
+        ours, found = modelled(CONFIGS[name], batch, tokens, sheet), of_a_layer(CONFIGS[name], batch, tokens, where)
+        rows.append({"model": name, "batch": batch, "tokens": tokens, "measured": found._asdict(), "modelled": {
+            **{key: value / max(getattr(found, key), 1e-12) for key, value in ours._asdict().items()},
+            "both": (ours.forward + ours.backward) / (found.forward + found.backward)}})
+        print(json.dumps(rows[-1]), flush=True)
+        record.write({"device": title, "rows": rows,
+                      "median": statistics.median(row["modelled"]["both"] for row in rows)})
     return 0
 
 

@@ -1,8 +1,8 @@
 """A device as it was measured: the file ``weft.device/1`` that ``weft calibrate`` writes, and the device that it is.
 
 Seconds of kernels, with their operations and bytes, become rates: of matrix products by size, of memory, and the shares
-of these that other kernels reach; a launch is taken off first. Collectives are used as measured, and among other
-numbers of ranks at the share of a message's rate that they reached.
+of these that other kernels reach; a launch is taken off first, where it is not hidden by what runs before. Collectives
+are used as measured, and among other numbers of ranks at the share of a message's rate that they reached.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ class MessageSample:
 @dataclass(frozen=True)
 class DeviceTable:
     """What was measured on one machine. ``memory``: bytes of each of ``ranks`` ranks. ``load``: how many processes
-    wanted to run before and after, and ``cores`` to run them on."""
+    wanted to run before and after, and ``cores`` to run them on. ``hides_launches``: whether kernels are launched while
+    others run, as on a GPU."""
 
     name: str
     torch: str
@@ -85,6 +86,7 @@ class DeviceTable:
     kernels: tuple[KernelSample, ...]
     collectives: tuple[CollectiveSample, ...] = ()
     messages: MessageSample | None = None
+    hides_launches: bool = False
 
     @property
     def is_busy(self) -> bool:
@@ -111,15 +113,19 @@ class DeviceTable:
             dict(self._reaches(flops, bandwidth)), self._origin(),
             rings={kind: {ranks: _ring_share(points, kind, ranks, link) for (other, ranks), points in
                           self._curves.items() if other == kind} for kind in _KINDS},
-            collectives=self._curves, products=products)
+            collectives=self._curves, products=products, hides_launches=self.hides_launches)
 
     def _products(self, which: Pass, dtype: str) -> tuple[tuple[float, float], ...]:
         """Operations of one product and its rate, by rising size; a backward has two products."""
         count = 2 if which == "backward" else 1
-        launch = self.launch(which)
-        return tuple(sorted(
-            (k.flops / count, k.flops / max(k.seconds - count * launch, k.seconds / 10)) for k in self.kernels
-            if (k.group, k.which, k.dtype) == ("gemm", which, dtype)))
+        return tuple(sorted((k.flops / count, k.flops / self._working(k, count)) for k in self.kernels
+                            if (k.group, k.which, k.dtype) == ("gemm", which, dtype)))
+
+    def _working(self, kernel: KernelSample, launches: int = 1) -> float:
+        """Its seconds without those of its launches."""
+        if self.hides_launches:
+            return kernel.seconds
+        return max(kernel.seconds - launches * self.launch(kernel.which), kernel.seconds / 10)
 
     def _reaches(self, flops: Mapping[str, float], bandwidth: float) -> Iterator[tuple[tuple[Any, Any], Reach]]:
         """Of each class and pass the largest share that one of its kernels reached; a pass that was not measured is
@@ -128,7 +134,7 @@ class DeviceTable:
             for which in _PASSES:
                 of_group = [k for k in self.kernels if k.group == group and k.dtype in flops]
                 chosen = [k for k in of_group if k.which == which] or of_group
-                taken = [(k, max(k.seconds - self.launch(k.which), k.seconds / 10)) for k in chosen]
+                taken = [(k, self._working(k)) for k in chosen]
                 compute = max((k.flops / seconds / flops[k.dtype] for k, seconds in taken), default=1.0)
                 memory = max((k.bytes / seconds / bandwidth for k, seconds in taken), default=1.0)
                 is_product = any(k.flops for k in chosen)
@@ -174,6 +180,7 @@ def table_to_json(table: DeviceTable) -> dict[str, Any]:
                "collectives": [asdict(sample) for sample in table.collectives]}
     return {"format": DEVICE_FORMAT, "name": table.name, "torch": table.torch, "ranks": table.ranks,
             "memory": table.memory, "load": {"before": table.load[0], "after": table.load[1], "cores": table.cores},
+            **({"hides_launches": True} if table.hides_launches else {}),
             **({"messages": asdict(table.messages)} if table.messages else {}), **samples}
 
 
@@ -199,7 +206,11 @@ def table_from_json(value: Any, where: str = "device table") -> DeviceTable:
     """The table of a ``weft.device/1`` object. Raises :class:`~weft.solver.io.entries.FormatError`."""
     entry = Entry(value, where)
     require_format(entry, DEVICE_FORMAT)
-    entry.allow("format", "name", "torch", "ranks", "memory", "load", "messages", "kernels", "collectives")
+    entry.allow("format", "name", "torch", "ranks", "memory", "load", "hides_launches", "messages", "kernels",
+                "collectives")
+    hides = entry.get("hides_launches", False)
+    if not isinstance(hides, bool):
+        raise FormatError(f"{where}: hides_launches is {hides!r:.60}, it must be true or false")
     load = entry.child("load")
     load.allow("before", "after", "cores")
     kernels = tuple(_kernel(item) for item in entry.list("kernels"))
@@ -210,7 +221,8 @@ def table_from_json(value: Any, where: str = "device table") -> DeviceTable:
         entry.text("name"), entry.text("torch"), entry.count("ranks", 1), entry.count("memory", 1),
         (float(load.number("before")), float(load.number("after"))), load.count("cores", 1), kernels,
         tuple(_collective(item) for item in entry.list("collectives", required=False)),
-        _messages(entry.child("messages")) if entry.has("messages") else None)
+        _messages(entry.child("messages")) if entry.has("messages") else None,
+        hides)
 
 
 def _kernel(item: Entry) -> KernelSample:

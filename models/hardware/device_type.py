@@ -50,7 +50,8 @@ class DeviceType:
     products (tensor cores where there are some). ``vector_flops``: of element-wise kernels. ``bandwidth``: bytes a
     second of its memory. ``link`` and ``link_latency``: bytes a second of
     one direction to a neighbour in the same machine, and seconds a message; ``network`` likewise to another machine.
-    ``launch``: seconds that an operator takes at least, by pass. ``reach``: by class and pass. ``origin``: where the
+    ``launch``: seconds that an operator takes at least, by pass; ``hides_launches``: whether it is launched while
+    others run, so that a longer one takes no longer by it. ``reach``: by class and pass. ``origin``: where the
     shares come from, a sentence. ``rings``: the share of ``link`` that collectives reach, by kind and number of devices
     (of others, the next smaller's); empty where they are as among V100s
     (:data:`weft.models.layers.collectives.REACHED`). As measured, where it was: ``collectives``, bytes and seconds by
@@ -73,6 +74,7 @@ class DeviceType:
     rings: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     collectives: Mapping[tuple[str, int], Sequence[tuple[int, float]]] = field(default_factory=dict)
     products: Mapping[tuple[Pass, str], Sequence[tuple[float, float]]] = field(default_factory=dict)
+    hides_launches: bool = False
 
     def peak(self, dtype: str) -> float:
         """Operations a second of matrix products in ``dtype``; those of element-wise kernels for what is no fraction.

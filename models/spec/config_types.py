@@ -117,11 +117,12 @@ _BART: Rules = {"positions": "apart", "norm": "layer_norm", "bias": True, "extra
 #: The family of each type, and what is its own.
 TYPES: Mapping[str, tuple[str, Rules | Callable[[Config], Rules], Rules]] = {
     # plain decoders
-    "gpt2": ("gpt", {}, {}),
+    "gpt2": ("gpt", {}, {"attention": "fused"}),
     "gpt_neo": ("gpt", {}, {"attention_bias": False, "window": _number("window_size"), "windowed": (False, True)}),
     "gpt_bigcode": ("gpt", {}, {"kv_heads": lambda c: 1 if c.flag("multi_query", True) else None,
                                 "attention": "fused"}),
     "gpt_neox": ("gpt", {}, {"positions": "rotary", "parallel": _flag("use_parallel_residual", default=True),
+                             "attention": "fused",
                              "attention_bias": _flag("attention_bias", default=True),
                              "out_bias": _flag("attention_bias", default=True)}),
     "gptj": ("gpt", _GPTJ, {}),

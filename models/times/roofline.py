@@ -54,7 +54,8 @@ def pass_seconds(device: DeviceType, kind: str, work: Work, dtype: str, which: P
     rate = device.product_rate(work.flops, dtype, which) if group == "gemm" and reach is None else None
     computing = work.flops / (rate or peak * shares.compute)
     moving = (work.bytes_read + work.bytes_written) / (device.bandwidth * shares.memory)
-    return (device.launch[which] if launches else 0.0) + max(computing, moving)
+    launch, running = device.launch[which] if launches else 0.0, max(computing, moving)
+    return max(launch, running) if device.hides_launches else launch + running
 
 
 def dtype_of(graph: OperatorGraph, operator: Operator) -> str:

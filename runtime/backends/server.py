@@ -98,7 +98,7 @@ class _Tries:
         return try_part(self.graph, self.recorded, require_usable(name), units, trains=trains, repeats=repeats)
 
 
-class _Child:
+class _TrialProcess:
     """A process of its own, forked from this one, for jobs of ``opening``; ``tries``: what is loaded already."""
 
     def __init__(self, opening: Opening, tries: _Tries | None) -> None:
@@ -113,14 +113,14 @@ class _Child:
     def do(self, job: TrialJob | None, limit: float) -> Found:
         """What ``job`` finds, or why it finds nothing; ``None``: the model is loaded. Where the process is of no more
         use, it has ended then."""
-        self.connection.send(job)
         try:
+            self.connection.send(job)
             if self.connection.poll(limit):
                 found, goes_on = self.connection.recv()
                 if not goes_on:
                     self.end()
                 return found  # type: ignore[no-any-return]
-        except EOFError:
+        except (EOFError, OSError):
             status = os.waitpid(self.process, 0)[1]
             self.process = 0
             if os.WIFSIGNALED(status):
@@ -151,7 +151,10 @@ def _serve(opening: Opening, tries: _Tries | None, connection: Connection) -> No
     os.dup2(silent, 2)
     goes_on, raised = True, False
     while goes_on:
-        job = connection.recv()
+        try:
+            job = connection.recv()
+        except EOFError:
+            break
         try:
             tries = tries or _Tries(opening)
             found = Found() if job is None else tries.go(job)
@@ -159,8 +162,9 @@ def _serve(opening: Opening, tries: _Tries | None, connection: Connection) -> No
             lines, raised = [line.strip() for line in str(error).splitlines() if line.strip()], True
             found = Found(refused=f"raised {type(error).__name__}: {lines[0] if lines else 'no message'}"[:300])
         connection.send((found, goes_on := opening.shared and not raised))
-        gc.collect()
-        torch.cuda.empty_cache()
+        if goes_on:
+            gc.collect()
+            torch.cuda.empty_cache()
     os._exit(0)
 
 
@@ -168,7 +172,7 @@ class _Trials:
     """Jobs of ``opening``, one after another."""
 
     def __init__(self, opening: Opening) -> None:
-        self.opening, self.child = opening, None  # type: Opening, _Child | None
+        self.opening, self.child = opening, None  # type: Opening, _TrialProcess | None
         self.tries = None if opening.shared else _Tries(opening)
         if opening.shared:
             self._shared()
@@ -178,12 +182,12 @@ class _Trials:
         if self.tries is None:
             return self._shared().do(job, job.limit)
         self.tries.prepare(job)
-        return _Child(self.opening, self.tries).do(job, job.limit)
+        return _TrialProcess(self.opening, self.tries).do(job, job.limit)
 
-    def _shared(self) -> _Child:
+    def _shared(self) -> _TrialProcess:
         """The process that trials share, with the model loaded. Raises ``RuntimeError`` where it cannot be."""
         if self.child is None or not self.child.process:
-            self.child = _Child(self.opening, None)
+            self.child = _TrialProcess(self.opening, None)
             if (refused := self.child.do(None, self.opening.patience).refused) is not None:
                 raise RuntimeError(refused)
         return self.child

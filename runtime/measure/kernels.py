@@ -2,16 +2,17 @@
 
 Each is run alone on random tensors, forward and backward as autograd runs them, and timed in laps that are long beside
 the clock (:class:`~weft.runtime.measure.measure.Timer`); what autograd takes to start, once in a step, is taken off a
-backward. What a kernel's operations and bytes are is counted as the
+backward that waits for it. What a kernel's operations and bytes are is counted as the
 operator graphs count them: of a backward of a product two products, of attention two and a half times its forward, of
 element-wise kernels what is read and written.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as functional
@@ -33,6 +34,8 @@ _CHAIN = 32
 _REPEATS, _LEAST = 7, 5e-3
 #: Seconds: no larger product of a dtype is tried after one that took so long.
 _LONGEST = 0.5
+#: Times the host's part of a backward: one that takes longer is the GPU's time.
+_HIDDEN = 1.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ def measure_kernels(device: torch.device, *, quick: bool = False, timer: Timer |
     timer = timer or Timer.of_work(device)
     repeats, least = (3, 0.0) if quick else (_REPEATS, _LEAST)
     found: list[KernelTime] = []
-    start = 0.0
+    autograd = _Autograd(0.0, 0.0)
     slow: set[tuple[str, str]] = set()
     with single_threaded():
         for kernel in _kernels(device, quick):
@@ -80,30 +83,43 @@ def measure_kernels(device: torch.device, *, quick: bool = False, timer: Timer |
                 continue
             on_progress(f"{kernel.group} {kernel.dtype} {kernel.shape}")
             try:
-                samples = list(_samples(kernel, timer, repeats, least, start))
+                samples = list(_samples(kernel, timer, repeats, least, autograd))
             except (RuntimeError, NotImplementedError):  # torch has no such kernel here, or no room for it
                 continue
             found += samples
             if kernel.group == LAUNCH:
-                start = _start_of_autograd(device, timer, repeats, least, samples[1].seconds)
+                autograd = _start_of_autograd(device, timer, repeats, least, samples[1].seconds)
             if samples[0].seconds > _LONGEST:
                 slow.add((kernel.group, kernel.dtype))
     return found
 
 
-def _start_of_autograd(device: torch.device, timer: Timer, repeats: int, least: float, launch: float) -> float:
-    """Seconds of a backward of one tiny layer beyond its two launches."""
+class _Autograd(NamedTuple):
+    """``start``: seconds of a backward of one tiny layer beyond its two launches; a backward of more than ``hidden``
+    seconds does not wait for it: on a GPU its kernels run while the next backward starts."""
+
+    start: float
+    hidden: float
+
+    def without(self, seconds: float) -> float:
+        """What of a backward's ``seconds`` is its own."""
+        return seconds if seconds > self.hidden else max(seconds - self.start, seconds / 10)
+
+
+def _start_of_autograd(device: torch.device, timer: Timer, repeats: int, least: float, launch: float) -> _Autograd:
     x, weight = (torch.ones(8, 8, device=device, requires_grad=True) for _ in range(2))
     y = functional.linear(x, weight)
     gradient = torch.ones_like(y)
     whole = timer.sample(lambda: torch.autograd.grad(y, (x, weight), gradient, retain_graph=True), repeats, least)
-    return max(0.0, whole.seconds - 2 * launch)
+    return _Autograd(max(0.0, whole.seconds - 2 * launch),
+                     _HIDDEN * whole.seconds if device.type == "cuda" else math.inf)
 
 
-def _samples(kernel: _Kernel, timer: Timer, repeats: int, least: float, start: float) -> Iterator[KernelTime]:
+def _samples(kernel: _Kernel, timer: Timer, repeats: int, least: float,
+             autograd: _Autograd) -> Iterator[KernelTime]:
     def of(which: Pass, run: Callable[[], object], work: tuple[float, int], count: int) -> KernelTime:
         sample = timer.sample(run, repeats, least)
-        seconds = max(sample.seconds - (start if which == "backward" else 0.0), sample.seconds / 10)
+        seconds = autograd.without(sample.seconds) if which == "backward" else sample.seconds
         return KernelTime(kernel.group, which, kernel.dtype, kernel.shape, work[0], work[1], seconds / count,
                             sample.spread, sample.repeats)
 
@@ -149,11 +165,12 @@ def _kernels(device: torch.device, quick: bool) -> Iterator[_Kernel]:
     if kind == "cuda":
         yield from _fp8_products(drawn, (_QUICK if quick else _SIZES)[kind])
     main = torch.float32 if kind == "cpu" else torch.bfloat16
-    rows = (64 if quick else 512) * (1 if kind == "cpu" else 8)
-    yield _attention(*(drawn(1, 8, rows, 64, dtype=main) for _ in range(3)))
-    yield _batched(*(drawn(8, rows, 64, dtype=main) for _ in range(2)))
-    yield _convolution(drawn(4, 32, 56, 56, dtype=main), drawn(32, 32, 3, 3, dtype=main))
-    yield from _rest(drawn, rows, main, device)
+    rows, heads, head, width, images = (64 if quick else 512, 8, 64, 1024, 4) if kind == "cpu" else (
+        1024 if quick else 8192, 32, 128, 8192, 64)
+    yield _attention(*(drawn(1, heads, rows, head, dtype=main) for _ in range(3)))
+    yield _batched(*(drawn(heads, rows, head, dtype=main) for _ in range(2)))
+    yield _convolution(drawn(images, 32, 56, 56, dtype=main), drawn(32, 32, 3, 3, dtype=main))
+    yield from _rest(drawn, rows, width, main, device)
 
 
 def _name(tensor: Tensor) -> str:
@@ -215,9 +232,9 @@ def _convolution(x: Tensor, weight: Tensor) -> _Kernel:
                    lambda: functional.conv2d(x, weight, padding=1), (work, moved), (2 * work, 2 * moved))
 
 
-def _rest(drawn: Callable[..., Tensor], rows: int, dtype: torch.dtype, device: torch.device) -> Iterator[_Kernel]:
+def _rest(drawn: Callable[..., Tensor], rows: int, width: int, dtype: torch.dtype,
+          device: torch.device) -> Iterator[_Kernel]:
     """What moves bytes: element-wise kernels, norms, softmax, embeddings, the loss."""
-    width = 1024
     x, one, zero = drawn(rows, width, dtype=dtype), drawn(width, dtype=dtype), drawn(width, dtype=dtype)
     moved, shape, name = x.numel() * x.element_size(), f"{rows}x{width}", _name(x)
 

@@ -36,8 +36,8 @@ class SessionError(ValueError):
 @dataclass
 class Session:
     """``rank`` of the ``world`` ranks of a plan; ``device`` holds the tensors; ``offset`` + ``time.perf_counter()`` is
-    the time on the first process's clock. ``transport`` carries messages (:mod:`weft.runtime.transports`); ``reserve``:
-    bytes of the device that a problem's capacities leave out, for messages that arrive early.
+    the time on the first process's clock. ``transport`` carries messages (:mod:`weft.runtime.transports`); empty: what
+    suits the device. ``reserve``: bytes of the device that a problem's capacities leave out, for early messages.
 
     The plan runs in ``replicas`` copies, of which this is number ``replica``, each with a part of the batch; and each
     of them is ``peers`` copies, of which this is ``peer``, with shares of the parameters. The processes 0 to ``world``
@@ -49,7 +49,7 @@ class Session:
     device: torch.device
     watch: Watch
     offset: float
-    transport: str = "gloo"
+    transport: str = ""
     reserve: int = RESERVE
     replica: int = 0
     replicas: int = 1
@@ -63,6 +63,9 @@ class Session:
     _counterparts: dist.ProcessGroup | None = None
     #: Whether it is inside a process group that others have made (:mod:`weft.runtime.ranks.within`).
     is_guest: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        self.transport = self.transport or ("nccl" if self.device.type == "cuda" else "gloo")
 
     def now(self) -> float:
         """Seconds on the clock that all ranks share."""
@@ -237,15 +240,13 @@ class Session:
 @contextlib.contextmanager
 def join(timeout: float, device: torch.device | None = None, transport: str | None = None,
          reserve: int = RESERVE, replicas: int = 1) -> Iterator[Session]:
-    """Join the ranks that ``torchrun`` started (or another launcher that set RANK, WORLD_SIZE, MASTER_ADDR and
-    MASTER_PORT).
+    """Join the ranks that ``torchrun`` started (or what else sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT).
 
     Tensors on a CPU travel by gloo, those on a GPU by NCCL, whose communicators are made as they are first used: made
-    at once, they would share one stream. Where ranks share a GPU, which NCCL cannot, collectives are gloo's.
-    ``timeout`` is in seconds, for one instruction or one wait; past it the process ends
-      (:mod:`weft.runtime.ranks.watch`), as it does on any error inside. ``transport`` and ``reserve``: see
-      :class:`Session`; by default what suits the device. The ranks are those of ``replicas`` copies of a plan, of which
-      there must be as many in each. Raises :class:`SessionError` where rank 0 cannot be found.
+    at once, they would share one stream. Where ranks share a GPU, which NCCL cannot, collectives are gloo's. Past
+    ``timeout`` seconds in one instruction or wait the process ends, as on any error inside. ``transport`` and
+    ``reserve``: see :class:`Session`; by default what suits the device. The ranks are those of ``replicas`` copies of a
+    plan, of equal size. Raises :class:`SessionError` where rank 0 cannot be found.
     """
     device = device or torch.device("cpu")
     torch.set_num_threads(1)
@@ -267,8 +268,7 @@ def join(timeout: float, device: torch.device | None = None, transport: str | No
         size = world // replicas
         offset = clock_offset(rank, range(world))
         watch.joined()
-        yield Session(rank % size, size, device, watch, offset,
-                      transport or transport_on(device), reserve, rank // size, replicas)
+        yield Session(rank % size, size, device, watch, offset, transport or "", reserve, rank // size, replicas)
         watch.doing("waiting for all ranks to finish", range(world))
         meet()
         watch.finish()
@@ -303,11 +303,6 @@ def _is_of_the_network(error: BaseException) -> bool:
     said = str(error)
     return isinstance(error, RuntimeError) and (isinstance(error, dist.DistError) or any(
         sign in said for sign in ("gloo", "Connection closed by peer", "Connection reset by peer", "Broken pipe")))
-
-
-def transport_on(device: torch.device) -> str:
-    """What carries tensors on ``device``, where nothing else is wished."""
-    return "nccl" if device.type == "cuda" else "gloo"
 
 
 def share_gpus() -> bool:

@@ -36,7 +36,7 @@ from weft.runtime.plan.buffers import BufferTable, Landing, Staging, waiting_byt
 from weft.runtime.plan.plan import Plan
 from weft.runtime.plan.program import Work
 from weft.runtime.plan.timeline import Measured, Timeline
-from weft.runtime.ranks.session import Session, SessionError, transport_on
+from weft.runtime.ranks.session import Session, SessionError
 from weft.runtime.ranks.watch import Unwatched, Watch
 from weft.runtime.replay.options import seconds_in_unit
 from weft.runtime.replay.run import Trainer
@@ -89,7 +89,7 @@ def single_rank(plan: Plan, rank: int, device: torch.device) -> Iterator[Session
         raise SessionError(f"the plan has the ranks 0 to {world - 1}, there is no rank {rank}")
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
     try:
-        session = _SingleRank(rank, world, device, cast(Watch, Unwatched()), 0.0, transport_on(device))
+        session = _SingleRank(rank, world, device, cast(Watch, Unwatched()), 0.0)
         session.add_groups(plan.groups)
         with single_threaded():
             yield session

@@ -38,7 +38,7 @@ def test_a_part_that_fails_or_hangs_stops_no_other(
     assert not failing["good"] and failing["said"].startswith("exit code ")
     assert not hanging["good"] and hanging["said"] == "not done within its 1 s"
     assert good["good"] and good["said"] == "The Zen of Pyth"
-    assert "hanging     NOT GOOD" in capsys.readouterr().out
+    assert "hanging       NOT GOOD" in capsys.readouterr().out
     page = gpu.page(content)
     assert "**These are not numbers of a GPU.**" in page and content["provenance"]["commit"][:12] in page
     assert "| good | Does good run? | yes |" in page and "| hanging | Does hanging run? | **no** |" in page

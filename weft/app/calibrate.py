@@ -104,7 +104,8 @@ def calibrate_machine(device: str | None = None, ranks: int | None = None, *, qu
         on_progress(f"messages and collectives of {count} ranks")
         collectives, messages = _together(where.type, count, quick)
     return Calibration(DeviceTable(device_name(where), torch.__version__, count, _memory(where, count),
-                                   (before, _load()), os.cpu_count() or 1, kernels, collectives, messages))
+                                   (before, _load()), os.cpu_count() or 1, kernels, collectives, messages,
+                                   hides_launches=where.type == "cuda"))
 
 
 def _together(device: str, ranks: int, quick: bool) -> tuple[tuple[CollectiveSample, ...], MessageSample]:

@@ -61,6 +61,19 @@ def test_a_product_takes_its_launch_and_the_rate_of_its_size() -> None:
     assert norm == pytest.approx(1e-6 + 2e-3)
 
 
+def test_where_launches_are_hidden_a_kernel_takes_the_longer_of_its_launch_and_its_work(tmp_path: Path) -> None:
+    path = tmp_path / "gpu.json"
+    save_device_table(replace(TABLE, hides_launches=True), path)
+    device = load_device_table(path).device_type()
+    measured = 1e-6 + 1e-3
+    assert pass_seconds(device, "linear", Work(flops=10**8), "float32", "forward") == pytest.approx(measured)
+    assert pass_seconds(device, "linear", Work(flops=10**9), "float32", "forward") == pytest.approx(10 * measured)
+    assert pass_seconds(device, "layer_norm", Work(bytes_read=10), "float32", "forward") == pytest.approx(1e-6)
+    path.write_text(json.dumps({**table_to_json(TABLE), "hides_launches": "yes"}))
+    with pytest.raises(DeviceError, match="hides_launches is 'yes', it must be true or false"):
+        load_device_table(path)
+
+
 def test_collectives_are_as_measured_and_of_others_as_much_of_the_link(tmp_path: Path) -> None:
     device, path = TABLE.device_type(), tmp_path / "table.json"
     save_device_table(TABLE, path)

@@ -95,6 +95,13 @@ def test_each_type_can_be_cut_and_computed_by_several_gpus(name: str) -> None:
     assert 0.49 * graph.parameter_count() < parts.graph.parameter_count() < graph.parameter_count()
 
 
+def test_attention_is_fused_where_transformers_has_it_so() -> None:
+    """GPT-Neo does not scale its scores, and T5 adds to them: these are computed kernel by kernel."""
+    models = {str(config["model_type"]): model_of_config(config) for config in MODELS.values()}
+    unfused = {kind for kind, model in models.items() if getattr(model, "attention", "fused") == "unfused"}
+    assert unfused == {"gpt_neo", "t5", "mt5", "umt5"}
+
+
 def test_every_known_type_is_tried() -> None:
     tried = {str(config["model_type"]) for config in (*(config for config, _ in CONFIGS.values()), *MODELS.values())}
     assert tried == set(known_types()) and len(MODELS) >= 45 and len({row["type"] for row in COUNTED.values()}) >= 30

@@ -11,7 +11,7 @@ import torch
 
 from weft.models.hardware.device_files import DeviceTable, KernelSample
 from weft.models.hardware.device_type import KernelClass
-from weft.runtime.measure.kernels import measure_kernels
+from weft.runtime.measure.kernels import _Autograd, measure_kernels
 from weft.runtime.measure.measure import Timer
 
 
@@ -34,3 +34,8 @@ def test_all_classes_are_measured_forward_and_backward_by_the_clock_that_is_give
     measured = DeviceTable("ticks", "", 1, 1, (0.0, 0.0), 1, tuple(
         KernelSample(**asdict(time)) for time in found)).device_type()
     assert measured.product_rate(2.0 * 128**3, "float32", "forward") == pytest.approx(2.0 * 128**3 / (1e-3 - 1e-3 / 32))
+
+
+def test_a_backward_that_hides_the_start_of_autograd_is_not_shortened_by_it() -> None:
+    autograd = _Autograd(start=1.0, hidden=5.0)
+    assert [autograd.without(seconds) for seconds in (1.0, 4.0, 6.0)] == [0.1, 3.0, 6.0]
