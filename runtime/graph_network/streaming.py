@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from weft.runtime.execute.executor import Parcel, Task
+from weft.runtime.execute.executor import Parcel, Task, Worker
 from weft.runtime.graph_network import kernels
 from weft.runtime.graph_network.account import Account
 from weft.runtime.graph_network.held import Held, PassLike, StepLike
@@ -29,7 +29,7 @@ from weft.runtime.ranks.stopwatch import sleep_until
 _DONE = "done"
 
 
-class ChunkWorker(Held):
+class ChunkWorker(Held, Worker):
     """Does the blocks of one rank: ``steps`` of ``network`` with ``parameters`` on ``device``.
 
     ``features``: a row a vertex, in memory or mapped; ``labels``: a class a vertex, -1 where the loss takes none; None:
@@ -72,21 +72,9 @@ class ChunkWorker(Held):
         """Nothing: what blocks hand on lies here."""
         return ()
 
-    def keeps(self, work: Work) -> Work:
-        """A token is looked at by nobody."""
-        return work
-
     def layout(self, what: Work, target: int) -> Mapping[str, Boundary]:
         """A token."""
         return {_DONE: Boundary((1,), torch.float32)}
-
-    def message(self, what: Work, target: int) -> Callable[[Parcel], Parcel]:
-        """The token itself."""
-        return lambda result: result
-
-    def prepare(self, work: Work) -> Callable[[Mapping[Work, Parcel]], None] | None:
-        """Nothing beside messages."""
-        return None
 
     def task(self, work: Work) -> Task:
         """What the block ``work`` does."""
