@@ -74,7 +74,7 @@ def _parsed(arguments: Sequence[str] | None) -> tuple[Command, argparse.Namespac
     given = list(sys.argv[1:] if arguments is None else arguments)
     found = command(given[0]) if given else None
     if found is not None:
-        parser = Parser(prog=f"weft {found.name}")
+        parser = Parser(prog=f"weft {found.name}", allow_abbrev=False)
         describe(parser, found)
         return found, parser.parse_args(given[1:])
     top = Parser(prog="weft", add_help=False)

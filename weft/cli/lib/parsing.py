@@ -31,7 +31,8 @@ def short(message: str) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong, and proposes the option that may have been meant."""
+    """Says in one line what is wrong, and proposes the option that may have been meant. Options are written out: the
+    beginning of one may be another tool's name for something else (``export --to``)."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(BAD, f"{self.prog}: {short(message)} (see {self.prog} --help)\n")
@@ -42,7 +43,7 @@ class Parser(argparse.ArgumentParser):
             if text == "--":
                 break
             name = text.partition("=")[0]
-            if name.startswith("--") and " " not in name and not any(option.startswith(name) for option in known):
+            if name.startswith("--") and " " not in name and name not in known:
                 from weft.solver.spelling import near
 
                 self.error(f"there is no option {name}{near(name, known)}")

@@ -58,6 +58,7 @@ def test_the_overview_is_one_screen_with_every_command_in_its_group(capsys: pyte
     (["--objective", "span"], "there is no option --objective; a command comes first"),
     (["solve", "x.yaml", "--time-limt", "3"],
      "weft solve: there is no option --time-limt; did you mean '--time-limit'?"),
+    (["export", "s.json", "--to", "megatron", "-o", "s"], "there is no option --to"),
     (["sweep", "--memroy=3"], "there is no option --memroy; did you mean '--memory'?"),
 ])
 def test_what_was_meant_is_proposed(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
