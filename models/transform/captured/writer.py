@@ -234,11 +234,16 @@ class Writer:
         return made
 
     def call(self, step: Step, inputs: Sequence[tuple[str, Iterable[Axis]]], output: Iterable[Axis], *,
-             frozen: Iterable[str], sizes: Mapping[str, int] | None = None, linear: bool = False) -> str:
+             frozen: Iterable[str], sizes: Mapping[str, int] | None = None, linear: bool = False,
+             name: str | None = None, place: int = 0) -> str:
         """The captured operator itself, which is called on the tensors of a part as on the whole ones. ``linear``: its
-        gradient does not depend on what it reads."""
+        gradient does not depend on what it reads. ``name``: of what it gives at ``place``, where that is not all that
+        the step gives."""
         called = self.called(step, [tensor for tensor, _ in inputs]) | ({"linear": True} if linear else {})
-        return self.add(step, step.target.split(".")[3], inputs, output, frozen=frozen, sizes=sizes, **called)
+        if name is not None:
+            called["given"] = (place,)
+        return self.add(step, step.target.split(".")[3], inputs, output, frozen=frozen, sizes=sizes, name=name,
+                        last=name is None, **called)
 
     def called(self, step: Step, reads: Sequence[str]) -> dict[str, Any]:
         """What calls the operator of a step: its target and its arguments, tensors by their places in ``reads``."""
