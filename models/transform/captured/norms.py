@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from weft.models.capture.exported import Ref, Step
-from weft.models.transform.captured.writer import Arguments, Rule, UnknownError, Writer, refs, rule
+from weft.models.capture.exported import Ref, Step, refs
+from weft.models.transform.captured.writer import Arguments, Rule, UnknownError, Writer, rule
 from weft.models.transform.program import Axis
 
 

@@ -125,8 +125,8 @@ def _by_key(problem: Problem, amounts: Amounts, trial: int) -> Iterator[tuple[_F
             yield longer, setting
 
 
-def _by_priority(problem: Problem, amounts: Amounts, offsets: list[float], interval: float, lead: float, reserve: bool,
-           micro_batches: int) -> tuple[float, list[Row]] | None:
+def _by_priority(problem: Problem, amounts: Amounts, offsets: Sequence[float], interval: float, lead: float,
+           reserve: bool, micro_batches: int) -> tuple[float, list[Row]] | None:
     return schedule_by_priority(problem, micro_batches, offsets, interval, lead, amounts, reserve=reserve)
 
 
