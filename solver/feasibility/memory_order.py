@@ -62,7 +62,7 @@ def find_room(instance: TickProblem, micro_batches: int, budget: Budget, determi
     time = budget.slice(deterministic)
     for looks, oldest_first in ((_FEW_LOOKS, True), (_FEW_LOOKS, False), (_MOST_LOOKS, False)):
         left = min(time.left, budget.deterministic_left)
-        states = States(instance.problem, (instance.take, instance.change, instance.capacity), micro_batches,
+        states = MemoryStates(instance.problem, (instance.take, instance.change, instance.capacity), micro_batches,
                         oldest_first=oldest_first)
         found = states.search(int(min(looks, left / 2 * _SECOND)), lambda: budget.spent)
         budget.deterministic_used += states.looks / _SECOND
@@ -88,7 +88,7 @@ def device_rows(instance: TickProblem, order: Sequence[Op]) -> Orders:
     return rows
 
 
-class States:
+class MemoryStates:
     """The search over what has run, in a ``memory`` that is, by device, what blocks take, by how much they change it,
     and what there is. ``oldest_first`` prefers old micro-batches, else what needs most while it runs."""
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from weft.solver.baselines.lib.amounts import Amounts
 from weft.solver.baselines.lib.base import NotApplicable
 from weft.solver.control.clock import checkpoint, is_over
-from weft.solver.feasibility.memory_order import States
+from weft.solver.feasibility.memory_order import MemoryStates
 from weft.solver.pools import one_after_another
 from weft.solver.problem import Number, Problem
 from weft.solver.timing import Orders
@@ -119,7 +119,7 @@ def _preference(problem: Problem, amounts: Amounts) -> list[int]:
 
 def block_order(problem: Problem, micro_batches: int) -> tuple[int, ...]:
     """A topological order of the blocks with which ``micro_batches`` fit one at a time: the straight one, or what a
-    search over the sets of blocks that have run finds (:class:`~weft.solver.feasibility.memory_order.States`).
+    search over the sets of blocks that have run finds (:class:`~weft.solver.feasibility.memory_order.MemoryStates`).
 
     Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` if it found none.
     """
@@ -128,7 +128,8 @@ def block_order(problem: Problem, micro_batches: int) -> tuple[int, ...]:
     straight, lacking = _straight_order(problem, amounts, room)
     if straight is not None:
         return straight
-    found = States(problem, (amounts.take, amounts.change, room), 1, oldest_first=True).search(SEARCH_LIMIT, is_over)
+    states = MemoryStates(problem, (amounts.take, amounts.change, room), 1, oldest_first=True)
+    found = states.search(SEARCH_LIMIT, is_over)
     if found.order is not None:
         return tuple(block for block, _ in found.order)
     checkpoint()
