@@ -29,9 +29,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, cached_property
+from typing import Any, TypeVar
 
 from weft.solver.pools import MixedPool, amounts_by_device, mixed_pools
 from weft.solver.problem import Number, Problem, ProblemError
+
+#: Ticks, or the problem's own numbers.
+Value = TypeVar("Value", int, float)
 
 _MOST_TICKS = 2**36
 _MOST_MEMORY = 2**52
@@ -191,6 +195,11 @@ class TickProblem:
         """``ticks`` in the problem's time unit."""
         return float(ticks * self.tick)
 
+    @cached_property
+    def heads_and_tails(self) -> tuple[list[int], list[int]]:
+        """:func:`heads_and_tails` in ticks."""
+        return heads_and_tails(self.problem, self.durations, [arc.lag for arc in self.arcs])
+
     def bound(self, ticks: int | Fraction, micro_batches: int) -> float:
         """A lower bound in ticks as one on real time, rounded down by no more than float precision.
 
@@ -265,3 +274,25 @@ def _common_unit(amounts: Iterable[Fraction]) -> Fraction:
         numerator = math.gcd(numerator * (common // denominator), amount.numerator * (common // amount.denominator))
         denominator = common
     return Fraction(numerator or 1, denominator)
+
+
+def heads_and_tails(problem: Problem, durations: Sequence[Value] | None = None, lags: Sequence[Value] | None = None
+                    ) -> tuple[list[Value], list[Value]]:
+    """For each block the longest chain of blocks and transfers of its own micro-batch that leads to its start, and the
+    longest one behind its end. ``durations`` of blocks and ``lags`` of dependencies, both in the order of the file: the
+    problem's own unless given."""
+    length: Sequence[Any] = [block.duration for block in problem.blocks] if durations is None else durations
+    waits = [(producer, consumer, dependency.lag if lags is None else lags[number])
+             for number, (producer, consumer, dependency) in enumerate(problem.dependencies())
+             if not dependency.distance]
+    into: list[list[tuple[int, Any]]] = [[] for _ in length]
+    for producer, consumer, lag in waits:
+        into[consumer].append((producer, lag))
+    head: list[Any] = [0] * len(length)
+    tail: list[Any] = [0] * len(length)
+    for i in problem.topological_order:
+        head[i] = max((head[before] + length[before] + lag for before, lag in into[i]), default=0)
+    for i in reversed(problem.topological_order):
+        for before, lag in into[i]:
+            tail[before] = max(tail[before], tail[i] + length[i] + lag)
+    return head, tail

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 
 from experiments.lib.provenance import begun
-from weft.models.zoo.tessel_shapes import TESSEL_PROBLEMS, shape
+from tests.support.tessel_shapes import TESSEL_PROBLEMS, shape
 from weft.solver.cpsat.budget import Budget
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.improvers.starts import one_at_a_time

@@ -105,10 +105,7 @@ class ProgramRun:
         function, problem = _resolve(step.target, self.trusted)
         arguments, keywords = _real(step.arguments, self.values), _real(step.keywords, self.values)
         call = TracedCall(step, function, arguments, keywords, problem=problem)
-        names = list(dict.fromkeys(ref.name for ref in tree_leaves((step.arguments, dict(step.keywords)),
-                                                                   is_leaf=lambda x: isinstance(x, Ref))
-                                   if isinstance(ref, Ref)))
-        self.classify(call, names)
+        self.classify(call, list(dict.fromkeys(step.reads)))
         results = self.results(call)
         writes = [] if function is None else [storage(tensor) for tensor in mutated(function, arguments, keywords)]
         for name, value in zip(step.outputs, results, strict=False):

@@ -61,6 +61,25 @@ class Step:
     module_type: str
     grad: bool = True
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Names of the tensors among its arguments."""
+        return tuple(refs((self.arguments, self.keywords)))
+
+    @property
+    def made(self) -> list[str]:
+        """Names of its results that are tensors."""
+        return [name for name in self.outputs if name is not None]
+
+
+def refs(value: Any) -> Iterator[str]:
+    """Names of the tensors in arguments."""
+    if isinstance(value, Ref):
+        yield value.name
+    elif isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from refs(item)
+
 
 def require_order(sources: Iterable[Source], steps: Sequence[Step], results: Iterable[str],
                   metas: Mapping[str, Meta]) -> None:
@@ -79,10 +98,10 @@ def require_order(sources: Iterable[Source], steps: Sequence[Step], results: Ite
         for what, text in (("a call", step.name), ("a call's target", step.target), ("a call's module", step.module),
                            ("a call's module type", step.module_type)):
             _require_name(text, what)
-        for name in _read(step):
+        for name in step.reads:
             if name not in known:
                 raise ExportFault(f"the call {step.name!r} reads {name!r}, which no call before it makes")
-        for made in (name for name in step.outputs if name is not None):
+        for made in step.made:
             _require_name(made, f"a result of {step.name!r}")
             if made in known or made not in metas:
                 raise ExportFault(f"{made!r}, a result of {step.name!r}, is made twice, or nothing says what tensor it "
@@ -97,19 +116,6 @@ def _require_name(text: object, what: str) -> None:
     wrong = bad_name(text) if isinstance(text, str) else f"is {text!r:.60}, it must be text"
     if wrong is not None:
         raise ExportFault(f"the name of {what} {wrong}")
-
-
-def _read(step: Step) -> Iterator[str]:
-    """Names of the tensors among the arguments of ``step``."""
-    waiting: list[Any] = [step.arguments, step.keywords]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, Ref):
-            yield value.name
-        elif isinstance(value, Mapping):
-            waiting += value.values()
-        elif isinstance(value, list | tuple) and not isinstance(value, Named):
-            waiting += value
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from weft.models.grid.degrees import Degrees, divisors, require_degrees, require_experts, require_precision
 from weft.models.grid.links import GridLinks
-from weft.models.grid.rank import GridRanks, RankKey, RankLayer
+from weft.models.grid.rank import GridRanks, RankLayer
 from weft.models.grid.state import StateBytes, with_state
 from weft.models.grid.step_end import least_end
 from weft.models.layers.costs import LayerCost
@@ -150,7 +150,7 @@ class GridSpace:
         assert name == "pipeline"
         return [d for d in divisors(self.gpus) if d <= self.model.layers + self.model.predict + 2]
 
-    def _keys(self) -> Iterator[RankKey]:
+    def _keys(self) -> Iterator[Degrees]:
         recompute = self.asked.recompute
         again = (recompute,) if recompute is not None else (
             "none", "selective" if self.ranks.recomputes_selectively else "light", "full")
@@ -160,9 +160,8 @@ class GridSpace:
                     for tensor in self._options("tensor"):
                         if self._may_be(tensor, context, expert, size):
                             for way in again:
-                                yield RankKey.of(replace(self._fixed_options, tensor=tensor, context=context,
-                                                         expert=expert, micro_batch=size,
-                                                         recompute=way))  # type: ignore[arg-type]
+                                yield replace(self._fixed_options, tensor=tensor, context=context, expert=expert,
+                                              micro_batch=size, recompute=way)  # type: ignore[arg-type]
 
     def _may_be(self, tensor: int, context: int, expert: int, size: int) -> bool:
         parts = context * (tensor if self.asked.sequence_parallel else 1)
@@ -199,7 +198,7 @@ class GridSpace:
 
     # -- bounds ------------------------------------------------------------------------------------------------------
 
-    def _grids(self, keys: Sequence[RankKey]) -> list[Grid]:
+    def _grids(self, keys: Sequence[Degrees]) -> list[Grid]:
         degrees: list[Degrees] = []
         rows: list[tuple[float, ...]] = []
         for key in keys:
@@ -215,15 +214,13 @@ class GridSpace:
                 for grid, bound, estimate, chunk in zip(degrees, bounds, estimates, chunks, strict=True)
                 if bound < np.inf]
 
-    def _rows(self, key: RankKey) -> Iterator[tuple[Degrees, tuple[float, ...]]]:
+    def _rows(self, key: Degrees) -> Iterator[tuple[Degrees, tuple[float, ...]]]:
         """The grids of one GPU's layers, with what their bounds are made of."""
-        base = replace(self._fixed_options, tensor=key.tensor, context=key.context, expert=key.expert,
-                       micro_batch=key.micro_batch, recompute=key.recompute)
-        layers = self.ranks.of(base)
+        layers = self.ranks.of(key)
         kinds = _counted(layers)
         for pipeline, data in self._depths(key.tensor, key.context, key.expert, key.micro_batch):
             for zero in self._options("zero") if data * key.context > 1 else (self.asked.zero or 1,):
-                degrees = replace(base, pipeline=pipeline, data=data, zero=zero)
+                degrees = replace(key, pipeline=pipeline, data=data, zero=zero)
                 costs = [(with_state(layer, degrees, self.links, self.size), count) for layer, count in kinds]
                 loads = [cost.forward + cost.backward for cost, _ in costs]
                 yield degrees, (

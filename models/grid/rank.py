@@ -31,7 +31,6 @@ from weft.models.grid.links import GridLinks
 from weft.models.layers.costs import LayerCost, recomputed
 from weft.models.layers.layering import layers_of
 from weft.models.spec.families import GptModel
-from weft.models.spec.parallel import ContextKeys, Precision, Recompute
 from weft.models.tensor_parallel.part_times import PartTimes
 from weft.models.tensor_parallel.shard import Sharded, shard
 from weft.models.times.operator_times import OperatorTime
@@ -47,29 +46,6 @@ _PRODUCTS = ("linear", _EXPERTS)
 #: What runs again with light recomputation: of any layer, and of attention from latent vectors, by the end of its name.
 _LIGHT = ("norm1", "norm2", "experts.swiglu", "experts.geglu", "experts.gelu", "experts.relu")
 _LATENT = ("attention.q", "attention.kv", "attention.q_norm", "attention.kv_norm", "attention.rotary")
-
-
-@dataclass(frozen=True, slots=True)
-class RankKey:
-    """What of a grid's degrees a GPU's layers hang on."""
-
-    tensor: int
-    context: int
-    expert: int
-    micro_batch: int
-    recompute: Recompute
-    precision: Precision = "bf16"
-    sequence_parallel: bool = True
-    imbalance: float = 1.0
-    context_keys: ContextKeys = "ring"
-    overlap_experts: bool = False
-    expert_machines: int | None = None
-
-    @classmethod
-    def of(cls, degrees: Degrees) -> RankKey:
-        return cls(degrees.tensor, degrees.context, degrees.expert, degrees.micro_batch, degrees.recompute,
-                   degrees.precision, degrees.sequence_parallel, degrees.imbalance if degrees.expert > 1 else 1.0,
-                   degrees.context_keys, degrees.overlap_experts, degrees.expert_machines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +84,12 @@ class GridRanks:
     model: GptModel
     links: GridLinks
     dtype: str = "float16"
-    known: dict[RankKey, tuple[RankLayer, ...]] = field(default_factory=dict)
+    known: dict[Degrees, tuple[RankLayer, ...]] = field(default_factory=dict)
 
     def of(self, degrees: Degrees) -> tuple[RankLayer, ...]:
         """First to last: embedding, layers, those that predict more, head."""
-        key = RankKey.of(degrees)
+        key = replace(degrees, pipeline=1, virtual=1, data=1, zero=1, collective_bytes=4,  # what no layer hangs on
+                      imbalance=degrees.imbalance if degrees.expert > 1 else 1.0)
         if key not in self.known:
             if key.recompute == "full":
                 kept = self.of(replace(degrees, recompute="none"))
@@ -132,7 +109,7 @@ class GridRanks:
         first: dict[object, int] = {}
         return [first.setdefault(size, i) for i, size in enumerate(sizes)]
 
-    def _built(self, key: RankKey) -> dict[str, RankLayer]:
+    def _built(self, key: Degrees) -> dict[str, RankLayer]:
         kinds = self._kinds()
         last = {kind: max(i for i, own in enumerate(kinds[:4096]) if own == kind) for kind in kinds}
         share = Share(key.context, key.expert, tuple(sorted({*last, *last.values()})))
@@ -146,7 +123,7 @@ class GridRanks:
         more = self._exposed(found, key, {cost.name: cost for cost in costs})
         return {cost.name: self._layer(cost, found.graph, graph, key, more) for cost in costs}
 
-    def _sharded(self, graph: OperatorGraph, key: RankKey) -> Sharded:
+    def _sharded(self, graph: OperatorGraph, key: Degrees) -> Sharded:
         device, cast = self.links.device, key.precision == "fp8"
         roofline = _EightBits(device) if cast else Roofline(device)
         parts = PartTimes(graph, roofline.times(graph), key.tensor, roofline)
@@ -157,7 +134,7 @@ class GridRanks:
                                     lambda operator: cast and _in_eight_bits(operator))
         return replace(found, graph=own, times=times)
 
-    def _selective(self, found: Sharded, costs: Sequence[LayerCost], model: GptModel, key: RankKey,
+    def _selective(self, found: Sharded, costs: Sequence[LayerCost], model: GptModel, key: Degrees,
                    share: Share) -> list[LayerCost]:
         """The times of attention of which a part runs twice, and what fused attention keeps."""
         fused = model.model_copy(update={"attention": "fused"})
@@ -169,7 +146,7 @@ class GridRanks:
                                 shared_activations=own.shared_activations), 0.0, again[cost.name])
                 for cost, own in zip(costs, kept, strict=True)]
 
-    def _exposed(self, found: Sharded, key: RankKey, costs: Mapping[str, LayerCost]
+    def _exposed(self, found: Sharded, key: Degrees, costs: Mapping[str, LayerCost]
                  ) -> Mapping[str, tuple[float, float]]:
         """Seconds that passing keys, values and tokens adds to each layer's forward and backward."""
         added: dict[str, tuple[float, float]] = {}
@@ -191,7 +168,7 @@ class GridRanks:
                 add(operator.layer, seconds, seconds)
         return added
 
-    def _to_experts(self, size: int, key: RankKey) -> float:
+    def _to_experts(self, size: int, key: Degrees) -> float:
         """Seconds until ``size`` bytes of tokens, a copy for each expert, are with their experts. Where a token is sent
         to each machine once, the machines of its experts are as many as chance has it."""
         whole = self.links.network.size
@@ -203,14 +180,14 @@ class GridRanks:
         return (self.links.collective("all_to_all", round(size * copies), machines, whole)
                 + self.links.collective("all_to_all", size, whole // key.tensor, key.tensor))
 
-    def _gathering(self, found: Sharded, layer: str, key: RankKey) -> tuple[float, float]:
+    def _gathering(self, found: Sharded, layer: str, key: Degrees) -> tuple[float, float]:
         if not _attending(found, layer):
             return 0.0, 0.0
         size = self._keys_and_values(key)
         forward = self.links.collective("all_gather", size, key.context, key.tensor)
         return forward, forward + self.links.collective("reduce_scatter", size * key.context, key.context, key.tensor)
 
-    def _ring(self, found: Sharded, layer: str, key: RankKey) -> tuple[float, float]:
+    def _ring(self, found: Sharded, layer: str, key: Degrees) -> tuple[float, float]:
         attending = _attending(found, layer)
         if not attending:
             return 0.0, 0.0
@@ -222,7 +199,7 @@ class GridRanks:
                                - sum(t.input_grad for t in times) / key.context)
         return forward, backward
 
-    def _keys_and_values(self, key: RankKey) -> int:
+    def _keys_and_values(self, key: Degrees) -> int:
         """Bytes of one GPU's keys and values of one layer."""
         model = self.model
         if model.latent is not None:
@@ -231,7 +208,7 @@ class GridRanks:
             width = 2 * (model.kv_heads or model.heads) * (model.head_size or model.hidden // model.heads)
         return 2 * key.micro_batch * (model.sequence // key.context) * width // key.tensor
 
-    def _layer(self, cost: LayerCost, own: OperatorGraph, whole: OperatorGraph, key: RankKey,
+    def _layer(self, cost: LayerCost, own: OperatorGraph, whole: OperatorGraph, key: Degrees,
                more: Mapping[str, tuple[float, float]]) -> RankLayer:
         ahead, back = more.get(cost.name, (0.0, 0.0))
         output = cost.output_bytes if key.sequence_parallel else -(-cost.output_bytes // key.tensor)

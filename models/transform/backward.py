@@ -298,7 +298,8 @@ def _norm(i: int, count: int, attributes: Mapping[str, Any]) -> Gradient:
 
 def _join(i: int, count: int, attributes: Mapping[str, Any]) -> Gradient:
     low = sum(attributes["lengths"][:i])
-    return Gradient("take", (), {"axis": attributes["axis"], "span": (low, low + attributes["lengths"][i], 1)})
+    return Gradient("slice", (), {"target": "torch.ops.aten.slice.Tensor", "given": (0,), "keywords": {}, "arguments": [
+        {"tensor": 0}, attributes["axis"], low, low + attributes["lengths"][i]]})
 
 
 def _product(*kinds: str) -> _Of:
@@ -317,7 +318,7 @@ _GRADIENTS: Mapping[str, _Of] = {
     "reshape": lambda i, count, attributes: Gradient("reshape"),
     "cast": lambda i, count, attributes: Gradient(
         "cast", (), {"dtype": attributes["source"], "source": attributes["dtype"]}),
-    "take": _of_input("take_grad"), "join": _join, "dropout": _of_input("dropout", "i1"),
+    "join": _join, "dropout": _of_input("dropout", "i1"),
     "softmax": _of_input("softmax_grad", "o0"), "log_softmax": _of_input("log_softmax_grad", "o0"),
     "top_k": _of_input("top_k_grad", "i0"), "cross_entropy": _of_input("cross_entropy_grad", "i0", "i1"),
     "embedding": _of_input("embedding_grad", "i1"), "attention": _attention, "norm": _norm,

@@ -128,16 +128,6 @@ class Planned:
 
     def turn(self, part: Part) -> tuple[int, ...]:
         """Its place among parts in turn."""
-        found = self._turn.get(part)
-        if found is None:
-            found = self._turn[part] = self._turn_of(part)
-        return found
-
-    @cached_property
-    def _turn(self) -> dict[Part, tuple[int, ...]]:
-        return {}
-
-    def _turn_of(self, part: Part) -> tuple[int, ...]:
         pairs = zip(self.cuts_of(part.operation), self.places(part), strict=True)
         return tuple(i for cut, i in pairs if cut.in_turn)
 

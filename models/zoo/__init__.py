@@ -3,7 +3,6 @@
 :func:`~weft.models.zoo.graphs.model_graph` gives the graph of one micro-batch of any family: one file a family, one
 line in :data:`~weft.models.zoo.graphs.GRAPHS`. The sizes are sections of a spec (:mod:`weft.models.spec.families`),
 those of published models are in :mod:`weft.models.zoo.published`, what families share in :mod:`weft.models.zoo.lib`.
-Beside the families stand the block problems of the Tessel evaluation (:mod:`weft.models.zoo.tessel_shapes`).
 """
 
 from weft.models.zoo.graphs import GRAPHS, model_graph

@@ -303,7 +303,6 @@ def _adam(call: KernelCall, weight: Tensor, gradient: Tensor, mean: Tensor, squa
 
 OPERATORS: dict[str, Operator] = {
     "einsum": _einsum, "add": _add, "reshape": lambda call, x: x,
-    "take": lambda call, x: x[(*[slice(None)] * call.attributes["axis"], slice(*call.attributes["span"]))],
     "join": lambda call, *inputs: torch.cat(inputs, call.attributes["axis"]),
     "softmax": _softmax, "top_k": _top_k, "log_softmax": lambda call, x: torch.log_softmax(x, _axis(call)),
     "softmax_grad": lambda call, back, y: torch.ops.aten._softmax_backward_data(back, y, _axis(call), y.dtype),

@@ -29,8 +29,8 @@ from itertools import pairwise
 
 from weft.solver.baselines.lib.base import NotApplicable, Row
 from weft.solver.baselines.lib.choosing import Maker, best_of
-from weft.solver.baselines.lib.time_pass import earliest_starts
 from weft.solver.problem import BlockKind, Problem
+from weft.solver.ticks import heads_and_tails
 
 
 def orders(problem: Problem, micro_batches: int) -> list[Row]:
@@ -52,7 +52,7 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
 def gpipe_orders(problem: Problem, micro_batches: int) -> list[Row]:
     """All forwards, then all backwards. Raises as :func:`orders`."""
     _chain(problem)
-    offsets = earliest_starts(problem)
+    offsets = heads_and_tails(problem)[0]
     phases = [not _is_forward(problem, i) for i in range(len(problem.blocks))]
     periods = [max(sum(problem.blocks[i].duration for i in row if phases[i] == back) for row in problem.blocks_on)
                for back in (False, True)]
@@ -107,7 +107,7 @@ def _timetable(problem: Problem, chain: Sequence[int], weights_last: bool) -> tu
     blocks = problem.blocks
     period = max(sum(blocks[i].duration for i in row) for row in problem.blocks_on)
     place = {i: n for n, i in enumerate(chain)}
-    begins = earliest_starts(problem)
+    begins = heads_and_tails(problem)[0]
     phase: dict[int, float] = {}
     for row in problem.blocks_on:
         at = min((begins[i] for i in row), default=0.0)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from weft.solver.problem import Number, Problem
-from weft.solver.ticks import TickProblem, in_whole_numbers
+from weft.solver.ticks import TickProblem, heads_and_tails, in_whole_numbers
 
 #: Floats are added up here: what is claimed is that much less.
 _ROUNDING = 1e-9
@@ -71,39 +71,13 @@ def _bound(problem: Problem, micro_batches: int, durations: Sequence[Number], la
 def work_bound(instance: TickProblem, micro_batches: int) -> int:
     """A lower bound on the makespan of ``micro_batches`` micro-batches, in ticks: the same but for blocks on every
     device, in whole numbers."""
-    durations, order = instance.durations, instance.problem.topological_order
-    before: list[list[tuple[int, int]]] = [[] for _ in durations]
-    for arc in instance.arcs:
-        if not arc.distance:
-            before[arc.target].append((arc.source, arc.lag))
-    head, tail = [0] * len(durations), [0] * len(durations)
-    for i in order:
-        head[i] = max((head[j] + durations[j] + lag for j, lag in before[i]), default=0)
-    for i in reversed(order):
-        for j, lag in before[i]:
-            tail[j] = max(tail[j], tail[i] + durations[i] + lag)
-    chain = max(head[i] + durations[i] + tail[i] for i in order)
-    loads = (min(head[i] for i in on) + micro_batches * sum(durations[i] for i in on) + min(tail[i] for i in on)
-             for on in set(instance.blocks_on) if on)
-    return max(chain, *loads)
+    return int(_busiest(instance.problem, micro_batches, instance.durations, [arc.lag for arc in instance.arcs]))
 
 
 def _busiest(problem: Problem, micro_batches: int, length: Sequence[Number], lags: Sequence[Number]) -> Number:
     """The bound by the busiest device."""
-    head: list[Number] = [0] * len(length)
-    tail: list[Number] = [0] * len(length)
-    order = problem.topological_order
-    into: list[list[tuple[int, Number]]] = [[] for _ in length]
-    for (producer, consumer, dependency), lag in zip(problem.dependencies(), lags, strict=True):
-        if not dependency.distance:
-            into[consumer].append((producer, lag))
-    for i in order:
-        for before, lag in into[i]:
-            head[i] = max(head[i], head[before] + length[before] + lag)
-    for i in reversed(order):
-        for before, lag in into[i]:
-            tail[before] = max(tail[before], tail[i] + length[i] + lag)
-    bound = max((head[i] + length[i] + tail[i] for i in order), default=0)
+    head, tail = heads_and_tails(problem, length, lags)
+    bound = max((head[i] + length[i] + tail[i] for i in range(len(length))), default=0)
     for blocks in problem.blocks_on:
         timed = [i for i in blocks if length[i]]
         if timed:

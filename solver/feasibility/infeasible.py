@@ -18,12 +18,11 @@ from dataclasses import replace
 from fractions import Fraction
 
 from weft.solver.cpsat.budget import Budget
-from weft.solver.cpsat.solve import run
 from weft.solver.feasibility.memory_conflict import Collision, Shortage, in_units, shortages
 from weft.solver.feasibility.memory_order import Excess, PlaceModel, find_room
-from weft.solver.late import cp_model
 from weft.solver.problem import Number
 from weft.solver.relations.fixed_order import Op
+from weft.solver.relations.min_dist import never_gives_first
 from weft.solver.ticks import TickProblem
 
 #: Deterministic seconds for the least memory of one micro-batch, and of all of them.
@@ -43,7 +42,7 @@ def require_room(instance: TickProblem, micro_batches: int, budget: Budget,
     Raises :class:`Infeasible` where it is proven that no schedule of ``micro_batches`` micro-batches fits.
     """
     instance = instance.in_sequence
-    in_turn = _never_gives_first(instance, budget)
+    in_turn = never_gives_first(instance)
     one = PlaceModel(instance, 1, more=True).least_excess(budget, _ONE) if in_turn else None
     if one is not None and one.missing and one.least and _confirmed(instance, budget):
         raise _Refusal(instance, micro_batches, budget, in_turn).of_one(one)
@@ -226,30 +225,6 @@ def _text(amount: Number | Fraction, unit: str) -> str:
     exact = Fraction(str(amount))
     number = int(exact) if exact.denominator == 1 else float(exact)
     return f"{float(exact) / 2**30:.3f} GiB ({number} B)" if unit == "B" and abs(exact) >= 2**20 else f"{number} {unit}"
-
-
-def _never_gives_first(instance: TickProblem, budget: Budget) -> bool:
-    """Whether no prefix of a micro-batch's work can leave any device with less than before."""
-    model = cp_model.CpModel()
-    ran = [model.new_bool_var(f"ran {i}") for i in instance.blocks]
-    for arc in instance.arcs:
-        if arc.distance == 0:
-            model.add_implication(ran[arc.target], ran[arc.source])
-    floors = []
-    for device, change in enumerate(instance.change):
-        if instance.limited(device):
-            floor = model.new_int_var(-sum(abs(amount) for amount in change.values()), 0, f"floor {device}")
-            level = cp_model.LinearExpr.weighted_sum([ran[i] for i in change], list(change.values()))
-            model.add(floor <= 0)
-            chosen = model.new_bool_var(f"device {device}")
-            model.add(floor >= level).only_enforce_if(chosen)
-            model.add(floor == 0).only_enforce_if(~chosen)
-            floors.append(floor)
-    if not floors:
-        return True
-    model.minimize(cp_model.LinearExpr.sum(floors))
-    outcome = run(model, budget, deterministic=1.0, workers=1)
-    return outcome.optimal and outcome.solver.objective_value == 0
 
 
 class Infeasible(ValueError):

@@ -15,17 +15,21 @@ after the other, each where dependencies and memory allow it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.solve import proven, run
 from weft.solver.late import cp_model
 from weft.solver.pools import one_after_another
+from weft.solver.problem import Problem
 from weft.solver.relations.fixed_order import Op
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders
 
+#: By device: what each block takes, by how much it changes the level, and how much there is.
+Memory: TypeAlias = tuple[Sequence[Mapping[int, int]], Sequence[Mapping[int, int]], Sequence[int | None]]
 #: Looks at a block in a state that count as a second of deterministic time.
 _SECOND = 1e6
 #: Looks that searches over states may take: with each preference at first, and to their end.
@@ -58,8 +62,9 @@ def find_room(instance: TickProblem, micro_batches: int, budget: Budget, determi
     time = budget.slice(deterministic)
     for looks, oldest_first in ((_FEW_LOOKS, True), (_FEW_LOOKS, False), (_MOST_LOOKS, False)):
         left = min(time.left, budget.deterministic_left)
-        states = _States(instance, micro_batches, oldest_first)
-        found = states.search(budget, int(min(looks, left / 2 * _SECOND)))
+        states = MemoryStates(instance.problem, (instance.take, instance.change, instance.capacity), micro_batches,
+                        oldest_first=oldest_first)
+        found = states.search(int(min(looks, left / 2 * _SECOND)), lambda: budget.spent)
         budget.deterministic_used += states.looks / _SECOND
         if found.decided:
             return found
@@ -83,42 +88,44 @@ def device_rows(instance: TickProblem, order: Sequence[Op]) -> Orders:
     return rows
 
 
-class _States:
-    """The search over what has run. ``oldest_first`` prefers old micro-batches, else what needs most while it runs."""
+class MemoryStates:
+    """The search over what has run, in a ``memory`` that is, by device, what blocks take, by how much they change it,
+    and what there is. ``oldest_first`` prefers old micro-batches, else what needs most while it runs."""
 
-    def __init__(self, instance: TickProblem, micro_batches: int, oldest_first: bool) -> None:
+    def __init__(self, problem: Problem, memory: Memory, micro_batches: int, *, oldest_first: bool) -> None:
         self.micro_batches = micro_batches
         self.looks = 0
         self._oldest_first = oldest_first
-        self._waits: list[list[tuple[int, int]]] = [[] for _ in instance.blocks]
-        self._next: list[set[int]] = [{i} for i in instance.blocks]  # what running a block may make possible
-        for arc in instance.arcs:
-            self._waits[arc.target].append((arc.source, arc.distance))
-            self._next[arc.source].add(arc.target)
-        self._rank = {i: place for place, i in enumerate(instance.problem.topological_order)}
-        self._needs: list[list[tuple[int, int, int]]] = [[] for _ in instance.blocks]  # (device, take, change)
-        self._room = [0] * len(instance.capacity)
-        for device, capacity in enumerate(instance.capacity):
-            if capacity is not None and instance.limited(device):
-                self._room[device] = capacity
-                for i, take in instance.take[device].items():
-                    self._needs[i].append((device, take, instance.change[device][i]))
+        self._waits: list[list[tuple[int, int]]] = [[] for _ in problem.blocks]
+        self._next: list[set[int]] = [{i} for i in range(len(problem.blocks))]  # what running a block may make possible
+        for source, target, dependency in problem.dependencies():
+            self._waits[target].append((source, dependency.distance))
+            self._next[source].add(target)
+        self._rank = {i: place for place, i in enumerate(problem.topological_order)}
+        self._needs: list[list[tuple[int, int, int]]] = [[] for _ in problem.blocks]  # (device, take, change)
+        self._room = [0] * len(problem.devices)
+        takes, changes, rooms = memory
+        for device, (take, change, room) in enumerate(zip(takes, changes, rooms, strict=True)):
+            if room is not None and any(take.values()):
+                self._room[device] = room
+                for i, amount in take.items():
+                    self._needs[i].append((device, amount, change[i]))
         for i, needs in enumerate(self._needs):  # what gives makes room for all that takes there
-            self._next[i].update(*(instance.take[device] for device, _, change in needs if change < 0))
+            self._next[i].update(*(takes[device] for device, _, change in needs if change < 0))
         self._safe = [all(change <= 0 for _, _, change in needs) for needs in self._needs]
         #: What a block needs on top of what it keeps.
         self._hump = [sum(take - change for _, take, change in needs) for needs in self._needs]
         self.counts = [0] * len(self._needs)
         self.ran: list[int] = []
 
-    def search(self, budget: Budget, most_looks: int) -> MemoryOrder:
+    def search(self, most_looks: int, is_over: Callable[[], bool]) -> MemoryOrder:
         """An order or a proof, after at most about so many looks at blocks."""
         blocks = range(len(self.counts))
         seen: set[tuple[int, ...]] = set()
         self._run_safe(set(blocks))
         stack: list[tuple[int, list[int]]] = [(len(self.ran), self._choices())]
         while len(self.ran) < self.micro_batches * len(self.counts):
-            if self.looks > most_looks or budget.spent:
+            if self.looks > most_looks or is_over():
                 return MemoryOrder()
             begin, choices = stack[-1]
             while len(self.ran) > begin:

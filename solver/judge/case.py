@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import Any, Self
 
 from weft.solver.control.clock import checked
 from weft.solver.problem import Dependency, Problem
@@ -34,9 +35,13 @@ class JudgedCase:
         """The case of ``schedule``."""
         problem, n = schedule.problem, schedule.micro_batches
         sound = _all_sound(schedule.operations, problem, n)
-        operations = sorted(schedule.operations if sound else
-                            (o for o in checked(schedule.operations, 4096) if _is_sound(o, problem, n)),
-                            key=itemgetter(2, 3, 0, 1))  # start, end, block, micro-batch
+        return cls.made(problem, n, schedule.operations if sound else sound_operations(schedule))
+
+    @classmethod
+    def made(cls, problem: Problem, n: int, operations: Iterable[Operation], *more: Any) -> Self:
+        """That of ``n`` micro-batches of ``problem``; ``operations`` make sense by themselves; ``more``: fields of
+        a kind of its own."""
+        operations = sorted(operations, key=itemgetter(2, 3, 0, 1))  # start, end, block, micro-batch
         rows: list[list[Operation]] = [[] for _ in problem.devices]
         table: list[dict[int, Operation]] = [{} for _ in problem.blocks]
         for operation in checked(operations, 4096):
@@ -44,7 +49,8 @@ class JudgedCase:
             for device in problem.blocks[operation.block].devices:
                 rows[device].append(operation)
         makespan = max((o.end for o in operations), default=0.0)
-        return cls(problem, n, operations, rows, table, makespan, tolerance_of(problem, n, makespan, len(operations)))
+        return cls(problem, n, operations, rows, table, makespan, tolerance_of(problem, n, makespan, len(operations)),
+                   *more)
 
     def waits(self) -> Iterator[tuple[int, int, Dependency]]:
         """Every wait: its place in the file, the block that waits, and what for."""
@@ -93,6 +99,12 @@ def _all_sound(operations: Sequence[Operation], problem: Problem, micro_batches:
     return ({*map(type, blocks), *map(type, batches)} == {int} and min(blocks) >= 0 and min(batches) >= 0
             and max(blocks) < len(problem.blocks) and max(batches) < micro_batches
             and all(map(math.isfinite, starts)) and all(map(math.isfinite, ends)))
+
+
+def sound_operations(schedule: Schedule) -> Iterator[Operation]:
+    """Those that make sense by themselves."""
+    return (operation for operation in checked(schedule.operations, 4096)
+            if _is_sound(operation, schedule.problem, schedule.micro_batches))
 
 
 def _is_sound(operation: Operation, problem: Problem, micro_batches: int) -> bool:

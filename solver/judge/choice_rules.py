@@ -148,7 +148,7 @@ def _check_block(stated: Block, waits: Counter[_Wait], whole: WideBlock, class_:
     for label in ("kind", "devices", "duration", "memory", "workspace"):
         one, other = getattr(stated, label), getattr(actual, label)
         if one != other:
-            yield (f"block {whole.name!r}{of_class}: {label} is {_shown(one)}, and {_shown(other)} under the options "
+            yield (f"block {whole.name!r}{of_class}: {label} is {shown(one)}, and {shown(other)} under the options "
                    "taken")
     expected = _waits(whole, class_)
     if waits != expected:
@@ -165,7 +165,8 @@ def _names(waits: Counter[_Wait]) -> str:
                      for block, lag, _, distance in waits.elements()) or "nothing"
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """Amounts and names, for a sentence."""
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 

@@ -7,7 +7,22 @@ from collections.abc import Iterator
 
 from weft.solver.control.clock import checked
 from weft.solver.judge.case import JudgedCase
+from weft.solver.judge.memory_rule import check_memory
 from weft.solver.problem import Number
+
+
+def check_times(case: JudgedCase) -> Iterator[str]:
+    """Every operation lasts as long as its block, none starts before 0, and the first one there."""
+    for operation in checked(case.operations, 4096):
+        lasts = case.problem.blocks[operation.block].duration
+        if operation.start < -case.tolerance:
+            yield f"{case.where(operation)} starts at {case.time(operation.start)}, before 0"
+        elif abs(operation.end - operation.start - lasts) > case.tolerance:
+            yield (f"{case.where(operation)} runs from {case.time(operation.start)} to {case.time(operation.end)}, "
+                   f"that is {case.time(operation.end - operation.start)}, but the block lasts {case.time(lasts)}")
+    if case.operations and case.operations[0].start > case.tolerance:
+        first = case.operations[0]
+        yield f"nothing starts at 0: the first is {case.where(first)} at {case.time(first.start)}"
 
 
 def check_devices(case: JudgedCase) -> Iterator[str]:
@@ -72,6 +87,13 @@ def check_turns(case: JudgedCase) -> Iterator[str]:
             if later is not None and later.start <= operation.start:
                 yield (f"{case.where(later)} starts at {case.time(later.start)}, not after micro-batch {m} of the "
                        f"same block, which starts at {case.time(operation.start)}")
+
+
+def check_all(case: JudgedCase, *, capacities: bool, in_turn: bool) -> Iterator[str]:
+    """All rules but those on what a schedule says of itself."""
+    for check in (check_times, check_completeness, check_devices, check_dependencies, check_links,
+                  *((check_turns,) if in_turn else ()), *((check_memory,) if capacities else ())):
+        yield from check(case)
 
 
 def check_completeness(case: JudgedCase) -> Iterator[str]:

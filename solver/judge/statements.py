@@ -287,26 +287,10 @@ def _chains(problem: Problem) -> tuple[list[float], list[float]]:
     waits: list[list[tuple[int, float]]] = [
         [(problem.index[dependency.block], dependency.lag) for dependency in block.after if not dependency.distance]
         for block in problem.blocks]
-    order = _in_order(waits)
+    order = problem.topological_order
     for i in order:
         before[i] = max((before[j] + problem.blocks[j].duration + lag for j, lag in waits[i]), default=0.0)
     for i in reversed(order):
         for j, lag in waits[i]:
             after[j] = max(after[j], lag + problem.blocks[i].duration + after[i])
     return before, after
-
-
-def _in_order(waits: Sequence[Sequence[tuple[int, float]]]) -> list[int]:
-    """Every block after those it waits for."""
-    followers: list[list[int]] = [[] for _ in waits]
-    for i, sources in enumerate(waits):
-        for j, _ in sources:
-            followers[j].append(i)
-    left = [len(sources) for sources in waits]
-    order = [i for i, number in enumerate(left) if not number]
-    for i in order:  # grows as it is read
-        for j in followers[i]:
-            left[j] -= 1
-            if not left[j]:
-                order.append(j)
-    return order

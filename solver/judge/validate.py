@@ -35,14 +35,8 @@ from itertools import islice
 from weft.solver.control.clock import checked
 from weft.solver.judge.case import JudgedCase, tolerance_of
 from weft.solver.judge.columns import Columns
-from weft.solver.judge.memory_rule import check_memory, levels_on, scaled_room
-from weft.solver.judge.order_rules import (
-    check_completeness,
-    check_dependencies,
-    check_devices,
-    check_links,
-    check_turns,
-)
+from weft.solver.judge.memory_rule import levels_on, scaled_room
+from weft.solver.judge.order_rules import check_all
 from weft.solver.judge.statements import StatementVerdict, judge_statements
 from weft.solver.schedule import Schedule
 
@@ -131,12 +125,7 @@ def _plain_violations(schedule: Schedule, capacities: bool, in_turn: bool) -> It
             return
     case = JudgedCase.of(schedule)
     yield from _check_operations(schedule, case)
-    for check in (check_completeness, check_devices, check_dependencies, check_links):
-        yield from check(case)
-    if in_turn:
-        yield from check_turns(case)
-    if capacities:
-        yield from check_memory(case)
+    yield from check_all(case, capacities=capacities, in_turn=in_turn)
     yield from judge_statements(schedule, case.rows, case.makespan, case.tolerance).false
 
 
@@ -144,6 +133,7 @@ def _plain_violations(schedule: Schedule, capacities: bool, in_turn: bool) -> It
 
 
 def _check_operations(schedule: Schedule, case: JudgedCase) -> Iterator[str]:
+    """Those that make no sense by themselves."""
     blocks, n = case.problem.blocks, case.micro_batches
     for operation in checked(schedule.operations, 4096):
         block, m, start, end = operation
@@ -154,11 +144,3 @@ def _check_operations(schedule: Schedule, case: JudgedCase) -> Iterator[str]:
             yield f"block {blocks[block].name!r} runs for micro-batch {m!r}, the schedule has 0 to {n - 1}"
         elif not (math.isfinite(start) and math.isfinite(end)):
             yield f"{case.where(operation)} runs from {start} to {end}, times are finite"
-        elif start < -case.tolerance:
-            yield f"{case.where(operation)} starts at {case.time(start)}, before 0"
-        elif abs(end - start - blocks[block].duration) > case.tolerance:
-            yield (f"{case.where(operation)} runs from {case.time(start)} to {case.time(end)}, that is "
-                   f"{case.time(end - start)}, but the block lasts {case.time(blocks[block].duration)}")
-    if case.operations and case.operations[0].start > case.tolerance:
-        first = case.operations[0]
-        yield f"nothing starts at 0: the first is {case.where(first)} at {case.time(first.start)}"

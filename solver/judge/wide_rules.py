@@ -22,19 +22,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from operator import itemgetter
 
 from weft.solver.control.clock import checked
-from weft.solver.judge.case import JudgedCase, tolerance_of
-from weft.solver.judge.choice_rules import block_of, lag_of, unknown_class
-from weft.solver.judge.memory_rule import check_memory
-from weft.solver.judge.order_rules import (
-    check_completeness,
-    check_dependencies,
-    check_devices,
-    check_links,
-    check_turns,
-)
+from weft.solver.judge.case import JudgedCase, sound_operations
+from weft.solver.judge.choice_rules import block_of, lag_of, shown, unknown_class
+from weft.solver.judge.order_rules import check_all
 from weft.solver.problem import Block, Dependency, Number, Problem
 from weft.solver.schedule import Operation, Schedule
 from weft.solver.wide.block import WideBlock
@@ -55,13 +47,7 @@ def wide_violations(schedule: Schedule, *, capacities: bool = True, in_turn: boo
         return
     yield from _check_operations(schedule, wide, run)
     case = _WideCase.of_run(schedule, wide, run)
-    yield from _check_each(case)
-    for check in (check_completeness, check_devices, check_dependencies, check_links):
-        yield from check(case)
-    if in_turn:
-        yield from check_turns(case)
-    if capacities:
-        yield from check_memory(case)
+    yield from check_all(case, capacities=capacities, in_turn=in_turn)
 
 
 def wide_operations(schedule: Schedule) -> list[tuple[int, int, float, float]]:
@@ -153,8 +139,8 @@ def _check_copy(problem: Problem, number: int, wide: WideProblem, run: Run, plac
     expected = block_of(block, row[c], plain.name)
     for label in ("kind", "devices", "duration", "memory", "workspace"):
         if getattr(plain, label) != getattr(expected, label):
-            yield (f"the problem of the rounds: block {plain.name!r} has the {label} {_shown(getattr(plain, label))}, "
-                   f"and what it stands for has {_shown(getattr(expected, label))}")
+            yield (f"the problem of the rounds: block {plain.name!r} has the {label} {shown(getattr(plain, label))}, "
+                   f"and what it stands for has {shown(getattr(expected, label))}")
     waits: Counter[tuple[int, int, Number, str | None]] = Counter()
     for wait in block.after:
         # Some round so late that what is waited for is a micro-batch of the run, if that is long enough.
@@ -166,10 +152,6 @@ def _check_copy(problem: Problem, number: int, wide: WideProblem, run: Run, plac
         waits[numbers[place[0], (c - 1) % share], int(c == 0), 0, None] += 1
     if waits != Counter((problem.index[wait.block], wait.distance, wait.lag, wait.link) for wait in plain.after):
         yield f"the problem of the rounds: block {plain.name!r} waits for other blocks than what it stands for does"
-
-
-def _shown(value: object) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 # -- the operations themselves -----------------------------------------------------------------------------------
@@ -213,17 +195,9 @@ class _WideCase(JudgedCase):
         blocks = tuple(_blocks(wide, run))
         problem = Problem(wide.name, wide.devices, blocks, wide.links, wide.time_unit, wide.memory_unit)
         number_of = {place: number for number, place in enumerate(numbers)}
-        operations = sorted((Operation(number_of[i, m], 0, start, end)
-                             for i, m, start, end in wide_operations(_sound(schedule))), key=itemgetter(2, 3, 0))
-        rows: list[list[Operation]] = [[] for _ in wide.devices]
-        table: list[dict[int, Operation]] = [{} for _ in blocks]
-        for operation in checked(operations, 4096):
-            table[operation.block].setdefault(0, operation)
-            for device in blocks[operation.block].devices:
-                rows[device].append(operation)
-        makespan = max((operation.end for operation in operations), default=0.0)
-        return cls(problem, 1, operations, rows, table, makespan,
-                   tolerance_of(problem, 1, makespan, len(operations)), wide, numbers)
+        sound = schedule.with_operations([*sound_operations(schedule)])
+        return cls.made(problem, 1, (Operation(number_of[i, m], 0, start, end)
+                                     for i, m, start, end in wide_operations(sound)), wide, numbers)
 
     def waits(self) -> Iterator[tuple[int, int, Dependency]]:
         """Places are those of the wide problem's waits."""
@@ -255,14 +229,6 @@ class _WideCase(JudgedCase):
         return self.called(operation.block, self.numbers[operation.block][1])
 
 
-def _sound(schedule: Schedule) -> Schedule:
-    count = len(schedule.problem.blocks)
-    return schedule.with_operations([
-        o for o in checked(schedule.operations, 4096)
-        if isinstance(o.block, int) and 0 <= o.block < count and isinstance(o.micro_batch, int)
-        and 0 <= o.micro_batch < schedule.micro_batches and math.isfinite(o.start) and math.isfinite(o.end)])
-
-
 def _blocks(wide: WideProblem, run: Run) -> Iterator[Block]:
     """A block for every micro-batch of every block, in this order; what would wait for a micro-batch before the first
     waits for nothing."""
@@ -275,17 +241,3 @@ def _blocks(wide: WideProblem, run: Run) -> Iterator[Block]:
                                      lag_of(wait, row[m - wait.distance]), wait.link)
                           for wait in block.after if wait.distance <= m)
             yield replace(costs[class_], name=f"{i}:{m}", after=waits)
-
-
-def _check_each(case: _WideCase) -> Iterator[str]:
-    """Every micro-batch's block as long as its class makes it, and none before 0."""
-    for operation in checked(case.operations, 4096):
-        lasts = case.problem.blocks[operation.block].duration
-        if operation.start < -case.tolerance:
-            yield f"{case.where(operation)} starts at {case.time(operation.start)}, before 0"
-        elif abs(operation.end - operation.start - lasts) > case.tolerance:
-            yield (f"{case.where(operation)} runs from {case.time(operation.start)} to {case.time(operation.end)}, "
-                   f"that is {case.time(operation.end - operation.start)}, but the block lasts {case.time(lasts)}")
-    if case.operations and case.operations[0].start > case.tolerance:
-        first = case.operations[0]
-        yield f"nothing starts at 0: the first is {case.where(first)} at {case.time(first.start)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +10,10 @@ from fractions import Fraction
 import numpy as np
 
 from weft.solver.orders.tables import Tables
+from weft.solver.pools import Op
 from weft.solver.relations.difference_constraints import Constraint, longest_paths_or_cycle, ratio
+from weft.solver.relations.pool_pass import PoolPass
+from weft.solver.timing import Orders
 
 #: The makespan of orders that wait for each other in a circle.
 NEVER = (2**63 - 1) // 4
@@ -37,7 +39,7 @@ class TimedRows:
     links."""
 
     def __init__(self, tables: Tables) -> None:
-        self.count = tables.micro_batches
+        self.tables, self.count = tables, tables.micro_batches
         self.duration: list[int] = tables.duration.tolist()
         self.operations = len(self.duration) * self.count
         self.arcs: list[_Arc] = []
@@ -59,8 +61,7 @@ class TimedRows:
         self.link_row: list[int] = tables.link_row.tolist()
         self.memories = list(zip(tables.memory_row.tolist(), tables.capacity.tolist(), tables.take.tolist(),
                                  tables.change.tolist(), strict=True))
-        self.pools = list(zip(tables.pool_capacity.tolist(), tables.pool_take.tolist(), tables.pool_given.tolist(),
-                              strict=True))
+        self.pools = tables.instance.mixed_pools
         self.nodes = linked * self.count
         carried = [sum(arc.lag * (1 if self.ring else max(0, self.count - arc.distance)) for arc in self.arcs
                        if arc.link == link) for link in range(len(self.link_row))]
@@ -72,7 +73,7 @@ class TimedRows:
         self.offset: list[dict[int, int]] = [dict.fromkeys(row, 0) for row in tables.rows]
         self.start: dict[int, int] = {}
         self.before_on_link: dict[int, int] = {}
-        self.cause: dict[int, int] = {}  # with pools: whose end made room for an operation, or -1
+        self.cause: dict[int, int] = {}  # with pools: whose end made room for an operation
         self.critical: list[tuple[int, int]] = []  # with cycles: where the longest goes along rows
         self.makespan = NEVER  # or the span, or the period
         self.overflow = 0.0
@@ -220,73 +221,15 @@ class TimedRows:
         return self.ring or m + arc.distance < self.count
 
     def _pass_through_time(self) -> dict[int, int] | None:
-        one = _Pass(self)
-        self.cause = one.cause
-        return one.start if one.run() else None
+        """Of what may start at one time, the first micro-batch first."""
+        rows: Orders = [[divmod(v, self.count) for v in self.rows[row]] for row in self.tables.row_of]
+        order = sorted(((block, m) for block in range(len(self.duration)) for m in range(self.count)),
+                       key=lambda op: (op[1], op[0]))
+        one = PoolPass(self.tables.instance, self.count, self.pools, order, rows, safe=False)
+        found = one.run()
+        self.cause = {self._number(op): self._number(giver) for op, giver in one.cause.items()}
+        return None if found is None else {**{self._number(op): at for op, at in found.items()}, **{
+            self.arcs[arc].node * self.count + m: at for (arc, m), at in one.sent.items()}}
 
-
-class _Pass:
-    """One pass through time: of what may start at one time, the first micro-batch first."""
-
-    def __init__(self, of: TimedRows) -> None:
-        self.of = of
-        self.turn, self.free = [0] * len(of.rows), [0] * len(of.rows)
-        self.link_free, self.level = [0] * len(of.link_row), [0] * len(of.pools)
-        self.start: dict[int, int] = {}
-        self.cause: dict[int, int] = {}
-        self.missing, self.arrival = [0] * of.operations, [0] * of.operations
-        for arc in of.arcs:
-            for m in range(arc.distance, of.count):
-                self.missing[arc.target * of.count + m] += 1
-        self.times, self.gives = [0], list[tuple[int, int, int, int]]()
-
-    def run(self) -> bool:
-        """Go through all times; whether everything has started."""
-        while self.times:
-            now, giver = heapq.heappop(self.times), -1
-            while self.times and self.times[0] == now:
-                heapq.heappop(self.times)
-            while self.gives and self.gives[0][0] <= now:
-                _, pool, amount, giver = heapq.heappop(self.gives)
-                self.level[pool] -= amount
-            for op in self._ready(now):
-                block = op // self.of.count
-                if any(take[block] and held + take[block] > capacity
-                       for held, (capacity, take, _) in zip(self.level, self.of.pools, strict=True)):
-                    continue
-                waited = self.arrival[op] < now and all(self.free[r] < now for r in self.of.rows_of[block])
-                self.cause[op] = giver if waited else -1
-                self._begin(op, now)
-        return all(at == len(row) for at, row in zip(self.turn, self.of.rows, strict=True))
-
-    def _ready(self, now: int) -> list[int]:
-        of = self.of
-        heads = {row[at] for row, at in zip(of.rows, self.turn, strict=True) if at < len(row)}
-        return sorted((v for v in heads if not self.missing[v] and self.arrival[v] <= now and all(
-            of.place[r][v] == self.turn[r] and self.free[r] <= now for r in of.rows_of[v // of.count])),
-            key=lambda v: (v % of.count, v))
-
-    def _begin(self, op: int, now: int) -> None:
-        of, (block, m) = self.of, divmod(op, self.of.count)
-        end = now + of.duration[block]
-        self.start[op] = now
-        heapq.heappush(self.times, end)
-        for r in of.rows_of[block]:
-            self.turn[r] += 1
-            self.free[r] = end
-        for pool, (_, take, given) in enumerate(of.pools):
-            self.level[pool] += take[block]
-            if given[block]:
-                heapq.heappush(self.gives, (end, pool, given[block], op))
-        for arc in of.out[block]:
-            if m + arc.distance >= of.count:
-                continue
-            begin = end
-            if arc.link >= 0:
-                begin = max(end, self.link_free[arc.link])
-                self.start[arc.node * of.count + m] = begin
-                self.link_free[arc.link] = begin + arc.lag
-            target = arc.target * of.count + m + arc.distance
-            self.missing[target] -= 1
-            self.arrival[target] = max(self.arrival[target], begin + arc.lag)
-            heapq.heappush(self.times, begin + arc.lag)
+    def _number(self, op: Op) -> int:
+        return op[0] * self.count + op[1]

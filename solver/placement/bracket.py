@@ -188,7 +188,7 @@ class Placer(Protocol[B_contra]):
     @classmethod
     def of(cls, bracket: B_contra) -> Self | None:
         """The technique for this search, or ``None`` where it is not for such graphs or devices."""
-        ...
+        return cls()
 
     def improve(self, bracket: B_contra, share: float) -> bool:
         """Try within ``share`` of the time that is left. ``True``: the whole question was put, so more time is all that

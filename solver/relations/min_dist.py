@@ -103,6 +103,14 @@ def takes_before_giving(instance: TickProblem) -> bool:
             and all(_is_taken_first(pool.change, lags) and pool.balanced for pool in instance.mixed_pools))
 
 
+def never_gives_first(instance: TickProblem) -> bool:
+    """Whether no part of a micro-batch that dependencies let run alone leaves a device's limited memory with less than
+    before it."""
+    lags = _within(instance)
+    return lags is not None and all(_is_taken_first(instance.change[device], lags)
+                                    for device in instance.distinct_devices if instance.limited(device))
+
+
 def pools_take_first(instance: TickProblem) -> bool:
     """Whether the same is so of the mixed pools, where something may be left for good: then orders and waits say all of
     what they hold (:mod:`weft.solver.pools`)."""

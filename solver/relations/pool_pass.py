@@ -33,7 +33,8 @@ class PoolPass:
     """All operations of ``micro_batches`` on engines that run them in the order of ``rows``, or without these in any;
     of what may start at one time, the first in ``order`` starts first. The memory of ``pools`` is kept; with ``safe``
     as said above, where ``order`` is one in which all fit one after the other. Inside, an operation is its place in
-    ``order``."""
+    ``order``. ``sent``: when each transfer on a link begins, by the number of its arc and its producer's micro-batch.
+    ``cause``: of an operation that waited for room alone, the one whose end made it."""
 
     def __init__(self, instance: TickProblem, micro_batches: int, pools: Sequence[MixedPool], order: Sequence[Op],
                  rows: Orders | None = None, *, safe: bool = True) -> None:
@@ -41,15 +42,17 @@ class PoolPass:
         self.pools, self.order, self.safe = pools, order, safe
         self.place = {op: k for k, op in enumerate(order)}
         self.start: dict[Op, int] = {}
+        self.sent: dict[tuple[int, int], int] = {}
+        self.cause: dict[Op, Op] = {}
         self._rows = None if rows is None else [[self.place[op] for op in row] for row in rows]
         self._turn = [0] * len(instance.capacity)  # how many of each row have started
         self._free = [0] * len(instance.capacity)
         self._link_free = [0] * len(instance.problem.links)
-        self._arcs_from: list[list[Arc]] = [[] for _ in instance.blocks]
+        self._arcs_from: list[list[tuple[int, Arc]]] = [[] for _ in instance.blocks]
         self._missing = [0] * len(order)
         self._arrival = [0] * len(order)
-        for arc in instance.arcs:
-            self._arcs_from[arc.source].append(arc)
+        for number, arc in enumerate(instance.arcs):
+            self._arcs_from[arc.source].append((number, arc))
             for m in range(arc.distance, micro_batches):
                 self._missing[self.place[arc.target, m]] += 1
         if rows is None:  # a block's micro-batches have their turns
@@ -63,19 +66,19 @@ class PoolPass:
         self._sharers = [[k for k, (block, _) in enumerate(order) if block in pool.take] for pool in pools]
         self._first = [0] * len(pools)  # the first of these that has not started
         self._times = [0]
-        self._gives: list[tuple[int, int, int]] = []  # when, pool, amount
+        self._gives: list[tuple[int, int, int, Op]] = []  # when, pool, amount, whose
 
     def run(self) -> dict[Op, int] | None:
         """When each operation starts, in ticks, or None where nothing can start any more."""
         while self._times:
             checkpoint()
-            now = heapq.heappop(self._times)
+            now, giver = heapq.heappop(self._times), None
             while self._times and self._times[0] == now:
                 heapq.heappop(self._times)
             while self._gives and self._gives[0][0] <= now:
-                _, pool, amount = heapq.heappop(self._gives)
+                _, pool, amount, giver = heapq.heappop(self._gives)
                 self._levels[pool] -= amount
-            self._start_what_can(now)
+            self._start_what_can(now, giver)
         return self.start if len(self.start) == len(self.order) else None
 
     def _open(self, k: int) -> None:
@@ -95,7 +98,7 @@ class PoolPass:
         return sorted(k for k in heads if not self._missing[k] and all(
             self._turn[d] < len(self._rows[d]) and self._rows[d][self._turn[d]] == k for d in self._devices(k)))
 
-    def _start_what_can(self, now: int) -> None:
+    def _start_what_can(self, now: int, giver: Op | None) -> None:
         kept: set[int] = set()  # engines kept free for an operation on several of which some are busy
         for k in self._candidates(now):
             devices = self._devices(k)
@@ -104,6 +107,8 @@ class PoolPass:
                 continue
             if self._fits(k):
                 if idle:
+                    if giver is not None and self._arrival[k] < now and all(self._free[d] < now for d in devices):
+                        self.cause[self.order[k]] = giver
                     self._run(k, now)
                 else:
                     kept.update(devices)
@@ -150,16 +155,18 @@ class PoolPass:
             if block in pool.take:
                 self._levels[number] += pool.take[block]
                 self._settled[number] += pool.change[block]
-                heapq.heappush(self._gives, (end, number, pool.given(block)))
+                if pool.given(block):
+                    heapq.heappush(self._gives, (end, number, pool.given(block), (block, m)))
                 sharers, first = self._sharers[number], self._first[number]
                 while first < len(sharers) and self.order[sharers[first]] in self.start:
                     first += 1
                 self._first[number] = first
-        for arc in self._arcs_from[block]:
+        for number, arc in self._arcs_from[block]:
             if m + arc.distance >= self.micro_batches:
                 continue
-            begin = end if arc.link is None else max(end, self._link_free[arc.link])
+            begin = end
             if arc.link is not None:
+                self.sent[number, m] = begin = max(end, self._link_free[arc.link])
                 self._link_free[arc.link] = begin + arc.lag
             self._arrive(self.place[arc.target, m + arc.distance], begin + arc.lag)
             heapq.heappush(self._times, begin + arc.lag)

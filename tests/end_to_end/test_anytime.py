@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import weft
 from tests.support.builders import chain, pipeline, v
+from tests.support.tessel_shapes import shape
 from weft.app.lib.case import Case, CasePlacement
 from weft.app.lib.options import SearchOptions
 from weft.app.solving.solve import solve_case
@@ -20,7 +21,6 @@ from weft.cli.main import main
 from weft.figures import chart, draw
 from weft.figures.drawing import build
 from weft.figures.frame import specification
-from weft.models.zoo.tessel_shapes import shape
 from weft.solver.control.counts import MOST_ENTRIES, History
 from weft.solver.diagnose.critical_path import critical_path
 from weft.solver.io.schedule_files import load_schedule, save_schedule

@@ -19,8 +19,8 @@ from experiments.runtime.equality import CLIP, MICRO_BATCHES, STEPS, Row, compar
 from tests.support.graph_training import single_process, training
 from tests.support.ranks import PATIENCE, launch_forked
 from tests.support.stage_modules import LENGTH, VOCABULARY, WIDTH, Embed, Mix
+from tests.support.tessel_shapes import shape
 from tests.support.training_graphs import MODES, SHAPES, case, varied
-from weft.models.zoo.tessel_shapes import shape
 from weft.runtime.interface.training import Boundary, Training
 from weft.runtime.plan.plan import Plan, plan_of
 from weft.runtime.ranks.launch import Ended

@@ -6,10 +6,7 @@ from __future__ import annotations
 import pytest
 
 import weft
-from tests.support.kinds_of_input import jobs
-from weft.solver.problem import BlockKind, Device
-from weft.solver.wide.block import WideBlock, WideDependency
-from weft.solver.wide.problem import WideProblem
+from tests.support.kinds_of_input import classes, jobs
 
 
 def test_jobs_share_a_gpu_and_its_network() -> None:
@@ -17,20 +14,10 @@ def test_jobs_share_a_gpu_and_its_network() -> None:
     assert found.value == found.value_bound == 12 and found.rounds is not None and found.rounds.run.rounds == 6
 
 
-def lengths() -> WideProblem:
-    """A pipeline of three GPUs, on which long micro-batches take three times as long."""
-    blocks = [WideBlock(f"F{s}", BlockKind.FORWARD, (s,), {"short": 1, "long": 3}, (1,),
-                        after=(WideDependency(f"F{s - 1}"),) if s else ()) for s in range(3)]
-    blocks += [WideBlock(f"B{s}", BlockKind.BACKWARD, (s,), {"short": 2, "long": 6}, (-1,),
-                         after=(WideDependency(f"F{s}"), *((WideDependency(f"B{s + 1}"),) if s < 2 else ())))
-               for s in (2, 1, 0)]
-    return WideProblem("lengths", tuple(Device(f"gpu{s}", 3) for s in range(3)), tuple(blocks))
-
-
 @pytest.mark.slow
 def test_the_order_of_micro_batches_is_searched_where_it_is_free() -> None:
     run = ["short"] * 4 + ["long"] * 2
-    given = weft.solve(lengths(), micro_batches=run, effort=1.0)
-    free = weft.solve(lengths(), micro_batches=run, effort=2.0, reorder=True)
+    given = weft.solve(classes(3), micro_batches=run, effort=1.0)
+    free = weft.solve(classes(3), micro_batches=run, effort=2.0, reorder=True)
     assert (given.makespan, given.gap, free.makespan, free.gap) == (48, 0, 43, 0)
     assert free.rounds is not None and sorted(map(str, free.rounds.run.classes[None])) == sorted(run)

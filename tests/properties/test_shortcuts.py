@@ -4,6 +4,7 @@ orders along the graph."""
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from operator import itemgetter
 
@@ -16,7 +17,6 @@ from tests.support.examples import examples
 from tests.support.strategies import problems
 from weft.solver import schedule
 from weft.solver.baselines.lib import sequential
-from weft.solver.baselines.lib.amounts import Amounts
 from weft.solver.baselines.lib.base import NotApplicable
 from weft.solver.baselines.rivals.greedy import on_every_twin, without_twins
 from weft.solver.baselines.rivals.greedy import orders as greedy_orders
@@ -27,7 +27,7 @@ from weft.solver.relations.graph import RelationGraph, graph_of
 from weft.solver.relations.implied_order import NEVER, Order, implied_order
 from weft.solver.schedule import Operation, Schedule
 from weft.solver.ticks import TickProblem
-from weft.solver.timing import time_orders
+from weft.solver.timing import Orders, time_orders
 
 
 def closed(graph: RelationGraph) -> Order:
@@ -52,25 +52,19 @@ def test_the_implied_order_is_the_closure_of_the_waits(problem: Problem) -> None
 
 @given(problems(), st.integers(1, 4))
 @settings(max_examples=examples(75))
-def test_the_order_without_search_is_the_one_that_the_search_finds(problem: Problem, micro_batches: int) -> None:
-    def order() -> tuple[int, ...] | None:
+def test_the_order_without_search_is_taken_where_it_fits_and_found_else(problem: Problem, micro_batches: int) -> None:
+    def rows_by(search: Callable[[Problem, int], Orders | None]) -> Orders | None:
         try:
-            return sequential.block_order(problem, micro_batches)
+            return search(problem, micro_batches)
         except NotApplicable:
             return None
 
-    amounts = Amounts.of(problem)
-    room = sequential._room_per_micro_batch(problem, amounts, micro_batches)
-    straight = sequential._straight_order(problem, amounts, room)
+    rows, searched = rows_by(sequential.in_sequence), rows_by(sequential.orders)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sequential, "_straight_order", lambda *_: None)
-        searched = order()
-    assert straight is None or straight == searched
-    assert order() == searched
-    rows = sequential.in_sequence(problem, micro_batches)
-    assert (rows is None) == (straight is None)
+        patch.setattr(sequential, "_straight_order", lambda *_: (None, (0, 0)))
+        assert searched is None or rows_by(sequential.orders) is not None
     if rows is not None:
-        assert rows == sequential.orders(problem, micro_batches)
+        assert rows == searched
         schedule = Schedule(problem, micro_batches, time_orders(problem, micro_batches, rows), 0.0)
         assert not violations(schedule)
 

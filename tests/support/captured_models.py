@@ -44,6 +44,20 @@ class GPT(nn.Module):
         return self.head(self.norm(x))  # type: ignore[no-any-return]
 
 
+class Counts(nn.Module):
+    """A linear layer of a buffer, which each forward writes into."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.bank: Tensor
+        self.register_buffer("bank", torch.zeros(2, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.bank.add_(x.mean(0))
+        return self.layer(self.bank)  # type: ignore[no-any-return]
+
+
 class Checkpointed(GPT):
     """Its layers under ``torch.utils.checkpoint``, the last in a call within a call."""
 

@@ -22,10 +22,10 @@ from tests.models.graph.test_formats import PIPER, PROFILED
 from tests.support.builders import TINY_SPEC, chain, pipeline, together_spec
 from tests.support.damage import damaged
 from tests.support.paths import ROOT
+from tests.support.tessel_shapes import shape
 from tests.support.wide_problems import keep_or_recompute
 from tests.weft.app.test_fit import run_of
 from weft.cli.main import main
-from weft.models.zoo.tessel_shapes import shape
 from weft.runtime.plan.plan import plan_of, save_plan
 from weft.runtime.plan.timeline import save_timeline
 from weft.solver.baselines import baseline

@@ -83,7 +83,7 @@ def write_inputs(folder: Path) -> None:
         (folder / f"{kind}.yaml").write_text(f"name: {kind}\n{text}")
     (folder / "config.json").write_text(json.dumps(_CONFIG))
     for name, problem in (("block", pipeline(chain(2), split=(1, 1), memory=3)), ("choices", _choices()),
-                          ("jobs", jobs()), ("classes", _classes())):
+                          ("jobs", jobs()), ("classes", classes())):
         (folder / f"{name}.json").write_text(json.dumps(problem_to_json(problem)))
     shutil.copy(DATA / "kinds" / "operators.json", folder)
 
@@ -113,11 +113,11 @@ def jobs() -> WideProblem:
     return WideProblem("jobs", (Device("gpu"), Device("network", lane_of="gpu")), tuple(blocks))
 
 
-def _classes() -> WideProblem:
-    """A chain of two on which long micro-batches take three times as long."""
+def classes(stages: int = 2) -> WideProblem:
+    """A chain on which long micro-batches take three times as long."""
     blocks = [WideBlock(f"F{s}", BlockKind.FORWARD, (s,), {"short": 1, "long": 3}, (1,),
-                        after=(WideDependency(f"F{s - 1}"),) if s else ()) for s in range(2)]
+                        after=(WideDependency(f"F{s - 1}"),) if s else ()) for s in range(stages)]
     blocks += [WideBlock(f"B{s}", BlockKind.BACKWARD, (s,), {"short": 2, "long": 6}, (-1,),
-                         after=(WideDependency(f"F{s}"), *((WideDependency(f"B{s + 1}"),) if s < 1 else ())))
-               for s in (1, 0)]
-    return WideProblem("classes", tuple(Device(f"gpu{s}", 3) for s in range(2)), tuple(blocks))
+                         after=(WideDependency(f"F{s}"), *((WideDependency(f"B{s + 1}"),) if s < stages - 1 else ())))
+               for s in reversed(range(stages))]
+    return WideProblem("classes", tuple(Device(f"gpu{s}", 3) for s in range(stages)), tuple(blocks))

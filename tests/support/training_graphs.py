@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.support.stage_modules import BATCH, LENGTH, VOCABULARY, Both, Embed, EmbedTwice, Mix, Score
-from weft.models.zoo.tessel_shapes import shape
+from tests.support.tessel_shapes import shape
 from weft.runtime import StageGraph
 from weft.solver.offload import Offload, with_offloads
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem

@@ -16,8 +16,7 @@ from weft.models.transform.program import Axis
 
 def _cut(w: Writer, step: Step, name: str) -> dict[str, Any]:
     """Of numbers, parts of the indexed dimension are terms; of others it is frozen."""
-    given = next(one for one in step.outputs if one is not None)
-    return {"reduced": [name]} if "float" in w.exported.metas[given].dtype else {"frozen": [name]}
+    return {"reduced": [name]} if "float" in w.exported.metas[step.made[0]].dtype else {"frozen": [name]}
 
 
 @rule("index")

@@ -7,37 +7,19 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from weft.models.capture.exported import Ref, Step
+from weft.models.capture.exported import Ref, Step, refs
 from weft.models.transform.captured.writer import Arguments, Rule, UnknownError, Writer, rule
 from weft.models.transform.program import Axis
 
-#: What norms take where they are given no ``eps``.
-_LEAST = {"float64": 2.220446049250313e-16, "float32": 1.1920928955078125e-07, "bfloat16": 0.0078125,
-          "float16": 0.0009765625}
 
-
-def _over_last(centred: bool) -> Rule:
-    def known(w: Writer, step: Step) -> None:
-        call = Arguments(step)
-        x, count = w.tensor(step.arguments[0]), len(step.arguments[1])
-        weight = call.at(2, "weight")
-        bias, eps = (call.at(3, "bias"), call.at(4, "eps", 1e-5)) if centred else (None, call.at(3, "eps"))
-        if weight is None and bias is not None:
-            raise UnknownError
-        if eps is None:
-            eps = _LEAST[w.exported.metas[step.arguments[0].name].dtype]
-        axes: list[Axis] = [(w.fresh(),) for _ in w.shape(x)]
-        own = axes[len(axes) - count:]
-        inputs: list[tuple[str, Sequence[Axis]]] = [(x, axes)]
-        inputs += [(w.tensor(one), own) for one in (weight, bias) if one is not None]
-        over = tuple(name for axis in own for name in axis)
-        w.add(step, "norm", inputs, axes, frozen=over, eps=float(eps), centred=centred, over=over)
-
-    return known
-
-
-rule("layer_norm")(_over_last(True))
-rule("rms_norm")(_over_last(False))
+@rule("layer_norm", "rms_norm")
+def _over_last(w: Writer, step: Step) -> None:
+    """The captured operator itself."""
+    x = w.tensor(step.arguments[0])
+    axes: list[Axis] = [(w.fresh(),) for _ in w.shape(x)]
+    own = axes[len(axes) - len(step.arguments[1]):]
+    weights = dict.fromkeys(w.names[name] for name in refs((step.arguments[2:], step.keywords)))
+    w.call(step, [(x, axes), *((one, own) for one in weights)], axes, frozen=[name for axis in own for name in axis])
 
 
 @rule("group_norm")

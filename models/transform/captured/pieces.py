@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
 from weft.models.capture.exported import Step
 from weft.models.transform.captured.products import repeated
@@ -10,55 +11,19 @@ from weft.models.transform.captured.writer import Arguments, Rule, UnknownError,
 from weft.models.transform.program import Axis
 
 
-@rule("slice")
-def _slice(w: Writer, step: Step) -> None:
-    call = Arguments(step)
+@rule("slice", "select", "narrow", "split", "chunk", "split_with_sizes", "unbind")
+def _taken(w: Writer, step: Step) -> None:
+    """The captured operator itself, for each of its outputs; the other dimensions may be cut."""
     x = w.tensor(step.arguments[0])
-    axis = call.at(1, "dim", 0) % len(w.shape(x))
-    size, stop = w.shape(x)[axis], call.at(3, "end")
-    start = call.at(2, "start") or 0
-    low, high, stride = slice(start, stop, call.at(4, "step", 1)).indices(size)
-    taken(w, step, x, axis, (low, max(low, high), stride), step.outputs[0], drop=False)
-
-
-@rule("select")
-def _select(w: Writer, step: Step) -> None:
-    x = w.tensor(step.arguments[0])
-    axis = step.arguments[1] % len(w.shape(x))
-    at = step.arguments[2] % w.shape(x)[axis]
-    taken(w, step, x, axis, (at, at + 1, 1), step.outputs[0], drop=True)
-
-
-def taken(w: Writer, step: Step, x: str, axis: int, span: tuple[int, int, int], given: str | None, *,
-           drop: bool) -> None:
-    """Elements along an axis; the other axes may be cut."""
-    if given is None:
-        return
-    if span[1] - span[0] == w.shape(x)[axis] and span[2] == 1 and not drop:
-        w.names[given] = x
-        return
-    made, axes = _short(w, step, x, axis, span, f"{given}.taken" if drop else given)
-    if drop:
-        rest: list[Axis] = [() if i == axis else one for i, one in enumerate(axes)]
-        made = w.add(step, "einsum", [(made, rest)], [one for i, one in enumerate(axes) if i != axis], name=given,
-                     last=False)
-    if w.exported.metas[given].shape != w.shape(made):
-        raise UnknownError
-    w.names[given] = made
-
-
-@rule("split", "chunk", "split_with_sizes")
-def _pieces(w: Writer, step: Step) -> None:
-    """``split`` and ``chunk``: several outputs, each a part."""
-    x = w.tensor(step.arguments[0])
-    axis = Arguments(step).at(2, "dim", 0) % len(w.shape(x))
-    at = 0
-    for given in step.outputs:
+    axis = Arguments(step).at(2 if step.target.split(".")[3] in ("split", "chunk", "split_with_sizes") else 1, "dim",
+                              0) % len(w.shape(x))
+    for place, given in enumerate(step.outputs):
         if given is None:
-            raise UnknownError
-        size = w.exported.metas[given].shape[axis]
-        taken(w, step, x, axis, (at, at + size, 1), given, drop=False)
-        at += size
+            continue
+        if w.exported.metas[given].shape == w.shape(x):
+            w.names[given] = x
+        else:
+            w.names[given] = _short(w, step, axis, w.exported.metas[given].shape, given, place)
 
 
 @rule("cat", "concat", "concatenate")
@@ -77,23 +42,6 @@ def _joined(w: Writer, step: Step, tensors: Sequence[str], axis: int, name: str)
     return w.add(step, "join", [(tensor, [*axes[:axis], (one,), *axes[axis + 1:]]) for tensor, one in zip(
         tensors, own, strict=True)], axes, frozen=[axes[axis][0], *own], sizes={axes[axis][0]: sum(lengths)}, axis=axis,
                  lengths=lengths, name=name, last=False)
-
-
-@rule("unbind")
-def _unbind(w: Writer, step: Step) -> None:
-    x = w.tensor(step.arguments[0])
-    axis = Arguments(step).at(1, "dim", 0) % len(w.shape(x))
-    for at, given in enumerate(step.outputs):
-        taken(w, step, x, axis, (at, at + 1, 1), given, drop=True)
-
-
-@rule("narrow")
-def _narrow(w: Writer, step: Step) -> None:
-    x, dim, start, length = step.arguments
-    name = w.tensor(x)
-    axis = dim % len(w.shape(name))
-    first = start % w.shape(name)[axis] if start < 0 else start
-    taken(w, step, name, axis, (first, first + length, 1), step.outputs[0], drop=False)
 
 
 @rule("stack")
@@ -154,13 +102,13 @@ def _diff(w: Writer, step: Step) -> None:
            sizes={axes[axis][0]: w.exported.metas[output].shape[axis]}, linear=len(sides) == 1)
 
 
-def _short(w: Writer, step: Step, x: str, axis: int, span: tuple[int, int, int], name: str
-           ) -> tuple[str, list[Axis]]:
-    """Some elements along an axis, and the names of all dimensions."""
+def _short(w: Writer, step: Step, axis: int, shape: Sequence[int], name: str, place: int = 0) -> str:
+    """What ``step`` takes along an axis of what it reads first; without that axis where ``shape`` has not as many."""
+    x = w.tensor(step.arguments[0])
     axes: list[Axis] = [(w.fresh(),) for _ in w.shape(x)]
-    short = w.fresh()
-    return w.add(step, "take", [(x, axes)], [*axes[:axis], (short,), *axes[axis + 1:]], frozen=[axes[axis][0], short],
-                 sizes={short: len(range(*span))}, span=span, axis=axis, name=name, last=False), axes
+    short = [w.fresh()] if len(shape) == len(axes) else []
+    return w.call(step, [(x, axes)], [*axes[:axis], *((one,) for one in short), *axes[axis + 1:]], name=name,
+                  frozen=[axes[axis][0], *short], sizes={one: shape[axis] for one in short}, linear=True, place=place)
 
 
 @rule("slice_scatter")
@@ -187,10 +135,14 @@ def _select_scatter(w: Writer, step: Step) -> None:
 
 
 def _put_between(w: Writer, step: Step, x: str, source: str, axis: int, start: int, stop: int) -> None:
-    size = w.shape(x)[axis]
-    some = [_short(w, step, x, axis, (0, start, 1), f"{step.name}.before")[0]] if start else []
-    some.append(source)
-    some += [_short(w, step, x, axis, (stop, size, 1), f"{step.name}.behind")[0]] if stop < size else []
+    shape = w.shape(x)
+
+    def kept(low: int, high: int, name: str) -> list[str]:
+        part = replace(step, target="torch.ops.aten.slice.Tensor", arguments=(step.arguments[0], axis, low, high),
+                       keywords={})
+        return [_short(w, part, axis, [*shape[:axis], high - low, *shape[axis + 1:]], name)] if low < high else []
+
+    some = [*kept(0, start, f"{step.name}.before"), source, *kept(stop, shape[axis], f"{step.name}.behind")]
     if len(some) == 1:
         w.gives(step, source)
     else:

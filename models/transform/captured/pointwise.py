@@ -9,7 +9,7 @@ from typing import Any
 from weft.models.capture.exported import Ref, Step
 from weft.models.transform.backward import TRUTHS
 from weft.models.transform.captured.products import broadcast, broadcast_all
-from weft.models.transform.captured.writer import Rule, UnknownError, Writer, refs, rule
+from weft.models.transform.captured.writer import Rule, UnknownError, Writer, rule
 
 
 def _sum_of_two(sign: float, *, turned: bool = False) -> Rule:
@@ -158,12 +158,16 @@ _POINTWISE = ("abs", "acos", "acosh", "addcdiv", "addcmul", "asin", "asinh", "at
     "sqrt", "square", "tan", "tanh", "threshold", "trunc", "xlogy", "__and__", "__or__", "__xor__", "where")
 
 
-@rule(*_POINTWISE)
-def pointwise(w: Writer, step: Step) -> None:
-    """The captured operator itself."""
-    reads = list(dict.fromkeys(w.names[name] for name in refs((step.arguments, step.keywords))))
+def pointwise(w: Writer, step: Step, name: str | None = None) -> str:
+    """The captured operator itself; ``name``: of what it makes, where the step does not give that."""
+    reads = list(dict.fromkeys(w.names[name] for name in step.reads))
     sides, output = broadcast_all(w, [w.shape(tensor) for tensor in reads])
-    w.call(step, list(zip(reads, sides, strict=True)), output, frozen=())
+    return w.call(step, list(zip(reads, sides, strict=True)), output, frozen=(), name=name)
+
+
+@rule(*_POINTWISE)
+def _pointwise(w: Writer, step: Step) -> None:
+    pointwise(w, step)
 
 
 @rule("min", "max")

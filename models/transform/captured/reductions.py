@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from weft.models.capture.exported import Step
-from weft.models.transform.captured.pointwise import elementwise
-from weft.models.transform.captured.products import broadcast_all
+from weft.models.transform.captured.pointwise import elementwise, pointwise
 from weft.models.transform.captured.writer import Arguments, Rule, UnknownError, Writer, rule
 from weft.models.transform.program import Axis
 
@@ -178,49 +178,20 @@ def _reduced(w: Writer, step: Step, made: str, axes: Sequence[Axis], whole: int)
           scale=1 / math.prod(w.shape(made)) if whole == _MEAN else 1.0)
 
 
-def _apart(w: Writer, step: Step) -> tuple[str, list[Axis]]:
-    """The difference of both tensors, of which either may lack dimensions."""
-    a, b = (w.tensor(step.arguments[i]) for i in (0, 1))
-    (left, right), axes = broadcast_all(w, [w.shape(a), w.shape(b)])
-    return w.add(step, "add", [(a, left), (b, right)], axes, signs=(1.0, -1.0), part="apart"), axes
+#: Where the reduction stands among the arguments of losses of each element.
+_REDUCTIONS = {"mse_loss": 2, "l1_loss": 2, "smooth_l1_loss": 2, "huber_loss": 2, "binary_cross_entropy_with_logits": 4}
 
 
-@rule("mse_loss")
-def _squared_error(w: Writer, step: Step) -> None:
-    whole = Arguments(step).at(2, "reduction", _MEAN)
-    apart, axes = _apart(w, step)
+@rule(*_REDUCTIONS)
+def _of_each(w: Writer, step: Step) -> None:
+    """The captured operator of each element, and a sum of these."""
+    place = _REDUCTIONS[step.target.split(".")[3]]
+    whole = Arguments(step).at(place, "reduction", _MEAN)
     if whole == _NONE:
-        w.add(step, "square", [(apart, axes)], axes)
+        pointwise(w, step)
         return
-    w.add(step, "einsum", [(apart, axes), (apart, axes)], [], reduced=[name for axis in axes for name in axis],
-          scale=1 / math.prod(w.shape(apart)) if whole == _MEAN else 1.0)
-
-
-@rule("l1_loss", "smooth_l1_loss", "huber_loss")
-def _distance(w: Writer, step: Step) -> None:
-    call, kind = Arguments(step), step.target.removeprefix("torch.ops.aten.").split(".")[0]
-    whole, bend = call.at(2, "reduction", _MEAN), call.at(3, "delta", call.at(3, "beta", 1.0))
-    name = step.name if whole == _NONE else f"{step.name}.each"
-    if kind == "l1_loss":
-        each = elementwise(w, step, "abs", [_apart(w, step)[0]], name=name, last=whole == _NONE)
-    else:
-        each = elementwise(w, step, kind, [*step.arguments[:2], _NONE, float(bend)], name=name, last=whole == _NONE)
-    if whole != _NONE:
-        _reduced(w, step, each, w.axes(w.shape(each)), whole)
-
-
-@rule("binary_cross_entropy_with_logits")
-def _truth(w: Writer, step: Step) -> None:
-    """softplus(x) - x y."""
-    call = Arguments(step)
-    x, y = (w.tensor(step.arguments[i]) for i in (0, 1))
-    if call.at(2, "weight") is not None or call.at(3, "pos_weight") is not None or w.shape(x) != w.shape(y):
-        raise UnknownError
-    whole = call.at(4, "reduction", _MEAN)
-    axes = w.axes(w.shape(x))
-    risen = w.add(step, "softplus", [(x, axes)], axes, constants=(None, 1.0, 700.0), part="risen")
-    met = w.add(step, "einsum", [(x, axes), (y, axes)], axes, part="met")
-    each = w.add(step, "add", [(risen, axes), (met, axes)], axes, signs=(1.0, -1.0), last=whole == _NONE,
-                 name=step.name if whole == _NONE else f"{step.name}.each")
-    if whole != _NONE:
-        _reduced(w, step, each, axes, whole)
+    arguments = (*step.arguments[:place], _NONE, *step.arguments[place + 1:]) if len(step.arguments) > place else (
+        step.arguments)
+    keywords = step.keywords if len(step.arguments) > place else {**step.keywords, "reduction": _NONE}
+    made = pointwise(w, replace(step, arguments=arguments, keywords=keywords), f"{step.name}.each")
+    _reduced(w, step, made, w.axes(w.shape(made)), whole)

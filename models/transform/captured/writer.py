@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from weft.models.capture.exported import Exported, Named, Ref, Step
+from weft.models.capture.exported import Exported, Named, Ref, Step, refs
 from weft.models.transform.backward import OWN, TRUTHS
 from weft.models.transform.program import (
     Annotation,
@@ -77,11 +77,11 @@ class Writer:
         space, _, rest = step.target.removeprefix("torch.ops.").partition(".")
         kind = rest.split(".")[0] if space == "aten" else f"{space}.{rest.split('.')[0]}"
         in_place = kind.endswith("_") and not kind.endswith("__")
-        reads = list(refs((step.arguments, step.keywords)))
+        reads = step.reads
         if kind in _NOTHING:
             return
         if reads and not in_place and (kind in _VIEWS or self.may_be_view(space, kind)):
-            alike = {name for name in step.outputs if name is not None}
+            alike = set(step.made)
             for name in reads:
                 alike |= self.shared.get(name, {name})
             self.shared.update(dict.fromkeys(alike, alike))
@@ -124,8 +124,8 @@ class Writer:
     def is_complex(self, step: Step) -> bool:
         """Whether complex numbers come in or out: their sums of squares and their gradients are not those of real
         ones, so that no rule is of them."""
-        names = (*refs((step.arguments, step.keywords)), *(name for name in step.outputs if name is not None))
-        return any("complex" in self.exported.metas[name].dtype for name in names if name in self.exported.metas)
+        return any("complex" in self.exported.metas[name].dtype for name in (*step.reads, *step.made)
+                   if name in self.exported.metas)
 
     def role(self, name: str) -> str | None:
         """What a name of the export starts as, if it is no operator's."""
@@ -139,7 +139,7 @@ class Writer:
 
     def typed(self, step: Step, before: Mapping[str, ProgramTensor]) -> None:
         """Elements of what a step made are as large as those that it gives; what is no number has no gradient."""
-        metas = [self.exported.metas[name] for name in step.outputs if name is not None]
+        metas = [self.exported.metas[name] for name in step.made]
         if not metas:
             return
         makers = {name: operation for operation in self.builder.operations for name in operation.outputs}
@@ -166,7 +166,7 @@ class Writer:
     def without_gradient(self, step: Step, before: Mapping[str, ProgramTensor]) -> None:
         """What a step under ``torch.no_grad`` makes has none; what it passes on as it is cannot be told apart."""
         if any(name in self.names and self.names[name] in before and before[self.names[name]].gradient
-               for name in step.outputs if name is not None):
+               for name in step.made):
             raise UnknownError
         for name, tensor in self.builder.tensors.items():
             if name not in before:
@@ -175,7 +175,7 @@ class Writer:
     def own(self, step: Step, kind: str, how: Annotation) -> None:
         """A user's operator, by the annotation that was registered under its name; it takes tensors alone."""
         reads = [self.tensor(argument) for argument in step.arguments]
-        made = [name for name in step.outputs if name is not None]
+        made = step.made
         if step.keywords or len(made) != len(how.outputs):
             raise UnknownError
         self.builder.several(step.name, kind, how, reads, outputs=made)
@@ -187,8 +187,7 @@ class Writer:
         """An operator that is not cut."""
         self.used = set()
         self.unknown.setdefault(kind, []).append(step.name)
-        reads = list(dict.fromkeys(self.names[name] for name in refs((step.arguments, step.keywords))))
-        made = [name for name in step.outputs if name is not None]
+        made, reads = step.made, list(dict.fromkeys(self.names[name] for name in step.reads))
         sides = [[tuple((self.fresh(),) for _ in shape) for shape in shapes] for shapes in (
             [self.builder.tensors[name].shape for name in reads], [self.exported.metas[name].shape for name in made])]
         marks = {name: "^" for side in sides for tensor in side for axis in tensor for name in axis}
@@ -234,11 +233,16 @@ class Writer:
         return made
 
     def call(self, step: Step, inputs: Sequence[tuple[str, Iterable[Axis]]], output: Iterable[Axis], *,
-             frozen: Iterable[str], sizes: Mapping[str, int] | None = None, linear: bool = False) -> str:
+             frozen: Iterable[str], sizes: Mapping[str, int] | None = None, linear: bool = False,
+             name: str | None = None, place: int = 0) -> str:
         """The captured operator itself, which is called on the tensors of a part as on the whole ones. ``linear``: its
-        gradient does not depend on what it reads."""
+        gradient does not depend on what it reads. ``name``: of what it gives at ``place``, where that is not all that
+        the step gives."""
         called = self.called(step, [tensor for tensor, _ in inputs]) | ({"linear": True} if linear else {})
-        return self.add(step, step.target.split(".")[3], inputs, output, frozen=frozen, sizes=sizes, **called)
+        if name is not None:
+            called["given"] = (place,)
+        return self.add(step, step.target.split(".")[3], inputs, output, frozen=frozen, sizes=sizes, name=name,
+                        last=name is None, **called)
 
     def called(self, step: Step, reads: Sequence[str]) -> dict[str, Any]:
         """What calls the operator of a step: its target and its arguments, tensors by their places in ``reads``."""
@@ -298,18 +302,6 @@ class Arguments:
 
     def at(self, place: int, name: str, default: Any = None) -> Any:
         return self.step.arguments[place] if place < len(self.step.arguments) else self.step.keywords.get(name, default)
-
-
-def refs(value: Any) -> Iterable[str]:
-    """Names of the tensors in arguments."""
-    if isinstance(value, Ref):
-        yield value.name
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from refs(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from refs(item)
 
 
 #: Writes the operators of a step.

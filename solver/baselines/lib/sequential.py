@@ -8,13 +8,14 @@ from dataclasses import replace
 
 from weft.solver.baselines.lib.amounts import Amounts
 from weft.solver.baselines.lib.base import NotApplicable
-from weft.solver.control.clock import checkpoint
+from weft.solver.control.clock import checkpoint, is_over
+from weft.solver.feasibility.memory_order import MemoryStates
 from weft.solver.pools import one_after_another
 from weft.solver.problem import Number, Problem
 from weft.solver.timing import Orders
 
-#: How many sets of finished blocks the search for a block order looks at before it settles for the best it met.
-SEARCH_LIMIT = 10_000
+#: How many looks at blocks the search for a block order may take.
+SEARCH_LIMIT = 500_000
 
 
 def orders(problem: Problem, micro_batches: int) -> Orders:
@@ -30,7 +31,7 @@ def in_sequence(problem: Problem, micro_batches: int) -> Orders | None:
     """The same found without search, in about n log n steps for n operations, or None where that meets a dead end."""
     plain = without_lanes(problem)
     amounts = Amounts.of(plain)
-    order = _straight_order(plain, amounts, _room_per_micro_batch(plain, amounts, micro_batches))
+    order, _ = _straight_order(plain, amounts, _room_per_micro_batch(plain, amounts, micro_batches))
     return None if order is None else _repeated(problem, order, micro_batches)
 
 
@@ -67,8 +68,10 @@ def _repeated(problem: Problem, order: Sequence[int], micro_batches: int) -> Ord
     return [repeated[tuple(row)] for row in rows]
 
 
-def _straight_order(problem: Problem, amounts: Amounts, room: Sequence[int | None]) -> tuple[int, ...] | None:
-    """The order that always takes the most preferred block that can come next and fits; None at a dead end."""
+def _straight_order(problem: Problem, amounts: Amounts, room: Sequence[int | None]
+                    ) -> tuple[tuple[int, ...] | None, tuple[int, int]]:
+    """The order that always takes the most preferred block that can come next and fits; at a dead end None, and the
+    least that a device lacks there, and which."""
     waits = [0] * len(problem.blocks)
     consumers: list[list[int]] = [[] for _ in problem.blocks]
     for producer, consumer, dependency in problem.dependencies():
@@ -101,7 +104,10 @@ def _straight_order(problem: Problem, amounts: Amounts, room: Sequence[int | Non
             waits[consumer] -= 1
             if not waits[consumer]:
                 heapq.heappush(ready, (place[consumer], consumer))
-    return tuple(order) if len(order) == len(waits) else None
+    if len(order) == len(waits):
+        return tuple(order), (0, -1)
+    return None, min((levels[d] + amounts.take[d][i] - (room[d] or 0), d)
+                     for d, entries in enumerate(blocked) for _, i in entries)
 
 
 def _preference(problem: Problem, amounts: Amounts) -> list[int]:
@@ -112,84 +118,31 @@ def _preference(problem: Problem, amounts: Amounts) -> list[int]:
 
 
 def block_order(problem: Problem, micro_batches: int) -> tuple[int, ...]:
-    """A topological order of the blocks with which ``micro_batches`` fit one at a time.
+    """A topological order of the blocks with which ``micro_batches`` fit one at a time: the straight one, or what a
+    search over the sets of blocks that have run finds (:class:`~weft.solver.feasibility.memory_order.MemoryStates`).
 
-    What a device holds depends on the *set* of blocks done, not on their order, so a depth-first search that never
-    enters a set twice settles the question: if it ends without an order, none fits. It tries what frees memory first
-    and is cut off after :data:`SEARCH_LIMIT` sets, which takes wide graphs of dozens of blocks.
     Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` if it found none.
     """
     amounts = Amounts.of(problem)
     room = _room_per_micro_batch(problem, amounts, micro_batches)
-    straight = _straight_order(problem, amounts, room)
-    if straight is not None:  # what the search below finds too where it never has to turn back
+    straight, lacking = _straight_order(problem, amounts, room)
+    if straight is not None:
         return straight
-    waits: list[int] = [0] * len(problem.blocks)  # bit sets of blocks
-    for producer, consumer, dependency in problem.dependencies():
-        if dependency.distance == 0:
-            waits[consumer] |= 1 << producer
-    preference = _preference(problem, amounts)
-    everything = (1 << len(problem.blocks)) - 1
-    seen: set[int] = {0}
-    path: list[int] = []
-    levels = [0] * len(problem.devices)
-    closest: tuple[int, int, int, int] | None = None  # least excess met: (excess, device, needed, room)
-
-    def steps(done: int) -> list[int]:
-        """The blocks that can come next and fit, the least preferred first."""
-        nonlocal closest
-        fitting = []
-        for i in reversed(preference):
-            if done >> i & 1 or waits[i] & ~done:
-                continue
-            excess, device = max(((levels[d] + amounts.take[d][i] - limit, d) for d in problem.blocks[i].devices
-                                  if (limit := room[d]) is not None), default=(0, -1))
-            if excess <= 0:
-                fitting.append(i)
-            elif closest is None or excess < closest[0]:
-                limit = room[device]
-                assert limit is not None
-                closest = (excess, device, limit + excess, limit)
-        return fitting
-
-    done = 0
-    stack = [steps(0)]
-    while stack and done != everything and len(seen) <= SEARCH_LIMIT + len(problem.blocks):
-        checkpoint()
-        if not stack[-1]:
-            stack.pop()
-            if path:
-                done = _undo(problem, amounts, levels, path, done)
-            continue
-        i = stack[-1].pop()
-        if done | 1 << i in seen:
-            continue
-        done |= 1 << i
-        seen.add(done)
-        path.append(i)
-        for device in problem.blocks[i].devices:
-            levels[device] += amounts.change[device][i]
-        stack.append(steps(done))
-    if done == everything:
-        return tuple(path)
-    assert closest is not None
-    _, device, needed, limit = closest
+    states = MemoryStates(problem, (amounts.take, amounts.change, room), 1, oldest_first=True)
+    found = states.search(SEARCH_LIMIT, is_over)
+    if found.order is not None:
+        return tuple(block for block, _ in found.order)
+    checkpoint()
+    excess, device = lacking
     # The limit leaves out what earlier micro-batches keep; a person compares against the device's capacity.
     capacity = amounts.room[device]
     assert capacity is not None
-    kept = capacity - limit
-    verdict = "no order of the blocks was found in which one micro-batch at a time fits" if stack else \
-        "even one micro-batch at a time does not fit"
+    verdict = "even one micro-batch at a time does not fit" if found.impossible else \
+        "no order of the blocks was found in which one micro-batch at a time fits"
     raise NotApplicable(
         f"{verdict}: device {problem.devices[device].name!r} would hold "
-        f"{amounts.amount(needed + kept, problem.memory_unit)} of its {amounts.amount(capacity, problem.memory_unit)}")
-
-
-def _undo(problem: Problem, amounts: Amounts, levels: list[int], path: list[int], done: int) -> int:
-    i = path.pop()
-    for device in problem.blocks[i].devices:
-        levels[device] -= amounts.change[device][i]
-    return done & ~(1 << i)
+        f"{amounts.amount(capacity + excess, problem.memory_unit)} of its "
+        f"{amounts.amount(capacity, problem.memory_unit)}")
 
 
 def _room_per_micro_batch(problem: Problem, amounts: Amounts, micro_batches: int) -> list[int | None]:

@@ -74,14 +74,3 @@ class TimePass:
             if begin + lag > end:
                 heapq.heappush(self.times, begin + lag)
         return end
-
-
-def earliest_starts(problem: Problem) -> list[float]:
-    """When each block of a micro-batch that is alone may start, in the problem's time unit."""
-    earliest = [0.0] * len(problem.blocks)
-    for i in problem.topological_order:
-        for item in problem.blocks[i].after:
-            if item.distance == 0:
-                before = problem.index[item.block]
-                earliest[i] = max(earliest[i], earliest[before] + problem.blocks[before].duration + item.lag)
-    return earliest

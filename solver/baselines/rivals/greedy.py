@@ -26,10 +26,10 @@ from weft.solver.baselines.lib.amounts import Amounts
 from weft.solver.baselines.lib.base import Row
 from weft.solver.baselines.lib.extend import ENOUGH, extended
 from weft.solver.baselines.lib.priority_rule import fits_in_order, schedule_by_priority
-from weft.solver.baselines.lib.time_pass import TimePass, earliest_starts
+from weft.solver.baselines.lib.time_pass import TimePass
 from weft.solver.problem import BlockKind, Problem
 from weft.solver.relations.pool_pass import paced
-from weft.solver.ticks import TickProblem
+from weft.solver.ticks import TickProblem, heads_and_tails
 from weft.solver.timing import Orders
 
 #: Gives makespan and per-device orders of so many micro-batches, or None if they do not fit.
@@ -107,7 +107,7 @@ def _by_width(problem: Problem, amounts: Amounts, trial: int) -> Iterator[tuple[
 def _by_key(problem: Problem, amounts: Amounts, trial: int) -> Iterator[tuple[_Figures, _Setting]]:
     """The best settings with keys, tried on a few micro-batches first, and their figures for ``trial``."""
     few = min(trial, 2 * len(problem.devices) + 4)
-    offsets = earliest_starts(problem)
+    offsets = heads_and_tails(problem)[0]
     work = max(sum(problem.blocks[i].duration for i in row) for row in problem.blocks_on)
     shared = any(len(block.devices) > 1 for block in problem.blocks)
     found: list[tuple[_Figures, int, _Setting]] = []
@@ -125,8 +125,8 @@ def _by_key(problem: Problem, amounts: Amounts, trial: int) -> Iterator[tuple[_F
             yield longer, setting
 
 
-def _by_priority(problem: Problem, amounts: Amounts, offsets: list[float], interval: float, lead: float, reserve: bool,
-           micro_batches: int) -> tuple[float, list[Row]] | None:
+def _by_priority(problem: Problem, amounts: Amounts, offsets: Sequence[float], interval: float, lead: float,
+           reserve: bool, micro_batches: int) -> tuple[float, list[Row]] | None:
     return schedule_by_priority(problem, micro_batches, offsets, interval, lead, amounts, reserve=reserve)
 
 
@@ -178,13 +178,7 @@ def list_schedule(problem: Problem, micro_batches: int, width: int, urgency: Seq
 
 def urgencies(problem: Problem, amounts: Amounts) -> Iterator[list[int]]:
     """Two ways to say which block is more urgent; both then prefer the longer way to the end of the micro-batch."""
-    tail = [0.0] * len(problem.blocks)
-    after: list[list[tuple[int, float]]] = [[] for _ in problem.blocks]
-    for producer, consumer, dependency in problem.dependencies():
-        if dependency.distance == 0:
-            after[producer].append((consumer, dependency.lag))
-    for i in reversed(problem.topological_order):
-        tail[i] = problem.blocks[i].duration + max((lag + tail[j] for j, lag in after[i]), default=0.0)
+    tail = [block.duration + behind for block, behind in zip(problem.blocks, heads_and_tails(problem)[1], strict=True)]
     frees = [sum(amounts.change[d][i] for d in block.devices) < 0 for i, block in enumerate(problem.blocks)]
     yield sorted(range(len(problem.blocks)), key=lambda i: (not frees[i], -tail[i]))
     # Weight gradients as filler: nobody waits for them, so anything that others wait for goes first.

@@ -192,28 +192,27 @@ def _keys(instance: TickProblem) -> Iterator[list[tuple[float, ...]]]:
     """By file; by what a block and all that it waits for keep, the least first; by Johnson's rule; by both; by Gilmore
     and Gomory's tour where a computation gives back what was loaded for it alone, the others last, by both."""
     whole, blocks = instance.in_sequence, instance.blocks
-    head, rest, held = [0] * len(blocks), [0] * len(blocks), [0.0] * len(blocks)
-    waits: list[list[tuple[int, int]]] = [[] for _ in blocks]
+    head, rest, held = instance.heads_and_tails[0], [0] * len(blocks), [0.0] * len(blocks)
+    waits: list[list[int]] = [[] for _ in blocks]
     waiters = [0] * len(blocks)
     for arc in instance.arcs:
         if not arc.distance:
-            waits[arc.target].append((arc.source, arc.lag))
+            waits[arc.target].append(arc.source)
             waiters[arc.source] += 1
     for i in instance.problem.topological_order:
-        head[i] = max((head[j] + instance.durations[j] + lag for j, lag in waits[i]), default=0)
         if waits[i]:
-            rest[i] = instance.durations[i] + min(rest[j] for j, _ in waits[i])
+            rest[i] = instance.durations[i] + min(rest[j] for j in waits[i])
         changes = sum(change[i] for change, capacity in zip(whole.change, whole.capacity, strict=True)
                       if capacity is not None and i in change)
-        held[i] = round(changes + sum(held[j] / waiters[j] for j, _ in waits[i]), 6)
+        held[i] = round(changes + sum(held[j] / waiters[j] for j in waits[i]), 6)
     johnson = [(0, before) if before < after else (1, -after) for before, after in zip(head, rest, strict=True)]
     yield [()] * len(blocks)
     yield [(amount,) for amount in held]
     yield list(johnson)
     both: list[tuple[float, ...]] = [(amount, *times) for amount, times in zip(held, johnson, strict=True)]
     yield both
-    jobs = [(i, [j for j, _ in waits[i]]) for i in blocks if waits[i] and not held[i] and all(
-        held[j] > 0 and waiters[j] == 1 and not waits[j] for j, _ in waits[i])]
+    jobs = [(i, waits[i]) for i in blocks if waits[i] and not held[i] and all(
+        held[j] > 0 and waiters[j] == 1 and not waits[j] for j in waits[i])]
     if jobs:
         order = tour([sum(instance.durations[j] for j in loads) for _, loads in jobs],
                      [instance.durations[i] for i, _ in jobs])
@@ -244,14 +243,8 @@ def _begins(instance: TickProblem, order: Sequence[int], part: Sequence[int]) ->
 
 
 def _latest(instance: TickProblem) -> tuple[float, ...]:
-    tail = list(instance.durations)
-    waits: list[list[tuple[int, int]]] = [[] for _ in instance.blocks]
-    for arc in instance.arcs:
-        if not arc.distance:
-            waits[arc.source].append((arc.target, arc.lag))
-    for i in reversed(instance.problem.topological_order):
-        tail[i] += max((lag + tail[j] for j, lag in waits[i]), default=0)
-    return tuple(1 - rest / max(tail) for rest in tail)
+    rest = [own + behind for own, behind in zip(instance.durations, instance.heads_and_tails[1], strict=True)]
+    return tuple(1 - each / max(rest) for each in rest)
 
 
 def tour(loads: Sequence[int], computations: Sequence[int]) -> list[int]:

@@ -81,19 +81,13 @@ class _LeastGraph:
             length = instance.durations[arc.source] + arc.lag
             before[arc.target].append((arc.source, length, arc.distance))
             after[arc.source].append((arc.target, length, arc.distance))
-        return cls(instance, devices, before, after, _first_order(instance, before, after))
+        return cls(instance, devices, before, after, _first_order(instance, after))
 
 
-def _first_order(instance: TickProblem, before: Sequence[Sequence[tuple[int, int, int]]],
-                 after: Sequence[Sequence[tuple[int, int, int]]]) -> Sequence[int]:
+def _first_order(instance: TickProblem, after: Sequence[Sequence[tuple[int, int, int]]]) -> Sequence[int]:
     """By earliest start; what nothing waits for and can wait itself (weight gradients) fills the gaps afterwards."""
-    topological = instance.problem.topological_order
-    head, tail = dict.fromkeys(topological, 0), dict.fromkeys(topological, 0)
-    for i in topological:
-        head[i] = max((head[source] + length for source, length, distance in before[i] if not distance), default=0)
-    for i in reversed(topological):
-        tail[i] = max((tail[target] + length for target, length, distance in after[i] if not distance),
-                      default=instance.durations[i])
+    topological, (head, behind) = instance.problem.topological_order, instance.heads_and_tails
+    tail = [own + rest for own, rest in zip(instance.durations, behind, strict=True)]
     critical = max(head[i] + tail[i] for i in topological)
     rank = {i: position for position, i in enumerate(topological)}
     return sorted(topological, key=lambda i: (not after[i] and head[i] + tail[i] < critical, head[i], rank[i]))

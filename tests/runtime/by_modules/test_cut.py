@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.runtime.captured.test_cut import quiet  # noqa: F401
+from tests.runtime.captured.conftest import without_traces  # noqa: F401
 from tests.support.captured_models import made
 from weft.runtime.by_modules.cut import ModuleCut, checked
 from weft.runtime.by_modules.trace import trace

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -18,14 +17,6 @@ from weft.runtime.captured.division import StageModules
 from weft.runtime.captured.loss import LOSS, ResultStage, loss_of
 from weft.runtime.captured.purity import Purity
 from weft.runtime.train.stage import StageRunner
-
-
-@pytest.fixture(autouse=True, scope="module")
-def quiet() -> Iterator[None]:
-    """pytest listens to all levels, and torch writes traces of every tensor to the lowest one if anybody does."""
-    logging.disable(logging.DEBUG)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def plain(case: Case) -> tuple[Tensor, dict[str, Tensor]]:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from tests.support.builders import pipeline
 from tests.support.examples import examples
 from tests.support.strategies import Case, cases
-from weft.models.zoo.tessel_shapes import shape
+from tests.support.tessel_shapes import shape
 from weft.runtime.export.refusal import ExportError
 from weft.runtime.export.tessel import load_tessel, save_tessel, tessel_from_json, tessel_to_json
 from weft.solver.baselines import baseline

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.builders import both_ways, chain, pipeline, v
 from tests.support.examples import examples
 from tests.support.strategies import in_order, pipelines
-from weft.models.zoo.tessel_shapes import shape
+from tests.support.tessel_shapes import shape
 from weft.runtime.export.refusal import ExportError
 from weft.runtime.export.torch_actions import TorchAction, TorchVersion, parse_cell
 from weft.runtime.export.torch_check import check_communication

@@ -25,11 +25,19 @@ def test_messages_stand_where_their_producer_ends() -> None:
     assert lower(schedule_of(PIPE, 2, GOOD_ORDERS)).to_text() == GOOD
 
 
-def test_a_receive_is_posted_before_the_instruction_that_runs_while_the_result_becomes_ready() -> None:
-    problem = Problem("wide", (Device("0"), Device("1")), (
-        Block("long", O, (1,), 10), Block("a", O, (0,), 3), Block("b", O, (1,), 1, after=(Dependency("a"),))))
-    program = lower(schedule_of(problem, 1, [[(1, 0)], [(0, 0), (2, 0)]]))
-    assert program.to_text()[1] == ("RECV a[0]<0", "long[0]", "b[0]")
+@pytest.mark.parametrize(("blocks", "rows", "rank", "text"), [
+    ((Block("long", O, (1,), 10), Block("a", O, (0,), 3), Block("b", O, (1,), 1, after=(Dependency("a"),))),
+     [[(1, 0)], [(0, 0), (2, 0)]], 1, ("RECV a[0]<0", "long[0]", "b[0]")),
+    ((Block("a", O, (0,), 1), Block("b", O, (1,), 1, after=(Dependency("a", distance=1),))),
+     [[(0, 0), (0, 1)], [(1, 0), (1, 1)]], 0, ("a[0]", "SEND a[0]>1", "a[1]")),
+    ((Block("long", O, (0,), 1e17), Block("tiny", O, (1,), 1e-9, after=(Dependency("long"),))),
+     [[(0, 0)], [(1, 0)]], 1, ("RECV long[0]<0", "tiny[0]"))],
+    ids=["posted while another runs", "not sent from the last", "below the resolution of floats"])
+def test_messages_around_blocks(blocks: tuple[Block, ...], rows: list[list[tuple[int, int]]], rank: int,
+                                text: tuple[str, ...]) -> None:
+    problem = Problem("two", (Device("0"), Device("1")), blocks)
+    program = lower(schedule_of(problem, max(m for row in rows for _, m in row) + 1, rows))
+    assert program.to_text()[rank] == text
 
 
 def test_a_result_is_sent_once_to_each_rank_that_needs_it() -> None:
@@ -44,13 +52,6 @@ def test_a_result_is_sent_once_to_each_rank_that_needs_it() -> None:
                                  ("RECV a[0]<0", "d[0]"))
 
 
-def test_a_result_that_only_the_next_micro_batch_needs_is_not_sent_from_the_last() -> None:
-    problem = Problem("next", (Device("0"), Device("1")), (
-        Block("a", O, (0,), 1), Block("b", O, (1,), 1, after=(Dependency("a", distance=1),))))
-    program = lower(schedule_of(problem, 2, [[(0, 0), (0, 1)], [(1, 0), (1, 1)]]))
-    assert program.to_text()[0] == ("a[0]", "SEND a[0]>1", "a[1]")
-
-
 def test_a_block_on_several_devices_stands_in_each_row_and_sends_over_the_link_named() -> None:
     problem = Problem("tensor parallel", (Device("0"), Device("1"), Device("2")), (
         Block("both", O, (0, 1), 1),
@@ -59,13 +60,6 @@ def test_a_block_on_several_devices_stands_in_each_row_and_sends_over_the_link_n
     program = lower(schedule_of(problem, 1, [[(0, 0)], [(0, 0)], [(1, 0)]]))
     assert program.to_text() == (("both[0]",), ("both[0]", "SEND both[0]>2"), ("RECV both[0]<1", "next[0]"))
     check_program(program, problem, 1)
-
-
-def test_a_duration_below_the_resolution_of_floats_still_comes_after_its_message() -> None:
-    problem = Problem("tiny", (Device("0"), Device("1")), (
-        Block("long", O, (0,), 1e17), Block("tiny", O, (1,), 1e-9, after=(Dependency("long"),))))
-    program = lower(schedule_of(problem, 1, [[(0, 0)], [(1, 0)]]))
-    assert program.to_text()[1] == ("RECV long[0]<0", "tiny[0]")
 
 
 def test_an_incomplete_or_contradictory_schedule_is_refused() -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.builders import any_order, both_ways, chain, pipeline
 from tests.support.paths import DATA
+from tests.support.tessel_shapes import shape
 from tests.support.training_graphs import MODES, SHAPES, case, varied
-from weft.models.zoo.tessel_shapes import shape
 from weft.runtime.plan.check import check_program
 from weft.runtime.plan.plan import plan_from_json, plan_of, plan_to_json
 from weft.runtime.plan.program import BlockWork, Program, ProgramError, StageWork, Vocabulary

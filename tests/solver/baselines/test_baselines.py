@@ -6,6 +6,8 @@ activations of one micro-batch on one device.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.support.builders import chain, loop, pipeline, v
@@ -36,21 +38,14 @@ def idle_in_span(schedule: Schedule) -> list[float]:
 
 
 @pytest.mark.parametrize(("p", "m"), SIZES)
-@pytest.mark.parametrize(("f", "b"), [(1, 2), (3, 4)])
-def test_gpipe(p: int, m: int, f: int, b: int) -> None:
-    """Idle (p - 1)(F + B), activations m A (Huang et al., NeurIPS 2019)."""
-    schedule = baseline("gpipe", pipeline(chain(p), forward=f, backward=b, activation=3), m)
-    assert idle(schedule) == [(p - 1) * (f + b)] * p
-    assert list(schedule.peak_memory) == [3 * m] * p
-
-
-@pytest.mark.parametrize(("p", "m"), SIZES)
+@pytest.mark.parametrize(("name", "held"), [("gpipe", lambda m, left: m), ("1f1b", min)])
 @pytest.mark.parametrize(("f", "b"), [(1, 2), (3, 4), (2, 2)])
-def test_one_f_one_b(p: int, m: int, f: int, b: int) -> None:
-    """Idle (p - 1)(F + B) as in GPipe, activations (p - r) A on rank r (Fan et al., PPoPP 2021)."""
-    schedule = baseline("1f1b", pipeline(chain(p), forward=f, backward=b, activation=3), m)
+def test_gpipe_and_one_f_one_b(p: int, m: int, name: str, held: Callable[[int, int], int], f: int, b: int) -> None:
+    """Idle (p - 1)(F + B), activations m A in GPipe (Huang et al., NeurIPS 2019), (p - r) A on rank r in 1F1B (Fan et
+    al., PPoPP 2021)."""
+    schedule = baseline(name, pipeline(chain(p), forward=f, backward=b, activation=3), m)
     assert idle(schedule) == [(p - 1) * (f + b)] * p
-    assert list(schedule.peak_memory) == [3 * min(m, p - rank) for rank in range(p)]
+    assert list(schedule.peak_memory) == [3 * held(m, p - rank) for rank in range(p)]
 
 
 @pytest.mark.parametrize("groups", [2, 3, 5])

@@ -11,7 +11,7 @@ import pytest
 
 from tests.solver.baselines.test_baselines import TIMES, idle, idle_in_span
 from tests.support.builders import both_ways, chain, in_chunks, loop, pipeline, v, waves
-from weft.models.zoo.tessel_shapes import shape
+from tests.support.tessel_shapes import shape
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
 from weft.solver.baselines.lib.at_once import at_once
 from weft.solver.baselines.one_f_one_b import orders_within_memory

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from tests.support.builders import chain, pipeline, v
-from weft.models.zoo.tessel_shapes import shape
+from tests.support.tessel_shapes import shape
 from weft.solver.bounds import makespan_bound, steady_bound
 from weft.solver.bounds.heads import one_machine
 from weft.solver.bounds.span import work_of_busiest

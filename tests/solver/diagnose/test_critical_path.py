@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from tests.support.builders import chain, pipeline
 from tests.support.examples import examples
 from tests.support.strategies import Case, cases, schedules
-from weft.models.zoo.tessel_shapes import shape
+from tests.support.tessel_shapes import shape
 from weft.solver.cpsat.budget import Budget
 from weft.solver.diagnose.bubbles import idle_times
 from weft.solver.diagnose.critical_cycle import critical_cycle

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -21,28 +22,25 @@ from weft.solver.schedule import Schedule
 _BELOW, _ABOVE = 0.5, 2.0
 
 
+def _solved(told: str, inputs: Iterable[Any], **options: Any) -> list[Schedule]:
+    """Those of ``inputs`` that can be solved, where something is ``told`` of what was not taken."""
+    found = []
+    for one in inputs:
+        with suppress(Infeasible):
+            found.append(weft.solve(one, effort=0.1, time_limit=3000, **options))
+    return [schedule for schedule in found if schedule.solver.get(told)]
+
+
 @pytest.fixture(scope="module")
 def placed() -> list[Schedule]:
     """The best placements of some small specs, with what is said of the others."""
-    found = []
-    for number in range(4):
-        try:
-            found.append(weft.solve(drawn_spec(number, "full", count=4), effort=0.1, time_limit=3000))
-        except Infeasible:
-            continue
-    return [schedule for schedule in found if "alternatives" in schedule.solver]
+    return _solved("alternatives", (drawn_spec(number, "full", count=4) for number in range(4)))
 
 
 @pytest.fixture(scope="module")
 def chosen() -> list[Schedule]:
     """The best options of some small problems, with what is said of the others."""
-    found = []
-    for number in range(6):
-        try:
-            found.append(weft.solve(drawn_alternatives(number), micro_batches=3, effort=0.1, time_limit=3000))
-        except Infeasible:
-            continue
-    return [schedule for schedule in found if schedule.solver.get("options")]
+    return _solved("options", map(drawn_alternatives, range(6)), micro_batches=3)
 
 
 def _entry(key: str, number: int, changed: dict[str, Any]) -> Callable[[dict[str, Any]], object]:

@@ -58,30 +58,25 @@ def test_micro_batches_out_of_turn_may_be_left_out_alone() -> None:
     assert violations(crowded, in_turn=False) == violations(crowded)[:1] != violations(crowded)
 
 
-def test_missing() -> None:
-    assert violations(schedule(ALONE, ("a", 0, 0), ("a", 2, 1), n=4)) == [
-        "block 'a' of micro-batch 1 on device 'gpu0' never runs, nor do 1 other micro-batches of it"]
-
-
-def test_twice() -> None:
-    assert violations(schedule(ALONE, ("a", 0, 0), ("a", 0, 3))) == [
-        "block 'a' of micro-batch 0 on device 'gpu0' runs twice, again at 3 ms"]
-
-
-def test_wrong_duration() -> None:
-    bad = Schedule(ALONE, 1, (Operation(0, 0, 0.0, 1.5),), 0.0)
-    assert violations(bad) == ["block 'a' of micro-batch 0 on device 'gpu0' runs from 0 ms to 1.5 ms, that is 1.5 ms, "
-                               "but the block lasts 1 ms"]
-
-
-def test_before_zero() -> None:
-    assert violations(schedule(ALONE, ("a", 0, -1))) == [
-        "block 'a' of micro-batch 0 on device 'gpu0' starts at -1 ms, before 0"]
-
-
-def test_earliest_start_is_zero() -> None:
-    assert violations(schedule(ALONE, ("a", 0, 2))) == [
-        "nothing starts at 0: the first is block 'a' of micro-batch 0 on device 'gpu0' at 2 ms"]
+@pytest.mark.parametrize(("bad", "said"), [
+    (schedule(ALONE, ("a", 0, 0), ("a", 2, 1), n=4),
+     "block 'a' of micro-batch 1 on device 'gpu0' never runs, nor do 1 other micro-batches of it"),
+    (schedule(ALONE, ("a", 0, 0), ("a", 0, 3)),
+     "block 'a' of micro-batch 0 on device 'gpu0' runs twice, again at 3 ms"),
+    (Schedule(ALONE, 1, (Operation(0, 0, 0.0, 1.5),), 0.0),
+     "block 'a' of micro-batch 0 on device 'gpu0' runs from 0 ms to 1.5 ms, that is 1.5 ms, but the block lasts 1 ms"),
+    (schedule(ALONE, ("a", 0, -1)), "block 'a' of micro-batch 0 on device 'gpu0' starts at -1 ms, before 0"),
+    (schedule(ALONE, ("a", 0, 2)),
+     "nothing starts at 0: the first is block 'a' of micro-batch 0 on device 'gpu0' at 2 ms"),
+    (schedule(ALONE, ("a", 1, 0), ("a", 0, 1)), "block 'a' of micro-batch 1 on device 'gpu0' starts at 0 ms, not after "
+     "micro-batch 0 of the same block, which starts at 1 ms"),
+    (schedule(problem(block("a", duration=2), block("b")), ("a", 0, 0), ("b", 0, 1.5)), "device 'gpu0': block 'b' of "
+     "micro-batch 0 starts at 1.5 ms, but block 'a' of micro-batch 0 runs there until 2 ms"),
+    (schedule(problem(block("a"), block("b")), ("a", 0, 0), ("b", 0, 1), period=1.5),
+     "period is 1.5 ms, but device 'gpu0' works 2 ms for each micro-batch")],
+    ids=["missing", "twice", "duration", "below zero", "late", "out of turn", "overlap", "period"])
+def test_each_rule_is_a_sentence(bad: Schedule, said: str) -> None:
+    assert violations(bad) == [said]
 
 
 @pytest.mark.parametrize("time", [math.nan, math.inf, -math.inf])
@@ -120,12 +115,6 @@ def test_only_so_many_sentences() -> None:
 
 
 # -- order -------------------------------------------------------------------------------------------------------
-
-
-def test_device_runs_one_block_at_a_time() -> None:
-    assert violations(schedule(problem(block("a", duration=2), block("b")), ("a", 0, 0), ("b", 0, 1.5))) == [
-        "device 'gpu0': block 'b' of micro-batch 0 starts at 1.5 ms, but block 'a' of micro-batch 0 runs there "
-        "until 2 ms"]
 
 
 def test_overlap_with_a_long_block_behind_a_short_one_is_seen() -> None:
@@ -171,25 +160,20 @@ def test_link_carries_one_transfer_at_a_time_in_the_order_of_the_producers() -> 
     assert violations(schedule(linked, ("b", 0, 0), ("a", 0, 1), ("of_b", 0, 2), ("of_a", 0, 5))) == []
 
 
+def wired(first: Dependency) -> Problem:
+    return problem(block("a"), block("x", (1,), after=[first]), block("y", (1,), after=[Dependency("a", 1, "wire")]),
+                   memory=(None, None), links=[Link("wire", 0, 1)])
+
+
 def test_transfers_of_one_producer_go_in_file_order() -> None:
-    linked = problem(block("a"), block("x", (1,), after=[Dependency("a", 3, "wire")]),
-                     block("y", (1,), after=[Dependency("a", 1, "wire")]),
-                     memory=(None, None), links=[Link("wire", 0, 1)])
+    linked = wired(Dependency("a", 3, "wire"))
     assert violations(schedule(linked, ("a", 0, 0), ("x", 0, 4), ("y", 0, 5))) == []
     assert len(violations(schedule(linked, ("a", 0, 0), ("y", 0, 2), ("x", 0, 5)))) == 1
 
 
 def test_no_transfer_for_a_micro_batch_beyond_the_last() -> None:
-    linked = problem(block("a"), block("x", (1,), after=[Dependency("a", 3, "wire", distance=1)]),
-                     block("y", (1,), after=[Dependency("a", 1, "wire")]),
-                     memory=(None, None), links=[Link("wire", 0, 1)])
+    linked = wired(Dependency("a", 3, "wire", distance=1))
     assert violations(schedule(linked, ("x", 0, 0), ("a", 0, 0), ("y", 0, 2))) == []
-
-
-def test_fifo() -> None:
-    assert violations(schedule(ALONE, ("a", 1, 0), ("a", 0, 1))) == [
-        "block 'a' of micro-batch 1 on device 'gpu0' starts at 0 ms, not after micro-batch 0 of the same block, "
-        "which starts at 1 ms"]
 
 
 # -- tolerance ---------------------------------------------------------------------------------------------------
@@ -326,11 +310,6 @@ def test_bounds_are_bounds() -> None:
 def test_bounds_are_finite(field: str, value: float) -> None:
     bad = replace(schedule(ALONE, ("a", 0, 0)), **{field: value})  # type: ignore[arg-type]
     assert violations(bad) == [f"{field} is {value}, it must be finite"]
-
-
-def test_no_period_is_below_a_devices_work() -> None:
-    assert violations(schedule(problem(block("a"), block("b")), ("a", 0, 0), ("b", 0, 1), period=1.5)) == [
-        "period is 1.5 ms, but device 'gpu0' works 2 ms for each micro-batch"]
 
 
 ALTERNATING = problem(block("f"), block("b", after=[Dependency("f", 2)]))

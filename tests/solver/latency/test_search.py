@@ -13,7 +13,7 @@ from tests.oracles.brute import least_latency_on_grid
 from tests.support.builders import chain, judged, loop, pipeline, v
 from tests.support.examples import examples
 from tests.support.strategies import problems
-from weft.models.zoo.tessel_shapes import shape
+from tests.support.tessel_shapes import shape
 from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.infeasible import Infeasible
 from weft.solver.judge.validate import validate

@@ -120,20 +120,11 @@ def test_orders_that_do_not_fit_are_repaired(kernel_class: type[Kernel]) -> None
 
 
 @kernels
-def test_the_job_shop_of_fisher_and_thompson(kernel_class: type[Kernel]) -> None:
-    kernel = started(kernel_class, job_shop(FT06), 1, 0)
+@pytest.mark.parametrize(("shop", "best", "hot", "cold"), [(FT06, 55, 8.0, 0.3), (LA01, 666, 30.0, 2.0)])
+def test_published_job_shops(kernel_class: type[Kernel], shop: str, best: int, hot: float, cold: float) -> None:
+    kernel = started(kernel_class, job_shop(shop), 1, 0)
     for seed in range(8):
-        kernel.anneal(1500, 8.0, 0.3, 0.0, seed)
-        if kernel.best <= 55:
+        kernel.anneal(1500, hot, cold, 0.0, seed)
+        if kernel.best <= best:
             break
-    assert kernel.best == 55
-
-
-@kernels
-def test_the_job_shop_of_lawrence(kernel_class: type[Kernel]) -> None:
-    kernel = started(kernel_class, job_shop(LA01), 1, 0)
-    for seed in range(5):
-        kernel.anneal(1500, 30.0, 2.0, 0.0, seed)
-        if kernel.best <= 666:
-            break
-    assert kernel.best == 666
+    assert kernel.best == best

@@ -10,7 +10,7 @@ from math import ceil
 import pytest
 
 from tests.support.builders import chain, judged, pipeline, v
-from weft.models.zoo.tessel_shapes import TESSEL_PROBLEMS, shape
+from tests.support.tessel_shapes import TESSEL_PROBLEMS, shape
 from weft.solver.bounds import steady_bound
 from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.validate import validate

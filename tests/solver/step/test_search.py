@@ -16,7 +16,7 @@ from experiments.lib.generated import problem as drawn_problem
 from experiments.lib.generated import suite
 from tests.support.builders import chain, pipeline, v
 from tests.support.examples import slow
-from weft.models.zoo.tessel_shapes import shape
+from tests.support.tessel_shapes import shape
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
 from weft.solver.cpsat.budget import Budget
 from weft.solver.period.improvers.starts import STARTS

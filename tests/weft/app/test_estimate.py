@@ -9,9 +9,9 @@ import pytest
 
 import weft
 from tests.support.paths import SPECS
+from tests.support.tessel_shapes import shape
 from weft.cli.main import main
 from weft.models.spec.spec import demo_spec, parse_spec
-from weft.models.zoo.tessel_shapes import shape
 
 GIB = 1024**3
 

@@ -17,9 +17,9 @@ from tests.support.examples import examples
 from tests.support.lane_problems import laned_schedule
 from tests.support.paths import DATA
 from tests.support.strategies import problems, schedules
+from tests.support.tessel_shapes import shape
 from tests.support.wide_problems import schedule_of_jobs
 from weft.cli.main import main
-from weft.models.zoo.tessel_shapes import shape
 from weft.solver.cpsat.budget import Budget
 from weft.solver.diagnose.bubbles import idle_times
 from weft.solver.diagnose.sensitivity import WhatIf, changes, what_if

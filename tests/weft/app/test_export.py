@@ -10,8 +10,8 @@ import pytest
 
 import weft
 from tests.support.builders import TINY_SPEC, chain, pipeline
+from tests.support.tessel_shapes import shape
 from weft.cli.main import main
-from weft.models.zoo.tessel_shapes import shape
 from weft.runtime.export.torch_import import read_table, schedule_of_table
 from weft.solver.baselines import baseline
 from weft.solver.io.problem_files import save_problem

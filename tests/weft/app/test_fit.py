@@ -12,8 +12,8 @@ import pytest
 
 import weft
 from tests.support.builders import chain, pipeline
+from tests.support.tessel_shapes import shape
 from weft.cli.main import main
-from weft.models.zoo.tessel_shapes import shape
 from weft.runtime.measure.fitting import fit
 from weft.runtime.plan.plan import plan_of, save_plan
 from weft.runtime.plan.timeline import Measured, Timeline, save_timeline

@@ -14,9 +14,9 @@ import pytest
 import weft
 from tests.support.builders import TINY_SPEC, chain, pipeline
 from tests.support.paths import ROOT
+from tests.support.tessel_shapes import shape
 from weft.cli.commands import commands, summary
 from weft.cli.main import main
-from weft.models.zoo.tessel_shapes import shape
 from weft.solver.baselines import baseline
 from weft.solver.io.problem_files import problem_to_json, save_problem
 from weft.solver.io.schedule_files import load_schedule, save_schedule

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import ClassVar
 
+from weft.solver.placement.bracket import Placer
 from weft.solver.placement.chain.chain_bracket import ChainBracket
 from weft.solver.placement.chain.constructions.refinement import refine_within
 from weft.solver.placement.encoding.least_load import least_bottleneck
 
 
-class CoarseSearch:
+class CoarseSearch(Placer[ChainBracket]):
     """Its bound is of no use: see :mod:`weft.solver.placement.reductions.coarsen`."""
 
     name: ClassVar[str] = "coarse search"
-
-    @classmethod
-    def of(cls, bracket: ChainBracket) -> Self | None:
-        return cls()
 
     def improve(self, bracket: ChainBracket, share: float) -> bool:
         coarser, small = bracket.coarser, 2 * bracket.params.coarse_groups

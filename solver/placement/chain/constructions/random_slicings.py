@@ -8,23 +8,20 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from weft.solver.cpsat.budget import Budget
+from weft.solver.placement.bracket import Placer
 from weft.solver.placement.chain.chain_bracket import ChainBracket
 from weft.solver.placement.groups import Division, Groups
 from weft.solver.placement.orders.slice_order import depth_first_order, slice_order
 from weft.solver.placement.params import PARAMS
 
 
-class RandomSlicings:
+class RandomSlicings(Placer[ChainBracket]):
     """Slicings on the graph itself where it is small, and on coarser ones, which is often as good and quicker."""
 
     name: ClassVar[str] = "random slicings"
-
-    @classmethod
-    def of(cls, bracket: ChainBracket) -> Self | None:
-        return cls()
 
     def improve(self, bracket: ChainBracket, share: float) -> bool:
         small = 2 * bracket.params.coarse_groups

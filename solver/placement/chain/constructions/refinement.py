@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 
 from weft.solver.cpsat.budget import Budget
+from weft.solver.placement.bracket import Placer
 from weft.solver.placement.chain.chain_bracket import ChainBracket
 from weft.solver.placement.encoding.least_load import least_bottleneck
 from weft.solver.placement.groups import Division, Groups, heaviest
@@ -22,14 +23,10 @@ from weft.solver.placement.placement import meets
 from weft.solver.placement.stage_windows import Windows, work_around
 
 
-class Refinement:
+class Refinement(Placer[ChainBracket]):
     """The best placement refined on the graph itself."""
 
     name: ClassVar[str] = "refinement"
-
-    @classmethod
-    def of(cls, bracket: ChainBracket) -> Self | None:
-        return cls()
 
     def improve(self, bracket: ChainBracket, share: float) -> bool:
         refine_within(bracket, bracket.groups, share)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.solve import run
+from weft.solver.placement.bracket import Placer
 from weft.solver.placement.chain.chain_bracket import ChainBracket
 from weft.solver.placement.encoding.least_load import least_bottleneck, read_stages
 from weft.solver.placement.encoding.threshold import Threshold, Ticks
@@ -22,15 +23,11 @@ from weft.solver.placement.refusals import NoPlacement, amount_text, largest_of,
 from weft.solver.placement.stage_windows import windows_of
 
 
-class ThresholdSearch:
+class ThresholdSearch(Placer[ChainBracket]):
     """For graphs whose cutoff leaves few threshold variables; for any, where a round has begun and nothing is found.
     Raises :class:`~weft.solver.placement.refusals.NoPlacement` where it is proven that nothing fits."""
 
     name: ClassVar[str] = "threshold search"
-
-    @classmethod
-    def of(cls, bracket: ChainBracket) -> Self | None:
-        return cls()
 
     def improve(self, bracket: ChainBracket, share: float) -> bool:
         groups, start = _reduced(bracket)

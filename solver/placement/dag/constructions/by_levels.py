@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from weft.solver.placement import judge
+from weft.solver.placement.bracket import Placer
 from weft.solver.placement.dag.graph_bracket import IMPOSSIBLE, GraphBracket
 from weft.solver.placement.dag.levels.ideals import TooWide
 from weft.solver.placement.dag.levels.level_search import LevelGoal, levels
 from weft.solver.placement.refusals import NoPlacement
 
 
-class ByLevels:
+class ByLevels(Placer[GraphBracket]):
     """:mod:`weft.solver.placement.dag.levels` on the graph itself. Raises
     :class:`~weft.solver.placement.refusals.NoPlacement` where it is proven that nothing fits."""
 
     name: ClassVar[str] = "levels"
-
-    @classmethod
-    def of(cls, bracket: GraphBracket) -> Self | None:
-        return cls()
 
     def improve(self, bracket: GraphBracket, share: float) -> bool:
         groups = bracket.whole

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.runtime.captured.test_cut import furthest, plain, quiet, with_loss  # noqa: F401
-from tests.support.captured_models import CASES, GPT, Case, Checkpointed, made, token_loss
+from tests.runtime.captured.test_cut import furthest, plain, with_loss
+from tests.support.captured_models import CASES, GPT, Case, Checkpointed, Counts, made, token_loss
 from tests.support.examples import slow
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.cut import BATCH, CapturedCut, crossings
@@ -305,18 +305,11 @@ def test_what_an_operator_writes_part_by_part_is_moved_when_it_has_run(mode: Mod
     assert furthest(found, wanted) <= 1e-12
 
 
-class Banked(nn.Module):
+class Banked(Counts):
     """A layer whose backward needs a buffer that the next forward writes into."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-        self.bank: Tensor
-        self.register_buffer("bank", torch.zeros(2, 4))
-
     def forward(self, x: Tensor) -> Tensor:
-        self.bank.add_(x.mean(0))
-        return (self.layer(self.bank).sum() + self.layer(x).square()).mean()  # type: ignore[no-any-return]
+        return (super().forward(x).sum() + self.layer(x).square()).mean()  # type: ignore[no-any-return]
 
 
 def test_a_buffer_that_is_written_between_forward_and_backward_is_an_error_under_hooks_too() -> None:

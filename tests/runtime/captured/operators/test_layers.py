@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from tests.runtime.captured.test_cut import by_stages, furthest, plain
-from tests.support.captured_models import Case
+from tests.support.captured_models import Case, Counts
 from tests.support.examples import examples
 from weft.runtime.captured.captured import Captured
 from weft.runtime.captured.cut import CapturedCut
@@ -277,20 +277,6 @@ def test_what_no_formula_fits_has_the_models_gradients(kind: type[nn.Module], li
     case = Case(kind().double(), (x,), {}, nn.functional.mse_loss, target)
     held_against_the_model(case, 0.0, light)
     held_against_the_model(case, 0.6, light)
-
-
-class Counts(nn.Module):
-    """A linear layer of a buffer, which each forward writes into."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-        self.bank: Tensor
-        self.register_buffer("bank", torch.zeros(2, 4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.bank.add_(x.mean(0))
-        return self.layer(self.bank)  # type: ignore[no-any-return]
 
 
 def test_a_layer_of_a_buffer_that_is_written_into_does_not_wait() -> None:

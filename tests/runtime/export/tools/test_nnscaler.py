@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.builders import both_ways, chain, pipeline, v
-from weft.models.zoo.tessel_shapes import shape
+from tests.support.tessel_shapes import shape
 from weft.runtime.export.refusal import ExportError
 from weft.runtime.export.tools.nnscaler import nnscaler_module
 from weft.solver.baselines import baseline

@@ -7,7 +7,7 @@ from itertools import accumulate
 import pytest
 
 from tests.support.builders import both_ways, chain, loop, pipeline, v
-from weft.models.zoo.tessel_shapes import shape
+from tests.support.tessel_shapes import shape
 from weft.solver.baselines import baseline
 from weft.solver.baselines.lib.amounts import Amounts
 from weft.solver.baselines.lib.priority_rule import fits_in_order, schedule_by_priority

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.support.builders import chain, judged, pipeline, v
 from tests.support.examples import examples
 from tests.support.strategies import problems
-from weft.models.zoo.tessel_shapes import shape
+from tests.support.tessel_shapes import shape
 from weft.solver.period.improvers.list_schedule import list_periodic
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
 from weft.solver.relations.min_dist import least_open_period, takes_before_giving

@@ -13,9 +13,9 @@ import pytest
 from rich.table import Table
 
 from tests.support.builders import chain, pipeline
+from tests.support.tessel_shapes import shape
 from weft.cli.main import main
 from weft.figures import draw
-from weft.models.zoo.tessel_shapes import shape
 from weft.solver.baselines import baseline
 from weft.solver.control.stopping import STOP
 from weft.solver.io.problem_files import save_problem

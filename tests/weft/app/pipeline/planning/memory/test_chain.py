@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from tests.runtime.captured.test_cut import quiet  # noqa: F401
+from tests.runtime.captured.conftest import without_traces  # noqa: F401
 from tests.support.captured_models import GPT, made, token_loss
 from weft.app.pipeline.planning.memory.chain import Chain, _narrow, chain_of, copy_bandwidth
 from weft.runtime.captured.captured import Captured

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.runtime.captured.test_cut import quiet  # noqa: F401
+from tests.runtime.captured.conftest import without_traces  # noqa: F401
 from tests.support.captured_models import Checkpointed, made, token_loss
 from tests.support.memory_ranks import CASES, LIMIT, batch, model
 from tests.support.ranks import launch_forked
