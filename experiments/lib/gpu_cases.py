@@ -145,7 +145,7 @@ def graph_network(device: torch.device) -> Found:
                           for own in network.initial(0, torch.float64)]
             steps, schedule, budget = planned_pass(network, parameters, graph, choice)
             wanted, loss = dense_pass(network, whole, graph)
-            with streamed(network, parameters, graph, steps, schedule, budget=budget, device=device) as run:
+            with streamed(network, parameters, graph, steps, schedule, device, budget=budget) as run:
                 found = run.run()
                 assert run.account.peak <= budget, f"{kind}: {run.account.peak} bytes, of {budget}"
                 worst = max(worst, abs(found - float(loss)), float((run.outputs.cpu() - wanted).abs().max()))

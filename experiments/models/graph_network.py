@@ -67,7 +67,8 @@ def plain(step: StreamStep) -> float:
 
 def planned(network: GraphNetwork, parameters: Parameters, graph: Graph, budget: int | None,
             **further: Any) -> PlannedPasses:
-    return passes(layer_sizes(network, parameters), lambda chunks: grids_of(network, graph, chunks), budget,
+    sizes = layer_sizes(network, parameters)
+    return passes(lambda choice: Pass(sizes, grids_of(network, graph, choice.chunks), choice), budget,
                   static_bytes(parameters), vertices=graph.vertices, **further)
 
 
@@ -190,8 +191,8 @@ def overlap(asked: argparse.Namespace) -> list[dict[str, Any]]:
     for chunks, loads in product(asked.chunks, asked.loads):
         parameters = network.initial()
         static = static_bytes(parameters)
-        sizes, grids = layer_sizes(network, parameters), partial(grids_of, network, graph)
-        whole = Pass(sizes, grids(chunks), Choice(chunks))  # which loads what it reads as often as it is read
+        pass_of = partial(Pass, layer_sizes(network, parameters), grids_of(network, graph, chunks))
+        whole = pass_of(Choice(chunks))  # which loads what it reads as often as it is read
         budget = round(ROOM * whole.least_memory) + static
         computed = sum(plain(step) for step in whole.steps if step.lane == "compute")
         moved = sum(step.moved for step in whole.steps if step.lane == "loads")
@@ -199,7 +200,7 @@ def overlap(asked: argparse.Namespace) -> list[dict[str, Any]]:
         seconds = partial(emulated, computed=computed, moved=moved, whole=4.0 * asked.scale, loads=loads)
         found, steps = min((
             (searched(each.problem("pass", budget, static, seconds), asked.seconds), each) for each in passes(
-                sizes, grids, budget, static, vertices=graph.vertices, chunks=[chunks]).passes),
+                pass_of, budget, static, vertices=graph.vertices, chunks=[chunks]).passes),
             key=lambda pair: pair[0].makespan)
         with streamed(network, parameters, graph, steps, found, budget=budget, seconds=seconds) as run:
             run.run()
@@ -247,7 +248,7 @@ def gcn_run(graph: Graph, train: Tensor, chunks: int, dropout: float = 0.5) -> t
                  graph.features.itemsize)
     budget = round(steps.least_memory * 1.1) + static
     schedule = baseline("stream", steps.problem("pass", budget, static, plain), 1)
-    made = streamed(network, parameters, graph, steps, schedule, budget=budget, labels=train)
+    made = streamed(network, parameters, replace(graph, labels=train.numpy()), steps, schedule, budget=budget)
     return network, made, budget
 
 

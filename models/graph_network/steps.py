@@ -137,9 +137,13 @@ class Pass:
                 self._rows_back(nth)
                 self._prepare_back(nth)
 
-    def edge_bytes(self, size: LayerSize, edges: int, begins: int) -> int:
+    def fused(self, nth: int) -> bool:
+        """Whether layer ``nth`` runs as sparse products."""
+        return self.choice.fused and self.layers[nth].fuses
+
+    def edge_bytes(self, nth: int, edges: int, begins: int) -> int:
         """Of a chunk's indices on the device: both ends, or one end and where each of ``begins`` rows begins."""
-        if size.fuses and self.choice.fused:
+        if self.fused(nth):
             return _INDEX * (edges + begins + 1)
         return 2 * _INDEX * edges
 
@@ -147,7 +151,7 @@ class Pass:
         """Whether chunk (i, j) loads its used sources alone: where that is less than three quarters, as rows that are
         picked move more slowly."""
         size = self.layers[nth]
-        return (self.choice.selective and i >= self.choice.resident and not (size.fuses and self.choice.fused)
+        return (self.choice.selective and i >= self.choice.resident and not self.fused(nth)
                 and 4 * int(self.grids[size.loops].used[i, j]) < 3 * self.rows[i])
 
     def problem(self, name: str, budget: int | None, static: int, seconds: Callable[[StreamStep], float]) -> Problem:
@@ -242,7 +246,7 @@ class Pass:
             for i in self.chunks:
                 edges, stays = grid.edges(i, j), i < self.choice.resident
                 used = int(grid.used[i, j]) if self.selected(nth, i, j) else self.rows[i]
-                indices, values = self.edge_bytes(size, edges, m), used * size.source * s
+                indices, values = self.edge_bytes(nth, edges, m), used * size.source * s
                 after = list(self.kept[i])
                 if stays and (i, rank) not in resident:
                     resident[i, rank] = self._load((f"stay{rank}" if self.choice.ranks > 1 else "stay", nth, i, -1),
@@ -250,7 +254,7 @@ class Pass:
                 if stays:
                     after, values = [], 0
                 there = self._load(("load", nth, i, j), after, indices + values)
-                need = size.needs["fused" if size.fuses and self.choice.fused else "gather"]
+                need = size.needs["fused" if self.fused(nth) else "gather"]
                 gathered.append(self._compute(
                     ("gather", nth, i, j), [there, opened, *([resident[i, rank]] if stays else [])], need,
                     -indices - values, (edges, used, m)))
@@ -301,9 +305,9 @@ class Pass:
             done = []
             for j in self.chunks:
                 m, edges = self.rows[j], grid.edges(i, j)
-                given = (size.target + size.back) * m * s + self.edge_bytes(size, edges, n)
+                given = (size.target + size.back) * m * s + self.edge_bytes(nth, edges, n)
                 there = self._load(("load_back", nth, i, j), self.backs[j], given, rank)
-                need = size.needs["fused_back" if size.fuses and self.choice.fused else "gather_back"]
+                need = size.needs["fused_back" if self.fused(nth) else "gather_back"]
                 made = size.target * m * s
                 done.append(self._compute(("gather_back", nth, i, j), [there, opened], need, made - given,
                                           (edges, n, m), rank))

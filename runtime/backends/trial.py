@@ -9,7 +9,6 @@ and those are measured together, and scaled to what the whole model takes in the
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +23,7 @@ from weft.runtime.backends.graph import GraphPart, UnitGraph
 from weft.runtime.backends.registry import EAGER, Backend, BackendError, registered
 from weft.runtime.captured.captured import Captured
 from weft.runtime.captured.looks import untouched
-from weft.runtime.measure.measure import Sample
+from weft.runtime.measure.measure import Sample, Timer
 
 #: How far a backend's numbers may be from eager's, as a share of the largest of them: rounding in another order.
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
@@ -223,18 +222,6 @@ def _device(given: Sequence[Any]) -> torch.device:
     return next((leaf.device for leaf in given if isinstance(leaf, Tensor)), torch.device("cpu"))
 
 
-def _lap(run: Callable[[], Any], device: torch.device) -> float:
-    """Seconds of a call: of this process's CPU, or on a GPU of the clock."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    clock = time.perf_counter if device.type == "cuda" else time.process_time
-    begun = clock()
-    run()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return clock() - begun
-
-
 def _beside(run: Callable[[], Any], plain: Callable[[], Any], given: Sequence[Any], repeats: int,
             error: float) -> Found:
     """What ``run`` takes beside ``plain``: the median of the ratios of laps that follow each other."""
@@ -248,11 +235,11 @@ def _laps(runs: Sequence[Callable[[], Any]], device: torch.device, repeats: int,
           once: bool = False) -> list[list[float]]:
     """Seconds of a call of each run, lap by lap in turn. ``once``: a lap is one call, whatever it takes, and finds
     caches as the run before has left them."""
-    several, total = list[int](), 0.0
+    several, total, timer = list[int](), 0.0, Timer.of_work(device)
     for run in runs:
-        lap, calls = max(_lap(run, device), 1e-9), 1
+        lap, calls = max(timer.lap(run)[1], 1e-9), 1
         while calls < WARM and lap < LONG:
-            lap, calls = max(_lap(run, device), 1e-9), calls + 1
+            lap, calls = max(timer.lap(run)[1], 1e-9), calls + 1
         several.append(1 if once else max(1, round(LAP / lap)))
         total += several[-1] * lap
     flushed, laps = torch.zeros(FLUSHED // 4, device=device), [list[float]() for _ in runs]
@@ -261,7 +248,7 @@ def _laps(runs: Sequence[Callable[[], Any]], device: torch.device, repeats: int,
         for run, each, own in zip(runs, several, laps, strict=True):
             if each == 1 and not once:
                 flushed.add_(1)
-            own.append(_lap(lambda run=run, each=each: [run() for _ in range(each)], device) / each)  # type: ignore[misc]
+            own.append(timer.lap(lambda run=run, each=each: [run() for _ in range(each)])[1] / each)  # type: ignore[misc]
     return laps
 
 

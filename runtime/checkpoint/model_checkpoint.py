@@ -44,12 +44,11 @@ class Trained(NamedTuple):
 
 
 def save(session: Session, folder: Path, step: int, model: Mapping[str, Tensor], trained: Trained,
-         keep: int | None = None, seed: int | None = None, dtype: str | None = None,
-         phase: Mapping[str, Any] | None = None) -> Path:
+         keep: int | None = None, about: Mapping[str, Any] = MappingProxyType({})) -> Path:
     """Save ``model``, this rank's part of it by name, and what is ``trained``, as they are after batch ``step``; gives
-    the checkpoint's folder. The last ``keep`` checkpoints stay (``None``: all). ``seed``: that random operators draw
-    from; ``dtype``: the types of the modules' parameters; ``phase``: where in a family of plans the training is. All
-    ranks must call it together, also those that have no part.
+    the checkpoint's folder. The last ``keep`` checkpoints stay (``None``: all). The marker says ``about`` it: ``seed``,
+    which random operators draw from; ``dtype``, the types of the modules' parameters; ``phase``, where in a family of
+    plans the training is. All ranks must call it together, also those that have no part.
 
     Raises :class:`~weft.runtime.ranks.session.SessionError` where that cannot be written.
     """
@@ -69,9 +68,8 @@ def save(session: Session, folder: Path, step: int, model: Mapping[str, Tensor],
             (partial / INDEX).write_text(json.dumps({"metadata": {"step": step}, "weight_map": listed}, indent=1),
                                          encoding="utf-8")
         session.barrier(f"to save {target}")
-        said = {"step": step, "ranks": session.world, "seed": seed, "dtype": dtype, "phase": phase and dict(phase)}
-        complete(session, partial, target, {key: value for key, value in said.items()
-                                            if value is not None or key == "seed"}, keep, MODEL_FORMAT)
+        complete(session, partial, target, {"step": step, "ranks": session.world, "seed": None, **about}, keep,
+                 MODEL_FORMAT)
     except OSError as error:
         raise SessionError(f"{partial}: cannot be written: {error.strerror or type(error).__name__}") from None
     except (WeightsError, OptimizerStateError) as error:

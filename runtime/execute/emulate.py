@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 
-from weft.runtime.execute.executor import Parcel, Task
+from weft.runtime.execute.executor import Parcel, Task, Worker
 from weft.runtime.interface.training import Boundary
 from weft.runtime.plan.plan import Plan
 from weft.runtime.plan.program import Work
@@ -40,7 +40,7 @@ def oversleep(samples: int = 25) -> float:
     return min(statistics.median(excess), MOST_LATE)
 
 
-class Emulation:
+class Emulation(Worker):
     """Emulates the blocks of ``plan`` on one rank; one of the problem's time units lasts ``seconds_per_unit``.
 
     ``now`` is the clock that all ranks share. The result of a block is the moment at which each block that waits for
@@ -63,17 +63,9 @@ class Emulation:
         """All it waits for."""
         return self.plan.awaits(work)
 
-    def keeps(self, work: Work) -> Work:
-        """Moments are looked at before a block begins, never again."""
-        return work
-
     def layout(self, what: Work, target: int) -> Mapping[str, Boundary]:
         """Room for the moments."""
         return {MOMENTS: Boundary((len(self._leaving[self.plan.vocabulary.known(what)[0]]),), torch.float64)}
-
-    def message(self, what: Work, target: int) -> Callable[[Parcel], Parcel]:
-        """The moments themselves."""
-        return lambda result: result
 
     def prepare(self, work: Work) -> Callable[[Mapping[Work, Parcel]], None] | None:
         """Wait until all transfers to ``work`` are over."""

@@ -46,6 +46,7 @@ class Worker(Protocol):
 
     def keeps(self, work: Work) -> Work:
         """The instruction of this rank, ``work`` or a later one, up to which what ``work`` reads may be looked at."""
+        return work
 
     def layout(self, what: Work, target: int) -> Mapping[str, Boundary]:
         """What the result of ``what`` looks like on its way to rank ``target``: at least one tensor. Called on both
@@ -54,6 +55,7 @@ class Worker(Protocol):
     def message(self, what: Work, target: int) -> Callable[[Parcel], Parcel]:
         """What makes of the result of ``what`` that which goes to rank ``target``, as :meth:`layout` has it; called
         before the first step, as :meth:`task` is."""
+        return lambda result: result
 
     def task(self, work: Work) -> Task:
         """What does ``work``: it is given results, among them all that ``work`` reads, and gives the result, which may
@@ -61,6 +63,7 @@ class Worker(Protocol):
 
     def prepare(self, work: Work) -> Callable[[Mapping[Work, Parcel]], None] | None:
         """What waits for that which ``work`` needs beside messages, if there is anything; not counted as part of it."""
+        return None
 
 
 def rank_table(plan: Plan, rank: int, worker: Worker, reads: Callable[[Work], Iterable[Work]], *,

@@ -142,7 +142,8 @@ class ExpertTraining:
                   if ranks[0] == self.session.rank}
         model = {name: p.detach() for name, p in self.module.named_parameters()
                  if (expert := self._expert_in(name)) in firsts or (expert is None and self.session.rank == 0)}
-        return save(self.session, Path(folder), self.done, model, Trained(self.optimizer, self._names), phase=said)
+        return save(self.session, Path(folder), self.done, model, Trained(self.optimizer, self._names),
+                    about={"phase": said})
 
     def resume(self, folder: str | os.PathLike[str]) -> int:
         """Go on from the newest checkpoint in ``folder``, in its phase; the steps behind it (0 without one).

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -14,6 +14,10 @@ from weft.runtime.graph_network.account import Account
 
 class StepLike(Protocol):
     """A step of a pass (:class:`weft.models.graph_network.steps.StreamStep`)."""
+
+    @property
+    def name(self) -> str:
+        """Unique in a pass."""
 
     @property
     def kind(self) -> str:
@@ -30,6 +34,44 @@ class StepLike(Protocol):
     @property
     def j(self) -> int:
         """Its column, -1: none."""
+
+
+class GridLike(Protocol):
+    """A grid of chunks (:class:`weft.models.graph_network.graph.ChunkGrid`)."""
+
+    chunks: int
+    begins: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+    source: np.ndarray[tuple[int, ...], np.dtype[np.int32]]
+    target: np.ndarray[tuple[int, ...], np.dtype[np.int32]]
+
+    def span(self, i: int, j: int) -> slice:
+        """The places of the edges of chunk (i, j)."""
+
+
+class PassLike(Protocol):
+    """A pass of chunks (:class:`weft.models.graph_network.steps.Pass`)."""
+
+    @property
+    def steps(self) -> Sequence[StepLike]:
+        """What is done."""
+
+    @property
+    def grids(self) -> Mapping[bool, GridLike]:
+        """Without and with self-loops, as the layers need them."""
+
+    @property
+    def owner(self) -> Sequence[int]:
+        """The rank of each vertex chunk."""
+
+    @property
+    def training(self) -> bool:
+        """With loss and backward."""
+
+    def selected(self, nth: int, i: int, j: int) -> bool:
+        """Whether chunk (i, j) of layer ``nth`` loads its used sources alone."""
+
+    def fused(self, nth: int) -> bool:
+        """Whether layer ``nth`` runs as sparse products."""
 
 
 class Held:

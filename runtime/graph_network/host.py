@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from weft.runtime.graph_network.held import GridLike
 from weft.runtime.graph_network.kernels import Widths
 from weft.runtime.graph_network.layers import GraphNetwork, Layer
-
-
-class GridLike(Protocol):
-    """A grid of chunks (:class:`weft.models.graph_network.graph.ChunkGrid`)."""
-
-    chunks: int
-    begins: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
-    source: np.ndarray[tuple[int, ...], np.dtype[np.int32]]
-    target: np.ndarray[tuple[int, ...], np.dtype[np.int32]]
-
-    def span(self, i: int, j: int) -> slice:
-        """The places of the edges of chunk (i, j)."""
 
 
 class ChunkedEdges:
@@ -71,16 +59,14 @@ class ChunkedEdges:
 class Host:
     """Arrays with a row a vertex by what they hold, ``(kind, layer, part)``: made once, written in every pass."""
 
-    def __init__(self, network: GraphNetwork, found: Sequence[Widths], outputs: Sequence[int], features: Tensor,
-                 labels: Tensor | None, edges: Mapping[bool, ChunkedEdges], dtype: torch.dtype, pinned: bool) -> None:
+    def __init__(self, network: GraphNetwork, found: Sequence[Widths], features: Tensor, labels: Tensor | None,
+                 edges: Mapping[bool, ChunkedEdges], dtype: torch.dtype, pinned: bool) -> None:
         self.features, self.edges, self.vertices = features, edges, len(features)
         self.labels = torch.full((self.vertices,), -1) if labels is None else labels.long()
         self.degree = {loops: chunked.degree.to(dtype)[:, None] for loops, chunked in edges.items()}
         self._held: dict[tuple[str, int, int], Tensor] = {}
-        training = labels is not None
-        for number, (layer, width, out) in enumerate(zip(network.layers, found, outputs, strict=True)):
-            inputs = network.inputs if number == 0 else outputs[number - 1]
-            for kind, columns in _columns(layer, width, inputs, out, training).items():
+        for number, (layer, width) in enumerate(zip(network.layers, found, strict=True)):
+            for kind, columns in _columns(layer, width, labels is not None).items():
                 for part, wide in enumerate(columns):
                     if not (kind == "g_inputs" and number == 0):
                         self._held[kind, number, part] = torch.empty(
@@ -93,10 +79,11 @@ class Host:
         return [self._held[key] for part in range(3) if (key := (kind, layer, part)) in self._held]
 
 
-def _columns(layer: Layer, width: Widths, inputs: int, outputs: int, training: bool) -> Mapping[str, tuple[int, ...]]:
+def _columns(layer: Layer, width: Widths, training: bool) -> Mapping[str, tuple[int, ...]]:
     target = (width.target,) if width.target else ()
-    found: dict[str, tuple[int, ...]] = {"source": (width.source,), "target": target, "outputs": (outputs,)}
+    found: dict[str, tuple[int, ...]] = {"source": (width.source,), "target": target, "outputs": (width.outputs,)}
     if training:
         found |= {"state": width.state(layer.gather, True), "back": width.back(layer.gather),
-                  "g_source": (width.source,), "g_target": target, "g_outputs": (outputs,), "g_inputs": (inputs,)}
+                  "g_source": (width.source,), "g_target": target, "g_outputs": (width.outputs,),
+                  "g_inputs": (width.inputs,)}
     return found

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from weft.runtime.graph_network.layers import Layer, Message, Parameters
+from weft.runtime.graph_network.layers import GraphNetwork, Layer, Message, Parameters
 
 for _notice in ("Sparse CSR tensor support is in beta", "index_reduce\\(\\) is in beta"):
     warnings.filterwarnings("ignore", message=_notice)
@@ -61,9 +61,11 @@ AS_IS = LayerInput()
 
 
 class Widths(NamedTuple):
-    """Columns of what a layer has at a vertex: values at sources and targets, what is accumulated, heads of a softmax.
-    """
+    """Columns of what a layer has at a vertex: inputs, outputs, values at sources and targets, what is accumulated,
+    heads of a softmax."""
 
+    inputs: int
+    outputs: int
     source: int
     target: int
     gathered: int
@@ -94,7 +96,19 @@ def widths(layer: Layer, p: Parameters, inputs: int, dtype: torch.dtype) -> Widt
     if values.ndim != 2 or len(values) != 1 or (heads and values.shape[1] % heads):
         raise ShapeChanged(f"layer {layer.name}: apply_edge gives the shape {tuple(values.shape)} for one edge, it "
                            "must be a row, with softmax of a multiple of heads")
-    return Widths(source.shape[1], 0 if target is None else target.shape[1], values.shape[1], heads)
+    with torch.no_grad():
+        outputs = layer.apply_vertex(p, x, x.new_zeros(1, values.shape[1]), x.new_ones(1, 1)).shape[1]
+    return Widths(inputs, outputs, source.shape[1], 0 if target is None else target.shape[1], values.shape[1], heads)
+
+
+def network_widths(network: GraphNetwork, parameters: Sequence[Parameters]) -> list[Widths]:
+    """Those of the layers of ``network``. Raises ``ValueError`` for layers whose functions do not fit each other."""
+    inputs, found = network.inputs, list[Widths]()
+    for layer, own in zip(network.layers, parameters, strict=True):
+        p = {name: value.detach().cpu() for name, value in own.items()}
+        found.append(widths(layer, p, inputs, next(iter(p.values())).dtype))
+        inputs = found[-1].outputs
+    return found
 
 
 # -- forward --------------------------------------------------------------------------------------------------------

@@ -24,13 +24,11 @@ _LARGE = 1 << 22
 class _Without:
     """A layer's inputs at chunks of any size, without contents."""
 
-    def __init__(self, layer: Layer, p: Parameters, inputs: int, outputs: int, found: Widths, dtype: torch.dtype,
-                 entry: LayerInput) -> None:
-        self.layer, self.inputs, self.outputs, self.found, self.dtype, self.entry = (
-            layer, inputs, outputs, found, dtype, entry)
+    def __init__(self, layer: Layer, p: Parameters, found: Widths, entry: LayerInput) -> None:
+        self.layer, self.found, self.entry = layer, found, entry
         self.account = Account()  # which knows what a computation is given
-        self.p = {name: torch.empty_like(value, device="meta", dtype=dtype, requires_grad=True)
-                  for name, value in p.items()}
+        self.p = {name: torch.empty_like(value, device="meta", requires_grad=True) for name, value in p.items()}
+        self.dtype = next(iter(p.values())).dtype
 
     def of(self, rows: int, *columns: int) -> list[Tensor]:
         return [self.account.room((rows, width), self.dtype, "meta") for width in columns]
@@ -42,7 +40,7 @@ class _Without:
         return self.of(rows, *self.found.state(self.layer.gather, training))
 
     def prepare(self, edges: int, sources: int, targets: int) -> Callable[[], object]:
-        x, degree = self.of(targets, self.inputs, 1)
+        x, degree = self.of(targets, self.found.inputs, 1)
         return lambda: kernels.prepare(self.layer, self.p, x, degree, self.entry)
 
     def gather(self, edges: int, sources: int, targets: int, training: bool = True) -> Callable[[], object]:
@@ -51,7 +49,7 @@ class _Without:
         return lambda: kernels.gather(self.layer, self.p, state, source, target, chunk)
 
     def vertex(self, edges: int, sources: int, targets: int) -> Callable[[], object]:
-        x, degree = self.of(targets, self.inputs, 1)
+        x, degree = self.of(targets, self.found.inputs, 1)
         state = self.state(targets)
 
         def run() -> Tensor:
@@ -60,11 +58,11 @@ class _Without:
         return run
 
     def loss(self, edges: int, sources: int, targets: int) -> Callable[[], object]:
-        y, labels = *self.of(targets, self.outputs), self.account.room((targets,), torch.int64, "meta")
+        y, labels = *self.of(targets, self.found.outputs), self.account.room((targets,), torch.int64, "meta")
         return lambda: kernels.loss_back(y, labels, 1.0)
 
     def vertex_back(self, edges: int, sources: int, targets: int) -> Callable[[], object]:
-        x, degree, gy = self.of(targets, self.inputs, 1, self.outputs)
+        x, degree, gy = self.of(targets, self.found.inputs, 1, self.found.outputs)
         state = self.state(targets)
         return lambda: kernels.vertex_back(self.layer, self.p, x, state, degree, gy, False, self.entry)
 
@@ -75,7 +73,7 @@ class _Without:
         return lambda: kernels.edges_back(self.layer, self.p, source, target, back, chunk, into)
 
     def prepare_back(self, edges: int, sources: int, targets: int) -> Callable[[], object]:
-        x, degree, gx = self.of(targets, self.inputs, 1, self.inputs)
+        x, degree, gx = self.of(targets, self.found.inputs, 1, self.found.inputs)
         given = self.of(targets, self.found.source, *([self.found.target] if self.found.target else []))
         return lambda: kernels.prepare_back(self.layer, self.p, x, degree, given, gx, self.entry)
 
@@ -83,16 +81,16 @@ class _Without:
         return self.of(rows, self.found.target) if self.found.target else [None]
 
 
-def needs(layer: Layer, p: Parameters, inputs: int, outputs: int, found: Widths, dtype: torch.dtype,
-          entry: LayerInput = kernels.AS_IS) -> Mapping[str, tuple[int, int, int, int]]:
+def needs(layer: Layer, p: Parameters, found: Widths, entry: LayerInput = kernels.AS_IS
+          ) -> Mapping[str, tuple[int, int, int, int]]:
     """By kind of step: bytes whatever the chunk, and for each edge, source and target."""
-    without = _Without(layer, p, inputs, outputs, found, dtype, entry)
+    without = _Without(layer, p, found, entry)
     made = {name: _slopes(without, getattr(without, name)) for name in (
         "prepare", "gather", "vertex", "loss", "vertex_back", "gather_back", "prepare_back")}
     if layer.fuses:  # ones, and the product; sparse tensors have no contents only where they are on a device
-        wide = found.gathered * dtype.itemsize
-        made["fused"] = (0, dtype.itemsize, 0, wide)
-        made["fused_back"] = (0, dtype.itemsize, wide, 0)
+        size = without.dtype.itemsize
+        made["fused"] = (0, size, 0, found.gathered * size)
+        made["fused_back"] = (0, size, found.gathered * size, 0)
     return made
 
 

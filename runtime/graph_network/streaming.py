@@ -14,12 +14,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from weft.runtime.execute.executor import Parcel, Task
+from weft.runtime.execute.executor import Parcel, Task, Worker
 from weft.runtime.graph_network import kernels
 from weft.runtime.graph_network.account import Account
-from weft.runtime.graph_network.held import Held, StepLike
-from weft.runtime.graph_network.host import Host
-from weft.runtime.graph_network.kernels import Edges, LayerInput, Widths
+from weft.runtime.graph_network.held import Held, PassLike, StepLike
+from weft.runtime.graph_network.host import ChunkedEdges, Host
+from weft.runtime.graph_network.kernels import Edges, LayerInput
 from weft.runtime.graph_network.layers import GraphNetwork
 from weft.runtime.interface.training import Boundary
 from weft.runtime.plan.program import BlockWork, Work
@@ -29,29 +29,42 @@ from weft.runtime.ranks.stopwatch import sleep_until
 _DONE = "done"
 
 
-class ChunkWorker(Held):
-    """Does the blocks of one rank.
+class ChunkWorker(Held, Worker):
+    """Does the blocks of one rank: ``steps`` of ``network`` with ``parameters`` on ``device``.
 
-    ``steps``: by name; ``begins``: of vertex chunks; ``owner``: the rank of each. ``selected``: whether a chunk loads
-    its used sources alone; ``fused``: whether layers that allow it run as sparse products. ``seconds``: what a step
-    takes at least (on CPUs), to emulate links and devices; 0 where it takes its own time.
+    ``features``: a row a vertex, in memory or mapped; ``labels``: a class a vertex, -1 where the loss takes none; None:
+    outputs alone are wanted, and ``steps`` have no backward. ``budget``: bytes that the device's tensors may hold,
+    parameters, gradients and Adam's state among them. ``seconds``: what a step takes at least (on CPUs), to emulate
+    links and devices; 0 where it takes its own time.
+
+    Raises :class:`~weft.runtime.graph_network.account.OverBudget` where the parameters alone do not fit.
     """
 
-    def __init__(self, network: GraphNetwork, parameters: Sequence[Mapping[str, Tensor]], found: Sequence[Widths],
-                 host: Host, steps: Mapping[str, StepLike], owner: Sequence[int], account: Account, *,
-                 selected: Callable[[int, int, int], bool], fused: bool, device: torch.device,
-                 dtype: torch.dtype, seconds: Callable[[StepLike], float] = lambda step: 0.0) -> None:
-        super().__init__(next(iter(host.edges.values())).grid.begins, account, device, dtype)
-        self.network, self.parameters, self.found, self.host = network, parameters, found, host
-        self.steps, self.owner = steps, owner
-        self._selected, self._fused, self._seconds = selected, fused, seconds
-        self._stays = {(step.layer, step.i) for step in steps.values() if step.kind.startswith("stay")}
+    def __init__(self, network: GraphNetwork, parameters: Sequence[Mapping[str, Tensor]], steps: PassLike,
+                 features: Tensor, labels: Tensor | None, device: torch.device, *, budget: int | None = None,
+                 seconds: Callable[[StepLike], float] = lambda step: 0.0) -> None:
+        dtype, pinned = next(iter(parameters[0].values())).dtype, device.type == "cuda"
+        super().__init__(next(iter(steps.grids.values())).begins, Account(budget), device, dtype)
+        self.network, self.parameters, self.steps, self._seconds = network, parameters, steps, seconds
+        for value in self.values():
+            value.grad = torch.zeros_like(value)
+            self.account.hold(value)
+            self.account.hold(value.grad)
+        self.found = kernels.network_widths(network, parameters)
+        self.host = Host(network, self.found, features, labels,
+                         {loops: ChunkedEdges(grid, pinned) for loops, grid in steps.grids.items()}, dtype, pinned)
+        self._by_name = {step.name: step for step in steps.steps}
+        self._stays = {(step.layer, step.i) for step in steps.steps if step.kind.startswith("stay")}
         self.seeds = [0] * len(network.layers)
         self.dropout = 0.0
         self.group: dist.ProcessGroup | None = None  # of all ranks, where there are several
-        self.weight = 1.0  # of a vertex in the loss
+        self._weight = 1.0 if labels is None else 1 / max(1, int((labels >= 0).sum()))  # of a vertex in the loss
         self.loss = torch.zeros((), dtype=torch.float64)
         self._tokens = {_DONE: torch.zeros(1)}
+
+    def values(self) -> list[Tensor]:
+        """All parameters."""
+        return [value for own in self.parameters for value in own.values()]
 
     # -- as a worker of the executor -----------------------------------------------------------------------------------
 
@@ -59,26 +72,14 @@ class ChunkWorker(Held):
         """Nothing: what blocks hand on lies here."""
         return ()
 
-    def keeps(self, work: Work) -> Work:
-        """A token is looked at by nobody."""
-        return work
-
     def layout(self, what: Work, target: int) -> Mapping[str, Boundary]:
         """A token."""
         return {_DONE: Boundary((1,), torch.float32)}
 
-    def message(self, what: Work, target: int) -> Callable[[Parcel], Parcel]:
-        """The token itself."""
-        return lambda result: result
-
-    def prepare(self, work: Work) -> Callable[[Mapping[Work, Parcel]], None] | None:
-        """Nothing beside messages."""
-        return None
-
     def task(self, work: Work) -> Task:
         """What the block ``work`` does."""
         assert isinstance(work, BlockWork)
-        step = self.steps[work.block]
+        step = self._by_name[work.block]
         act = getattr(self, f"_{step.kind.rstrip('0123456789')}")
         least = self._seconds(step)
 
@@ -104,16 +105,13 @@ class ChunkWorker(Held):
                 assert value.grad is not None
                 value.grad.add_(gradient)
 
-    def _is_fused(self, layer: int) -> bool:
-        return self._fused and self.network.layers[layer].fuses
-
     def _edges(self, step: StepLike, by_source: bool) -> Edges:
         chunked = self.host.edges[self.network.layers[step.layer].loops]
         span = chunked.grid.span(step.i, step.j)
-        if self._is_fused(step.layer):
+        if self.steps.fused(step.layer):
             begins, others = map(self._brought, chunked.sparse(step.i, step.j, by_source))
             return Edges(others, others, begins)
-        if not by_source and self._selected(step.layer, step.i, step.j):
+        if not by_source and self.steps.selected(step.layer, step.i, step.j):
             return Edges(self._brought(chunked.selected(step.i, step.j)[1]), self._brought(chunked.target[span]))
         return Edges(self._brought(chunked.source[span]), self._brought(chunked.target[span]))
 
@@ -151,7 +149,7 @@ class ChunkWorker(Held):
         source: Tensor | None = None
         if (step.layer, step.i) not in self._stays:
             array = self.host.of("source", step.layer)[0][self._rows(step.i)]
-            if self._selected(step.layer, step.i, step.j):
+            if self.steps.selected(step.layer, step.i, step.j):
                 rows = self.host.edges[self.network.layers[step.layer].loops].selected(step.i, step.j)[0]
                 source = self.account.room((len(rows), array.shape[1]), array.dtype, self.device)
                 if self.device.type == "cpu":
@@ -200,7 +198,7 @@ class ChunkWorker(Held):
     def _loss(self, step: StepLike) -> None:
         y, labels = self._given("see", step.layer, -1, step.j)
         with self.account.counting():
-            loss, gy = kernels.loss_back(y, labels, self.weight)
+            loss, gy = kernels.loss_back(y, labels, self._weight)
             self._put(step, gy)
         self.loss += loss.to("cpu", torch.float64)
 
@@ -297,7 +295,7 @@ class ChunkWorker(Held):
     def _share(self, arrays: Sequence[Tensor]) -> None:
         """Everyone gets every chunk from its owner."""
         for array in arrays:
-            for chunk, rank in enumerate(self.owner):
+            for chunk, rank in enumerate(self.steps.owner):
                 dist.broadcast(array[self._rows(chunk)], rank, self.group)
 
     def _sum(self, step: StepLike) -> None:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from weft.runtime.execute.executor import Executor
-from weft.runtime.graph_network.account import Account
-from weft.runtime.graph_network.held import StepLike
-from weft.runtime.graph_network.host import ChunkedEdges, GridLike, Host
-from weft.runtime.graph_network.kernels import widths
-from weft.runtime.graph_network.layers import GraphNetwork
 from weft.runtime.graph_network.streaming import ChunkWorker
 from weft.runtime.plan.plan import Plan
 from weft.runtime.plan.timeline import Measured
@@ -29,43 +24,14 @@ def static_bytes(parameters: Sequence[Mapping[str, Tensor]]) -> int:
 
 
 class Streamed:
-    """``network`` with ``parameters`` on one rank of ``plan``, whose blocks are ``steps``.
+    """What ``worker`` does, pass after pass, on one rank of ``plan``."""
 
-    ``grids``: without and with self-loops, as the layers need them. ``features``: a row a vertex, in memory or mapped;
-    ``labels``: a class a vertex, -1 where the loss takes none; None: outputs alone are wanted, and the steps have no
-    backward. ``budget``: bytes that the device's tensors may hold, parameters, gradients and Adam's state among them.
-    ``owner``, ``selected``, ``fused``, ``seconds``: see :class:`~weft.runtime.graph_network.streaming.ChunkWorker`.
-
-    Raises :class:`~weft.runtime.graph_network.account.OverBudget` where the parameters alone do not fit.
-    """
-
-    def __init__(self, network: GraphNetwork, parameters: Sequence[Mapping[str, Tensor]], plan: Plan, session: Session,
-                 steps: Mapping[str, StepLike], grids: Mapping[bool, GridLike], features: Tensor,
-                 labels: Tensor | None, owner: Sequence[int], *, selected: Callable[[int, int, int], bool],
-                 fused: bool = False, budget: int | None = None,
-                 seconds: Callable[[StepLike], float] = lambda step: 0.0) -> None:
-        self.network, self.parameters, self.session = network, parameters, session
-        first = next(iter(parameters[0].values()))
-        self.account, pinned = Account(budget), session.device.type == "cuda"
-        for value in self._values():
-            value.grad = torch.zeros_like(value)
-            self.account.hold(value)
-            self.account.hold(value.grad)
-        inputs, found, outputs = network.inputs, [], []
-        for layer, own in zip(network.layers, parameters, strict=True):
-            on_host = {name: value.detach().cpu() for name, value in own.items()}
-            found.append(widths(layer, on_host, inputs, first.dtype))
-            one = torch.zeros((1, inputs), dtype=first.dtype)
-            inputs = layer.apply_vertex(on_host, one, one.new_zeros(1, found[-1].gathered), one.new_ones(1, 1)).shape[1]
-            outputs.append(inputs)
-        host = Host(network, found, outputs, features, labels,
-                    {loops: ChunkedEdges(grid, pinned) for loops, grid in grids.items()}, first.dtype, pinned)
-        self.worker = ChunkWorker(network, parameters, found, host, steps, owner, self.account, selected=selected,
-                                  fused=fused, device=session.device, dtype=first.dtype, seconds=seconds)
-        self.worker.weight = 1.0 if labels is None else 1 / max(1, int((labels >= 0).sum()))
-        self.executor = Executor(plan, session, self.worker)
+    def __init__(self, plan: Plan, session: Session, worker: ChunkWorker) -> None:
+        self.network, self.parameters, self.account = worker.network, worker.parameters, worker.account
+        self.session, self.worker = session, worker
+        self.executor = Executor(plan, session, worker)
         if session.world > 1:
-            self.worker.group = session.group(range(session.world))
+            worker.group = session.group(range(session.world))
         self.measured: list[Measured] = []
         self.passes = 0
 
@@ -77,10 +43,10 @@ class Streamed:
     def run(self, *, training: bool = True) -> float:
         """One pass: the loss, with gradients in the parameters, summed over ranks. ``training``: with dropout, another
         one in each pass."""
-        for value in self._values():
+        worker = self.worker
+        for value in worker.values():
             assert value.grad is not None
             value.grad.zero_()
-        worker = self.worker
         worker.loss.zero_()
         worker.dropout = self.network.dropout if training else 0.0
         worker.seeds = self.seeds(self.passes)
@@ -91,7 +57,7 @@ class Streamed:
         self.passes += 1
         if self.session.world > 1:
             dist.all_reduce(worker.loss)
-            for value in self._values():
+            for value in worker.values():
                 dist.all_reduce(value.grad)
         return float(worker.loss)
 
@@ -119,6 +85,3 @@ class Streamed:
     def close(self) -> None:
         """Give the buffers back."""
         self.executor.close()
-
-    def _values(self) -> list[Tensor]:
-        return [value for own in self.parameters for value in own.values()]

@@ -10,7 +10,6 @@ element-wise kernels what is read and written.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -73,7 +72,7 @@ def measure_kernels(device: torch.device, *, quick: bool = False, timer: Timer |
                     on_progress: Callable[[str], None] = lambda title: None) -> list[KernelTime]:
     """Samples of all kernels on ``device``. ``quick``: of small ones, a few times. On a CPU one thread computes, and
     its own time counts, which others on a busy machine lengthen least."""
-    timer = timer or Timer(device, time.process_time if device.type == "cpu" else time.perf_counter)
+    timer = timer or Timer.of_work(device)
     repeats, least = (3, 0.0) if quick else (_REPEATS, _LEAST)
     found: list[KernelTime] = []
     autograd = _Autograd(0.0, 0.0)

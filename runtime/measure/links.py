@@ -8,7 +8,7 @@ latency and a time for each byte of each direction between neighbours.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import quantiles
@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import torch
 
-from weft.runtime.execute.executor import Executor, Parcel, Task
+from weft.runtime.execute.executor import Executor, Task, Worker
 from weft.runtime.interface.training import Boundary
 from weft.runtime.plan.plan import Plan, plan_of
 from weft.runtime.plan.program import Work
@@ -102,7 +102,7 @@ def _times(hops: Sequence[Hop], laps: Sequence[Measured]) -> dict[Hop, list[floa
     return found
 
 
-class _Echo:
+class _Echo(Worker):
     """A worker that computes nothing, whose messages have ``size`` bytes."""
 
     def __init__(self, plan: Plan, size: int, device: torch.device) -> None:
@@ -112,17 +112,8 @@ class _Echo:
     def reads(self, work: Work) -> Sequence[Work]:
         return self.plan.awaits(work)
 
-    def keeps(self, work: Work) -> Work:
-        return work
-
     def layout(self, what: Work, target: int) -> Mapping[str, Boundary]:
         return self.looks
 
-    def message(self, what: Work, target: int) -> Callable[[Parcel], Parcel]:
-        return lambda result: result
-
     def task(self, work: Work) -> Task:
         return lambda results: {TOKEN: self.token}
-
-    def prepare(self, work: Work) -> Callable[[Mapping[Work, Parcel]], None] | None:
-        return None

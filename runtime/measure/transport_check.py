@@ -7,7 +7,7 @@ and torch's RPC in turns.
 Run as a program (``python -m weft.runtime.measure.transport_check FOLDER DEVICE NAME,... SIZE,...``), rank 0 prints a
 line of JSON for each transport as soon as it is known, so that what ends the process ends its own line only.
 
-Ways to call another rank with a tensor and to have an answer: each transport, pickled objects, torch's RPC.
+Ways to call another rank with a tensor and to have an answer: each transport, torch's RPC.
 
 A *call* of each is the same: rank 0 has a tensor of some bytes, rank 1 gets it and says so, and rank 0 goes on when it
 has heard. So no way can hide its latency behind the next message. All ranks must make each method, in one order; only
@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from weft.runtime.plan.buffers import BufferTable, MessageLayout, buffer_table
@@ -232,64 +231,39 @@ def calls_table(rank: int, layout: MessageLayout, count: int) -> BufferTable:
     return buffer_table(row, layouts, lambda work: reads.get(work, []), lambda work: work)
 
 
-class Pickled:
-    """The same by ``send_object_list``: pickled, over gloo."""
-
-    def __init__(self, session: Session, tensor: Tensor, count: int) -> None:
-        self.rank, self.count, self.tensor = session.rank, count, tensor
-
-    def step(self) -> None:
-        answer = torch.zeros(1, dtype=torch.uint8)
-        for _ in range(self.count):
-            if self.rank == CALLER:
-                dist.send_object_list([self.tensor], dst=CALLED)
-                dist.recv(answer, CALLED)
-            elif self.rank == CALLED:
-                dist.recv_object_list([None], src=CALLER)
-                dist.send(answer, CALLER)
-
-    def close(self) -> None:
-        pass
-
-
 def _keep(tensor: Tensor) -> None:
     pass
 
 
 class Called:
-    """The same by ``torch.distributed.rpc``: ``caller`` calls the rank after it."""
+    """The same by ``torch.distributed.rpc``."""
 
-    def __init__(self, session: Session, tensor: Tensor, count: int, caller: int = CALLER) -> None:
-        self.count, self.tensor = count if session.rank == caller else 0, tensor
-        self.to = f"rank-{caller + 1}"
+    def __init__(self, session: Session, tensor: Tensor, count: int) -> None:
+        self.count, self.tensor = count if session.rank == CALLER else 0, tensor
 
     def step(self) -> None:
         from torch.distributed import rpc
 
         for _ in range(self.count):
-            rpc.rpc_sync(self.to, _keep, (self.tensor,))
+            rpc.rpc_sync(f"rank-{CALLED}", _keep, (self.tensor,))
 
     def close(self) -> None:
         pass
 
 
 @contextmanager
-def remote_calls(session: Session, folder: Path, *, only_tcp: bool = False, caller: int = CALLER) -> Iterator[None]:
-    """``torch.distributed.rpc`` between ``caller`` and the rank after it; nothing on others. On one host TensorPipe
-    takes shared memory, and reads from the other process's memory where it may; with ``only_tcp``, sockets."""
-    if session.rank not in (caller, caller + 1):
-        yield
-        return
+def remote_calls(session: Session, folder: Path) -> Iterator[None]:
+    """``torch.distributed.rpc`` between the two ranks. On one host TensorPipe takes shared memory, and reads from the
+    other process's memory where it may."""
     from torch.distributed import rpc
 
     os.environ.setdefault("TP_SOCKET_IFNAME", "lo")
-    how: dict[str, Any] = {"_transports": ["uv"], "_channels": ["basic"]} if only_tcp else {}
-    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{folder / f'rpc-{caller}'}", **how)
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{folder / 'rpc'}")
     if session.device.type == "cuda":
         here = session.device.index
-        options.set_device_map(f"rank-{2 * caller + 1 - session.rank}", {here: 1 - here})
-    rpc.init_rpc(f"rank-{session.rank}", rank=session.rank - caller,  # type: ignore[no-untyped-call]
-                 world_size=2, rpc_backend_options=options)
+        options.set_device_map(f"rank-{1 - session.rank}", {here: 1 - here})
+    rpc.init_rpc(f"rank-{session.rank}", rank=session.rank, world_size=2,  # type: ignore[no-untyped-call]
+                 rpc_backend_options=options)
     yield
     rpc.shutdown()
 

@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from types import FrameType
 
 from weft.runtime.ranks.children import Start, children, end
 from weft.runtime.ranks.loopback import loopback_interface
@@ -87,9 +86,9 @@ def run_ranks(ranks: int, command: Sequence[str], patient: bool = False) -> int:
     Ctrl-C, SIGTERM and SIGHUP are handed on to the ranks. When one rank ends with an error, or a signal has come, the
     others have :data:`GRACE` seconds; ``patient``: after a signal as long as they take.
     """
-    port = free_port()
-    with _heard() as heard, children([Start(command, rank_environment(rank, ranks, port)) for rank in range(ranks)]
-                                     ) as running:
+    port, heard = free_port(), list[int]()
+    with answered((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), heard.append), children(
+            [Start(command, rank_environment(rank, ranks, port)) for rank in range(ranks)]) as running:
         until = float("inf")
         while any(process.poll() is None for process in running) and time.monotonic() < until:
             came = len(heard)
@@ -112,23 +111,15 @@ def _hand_on(running: Sequence[subprocess.Popen[bytes]], number: int) -> None:
 
 
 @contextmanager
-def _heard() -> Iterator[list[int]]:
-    """The signals that come inside, in their order, in place of what they would do. In the main thread only; those that
-    are ignored stay so (``nohup``)."""
-    found: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield found
-        return
-
-    def hear(number: int, frame: FrameType | None) -> None:
-        found.append(number)
-
-    before = {number: handler for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-              if (handler := signal.getsignal(number)) is not signal.SIG_IGN}
+def answered(numbers: Sequence[signal.Signals], answer: Callable[[int], object]) -> Iterator[None]:
+    """Inside, ``answer`` gets these signals in place of what they would do. In the main thread only; those that are
+    ignored stay so (``nohup``)."""
+    before = {number: handler for number in numbers if threading.current_thread() is threading.main_thread()
+              and (handler := signal.getsignal(number)) is not signal.SIG_IGN}
     for number in before:
-        signal.signal(number, hear)
+        signal.signal(number, lambda came, frame: answer(came))
     try:
-        yield found
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

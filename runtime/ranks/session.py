@@ -25,6 +25,7 @@ from weft.runtime.ranks.words import Activity
 
 PINGS = 20
 RESERVE = 1024**3  # bytes
+_BOOT = Path("/proc/sys/kernel/random/boot_id")  # another one on each host
 Value = TypeVar("Value")
 
 
@@ -127,11 +128,14 @@ class Session:
 
     def exchange(self, value: Value, text: str) -> list[Value]:
         """The values of all ranks of this copy of the plan, on all of them; ``text`` says what for."""
-        return self._exchange(value, text)[self.process(0):self.process(self.world)]
+        return self.everywhere(value, text)[self.process(0):self.process(self.world)]
 
     def everywhere(self, value: Value, text: str) -> list[Value]:
         """The values of all ranks of all replicas, on all of them; ``text`` says what for."""
-        return self._exchange(value, text)
+        self.watch.doing(text, self._everyone)
+        values = [value] * len(self._everyone)
+        dist.all_gather_object(values, value, self.members)
+        return self._in_order(values)
 
     def gather(self, value: Value) -> list[Value] | None:
         """The values of all ranks of all replicas, on process 0; ``None`` elsewhere."""
@@ -151,7 +155,7 @@ class Session:
 
     def agree_on(self, values: Mapping[str, object], what: str) -> None:
         """The same for several values, by their names, which together are ``what``."""
-        found = self._exchange(dict(values), f"comparing {what} with the other ranks")
+        found = self.everywhere(dict(values), f"comparing {what} with the other ranks")
         for process, others in enumerate(found):
             for name, first in found[0].items():
                 if (other := others.get(name)) != first:
@@ -211,12 +215,6 @@ class Session:
     def meet_on(self, devices: tuple[int, ...]) -> None:
         """Wait for all ranks that hold ``devices``, of which this is one (see :meth:`add_meetings`)."""
         meet(self.meetings[devices])
-
-    def _exchange(self, value: Value, text: str) -> list[Value]:
-        self.watch.doing(text, self._everyone)
-        values = [value] * len(self._everyone)
-        dist.all_gather_object(values, value, self.members)
-        return self._in_order(values)
 
     def _in_order(self, values: list[Value]) -> list[Value]:
         """``values``, gathered by a group, whose processes stand in the order of their places, in that of processes."""
@@ -325,8 +323,8 @@ def clock_offset(rank: int, places: Sequence[int], group: dist.ProcessGroup | No
     with the shortest round trip counts, and rank 0's time is taken to be that of its middle (Cristian 1989).
     """
     hosts: list[object] = [None] * len(places)
-    dist.all_gather_object(hosts, _host(), group)
-    if len(set(map(str, hosts))) == 1:
+    dist.all_gather_object(hosts, _BOOT.read_text() if _BOOT.exists() else str(datetime.datetime.now()), group)
+    if len(set(hosts)) == 1:
         return 0.0
     best = (float("inf"), 0.0)
     answer = torch.zeros(1, dtype=torch.float64)
@@ -343,8 +341,3 @@ def clock_offset(rank: int, places: Sequence[int], group: dist.ProcessGroup | No
                 back = time.perf_counter()
                 best = min(best, (back - asked, float(answer) - (asked + back) / 2))
     return 0.0 if rank == 0 else best[1]
-
-
-def _host() -> str:
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    return boot.read_text().strip() if boot.exists() else f"{datetime.datetime.now()}"

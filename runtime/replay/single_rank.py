@@ -72,11 +72,11 @@ class RankCost:
 class _SingleRank(Session):
     """A session in which all other ranks have this rank's values."""
 
-    def _exchange(self, value: Value, text: str) -> list[Value]:
+    def everywhere(self, value: Value, text: str) -> list[Value]:
         return [value] * self.processes
 
     def gather(self, value: Value) -> list[Value] | None:
-        return self._exchange(value, "")
+        return self.everywhere(value, "")
 
 
 @contextmanager

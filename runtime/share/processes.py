@@ -14,18 +14,16 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn
 
 from weft.runtime.plan.plan import Plan
 from weft.runtime.ranks.children import Start, children
-from weft.runtime.ranks.launch import free_port, rank_environment
+from weft.runtime.ranks.launch import LOOK, answered, free_port, rank_environment
 from weft.runtime.ranks.leftovers import shared_folder
 from weft.runtime.replay.options import ReplayError
 from weft.runtime.share.replay import (
@@ -41,13 +39,12 @@ from weft.runtime.share.replay import (
 )
 from weft.runtime.share.stages_plan import JobPlan
 
-#: Seconds between two looks at the processes.
-_LOOK = 0.02
 #: Seconds for which a board may be held by another process until this one looks after the others again.
 _WITHIN = 0.5
 #: Seconds that the processes of a job have to say what they were at, once one of them was killed.
 _REST = 3.0
 _ERRORS = 2  # standard error: what jobs print is not this process's output
+_STOPS = (signal.SIGTERM, signal.SIGHUP)
 _TURNS = "weft-turns"  # what the names of folders of turns begin with
 
 
@@ -76,7 +73,7 @@ def replay_in_processes(plan_path: str | os.PathLike[str], options: SharedOption
                           "without torchrun; on several machines start each job with a torchrun of its own (--job NAME "
                           "--turns FOLDER)")
     plan, jobs = checked_shared(name, options)
-    with _stopped_by_signals(), shared_folder(_TURNS) as folder:
+    with answered(_STOPS, _stop), shared_folder(_TURNS) as folder:
         with _workers(name, jobs, options, folder) as workers:
             if beside is not None:
                 beside(workers, folder)
@@ -104,27 +101,11 @@ def _workers(name: str, jobs: Sequence[JobPlan], options: SharedOptions, folder:
         yield [JobWorker(*place, process) for place, process in zip(places, running, strict=True)]
 
 
-@contextmanager
-def _stopped_by_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP are taken for Ctrl-C: no process and no folder is left. In the main thread only."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, frame: FrameType | None) -> NoReturn:
-        for each in before:
-            signal.signal(each, signal.SIG_IGN)  # what is left to do takes no time
-        raise KeyboardInterrupt
-
-    before = {number: handler for number in (signal.SIGTERM, signal.SIGHUP)
-              if (handler := signal.getsignal(number)) is not signal.SIG_IGN}
-    for number in before:
-        signal.signal(number, stop)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _stop(number: int) -> NoReturn:
+    """SIGTERM and SIGHUP are taken for Ctrl-C: no process and no folder is left."""
+    for each in _STOPS:
+        signal.signal(each, signal.SIG_IGN)  # what is left to do takes no time
+    raise KeyboardInterrupt
 
 
 def _wait(plan: Plan, jobs: tuple[JobPlan, ...], workers: Sequence[JobWorker], folder: Path, timeout: float
@@ -135,7 +116,7 @@ def _wait(plan: Plan, jobs: tuple[JobPlan, ...], workers: Sequence[JobWorker], f
     ends: dict[tuple[str, int], tuple[float, int]] = {}
     stopped: dict[JobWorker, float] = {}
     while len(ends) < len(workers):
-        time.sleep(_LOOK)
+        time.sleep(LOOK)
         for worker in workers:
             _end_stopped(worker, stopped, timeout / 2)
         _end_rest(workers, ends, timeout)

@@ -15,6 +15,7 @@ are registered, in :mod:`~weft.runtime.train.deferring`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -42,20 +43,26 @@ class Formula:
 
 class Again(Formula):
     """Any differentiable ``function(xs, weights)``: its weights' gradients are made by running it again, in W. That
-    costs one more forward of it. It must draw no random numbers and write nowhere."""
+    costs one more forward of it, under autocast where the first was. It must draw no random numbers and write
+    nowhere."""
 
     def __init__(self, function: Callable[[Sequence[Tensor], Sequence[Tensor]], Tensor]) -> None:
-        self.function = function
+        self.function, self.autocast = function, dict[str, torch.dtype]()
 
     def run(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
         """See :class:`Formula`."""
+        device = weights[0].device.type
+        if torch.is_autocast_enabled(device):
+            self.autocast = {device: torch.get_autocast_dtype(device)}
         return self.function(xs, weights), tuple(xs)
 
     def gradients(self, kept: Sequence[Tensor], gradient: Tensor, weights: Sequence[Tensor],
                   wanted: Sequence[bool]) -> Sequence[Tensor | None]:
         """See :class:`Formula`."""
         entered = [weight.detach().requires_grad_(want) for weight, want in zip(weights, wanted, strict=True)]
-        with torch.enable_grad():
+        with torch.enable_grad(), ExitStack() as casting:
+            for device, dtype in self.autocast.items():
+                casting.enter_context(torch.autocast(device, dtype))
             y = self.function(kept, entered)
         found = iter(torch.autograd.grad(y, [w for w in entered if w.requires_grad], gradient, allow_unused=True))
         each = [next(found) if weight.requires_grad else None for weight in entered]
@@ -160,3 +167,21 @@ def _owned(gradient: Tensor, other: Tensor) -> Tensor:
         return gradient
     found = gradient.contiguous()
     return found.clone() if found.untyped_storage().data_ptr() == other.untyped_storage().data_ptr() else found
+
+
+class DeferredLinear(torch.autograd.Function):
+    """A linear layer whose backward gives the input gradient and keeps what its weight gradient needs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, operator: DeferredOperator,
+                kept: list[DeferredInputs]) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.operator, ctx.kept = operator, kept
+        return nn.functional.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None, None, None]:
+        x, weight = ctx.saved_tensors
+        ctx.kept.append(DeferredInputs(ctx.operator, (x.detach(),), gradient))
+        x_gradient = (gradient @ weight.to(gradient.dtype)).to(x.dtype) if ctx.needs_input_grad[0] else None
+        return x_gradient, None, None, None, None

@@ -1,9 +1,8 @@
 """Which layers of a module leave their weight gradients for W, and how further kinds are registered.
 
-Of itself a split backward defers ``nn.Linear``, convolutions (transposed ones too) and ``nn.Embedding``. It knows
-``nn.LayerNorm``, ``nn.RMSNorm`` and ``nn.GroupNorm`` as well, but leaves them in I until they are registered: see
-:data:`weft.runtime.train.formulas.LIGHT` for why. A subclass may compute something else, so each kind stands for itself
-alone; and so does a layer with a parametrization or a hook that makes its weight.
+Of itself a split backward defers ``nn.Linear``, convolutions (transposed ones too) and ``nn.Embedding``. Norms stay in
+I until they are registered: see :data:`weft.runtime.train.formulas.LIGHT` for why. A subclass may compute something
+else, so each kind stands for itself alone; and so does a layer with a parametrization or a hook that makes its weight.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from weft.runtime.train.deferred import Again, DeferredOperator, Formula
-from weft.runtime.train.formulas import Convolution, GroupNorm, LayerNorm, Linear, RMSNorm, Table, same_padding
+from weft.runtime.train.formulas import Convolution, Linear, Table, same_padding
 
 #: What makes the formula of a layer, or ``None`` where this one cannot wait.
 Maker = Callable[..., Formula | None]
@@ -26,9 +25,8 @@ def register_deferred(layer: type[nn.Module], maker: Maker | None = None) -> Non
 
     ``maker(LAYER)`` gives a :class:`~weft.runtime.train.deferred.Formula`, or ``None`` for one that cannot wait. Its
     weights are ``tuple(LAYER.parameters())``; what it computes must be what the layer's forward does for tensors given
-    by position (in a call with other arguments, gradients come in I). Without a maker the one that is known is taken
-    (norms), and otherwise W runs the layer's forward again and torch goes back through it: then the layer must give
-    one tensor, draw no random numbers, and write nowhere.
+    by position (in a call with other arguments, gradients come in I). Without a maker W runs the layer's forward again
+    and torch goes back through it: then the layer must give one tensor, draw no random numbers, and write nowhere.
 
     A layer whose weight is a diagonal, with a formula of its own::
 
@@ -48,8 +46,7 @@ def register_deferred(layer: type[nn.Module], maker: Maker | None = None) -> Non
                 return [(gradient * kept[0]).flatten(0, -2).sum(0)]
 
         register_deferred(Diagonal, lambda layer: DiagonalFormula())
-        register_deferred(nn.LayerNorm)      # known, but left in I until asked for
-        register_deferred(nn.Bilinear)       # W runs it again
+        register_deferred(nn.LayerNorm)      # W runs it again
 
     It is to be called on all ranks, before stages are measured and before they run. Raises ``TypeError`` for what is no
     type of modules.
@@ -130,18 +127,6 @@ def _embedding(layer: nn.Embedding) -> Formula | None:
     return Table(-1 if layer.padding_idx is None else layer.padding_idx)
 
 
-def _layer_norm(layer: nn.LayerNorm) -> Formula:
-    return LayerNorm(layer.normalized_shape, layer.eps)
-
-
-def _rms_norm(layer: nn.RMSNorm) -> Formula:
-    return RMSNorm(layer.normalized_shape, layer.eps)
-
-
-def _group_norm(layer: nn.GroupNorm) -> Formula:
-    return GroupNorm(layer.num_groups, layer.eps)
-
-
 def _again(layer: nn.Module) -> Formula:
     """Its own forward, without the hooks that its caller has run."""
     plain = copy.copy(layer)
@@ -162,5 +147,4 @@ _MAKERS: dict[type[nn.Module], Maker] = {
     nn.Linear: _linear, nn.Conv1d: _convolution, nn.Conv2d: _convolution, nn.Conv3d: _convolution,
     nn.ConvTranspose1d: _transposed, nn.ConvTranspose2d: _transposed, nn.ConvTranspose3d: _transposed,
     nn.Embedding: _embedding}
-_KNOWN: dict[type[nn.Module], Maker] = {
-    **_MAKERS, nn.LayerNorm: _layer_norm, nn.RMSNorm: _rms_norm, nn.GroupNorm: _group_norm}
+_KNOWN = dict(_MAKERS)

@@ -6,7 +6,8 @@ and here it wants none. Weights come in the order in which the operator takes th
 
 Some are *light* (:data:`LIGHT`): norms, scales and biases. Their weight gradient reads each number once or twice, and
 keeps as many until W. On a CPU, 2,048 tokens of 1,024 numbers, that of a layer norm takes 0.3 ms, that of a square
-linear layer of the same width 63 ms; both keep 16 MiB. So they wait only where that is asked for.
+linear layer of the same width 63 ms; both keep 16 MiB. So they wait only where that is asked for, and most have no
+formula of their own: W runs them again.
 """
 
 from __future__ import annotations
@@ -193,69 +194,6 @@ class Table(Formula):
 # -- light ones --------------------------------------------------------------------------------------------------------
 
 
-class LayerNorm(Formula):
-    """A layer norm over the last dimensions, of ``shape``."""
-
-    def __init__(self, shape: Sequence[int], eps: float) -> None:
-        self.shape, self.eps = list(shape), eps
-
-    def run(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """See :class:`Formula`."""
-        weight, bias = (*weights, None)[:2]
-        y, mean, scale = torch.native_layer_norm(xs[0], self.shape, weight, bias, self.eps)
-        return y, (xs[0], mean, scale)
-
-    def gradients(self, kept: Sequence[Tensor], gradient: Tensor, weights: Sequence[Tensor],
-                  wanted: Sequence[bool]) -> Found:
-        """See :class:`Formula`."""
-        weight, bias = (*weights, None)[:2]
-        x, mean, scale = kept
-        mask = [False, wanted[0], len(wanted) > 1 and wanted[1]]
-        found: Found = _aten.native_layer_norm_backward(gradient, x.to(gradient.dtype), self.shape, mean, scale, weight,
-                                                        bias, mask)[1:]
-        return found[:len(weights)]
-
-
-class RMSNorm(Formula):
-    """A root-mean-square norm over the last dimensions, of ``shape``."""
-
-    def __init__(self, shape: Sequence[int], eps: float | None) -> None:
-        self.shape, self.eps = list(shape), eps
-
-    def run(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """See :class:`Formula`."""
-        return torch.rms_norm(xs[0], self.shape, weights[0], self.eps), (xs[0],)
-
-    def gradients(self, kept: Sequence[Tensor], gradient: Tensor, weights: Sequence[Tensor],
-                  wanted: Sequence[bool]) -> Found:
-        """See :class:`Formula`."""
-        return [_new_sum(gradient * torch.rms_norm(kept[0], self.shape, None, self.eps), weights[0])]
-
-
-class GroupNorm(Formula):
-    """A norm over ``groups`` groups of channels."""
-
-    def __init__(self, groups: int, eps: float) -> None:
-        self.groups, self.eps = groups, eps
-
-    def run(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """See :class:`Formula`."""
-        weight, bias = (*weights, None)[:2]
-        return torch.group_norm(xs[0], self.groups, weight, bias, self.eps), (xs[0],)
-
-    def gradients(self, kept: Sequence[Tensor], gradient: Tensor, weights: Sequence[Tensor],
-                  wanted: Sequence[bool]) -> Found:
-        """See :class:`Formula`."""
-        x = kept[0].to(gradient.dtype).contiguous()
-        rows, channels = x.shape[:2]
-        settings = rows, channels, x[0, 0].numel(), self.groups
-        _, mean, scale = torch.native_group_norm(x, None, None, *settings, self.eps)
-        mask = [False, wanted[0], len(wanted) > 1 and wanted[1]]
-        found: Found = _aten.native_group_norm_backward(gradient.contiguous(), x, mean, scale, weights[0].to(x.dtype),
-                                                        *settings, mask)[1:]
-        return found[:len(weights)]
-
-
 class BatchNorm(Formula):
     """A batch norm in training: the inputs after the first are its running statistics, which it writes."""
 
@@ -279,19 +217,6 @@ class BatchNorm(Formula):
         return found[:len(weights)]
 
 
-class Scale(Formula):
-    """``x * weight``, number by number, the weight as often as it fits."""
-
-    def run(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """See :class:`Formula`."""
-        return xs[0] * weights[0], (xs[0],)
-
-    def gradients(self, kept: Sequence[Tensor], gradient: Tensor, weights: Sequence[Tensor],
-                  wanted: Sequence[bool]) -> Found:
-        """See :class:`Formula`."""
-        return [_new_sum(gradient * kept[0], weights[0])]
-
-
 class Shift(Formula):
     """``x + weight``, number by number, the weight as often as it fits: nothing but the gradient is kept."""
 
@@ -313,7 +238,7 @@ def same_padding(whole: Sequence[int]) -> tuple[list[int], list[int]]:
 
 
 #: Formulas whose weight gradients are not worth keeping what they need, unless that is asked for.
-LIGHT: tuple[type[Formula], ...] = (Again, LayerNorm, RMSNorm, GroupNorm, BatchNorm, Scale, Shift)
+LIGHT: tuple[type[Formula], ...] = (Again, BatchNorm, Shift)
 
 
 def _rows(x: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ from weft.runtime.plan.program import ProgramError, Reduce
 from weft.runtime.ranks.session import Session, SessionError
 from weft.runtime.train.parallel import is_sharded
 from weft.runtime.train.sharding import Sharding, is_divided, local_of, lying_in, own_share, settled
-from weft.runtime.train.tied_parameters import Tie, TiedParameters
+from weft.runtime.train.tied_parameters import Tie, TiedParameters, require_equal_starts
 
 if TYPE_CHECKING:
     from weft.runtime.train.accumulation import Folding
@@ -81,7 +81,7 @@ class Reduction:
         self.summing = True  # off while further batches will be added to the gradients
         self.adding = False  # whether gradients that are there when a batch begins are added to
         self._before: dict[nn.Parameter, Tensor] = {}  # these, by holder
-        self._require_equal_starts()
+        require_equal_starts(session, training)
 
     @property
     def kept(self) -> list[Tensor]:
@@ -319,33 +319,6 @@ class Reduction:
                 if parameter.requires_grad and id(self.training.masters.of(parameter)) not in covered:
                     raise SessionError(f"masters has no copy of {name!r} of stage {stage}: build it from all "
                                        "parameters of this rank")
-
-    def _require_equal_starts(self) -> None:
-        """Rank 0 compares a checksum of all that must begin equal: ties, replicas, what a stage's ranks all hold."""
-        sums: dict[str, tuple[float, float]] = {}
-        for stage, module in self.training.stages.items():
-            for name, parameter in module.named_parameters(remove_duplicate=False):
-                share = (f" on rank {self.session.rank}" if is_sharded(parameter) else
-                         f" of peer {self.session.peer}" if is_divided(parameter) else "")
-                sums[f"{name!r} of stage {stage}{share}"] = _checksum(local_of(parameter))
-        found = self.session.gather(sums)
-        if found is None:
-            return
-        known: dict[str, tuple[float, float]] = {}
-        for process, each in enumerate(found):
-            for name, value in each.items():
-                if known.setdefault(name, value) != value:
-                    raise SessionError(f"the parameter {name} begins with other values on process {process} than "
-                                       "on one before: give all the same, or mark it with weft.runtime.sharded")
-        for tie in self.training.ties:
-            values = {known.get(f"{name!r} of stage {stage}") for stage, name in tie.items()} - {None}
-            if len(values) > 1:
-                raise SessionError(f"tied parameters begin with different values: {dict(tie)}")
-
-
-def _checksum(parameter: Tensor) -> tuple[float, float]:
-    wide = parameter.detach().double().reshape(-1)
-    return float(wide.sum()), float(torch.linalg.vector_norm(wide))
 
 
 def _wide(tensor: Tensor) -> torch.dtype:

@@ -24,7 +24,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
-from weft.runtime.train.deferred import DeferredInputs, DeferredOperator, tapped
+from weft.runtime.train.deferred import DeferredInputs, DeferredLinear, tapped
 from weft.runtime.train.deferring import deferrable, deferred_parameters, operator_of
 from weft.runtime.train.moment import Moment, seeds_of
 from weft.runtime.train.offload import CopyEngine, Shelf
@@ -42,24 +42,6 @@ def add_gradient(parameter: Tensor, gradient: Tensor) -> None:
         parameter.grad = gradient
     else:
         parameter.grad += gradient
-
-
-class _DeferredLinear(torch.autograd.Function):
-    """A linear layer whose backward gives the input gradient and keeps what its weight gradient needs."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, operator: DeferredOperator,
-                kept: list[DeferredInputs]) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.operator, ctx.kept = operator, kept
-        return nn.functional.linear(x, weight, bias)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None, None, None]:
-        x, weight = ctx.saved_tensors
-        ctx.kept.append(DeferredInputs(ctx.operator, (x.detach(),), gradient))
-        x_gradient = (gradient @ weight.to(gradient.dtype)).to(x.dtype) if ctx.needs_input_grad[0] else None
-        return x_gradient, None, None, None, None
 
 
 class _Entrance(torch.autograd.Function):
@@ -320,7 +302,7 @@ class StageRunner:
             kept = self._kept.setdefault(self._micro_batch, [])
             if is_linear:  # the same, in one node of the graph
                 x, = xs
-                return _DeferredLinear.apply(x, layer.weight, layer.bias, operator, kept)  # type: ignore[no-untyped-call]
+                return DeferredLinear.apply(x, layer.weight, layer.bias, operator, kept)  # type: ignore[no-untyped-call]
             return tapped(operator, xs, kept)
 
         return forward

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from weft.runtime.interface.training import Training
 from weft.runtime.plan.plan import Plan
 from weft.runtime.ranks.session import Session, SessionError
 from weft.runtime.train.parallel import is_sharded
-from weft.runtime.train.sharding import local_of
+from weft.runtime.train.sharding import is_divided, local_of
 
 
 class HeldTies(NamedTuple):
@@ -148,3 +148,31 @@ class TiedParameters:
         added = tuple(p for p, group in groups.items() if not split or group[0] == self.rank)
         return Tie(tuple(groups), added, ranks if split else (),
                    counted=self.rank == self.ranks[min(tie)][0] or (not split and is_sharded(found[0])), stages=stages)
+
+
+def require_equal_starts(session: Session, training: Training) -> None:
+    """Rank 0 compares a checksum of all that must begin equal: ties, replicas, what a stage's ranks all hold."""
+    sums: dict[str, tuple[float, float]] = {}
+    for stage, module in training.stages.items():
+        for name, parameter in module.named_parameters(remove_duplicate=False):
+            share = (f" on rank {session.rank}" if is_sharded(parameter) else
+                     f" of peer {session.peer}" if is_divided(parameter) else "")
+            sums[f"{name!r} of stage {stage}{share}"] = _checksum(local_of(parameter))
+    found = session.gather(sums)
+    if found is None:
+        return
+    known: dict[str, tuple[float, float]] = {}
+    for process, each in enumerate(found):
+        for name, value in each.items():
+            if known.setdefault(name, value) != value:
+                raise SessionError(f"the parameter {name} begins with other values on process {process} than "
+                                   "on one before: give all the same, or mark it with weft.runtime.sharded")
+    for tie in training.ties:
+        values = {known.get(f"{name!r} of stage {stage}") for stage, name in tie.items()} - {None}
+        if len(values) > 1:
+            raise SessionError(f"tied parameters begin with different values: {dict(tie)}")
+
+
+def _checksum(parameter: Tensor) -> tuple[float, float]:
+    wide = parameter.detach().double().reshape(-1)
+    return float(wide.sum()), float(torch.linalg.vector_norm(wide))

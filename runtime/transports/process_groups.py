@@ -15,7 +15,8 @@ such a receive waits for the description, at the RECV's place in the program, wh
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -43,13 +44,6 @@ CARRIED = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16
                      torch.uint8, torch.bool})
 
 
-class _Channel(NamedTuple):
-    """A process group, and the number that a peer has in it."""
-
-    group: dist.ProcessGroup
-    peer: int
-
-
 class _Begun:
     """Operations of a process group that have been started, and what they send."""
 
@@ -66,6 +60,35 @@ class _Begun:
                 handle.wait()
         except RuntimeError as error:
             raise _gone(self._peer, error) from None
+
+
+#: Tensors, each with its tag.
+_Tagged = Iterable[tuple[Tensor, int]]
+
+
+class PeerChannel(NamedTuple):
+    """To rank ``peer``, which is ``number`` in ``group``."""
+
+    peer: int
+    group: dist.ProcessGroup
+    number: int
+    on_gpu: bool
+
+    def send(self, tensors: _Tagged, sent: object) -> Transfer:
+        """Start sending ``tensors``; ``sent`` is kept until they have gone."""
+        return self._begun(self.group.send, tensors, sent)
+
+    def receive(self, tensors: _Tagged) -> Transfer:
+        """Start receiving into ``tensors``."""
+        return self._begun(self.group.recv, tensors)
+
+    def _begun(self, operation: Callable[[list[Tensor], int, int], dist.Work], tensors: _Tagged, sent: object = None
+               ) -> Transfer:
+        try:
+            return _Begun(self.peer, [operation([tensor], self.number, tag) for tensor, tag in tensors], self.on_gpu,
+                          sent)
+        except RuntimeError as error:
+            raise _gone(self.peer, error) from None
 
 
 class ProcessGroupTransport:
@@ -105,31 +128,19 @@ class ProcessGroupTransport:
 
     def receiver(self, landing: Landing) -> Callable[[], Transfer]:
         if not landing.layout.is_known:
-            return self._unknown.receiver(landing, self._begins(landing.peer, sends=False), self._finish(landing.peer))
-        peer, on_gpu, (group, number) = landing.peer, self._device.type == "cuda", self._channels[landing.peer]
-        begin, targets = group.recv, [[_carried(tensor)] for tensor in self._slots[landing].values()]
-
-        def receive() -> Transfer:
-            try:
-                return _Begun(peer, [begin(target, number, 0) for target in targets], on_gpu)
-            except RuntimeError as error:
-                raise _gone(peer, error) from None
-
-        return receive
+            return self._unknown.receiver(landing, self._channels[landing.peer])
+        targets = [(_carried(tensor), 0) for tensor in self._slots[landing].values()]
+        return partial(self._channels[landing.peer].receive, targets)
 
     def sender(self, message: Staging) -> Callable[[Parcel], Transfer]:
         if not message.layout.is_known:
-            return self._unknown.sender(message, self._begins(message.peer, sends=True), self._finish(message.peer))
-        peer, on_gpu, (group, number) = message.peer, self._device.type == "cuda", self._channels[message.peer]
-        begin, names = group.send, [part.name for part in message.layout.parts]
+            return self._unknown.sender(message, self._channels[message.peer])
+        channel, names = self._channels[message.peer], [part.name for part in message.layout.parts]
 
         def send(parcel: Parcel) -> Transfer:
             if not all(map(can_go_as_it_lies, parcel.values())):
                 parcel = {name: place.copy_(parcel[name]) for name, place in self._staged(message).items()}
-            try:
-                return _Begun(peer, [begin([_carried(parcel[name])], number, 0) for name in names], on_gpu, parcel)
-            except RuntimeError as error:
-                raise _gone(peer, error) from None
+            return channel.send([(_carried(parcel[name]), 0) for name in names], parcel)
 
         return send
 
@@ -137,23 +148,6 @@ class ProcessGroupTransport:
         self._slots.clear()
         self._staging_slots.clear()
         self._unknown.close()
-
-    def _begins(self, peer: int, *, sends: bool) -> Callable[[Tensor, int], dist.Work]:
-        """What starts sending one tensor to ``peer``, or receiving one from it, under a tag."""
-        group, number = self._channels[peer]
-        operation = group.send if sends else group.recv
-
-        def begin(tensor: Tensor, tag: int) -> dist.Work:
-            try:
-                return operation([tensor], number, tag)
-            except RuntimeError as error:
-                raise _gone(peer, error) from None
-
-        return begin
-
-    def _finish(self, peer: int) -> Callable[[Sequence[dist.Work], object], Transfer]:
-        on_gpu = self._device.type == "cuda"
-        return lambda handles, sent: _Begun(peer, handles, on_gpu, sent)
 
     def _staged(self, message: Staging) -> Parcel:
         memory = self._staging_slots[message.slot]
@@ -163,11 +157,11 @@ class ProcessGroupTransport:
         return view(memory, message.layout)
 
 
-def _connect(session: Session, backend: str, peers: set[int]) -> dict[int, _Channel]:
+def _connect(session: Session, backend: str, peers: set[int]) -> dict[int, PeerChannel]:
     """Per peer, the channel for its messages, with the connection made: a byte has gone both ways."""
     lists = session.exchange(sorted(peers), "connecting")
     pairs = sorted({(min(rank, peer), max(rank, peer)) for rank, found in enumerate(lists) for peer in found})
-    made: dict[int, _Channel] = {}
+    made: dict[int, PeerChannel] = {}
     byte = torch.zeros(1, dtype=torch.uint8, device=session.device)
     for pair in pairs:  # one order on all ranks
         group = session.new_group(pair, backend) if backend == "nccl" else session.members
@@ -183,7 +177,8 @@ def _connect(session: Session, backend: str, peers: set[int]) -> dict[int, _Chan
                 dist.recv(byte, session.place(peer), group)
         within = dist.group.WORLD if group is None else group
         assert within is not None
-        made[peer] = _Channel(within, dist.get_group_rank(within, session.place(peer)))
+        made[peer] = PeerChannel(peer, within, dist.get_group_rank(within, session.place(peer)),
+                              session.device.type == "cuda")
     return made
 
 
@@ -195,12 +190,6 @@ def _carried(tensor: Tensor) -> Tensor:
 def _gone(peer: int, error: RuntimeError) -> ConnectionError:
     reason = str(error).splitlines()[0].split(". ")[0].removeprefix("[").partition("] ")[2] or type(error).__name__
     return ConnectionError(f"lost rank {peer} ({reason})")
-
-
-#: Starts an operation with a peer on one tensor under a tag.
-Begin = Callable[[Tensor, int], dist.Work]
-#: Waits for operations that have been started, and keeps what they send until then.
-Finish = Callable[[Sequence[dist.Work], object], Transfer]
 
 
 class TwoMessages:
@@ -218,28 +207,28 @@ class TwoMessages:
         self.staging = {message.slot: Growing(device) for message in messages}
         self.parcels: Mapping[Landing, dict[str, Tensor]] = {landing: {} for landing in landings}
 
-    def receiver(self, landing: Landing, begin: Begin, finish: Finish) -> Callable[[], Transfer]:
+    def receiver(self, landing: Landing, channel: PeerChannel) -> Callable[[], Transfer]:
         """A function that posts a receive of ``landing``."""
         words = torch.zeros(words_of(landing.layout), dtype=torch.int64, device=self._device)
         tag, slot, parcel = self._tags[landing], self.slots[landing.slot], self.parcels[landing]
 
         def receive() -> Transfer:
-            heading = finish([begin(words, 0)], None)
+            heading = channel.receive([(words, 0)])
 
             def take() -> Transfer:
                 heading.wait()
                 said, rest = words.tolist(), torch.empty(0, dtype=torch.int64, device=self._device)
                 if said[0]:
                     rest = rest.new_empty(said[0])
-                    finish([begin(rest, tag)], None).wait()
+                    channel.receive([(rest, tag)]).wait()
                 slot.land(described(landing.layout, said, rest.tolist()), parcel)
-                return finish([begin(_bytes(tensor), tag) for tensor in parcel.values() if tensor.numel()], None)
+                return channel.receive([(_bytes(tensor), tag) for tensor in parcel.values() if tensor.numel()])
 
             return _Taken(take) if self._has_tags else take()
 
         return receive
 
-    def sender(self, message: Staging, begin: Begin, finish: Finish) -> Callable[[Parcel], Transfer]:
+    def sender(self, message: Staging, channel: PeerChannel) -> Callable[[Parcel], Transfer]:
         """A function that starts sending a parcel as ``message``."""
         tag, staging = self._tags[message], self.staging[message.slot]
 
@@ -251,8 +240,7 @@ class TwoMessages:
             heading, *behind = (torch.tensor(numbers, device=self._device) for numbers in (said, rest) if numbers)
             behind += [_bytes(tensor) for part in message.layout.parts
                        if (tensor := parcel.get(part.name)) is not None and tensor.numel()]
-            handles = [begin(heading, 0), *(begin(tensor, tag) for tensor in behind)]
-            return finish(handles, (heading, behind))
+            return channel.send([(heading, 0), *((tensor, tag) for tensor in behind)], (heading, behind))
 
         return send
 

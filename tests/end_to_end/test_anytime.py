@@ -20,7 +20,7 @@ from weft.app.solving.solve import solve_case
 from weft.cli.main import main
 from weft.figures import chart, draw
 from weft.figures.drawing import build
-from weft.figures.marks import specification
+from weft.figures.frame import specification
 from weft.solver.control.counts import MOST_ENTRIES, History
 from weft.solver.diagnose.critical_path import critical_path
 from weft.solver.io.schedule_files import load_schedule, save_schedule

@@ -17,11 +17,12 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from weft.runtime.measure.transport_check import Method, Pickled, PlannedMessages
+from weft.runtime.measure.transport_check import Method, PlannedMessages
 from weft.runtime.ranks.session import Session, join
 from weft.runtime.transports.near_and_far import NearAndFar
 from weft.runtime.transports.tensors import layout_of
@@ -31,11 +32,30 @@ PAUSE = float(os.environ.get("WEFT_PAUSE", "0.02"))
 PLANNED, PICKLED = ("gloo", "gloo:sockets", "shared"), "send_object_list"
 
 
+class Pickled:
+    """``PlannedMessages`` by ``send_object_list``: pickled, over gloo."""
+
+    def __init__(self, session: Session, tensor: Tensor) -> None:
+        self.rank, self.tensor = session.rank, tensor
+
+    def step(self) -> None:
+        answer = torch.zeros(1, dtype=torch.uint8)
+        if self.rank == 0:
+            dist.send_object_list([self.tensor], dst=1)
+            dist.recv(answer, 1)
+        else:
+            dist.recv_object_list([None], src=0)
+            dist.send(answer, 0)
+
+    def close(self) -> None:
+        pass
+
+
 def method_of(session: Session, name: str, size: int) -> Method:
     """One call of ``size`` bytes by the method ``name``."""
     tensor = torch.ones(size, dtype=torch.uint8)
     if name == PICKLED:
-        return Pickled(session, tensor, 1)
+        return Pickled(session, tensor)
     return PlannedMessages(session, name, layout_of({"": ((size,), torch.uint8)}), {"": tensor}, 1)
 
 

@@ -34,7 +34,7 @@ def trained(session: Session, kind: str, choice: Choice) -> dict[str, Any]:
     steps, schedule, budget = planned_pass(network, parameters, graph, choice, slack=1.2, known="greedy")  # in no time
     other = torch.optim.Adam([value for own in whole for value in own.values()], lr=0.01)
     worst = dict.fromkeys(("outputs", "loss", "gradients", "parameters"), 0.0)
-    with streamed(network, parameters, graph, steps, schedule, budget=budget, session=session) as run:
+    with streamed(network, parameters, graph, steps, schedule, session, budget=budget) as run:
         optimizer = run.adam(0.01)
         for number in range(STEPS):
             loss = run.run()

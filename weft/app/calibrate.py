@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 from rich.console import Group, RenderableType
-from rich.table import Table
 
+from weft.app.lib.results import Tabular
 from weft.app.profile.targets import ProfileFault, device_name, device_of
 from weft.models.hardware.device_files import (
     CollectiveSample,
@@ -25,7 +25,7 @@ from weft.models.hardware.device_files import (
 from weft.runtime.measure.kernels import measure_kernels
 from weft.runtime.measure.measure import available_bytes
 from weft.runtime.ranks.launch import end_all_if_one_fails, launch_local
-from weft.text.tables import table_text
+from weft.text.tables import table_of
 from weft.text.units import bytes_text
 
 #: Bytes of the messages and collectives, and of those of a quick look.
@@ -37,7 +37,7 @@ _PATIENCE = 900.0
 
 
 @dataclass(frozen=True)
-class Calibration:
+class Calibration(Tabular):
     """What :func:`weft.calibrate` measured; ``str()`` is a table."""
 
     measured: DeviceTable
@@ -64,21 +64,17 @@ class Calibration:
         """Write the table. Raises ``OSError``."""
         save_device_table(self.measured, path)
 
-    def __str__(self) -> str:
-        return table_text(self.table())
-
     def table(self) -> RenderableType:
         """Every measurement with its rate and spread, for people."""
-        kernels = Table(title=f"{self.measured.name}: kernels of one rank", box=None)
-        for heading in ("class", "pass", "dtype", "shape", "time", "spread", "GFLOP/s", "GB/s"):
-            kernels.add_column(heading, justify="left" if heading in ("class", "pass", "dtype", "shape") else "right")
+        texts = ("class", "pass", "dtype", "shape")
+        kernels = table_of(f"{self.measured.name}: kernels of one rank", (
+            *texts, "time", "spread", "GFLOP/s", "GB/s"), texts, box=None)
         for sample in self.measured.kernels:
             kernels.add_row(sample.group, sample.which, sample.dtype, sample.shape, _time(sample.seconds),
                             f"{sample.spread:.0%}", *(f"{amount / sample.seconds / 1e9:.1f}" if amount else "" for
                                                       amount in (sample.flops, sample.bytes)))
-        together = Table(title=f"collectives of {self.measured.ranks} ranks and fewer", box=None)
-        for heading in ("kind", "ranks", "bytes", "time", "spread"):
-            together.add_column(heading, justify="left" if heading == "kind" else "right")
+        together = table_of(f"collectives of {self.measured.ranks} ranks and fewer", (
+            "kind", "ranks", "bytes", "time", "spread"), ("kind",), box=None)
         for one in self.measured.collectives:
             together.add_row(one.kind, str(one.ranks), bytes_text(one.bytes), _time(one.seconds),
                              f"{one.spread:.0%}")

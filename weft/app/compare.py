@@ -15,6 +15,7 @@ from weft.app.lib.decided_memory import plan_text
 from weft.app.lib.grid_pipeline import found_pipeline, is_open
 from weft.app.lib.options import SearchOptions
 from weft.app.lib.placements import SEARCHES, Known
+from weft.app.lib.results import Tabular
 from weft.app.lib.verdicts import grid_lines
 from weft.app.lib.wide import WideCase
 from weft.app.solving.opening import solve_source
@@ -31,7 +32,7 @@ from weft.solver.step.search import Infeasible, Progress, is_large
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Rounds
 from weft.text.counts import choices_text, micro_batches_text
-from weft.text.tables import table_text
+from weft.text.tables import table_of
 from weft.text.units import each_text, memory_text, time_text
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class ComparisonRow:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Tabular):
     """What :func:`weft.compare` found. ``schedules`` holds every row's schedule, by the row's name; ``left_out`` says
     why a known schedule is missing. ``with_adam``: for a spec with AdamA, weft's schedule for the same with Adam, or
     why nothing fits then. ``str()`` is the table."""
@@ -114,25 +115,18 @@ class Comparison:
                 **({} if adam is None else {"with_adam": {"infeasible": adam} if isinstance(adam, str) else
                                             _row("weft", adam).to_json()})}
 
-    def __str__(self) -> str:
-        return table_text(self.table())
-
     def table(self) -> Any:
         """The table, to be printed by rich."""
-        from rich.table import Table
-
         problem = self.weft.problem
-        time_unit, memory_unit = _units(problem.time_unit, problem.memory_unit)
+        time_unit, memory_unit = time_text(1.0, problem.time_unit)[1], memory_text(1, problem.memory_unit)[1]
         told = self.weft.solver.get("grid", {})
         gpus = told.get("gpus") or sum(device.lane_of is None for device in problem.devices)
-        table = Table(title=f"{self.case.name}: {micro_batches_text(self.weft)}, {gpus} GPUs",
-                      caption=self.caption(), title_justify="left", caption_justify="left", title_style="bold")
-        for header in ("schedule", "placement"):
-            table.add_column(header)
         step = "ms per step" if time_unit == "ms" else f"makespan, {time_unit}"
         spans = ["span"] if any(row.span is not None for row in self.rows) else []
-        for header in (step, *spans, "bubble: steady", "step", "span", f"peak {memory_unit} per GPU", "fits"):
-            table.add_column(header, justify="right")
+        texts = ("schedule", "placement")
+        table = table_of(f"{self.case.name}: {micro_batches_text(self.weft)}, {gpus} GPUs", (
+            *texts, step, *spans, "bubble: steady", "step", "span", f"peak {memory_unit} per GPU", "fits"), texts,
+                         self.caption())
         for row in self.rows:
             devices = self.schedules[row.name].problem.devices  # lanes beside them differ from row to row
             table.add_row(
@@ -202,10 +196,11 @@ def compare_source(
     else:
         with options.preparing():
             case = for_objective(case_of(source, micro_batches, options), options.objective)
-    twofold = _with_adama(source)
+    twin = _with_adam(source)
+    own_share = _OWN_SHARE if twin is not None else 1.0
     if any(is_large(placement.problem, case.micro_batches) for placement in case.placements):
         # weft has a first schedule within seconds, the known ones together have not.
-        own = solve_case(case, options.shortened(_LARGE_SHARE * (_OWN_SHARE if twofold else 1.0)), on_progress)
+        own = solve_case(case, options.shortened(_LARGE_SHARE * own_share), on_progress)
         known, left_out = known_schedules(case, options.budget(), 1 - _TABLE_SHARE, options.objective)
     else:
         heard = on_progress
@@ -214,7 +209,7 @@ def compare_source(
             heard = _better(on_progress, known)
         else:
             known, left_out = known_schedules(case, options.budget(), objective=options.objective)
-        own = solve_case(case, options.shortened(_OWN_SHARE if twofold else 1.0), heard)
+        own = solve_case(case, options.shortened(own_share), heard)
         if case.spaces and "layers_of_stage" in own.solver and not {"gpus_of_stage", "memory_plan"} & own.solver.keys():
             known, left_out = _with_own_cut(known, left_out, own)
         if case.wide is not None:
@@ -225,10 +220,7 @@ def compare_source(
         own = grid if grid.solver["grid"]["step"] <= told["step"] else own.with_solver(grid=told)
     schedules = {name: case.with_reserve(entry) for name, entry in {**known, "weft": own}.items()}
     adam: Schedule | str | None = None
-    cut_short = bool(own.solver.get("interrupted"))  # then the twin's search would be, too
-    if own.solver.get("optimizer") == "adama" and not isinstance(source, Problem | WideProblem) and not cut_short:
-        assert source.training is not None
-        twin = source.model_copy(update={"training": source.training.model_copy(update={"optimizer": "adam"})})
+    if twin is not None and own.solver.get("optimizer") == "adama" and not own.solver.get("interrupted"):
         try:
             adam = solve_source(twin, micro_batches, options)
         except Infeasible as refusal:
@@ -237,10 +229,11 @@ def compare_source(
                       adam)
 
 
-def _with_adama(source: Problem | WideProblem | Spec) -> bool:
-    """Whether the same with Adam is another problem."""
-    return (not isinstance(source, Problem | WideProblem) and source.training is not None
-            and source.training.optimizer == "adama")
+def _with_adam(source: Problem | WideProblem | Spec) -> Spec | None:
+    """The same with Adam in place of AdamA; nothing where it has none."""
+    if isinstance(source, Problem | WideProblem) or source.training is None or source.training.optimizer != "adama":
+        return None
+    return source.model_copy(update={"training": source.training.model_copy(update={"optimizer": "adam"})})
 
 
 def known_schedules(case: Case, budget: Budget | None = None,
@@ -270,8 +263,7 @@ def _known_on_all_cuts(case: Case, options: SearchOptions, on_progress: Callable
     best = _best(known.values())
     if best is not None and not any(best.placement.problem == placement.problem for placement in case.placements):
         case = replace(case, placements=(*case.placements, best.placement))
-    return ({name: known[name].labelled for name in BASELINES if name in known},
-            {name: reason for name, reason in left_out.items() if name not in known}, case)
+    return *_in_order({name: entry.labelled for name, entry in known.items()}, left_out), case
 
 
 def _with_own_cut(known: dict[str, Schedule], left_out: dict[str, str],
@@ -279,13 +271,11 @@ def _with_own_cut(known: dict[str, Schedule], left_out: dict[str, str],
     """``known`` with those known schedules that are better on the cut of ``own``, which none of them beats there."""
     from weft.app.cuts.rivals import on_cut_of
 
-    found = dict(known)
     with unwatched():
         for name, entry in on_cut_of(own, list(BASELINES)).items():
-            if name not in found or (not _fits(found[name]), found[name].makespan) > (False, entry.schedule.makespan):
-                found[name] = entry.labelled
-    return ({name: found[name] for name in BASELINES if name in found},
-            {name: reason for name, reason in left_out.items() if name not in found})
+            if name not in known or (not _fits(known[name]), known[name].makespan) > (False, entry.schedule.makespan):
+                known = {**known, name: entry.labelled}
+    return _in_order(known, left_out)
 
 
 def _better(on_progress: Callable[[Progress], None], known: Mapping[str, Schedule]) -> Callable[[Progress], None]:
@@ -304,15 +294,19 @@ def _with_own_assignment(known: dict[str, Schedule], left_out: dict[str, str], o
     """``known`` with those known schedules that are better under the options, and with the micro-batches in the order,
     of ``own``, where these are not among the assignments listed."""
     rounds = own.rounds or Rounds(wide.problem.under(own.choices), wide.run)
-    found = dict(known)
     with unwatched():
         for name, schedule in known_on_rounds(rounds).items():
-            best = found.get(name)
+            best = known.get(name)
             if best is None or (not _fits(schedule), schedule.value) < (not _fits(best), best.value):
                 title = {"placement": own.solver["placement"]} if "placement" in own.solver else {}
-                found[name] = replace(schedule, choices=own.choices, rounds=own.rounds).with_solver(**title)
-    return ({name: found[name] for name in BASELINES if name in found},
-            {name: reason for name, reason in left_out.items() if name not in found})
+                known = {**known, name: replace(schedule, choices=own.choices, rounds=own.rounds).with_solver(**title)}
+    return _in_order(known, left_out)
+
+
+def _in_order(known: Mapping[str, Schedule], left_out: Mapping[str, str]) -> tuple[dict[str, Schedule], dict[str, str]]:
+    """``known`` in the order of tables, and why the rest is left out."""
+    return ({name: known[name] for name in BASELINES if name in known},
+            {name: reason for name, reason in left_out.items() if name not in known})
 
 
 def _best(known: Iterable[Known]) -> Known | None:
@@ -357,15 +351,9 @@ def _row(name: str, schedule: Schedule) -> ComparisonRow:
     static = schedule.solver.get("static_memory") or [0] * len(schedule.problem.devices)
     own = name == "weft"
     return ComparisonRow(
-        name=name,
-        title="weft" if own else BASELINES[name].title,
-        placement=str(schedule.solver.get("placement", "")),
-        makespan=schedule.makespan,
-        bubble_steady=bubble.steady,
-        bubble_step=bubble.step,
-        bubble_span=bubble.span,
-        peak=tuple(base + peak for base, peak in zip(static, schedule.peak_memory, strict=True)),
-        fits=_fits(schedule),
+        name, "weft" if own else BASELINES[name].title, str(schedule.solver.get("placement", "")), schedule.makespan,
+        bubble.steady, bubble.step, bubble.span,
+        tuple(base + peak for base, peak in zip(static, schedule.peak_memory, strict=True)), _fits(schedule),
         bound=schedule.value_bound if own else None,
         gap=schedule.value_gap if own else None,
         bound_over_placements=schedule.solver.get("bound_over_placements") if own else None,
@@ -376,7 +364,3 @@ def _row(name: str, schedule: Schedule) -> ComparisonRow:
 def _fits(schedule: Schedule) -> bool:
     """Whether the judge, which has passed everything else, also passes its memory."""
     return not violations(schedule, limit=1)
-
-
-def _units(time_unit: str, memory_unit: str) -> tuple[str, str]:
-    return time_text(1.0, time_unit)[1], memory_text(1, memory_unit)[1]

@@ -8,12 +8,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from weft.app.lib.decided_memory import plan_details, plan_table
+from weft.app.lib.results import Tabular
 from weft.models.candidates.estimate import GIVEN, Estimate, estimate_spec
 from weft.models.candidates.stages import Shape
 from weft.models.grid.degrees import Degrees
 from weft.models.grid.pipeline import even_cut, grid_space, pipeline_spec
 from weft.models.spec.spec import Spec, with_values
-from weft.text.tables import table_text
+from weft.text.tables import table_of
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -31,12 +32,13 @@ _MOST_ROWS = 16
 
 
 @dataclass(frozen=True)
-class EstimateReport:
+class EstimateReport(Tabular):
     """What :func:`weft.estimate` found; ``str()`` is the table, :meth:`to_json` the numbers with their origins.
 
     ``decided``: the chains whose memory is decided, where the spec lets it be and some fit, the best bottleneck first.
     """
 
+    WIDTH = 180
     estimate: Estimate
     decided: tuple[ModelCandidate, ...] = ()
 
@@ -65,15 +67,13 @@ class EstimateReport:
     def table(self) -> Group:
         """Two tables, stages and GPUs, and the notes below them."""
         from rich.console import Group
-        from rich.table import Table
         from rich.text import Text
 
         found = self.estimate
-        stages = Table(title=f"{found.name}: {found.shape}, {len(found.stages)} stages; one micro-batch "
-                             f"(memory {found.memory_origin}, transfers {found.transfer_origin})", title_justify="left")
-        for heading in ("stage", "GPU", "layers", "parameters", "activations MiB", "in flight", "workspace MiB",
-                        "sent MiB", "transfer ms", "forward ms", "backward ms", "times"):
-            stages.add_column(heading, justify="left" if heading in ("layers", "times") else "right")
+        stages = table_of(f"{found.name}: {found.shape}, {len(found.stages)} stages; one micro-batch "
+                          f"(memory {found.memory_origin}, transfers {found.transfer_origin})", (
+            "stage", "GPU", "layers", "parameters", "activations MiB", "in flight", "workspace MiB", "sent MiB",
+            "transfer ms", "forward ms", "backward ms", "times"), ("layers", "times"))
         rows = [(str(stage.stage), str(stage.device), _span(stage.layers), stage.parameters / 1e6,
                  stage.activation / MIB, stage.in_flight, stage.workspace / MIB, stage.sent / MIB,
                  stage.transfer * 1e3, stage.forward * 1e3, stage.backward * 1e3, _origins(stage.time_origin))
@@ -84,11 +84,8 @@ class EstimateReport:
                      for cell, how in zip(row, formats, strict=True)]
             stages.add_row(*cells[:3], f"{cells[3]} M", cells[4], f"x {cells[5]}", *cells[6:])
         reserve = max(device.reserve for device in found.devices) / GIB
-        devices = Table(title=f"GiB of each GPU at its peak; needed includes the reserve, {reserve:.2f}",
-                        title_justify="left")
-        for heading in ("GPU", "weights", "gradients", "optimizer", "activations", "workspace", "needed", "has",
-                        "fits"):
-            devices.add_column(heading, justify="right")
+        devices = table_of(f"GiB of each GPU at its peak; needed includes the reserve, {reserve:.2f}", (
+            "GPU", "weights", "gradients", "optimizer", "activations", "workspace", "needed", "has", "fits"))
         lacking = max(device.missing for device in found.devices)
         held = [(str(device.device), *(amount / GIB for amount in (
             device.weights, device.gradients, device.optimizer, device.activations, device.workspace, device.needed,
@@ -100,9 +97,6 @@ class EstimateReport:
         decided = [plan_table(candidate.decided, found.name) for candidate in self.decided
                    if candidate.decided is not None]
         return Group(stages, devices, *decided, *(Text(f"- {note}") for note in found.notes))
-
-    def __str__(self) -> str:
-        return table_text(self.table(), width=180)
 
 
 def estimate_source(source: Source, *, shape: str | None = None, parallel: Mapping[str, Any] | None = None,

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from weft.app.lib.results import Tabular
 from weft.runtime.measure.fitting import Fit, fit
 from weft.runtime.plan.plan import PLAN_FORMATS, Plan, load_plan, plan_of
 from weft.runtime.plan.timeline import Timeline, load_timeline
 from weft.solver.io.entries import FormatError, read_json
 from weft.solver.io.schedule_files import load_schedule
 from weft.solver.schedule import Schedule
-from weft.text.tables import table_text
+from weft.text.tables import table_of
 from weft.text.units import time_text
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from weft.app.lib.sources import PathLike
 
 
-class Fitted:
+class Fitted(Tabular):
     """A fit with its table. ``problem`` is the problem with measured costs."""
 
     def __init__(self, found: Fit) -> None:
@@ -54,12 +55,9 @@ class Fitted:
 
     def table(self) -> Table:
         """Blocks, then transfers, for people."""
-        from rich.table import Table
-
         unit = time_text(1.0, self.problem.time_unit)[1]
-        table = Table(title=f"{self.problem.name}: planned and measured, {unit}")
-        for header in ("block", "planned", "measured", "ratio", "spread", "count"):
-            table.add_column(header, justify="left" if header == "block" else "right")
+        table = table_of(f"{self.problem.name}: planned and measured, {unit}", (
+            "block", "planned", "measured", "ratio", "spread", "count"), ("block",))
         for row in self.fit.blocks:
             ratio = "-" if row.measured is None else f"{row.measured / row.planned:.3f}"
             table.add_row(row.block, self._time(row.planned), self._time(row.measured), ratio,
@@ -78,7 +76,7 @@ class Fitted:
         return f"{value * (1e3 if self.problem.time_unit == 's' else 1):.4g}"
 
     def __str__(self) -> str:
-        return table_text(self.table(), width=120) + "\n" + "".join(f"{warning}\n" for warning in self.warnings)
+        return f"{super().__str__()}\n" + "".join(f"{warning}\n" for warning in self.warnings)
 
 
 def fit_timelines(source: Schedule | PathLike, timelines: Sequence[PathLike | Timeline]) -> Fitted:

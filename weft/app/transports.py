@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 from rich.console import Group, RenderableType
-from rich.table import Table
 
+from weft.app.lib.results import Tabular
 from weft.runtime.measure.transport_check import RPC
 from weft.runtime.ranks.launch import Ended, launch_local
 from weft.runtime.transports.one_host.shared_memory import can_share
-from weft.text.tables import table_text
+from weft.text.tables import table_of
 from weft.text.units import bytes_text, time_text
 
 #: Bytes of the messages that are sent and timed.
@@ -65,7 +65,7 @@ class TransportTried:
 
 
 @dataclass(frozen=True, slots=True)
-class Transports:
+class Transports(Tabular):
     """What was tried on this machine, with messages of ``sizes`` bytes; ``gpus``: how many it has, of ``wanted``."""
 
     tried: tuple[TransportTried, ...]
@@ -89,17 +89,11 @@ class Transports:
         return {"good": self.good, "gpus": self.gpus, "sizes": list(self.sizes),
                 "transports": [tried.to_json() for tried in self.tried], "unchecked": self.unchecked}
 
-    def __str__(self) -> str:
-        return table_text(self.table())
-
     def table(self) -> RenderableType:
         """Each transport with its times beside RPC's, for people."""
-        table = Table(title="Transports between two ranks of this machine: a message, and a byte back", box=None)
-        for name in ("transport", "on", "works"):
-            table.add_column(name)
-        for size in self.sizes:
-            table.add_column(bytes_text(size), justify="right")
-        table.add_column("bandwidth", justify="right")
+        texts = ("transport", "on", "works")
+        table = table_of("Transports between two ranks of this machine: a message, and a byte back", (
+            *texts, *map(bytes_text, self.sizes), "bandwidth"), texts, box=None)
         for tried in self.tried:
             if tried.missing:
                 continue

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import altair as alt
 
 from weft.figures.data import Record
-from weft.figures.style import FONT, INK, MUTED, ending_of
-from weft.solver.io.writing import write_atomically
+from weft.figures.frame import ChartData, along, axis_of, framed, tips, to_file
 from weft.solver.schedule import Schedule
 from weft.text.units import Unit, figure, time_unit
 
@@ -44,12 +43,10 @@ def draw(
     The arguments are those of :func:`chart`. Raises ``ValueError`` for another ending or arguments that do not fit
     together, and ``OSError`` if the file cannot be written; in both cases no half file is left behind.
     """
-    ending = ending_of(path)
-    from weft.figures.picture import build, render
+    from weft.figures.picture import build
 
-    picture = build(schedule, baseline=baseline, measured=measured, title=title, window=window,
-                    hover=ending == ".html", critical=critical)
-    write_atomically(path, render(picture, ending, title or schedule.problem.name))
+    to_file(path, title or schedule.problem.name, lambda hover: build(
+        schedule, baseline=baseline, measured=measured, title=title, window=window, hover=hover, critical=critical))
 
 
 def chart(
@@ -92,11 +89,7 @@ def draw_curve(schedule: Schedule, path: str | os.PathLike[str], *, title: str |
 
     The endings and errors are those of :func:`draw`; ``ValueError`` also for a schedule without a history.
     """
-    ending = ending_of(path)
-    from weft.figures.picture import render
-
-    write_atomically(path, render(build(schedule, title=title, hover=ending == ".html"), ending,
-                                  title or schedule.problem.name))
+    to_file(path, title or schedule.problem.name, lambda hover: build(schedule, title=title, hover=hover))
 
 
 BEST, BOUND, GAP = "#0072B2", "#9b1535", "#dde6ee"
@@ -115,19 +108,15 @@ def build(schedule: Schedule, *, title: str | None, hover: bool) -> alt.LayerCha
     end = max(_seconds(schedule), history[-1][0])
     events = [(max(elapsed, EARLIEST), best / unit.size, bound / unit.size) for elapsed, best, bound in history]
     end = max(end, events[-1][0] * 1.05)  # so that the last event is seen
-    datasets, layers = _layers(events, end, unit, hover=hover)
+    tables = ChartData()
+    layers = _layers(events, end, unit, tables, hover=hover)
     named = title or f"{schedule.problem.name}, {schedule.micro_batches} micro-batches: how the search went"
-    heading = alt.TitleParams(named, subtitle=[_summary(events, unit)], anchor="start", fontSize=14, color=INK,
-                              subtitleColor=MUTED, subtitleFontSize=11, subtitlePadding=4, offset=8)
-    chart: alt.LayerChart = alt.layer(*layers, width=WIDTH, height=HEIGHT, title=heading).configure(
-        font=FONT, background="white", padding=12, view=alt.ViewConfig(stroke=None))
-    chart.datasets = datasets
-    return chart
+    return framed(layers, tables, (WIDTH, HEIGHT), named, [_summary(events, unit)])
 
 
-def _layers(events: Sequence[tuple[float, float, float]], end: float, unit: Unit, *,
-            hover: bool) -> tuple[dict[str, list[Record]], list[Any]]:
-    """The data by name and the layers on them of ``events`` (seconds, best, bound) up to ``end``."""
+def _layers(events: Sequence[tuple[float, float, float]], end: float, unit: Unit, tables: ChartData, *,
+            hover: bool) -> list[Any]:
+    """The layers of ``events`` (seconds, best, bound) up to ``end``."""
     rows = [{"x": x, "x2": x2, "best": best, "bound": bound, **_details(x, best, bound, unit)}
             for (x, best, bound), (x2, _, _) in pairwise([*events, (end, 0.0, 0.0)]) if x2 > x]
     steps = [*rows, {**rows[-1], "x": end}]
@@ -136,35 +125,26 @@ def _layers(events: Sequence[tuple[float, float, float]], end: float, unit: Unit
     low, high = min(bound for _, _, bound in events), max(best for _, best, _ in events)
     margin = 0.08 * (high - low) or 0.05 * high or 1.0
     span = [max(0.0, low - margin) if low > 0 else 0.0, high + margin]
-    axis = alt.Axis(title="seconds of search" + (" (log scale)" if log else ""), grid=False,
-                    labelFlush=False, **_ink())
     x = alt.X("x:Q", scale=alt.Scale(type="log" if log else "linear", domain=[events[0][0] if log else 0.0, end],
-                                     nice=False), axis=axis)
-    y_title = f"makespan ({unit.name})" if unit.name else "makespan"
-    scale = alt.Scale(domain=span, nice=False, zero=False)
-    datasets: dict[str, list[Record]] = {}
-
-    def on(name: str, values: list[Record]) -> alt.Chart:
-        datasets[name] = values
-        return alt.Chart(alt.NamedData(name=name))
-
-    table = on("steps", steps)
-    y = alt.Y("best:Q", scale=scale, axis=alt.Axis(title=y_title, gridColor="#eeeeee", **_ink()))
+                                     nice=False),
+              axis=axis_of("seconds of search" + (" (log scale)" if log else ""), grid=False, labelFlush=False))
+    table = tables.add("steps", steps)
+    y = along(alt.Y, "best", span, f"makespan ({unit.name})" if unit.name else "makespan")
     layers: list[Any] = [
         table.mark_area(interpolate="step-after", color=GAP).encode(x=x, y=y, y2="bound:Q"),
         table.mark_line(interpolate="step-after", color=BOUND, strokeWidth=2, strokeDash=[5, 3]).encode(
-            x=x, y=alt.Y("bound:Q", scale=scale)),
+            x=x, y=along(alt.Y, "bound", span)),
         table.mark_line(interpolate="step-after", color=BEST, strokeWidth=2.5).encode(x=x, y=y),
-        on("improvements", _improvements(rows)).mark_circle(size=28, color=BEST, opacity=1).encode(x=x, y=y),
+        tables.add("improvements", _improvements(rows)).mark_circle(size=28, color=BEST, opacity=1).encode(x=x, y=y),
     ]
     for text, field, colour, shift in _labels(steps[-1], unit, (span[1] - span[0]) / HEIGHT):
-        label = on(f"{field} label", [{"x": end, field: steps[-1][field], "text": text}]).mark_text(
+        label = tables.add(f"{field} label", [{"x": end, field: steps[-1][field], "text": text}]).mark_text(
             align="left", dx=6, dy=shift, baseline="middle", fontSize=11, color=colour)
-        layers.append(label.encode(x=x, y=alt.Y(f"{field}:Q", scale=scale), text="text:N"))
+        layers.append(label.encode(x=x, y=along(alt.Y, field, span), text="text:N"))
     if hover:
-        details = [alt.Tooltip(f"{name}:N", title=name) for name in ("after", "makespan", "lower bound", "gap")]
-        layers.append(on("spans", rows).mark_rect(opacity=0).encode(x=x, x2="x2:Q", tooltip=details))
-    return datasets, layers
+        layers.append(tables.add("spans", rows).mark_rect(opacity=0).encode(
+            x=x, x2="x2:Q", tooltip=tips(("after", "makespan", "lower bound", "gap"))))
+    return layers
 
 
 def _history(schedule: Schedule) -> list[tuple[float, float, float]]:
@@ -222,8 +202,3 @@ def _summary(events: list[tuple[float, float, float]], unit: Unit) -> str:
     return (f"First schedule {figure(first[1], 5)} {unit.name} after {figure(first[0], 3)} s; {improvements} "
             f"improvement{'s' if improvements != 1 else ''}; gap at the end {_gap(last[1], last[2])}. Shaded: what is "
             "open between best and bound.")
-
-
-def _ink() -> dict[str, Any]:
-    return {"domainColor": "#888888", "tickColor": "#888888", "labelColor": INK, "titleColor": INK,
-            "labelFontSize": 10, "titleFontSize": 11, "titleFontWeight": "normal"}

@@ -1,12 +1,10 @@
-"""From the rows of a sheet to Altair layers, and from a chart to what a renderer takes.
+"""From the rows of a sheet to Altair layers.
 
 The critical path in a schedule's picture: outlines of what runs on it, lines where it goes on elsewhere.
 """
 
 from __future__ import annotations
 
-import html
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,16 +13,9 @@ from typing import Any, Literal
 import altair as alt
 
 from weft.figures.data import DeviceBand, Record, Sheet, Subject
-from weft.figures.style import FONT, IDLE, INK, MUTED
+from weft.figures.frame import ChartData, axis_of, framed, tips
+from weft.figures.style import IDLE, INK
 from weft.solver.diagnose.critical_path import critical_path
-from weft.text.units import TEXT, name_text
-
-#: What an HTML page may do: run what it holds (Vega compiles expressions), show and save images made from it.
-POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
-
-
-#: Characters that a heading is cut to.
-TITLE = 400
 
 #: What the pointer shows over a box and over the memory strip: field of the row -> title.
 BOX_DETAILS = {"block": "block", "micro-batch": "micro-batch", "job": "job", "class": "class", "device": "device",
@@ -59,20 +50,11 @@ class Scales:
                         scale=alt.Scale(domain=list(self.colours), range=list(self.colours.values())))
 
 
-@dataclass(frozen=True, slots=True)
-class Heading:
-    """What stands around the picture: its title, what a reader has to be told, and the title of the time axis."""
-
-    title: str
-    notes: list[str]
-    time: str
-
-
-def layers(scales: Scales, sheet: Sheet, heading: Heading) -> alt.LayerChart:
-    """The chart of all rows of ``sheet``, the first named below the later ones."""
-    tables = _Tables()
+def layers(scales: Scales, sheet: Sheet, time: str, title: str, notes: Sequence[str]) -> alt.LayerChart:
+    """The chart of all rows of ``sheet``, the first named below the later ones; ``time``: the title of that axis."""
+    tables = ChartData()
     stack = [_rects(scales, tables.add("idle", sheet.idle)).mark_rect(color=IDLE)]
-    stack[0] = stack[0].encode(x=scales.x(axis=_time_axis(sheet.axis.ticks(sheet.units[0]), heading.time)))
+    stack[0] = stack[0].encode(x=scales.x(axis=_time_axis(sheet.axis.ticks(sheet.units[0]), time)))
     if sheet.areas:
         stack.append(_areas(scales, tables.add("memory", sheet.areas)))
     if sheet.boxes:
@@ -92,80 +74,7 @@ def layers(scales: Scales, sheet: Sheet, heading: Heading) -> alt.LayerChart:
         stack.append(_details(scales, tables.add("boxes", sheet.boxes), told))
     if sheet.hover and sheet.levels:
         stack.append(_details(scales, tables.add("levels", sheet.levels), LEVEL_DETAILS))
-    chart: alt.LayerChart = alt.layer(*stack, width=scales.width, height=scales.height,
-                                      title=_title(heading)).configure(
-        font=FONT, background="white", padding=12, view=alt.ViewConfig(stroke=None))
-    chart.datasets = tables.rows
-    return chart
-
-
-def _title(heading: Heading) -> alt.TitleParams:
-    title = alt.TitleParams(heading.title, anchor="start", frame="group", fontSize=14, fontWeight="bold", color=INK,
-                            offset=8)
-    if heading.notes:
-        title = alt.TitleParams(**title.to_dict(), subtitle=heading.notes, subtitleColor=MUTED, subtitleFontSize=11,
-                                subtitlePadding=4)
-    return title
-
-
-def specification(chart: alt.LayerChart) -> dict[str, Any]:
-    """The Vega-Lite specification of ``chart``: checked by Altair, but for the data, which it checks row by row. Names
-    in it are cut, and what cannot be in a picture is replaced: the renderer ends the process where it meets it."""
-    bare = chart.copy(deep=False)
-    bare.datasets = alt.Undefined
-    return {**_texts_shown(bare.to_dict()), "datasets": {
-        name: [{key: name_text(value, TEXT) if isinstance(value, str) else value for key, value in row.items()}
-               for row in rows] for name, rows in chart.datasets.items()}}
-
-
-def _texts_shown(part: Any) -> Any:
-    """The specification with all texts fit to be drawn; expressions, which are ours, stay as they are."""
-    if isinstance(part, dict):
-        return {key: value if key == "labelExpr" else _texts_shown(value) for key, value in part.items()}
-    if isinstance(part, list):
-        return [_texts_shown(value) for value in part]
-    return name_text(part, TITLE) if isinstance(part, str) else part
-
-
-def page(specification: dict[str, Any], title: str, script: str) -> str:
-    """A whole HTML page with ``script`` (Vega, Vega-Lite and Vega-Embed): it opens offline.
-
-    The page forbids itself any access to the network.
-    """
-    options = {"renderer": "svg",
-               "actions": {"export": True, "source": False, "compiled": False, "editor": False}}
-    data = json.dumps(specification, ensure_ascii=False).replace("<", "\\u003c")  # a name may hold "</script>"
-    script = script.replace("</script", "<\\/script")
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<title>{html.escape(title)}</title>
-<style>body {{ margin: 8px; font-family: {FONT}; }}</style>
-<script>{script}</script>
-</head>
-<body>
-<div id="picture"></div>
-<script>
-vegaEmbed("#picture", {data}, {json.dumps(options)});
-</script>
-</body>
-</html>
-"""
-
-
-class _Tables:
-    """The picture's data, by name. Layers refer to them, so that Altair neither copies nor checks (nor limits) them
-    row by row every time a layer changes hands."""
-
-    def __init__(self) -> None:
-        self.rows: dict[str, list[Record]] = {}
-
-    def add(self, name: str, rows: list[Record]) -> alt.Chart:
-        """An empty chart on ``rows``."""
-        self.rows[name] = rows
-        return alt.Chart(alt.NamedData(name=name))
+    return framed(stack, tables, (scales.width, scales.height), title, notes)
 
 
 def _rects(scales: Scales, table: alt.Chart) -> alt.Chart:
@@ -175,9 +84,8 @@ def _rects(scales: Scales, table: alt.Chart) -> alt.Chart:
 
 def _time_axis(ticks: Sequence[tuple[float, str]], title: str) -> alt.Axis:
     labels = "".join(f"abs(datum.value - {place!r}) < {_near(ticks)!r} ? '{label}' : " for place, label in ticks) + "''"
-    return alt.Axis(values=[place for place, _ in ticks], labelExpr=labels, title=title, grid=False, domain=True,
-                    domainColor="#888888", tickColor="#888888", labelColor=INK, titleColor=INK, labelFontSize=10,
-                    titleFontSize=11, titleFontWeight="normal", offset=6, labelOverlap=False, labelFlush=False)
+    return axis_of(title, values=[place for place, _ in ticks], labelExpr=labels, grid=False, domain=True, offset=6,
+                   labelOverlap=False, labelFlush=False)
 
 
 def _near(ticks: Sequence[tuple[float, str]]) -> float:
@@ -207,7 +115,7 @@ def _boxes(scales: Scales, table: alt.Chart, *, faded: bool) -> alt.Chart:
 def _details(scales: Scales, table: alt.Chart, fields: dict[str, str]) -> alt.Chart:
     """Invisible rectangles that show ``fields`` (with these titles) under the pointer."""
     rects: alt.Chart = _rects(scales, table).mark_rect(opacity=0)
-    return rects.encode(tooltip=[alt.Tooltip(f"{name}:N", title=title) for name, title in fields.items()])
+    return rects.encode(tooltip=tips(fields))
 
 
 def _numbers(scales: Scales, table: alt.Chart) -> alt.Chart:
@@ -225,7 +133,7 @@ def _rules(scales: Scales, table: alt.Chart) -> alt.Chart:
     )
 
 
-def _texts(scales: Scales, tables: _Tables, rows: list[Record]) -> list[alt.Chart]:
+def _texts(scales: Scales, tables: ChartData, rows: list[Record]) -> list[alt.Chart]:
     """Labels at pixels of the picture; one layer per alignment, which no encoding can carry."""
     per_pixel = (scales.domain[1] - scales.domain[0]) / scales.width
     groups: dict[tuple[Literal["left", "center", "right"], bool], list[Record]] = {}

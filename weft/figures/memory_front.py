@@ -7,7 +7,7 @@ is any :class:`~weft.figures.trade_offs.TradeOff`, such as what :func:`weft.swee
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -15,11 +15,10 @@ from typing import Any, NamedTuple
 import altair as alt
 
 from weft.figures.data import Record
-from weft.figures.picture import render
-from weft.figures.style import FONT, INK, MUTED, ending_of, text_width
+from weft.figures.frame import ChartData, along, framed, tips, to_file, with_room
+from weft.figures.style import INK, MUTED, text_width
 from weft.figures.trade_offs import Rival, SolvedPoint, TradeOff
 from weft.solver.baselines import BASELINES
-from weft.solver.io.writing import write_atomically
 from weft.solver.problem import Number
 from weft.text.tables import non_dominated
 from weft.text.units import figure, memory_text, time_text
@@ -41,9 +40,7 @@ def draw_front(sweep: TradeOff, path: str | os.PathLike[str], *, title: str | No
 
     Raises ``ValueError`` for another ending or a sweep without rows, and ``OSError`` if the file cannot be written.
     """
-    ending = ending_of(path)
-    chart = front_chart(sweep, title=title, hover=ending == ".html")
-    write_atomically(path, render(chart, ending, title or sweep.name))
+    to_file(path, title or sweep.name, lambda hover: front_chart(sweep, title=title, hover=hover))
 
 
 def front_chart(sweep: TradeOff, *, title: str | None = None, hover: bool = True) -> alt.LayerChart:
@@ -86,9 +83,9 @@ class _Sheet:
         known = _fronts_of_known(sweep)
         self.names = [name for name in BASELINES if any(entry.name == name for entry, _ in known)]
         self.works = sorted({row.work for row in sweep.rows})
-        self.x_range = _domain([self._memory(peak) for peak in (
+        self.x_range = with_room([self._memory(peak) for peak in (
             *(row.peak for row in sweep.rows), *(entry.peak for entry, _ in known))])
-        self.y_range = _domain([*(row.throughput for row in sweep.rows), *(entry.throughput for entry, _ in known)])
+        self.y_range = with_room([*(row.throughput for row in sweep.rows), *(entry.throughput for entry, _ in known)])
         for work in self.works:
             self._line([row for row in sweep.rows if row.work == work], f"{work}", whole=False)
         self._line(sweep.rows, "front", whole=True)
@@ -204,16 +201,11 @@ class _Sheet:
 
     def chart(self, title: str) -> alt.LayerChart:
         """The layers, the first named below the later ones."""
-        tables: dict[str, list[Record]] = {}
-
-        def table(name: str, rows: list[Record]) -> Any:
-            tables[name] = rows
-            return alt.Chart(alt.NamedData(name=name))
-
-        x = alt.X("x:Q", scale=alt.Scale(domain=list(self.x_range), nice=False, zero=False), axis=_axis(
-            f"peak memory of the fullest GPU ({memory_text(1, self.sweep.memory_unit)[1]})"))
-        y = alt.Y("y:Q", scale=alt.Scale(domain=list(self.y_range), nice=False, zero=False),
-                  axis=_axis(f"{self.sweep.work} per {_time(self.sweep)}"))
+        tables = ChartData()
+        table = tables.add
+        x = along(alt.X, "x", self.x_range,
+                  f"peak memory of the fullest GPU ({memory_text(1, self.sweep.memory_unit)[1]})")
+        y = along(alt.Y, "y", self.y_range, f"{self.sweep.work} per {_time(self.sweep)}")
         at = {"x": x, "y": y}
         stack = []
         for whole, colour, width, dash in ((False, "#9a9a9a", 1.2, [4, 3]), (True, INK, 2.0, [1, 0])):
@@ -234,13 +226,7 @@ class _Sheet:
                     align=align, baseline="middle", fontSize=_LABEL, clip=False).encode(
                         x=alt.X("px:Q", scale=None), y=alt.Y("py:Q", scale=None), text="text:N",
                         color=alt.Color("colour:N", scale=None, legend=None)))
-        heading = alt.TitleParams(title, anchor="start", frame="group", fontSize=14, fontWeight="bold", color=INK,
-                                  offset=8, subtitle=self._notes(), subtitleColor=MUTED, subtitleFontSize=11,
-                                  subtitlePadding=4)
-        chart: alt.LayerChart = alt.layer(*stack, width=WIDTH, height=HEIGHT, title=heading).configure(
-            font=FONT, background="white", padding=12, view=alt.ViewConfig(stroke=None))
-        chart.datasets = tables
-        return chart
+        return framed(stack, tables, (WIDTH, HEIGHT), title, self._notes())
 
     def _known(self, table: Any, at: dict[str, Any]) -> Any:
         titles = [BASELINES[name].title for name in self.names]
@@ -258,8 +244,7 @@ class _Sheet:
     def _tooltip(self) -> dict[str, Any]:
         details = {"schedule": "schedule", "what": "solved for", "throughput": "throughput", "step": "step",
                    "work": "work in a step", "memory": "peak memory", "placement": "placement", "bound": "proof"}
-        tips = [alt.Tooltip(f"{name}:N", title=title) for name, title in details.items()]
-        return {"tooltip": tips} if self.hover else {}
+        return {"tooltip": tips(details)} if self.hover else {}
 
     def _notes(self) -> list[str]:
         sweep = self.sweep
@@ -282,19 +267,6 @@ def _fronts_of_known(sweep: TradeOff) -> list[tuple[Rival, int]]:
     return list(dict.fromkeys(
         (entries[i], work) for (_, work), entries in groups.items()
         for i in non_dominated([(entry.peak, entry.throughput) for entry in entries])))
-
-
-def _axis(title: str) -> alt.Axis:
-    return alt.Axis(title=title, grid=True, gridColor="#eeeeee", domain=True, domainColor="#888888",
-                    tickColor="#888888", labelColor=INK, titleColor=INK, labelFontSize=10, titleFontSize=11,
-                    titleFontWeight="normal")
-
-
-def _domain(values: Iterable[float]) -> tuple[float, float]:
-    """From the least to the most, with room for marks and labels at both ends."""
-    low, high = min(values := list(values)), max(values)
-    room = 0.08 * ((high - low) or abs(high) or 1.0)
-    return max(0.0, low - room), high + room
 
 
 def _time(sweep: TradeOff) -> str:

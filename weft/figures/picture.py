@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
-import vl_convert
 
 from weft.figures import marks
 from weft.figures.axis import TimeAxis, time_axis
@@ -45,7 +44,7 @@ from weft.figures.style import (
 )
 from weft.solver.schedule import Schedule
 from weft.text.counts import devices_text, micro_batches_text, taken_text
-from weft.text.units import TEXT, Unit, figure, memory_unit, name_text, time_unit
+from weft.text.units import Unit, figure, memory_unit, name_text, time_unit
 
 HEADER = 21.0
 BAND = 17.0
@@ -95,22 +94,6 @@ def build(
     _makespans(sheet, panels, ends)
     _cuts(sheet, top)
     return _assemble(sheet, panels, top, title or _title(schedule), _notes(sheet, panels, longest, run))
-
-
-def render(picture: alt.LayerChart, ending: str, title: str) -> str | bytes:
-    """The file content of ``picture`` for the ending ``.html``, ``.svg`` or ``.png``."""
-    specification = marks.specification(picture)
-    version = alt.SCHEMA_VERSION.rpartition(".")[0]
-    content: str | bytes
-    if ending == ".png":
-        scale = 2.0 if specification["height"] <= 1500 else 1.5
-        content = vl_convert.vegalite_to_png(specification, vl_version=version, scale=scale)
-    elif ending == ".svg":
-        content = vl_convert.vegalite_to_svg(specification, vl_version=version)
-    else:
-        script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", version)
-        content = marks.page(specification, name_text(title, TEXT), script)
-    return content
 
 
 # -- one panel ---------------------------------------------------------------------------------------------------
@@ -311,7 +294,7 @@ def _assemble(sheet: Sheet, panels: Sequence[Subject], height: float, title: str
     colours, legend = _colours(sheet, panels)
     scales = marks.Scales(sheet.axis.domain, height, WIDTH, colours, legend)
     unit = sheet.units[0].name
-    return marks.layers(scales, sheet, marks.Heading(title, notes, f"time ({unit})" if unit else "time"))
+    return marks.layers(scales, sheet, f"time ({unit})" if unit else "time", title, notes)
 
 
 def _colours(sheet: Sheet, panels: Sequence[Subject]) -> tuple[dict[str, str], list[str]]:

@@ -8,10 +8,8 @@ from typing import Any
 
 import altair as alt
 
-from weft.figures.latency_front import axis_of
-from weft.figures.picture import render
-from weft.figures.style import FONT, INK, JOBS, MUTED, ending_of
-from weft.solver.io.writing import write_atomically
+from weft.figures.frame import ChartData, axis_of, framed, to_file
+from weft.figures.style import INK, JOBS
 
 WIDTH, BAR = 680, 34
 #: Stages in the order in which they run; ``fused`` stands for the first three.
@@ -23,8 +21,7 @@ def draw_stages(rows: Sequence[tuple[str, str, float, str]], path: str | os.Path
 
     Raises ``ValueError`` for another ending, and ``OSError`` if the file cannot be written.
     """
-    ending = ending_of(path)
-    write_atomically(path, render(stages_chart(rows, title, hover=ending == ".html"), ending, title))
+    to_file(path, title, lambda hover: stages_chart(rows, title, hover=hover))
 
 
 def stages_chart(rows: Sequence[tuple[str, str, float, str]], title: str, *, hover: bool = True) -> alt.LayerChart:
@@ -43,22 +40,17 @@ def stages_chart(rows: Sequence[tuple[str, str, float, str]], title: str, *, hov
     bars = list(dict.fromkeys(row["bar"] for row in data))
     stages = [stage.replace("_", " ") for stage in _ORDER if any(stage == row[1] for row in rows)]
     colours = [JOBS[_ORDER.index(stage.replace(" ", "_"))] for stage in stages]
-    tips: dict[str, Any] = {"tooltip": [alt.Tooltip("stage:N"), alt.Tooltip("ms:Q", format=".4g"),
-                                        alt.Tooltip("bound:N", title="bound by")]} if hover else {}
-    table = alt.Chart(alt.NamedData(name="stages"))
+    details: dict[str, Any] = {"tooltip": [alt.Tooltip("stage:N"), alt.Tooltip("ms:Q", format=".4g"),
+                                           alt.Tooltip("bound:N", title="bound by")]} if hover else {}
+    tables = ChartData()
+    table = tables.add("stages", data)
     y = alt.Y("bar:N", sort=bars, axis=alt.Axis(title=None, labelColor=INK, labelLimit=220, domainColor="#888888",
                                                 tickColor="#888888"))
     boxes = table.mark_bar(height=BAR * 0.6).encode(
         x=alt.X("begin:Q", axis=axis_of("ms")), x2="end:Q", y=y, color=alt.Color(
             "stage:N", scale=alt.Scale(domain=stages, range=colours),
-            legend=alt.Legend(title=None, orient="bottom", labelColor=INK)), **tips)
-    marks = alt.Chart(alt.NamedData(name="compute")).mark_rule(color=INK, strokeWidth=2, yOffset=BAR * 0.3 + 2).encode(
-        x="begin:Q", x2="end:Q", y=alt.Y("bar:N", sort=bars))
-    chart: alt.LayerChart = alt.layer(
-        boxes, marks, width=WIDTH, height=BAR * len(bars),
-        title=alt.TitleParams(title, subtitle=["A line below: bound by compute; all else is bound by memory."],
-                              anchor="start", fontSize=14, color=INK, subtitleColor=MUTED, subtitleFontSize=11,
-                              offset=8)).configure(font=FONT, background="white", padding=12,
-                                                   view=alt.ViewConfig(stroke=None))
-    chart.datasets = {"stages": data, "compute": [row for row in data if row["bound"] == "compute"]}
-    return chart
+            legend=alt.Legend(title=None, orient="bottom", labelColor=INK)), **details)
+    marks = tables.add("compute", [row for row in data if row["bound"] == "compute"]).mark_rule(
+        color=INK, strokeWidth=2, yOffset=BAR * 0.3 + 2).encode(x="begin:Q", x2="end:Q", y=alt.Y("bar:N", sort=bars))
+    return framed([boxes, marks], tables, (WIDTH, BAR * len(bars)), title, [
+        "A line below: bound by compute; all else is bound by memory."])

@@ -10,10 +10,8 @@ from typing import Any
 
 import altair as alt
 
-from weft.figures.latency_front import axis_of
-from weft.figures.picture import render
-from weft.figures.style import CAP, FONT, INK, JOBS, MUTED, ending_of
-from weft.solver.io.writing import write_atomically
+from weft.figures.frame import ChartData, along, framed, to_file
+from weft.figures.style import CAP, INK, JOBS, MUTED
 
 WIDTH, HEIGHT = 680, 320
 
@@ -36,8 +34,7 @@ def draw_training(parts: Sequence[StepTimes], path: str | os.PathLike[str], titl
 
     Raises ``ValueError`` for another ending, and ``OSError`` if the file cannot be written.
     """
-    ending = ending_of(path)
-    write_atomically(path, render(training_chart(parts, title, hover=ending == ".html"), ending, title))
+    to_file(path, title, lambda hover: training_chart(parts, title, hover=hover))
 
 
 def training_chart(parts: Sequence[StepTimes], title: str, *, hover: bool = True) -> alt.LayerChart:
@@ -48,23 +45,18 @@ def training_chart(parts: Sequence[StepTimes], title: str, *, hover: bool = True
     switches = [{"step": after.first, "to": f"to {after.title}"} for before, after in pairwise(parts)
                 if before.title != after.title]
     highest = max([part.seconds for part in parts] + [part.alone for part in parts if part.alone is not None]) * 1.08e3
-    x = alt.X("first:Q", scale=alt.Scale(domain=[0, parts[-1].last], nice=False), axis=axis_of("step"))
-    y = alt.Y("ms:Q", scale=alt.Scale(domain=[0, highest], nice=False), axis=axis_of("ms a step"))
-    table, marks = alt.Chart(alt.NamedData(name="parts")), alt.Chart(alt.NamedData(name="switches"))
+    x, y = along(alt.X, "first", (0, parts[-1].last), "step"), along(alt.Y, "ms", (0, highest), "ms a step")
+    tables = ChartData()
+    table, marks = tables.add("parts", rows), tables.add("switches", switches)
     colour = alt.Color("plan:N", scale=alt.Scale(domain=plans, range=[JOBS[i % len(JOBS)] for i in range(len(plans))]),
                        legend=alt.Legend(title=None, orient="bottom", columns=1, labelLimit=WIDTH, labelColor=INK))
-    tips: dict[str, Any] = {"tooltip": [alt.Tooltip(f"{name}:{kind}", title=name) for name, kind in (
+    details: dict[str, Any] = {"tooltip": [alt.Tooltip(f"{name}:{kind}", title=name) for name, kind in (
         ("plan", "N"), ("first", "Q"), ("last", "Q"), ("ms", "Q"), ("best", "Q"), ("alone", "Q"))]} if hover else {}
-    chart: alt.LayerChart = alt.layer(
+    return framed([
         marks.mark_rule(color=CAP, strokeDash=[4, 3]).encode(
             x="step:Q", **({"tooltip": [alt.Tooltip("to:N")]} if hover else {})),
         table.mark_rule(color=MUTED, strokeWidth=2, strokeDash=[2, 2]).encode(x=x, x2="last:Q", y="alone:Q"),
         table.mark_rule(color=MUTED, strokeWidth=1).encode(x=x, x2="last:Q", y="best:Q"),
-        table.mark_rule(strokeWidth=4).encode(x=x, x2="last:Q", y=y, color=colour, **tips),
-        width=WIDTH, height=HEIGHT,
-        title=alt.TitleParams(title, subtitle=[
-            "Dotted: the best single plan. Thin: the best plan of each part. Red: where plans are switched."],
-            anchor="start", fontSize=14, color=INK, subtitleColor=MUTED, subtitleFontSize=11, offset=8),
-    ).configure(font=FONT, background="white", padding=12, view=alt.ViewConfig(stroke=None))
-    chart.datasets = {"parts": rows, "switches": switches}
-    return chart
+        table.mark_rule(strokeWidth=4).encode(x=x, x2="last:Q", y=y, color=colour, **details)],
+        tables, (WIDTH, HEIGHT), title, [
+            "Dotted: the best single plan. Thin: the best plan of each part. Red: where plans are switched."])

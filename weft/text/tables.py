@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from weft.text.units import TEXT, name_text
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-    from rich.table import Column
+    from rich.table import Column, Table
 
 
 #: Characters of a line under a table.
@@ -108,6 +108,19 @@ def _width(column: Column) -> int:
 
 def _lines(text: str) -> str:
     return "\n".join(name_text(line, _LINE) for line in text.split("\n"))
+
+
+def table_of(title: str, headings: Iterable[str], left: Collection[str] = (), caption: str | None = None,
+             **options: Any) -> Table:
+    """A table to be filled, with texts in the columns ``left`` and numbers in the others; one with a caption stands out
+    by its title."""
+    from rich.table import Table
+
+    table = Table(title=title, caption=caption, title_justify="left", caption_justify="left",
+                  title_style=None if caption is None else "bold", **options)
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in left else "right")
+    return table
 
 
 def table_text(table: RenderableType, width: int = 140) -> str:

@@ -132,16 +132,6 @@ def _table(given: Mapping[str, Any], weigh: Weigh) -> Made | None:
 # -- light ones --------------------------------------------------------------------------------------------------------
 
 
-def _norm(formula: Callable[[Any, float], Formula], over: str) -> Maker:
-    """A norm over what the argument ``over`` says."""
-    def made(given: Mapping[str, Any], weigh: Weigh) -> Made | None:
-        if weigh(given["weight"]) is None:
-            return None
-        return _with_bias(formula(given[over], given["eps"]), given["input"], given["weight"], given.get("bias"), weigh)
-
-    return made
-
-
 def _batch_norm(given: Mapping[str, Any], weigh: Weigh) -> Made | None:
     if weigh(given["weight"]) is None or not given["training"]:
         return None
@@ -151,18 +141,10 @@ def _batch_norm(given: Mapping[str, Any], weigh: Weigh) -> Made | None:
     return None if found is None else found._replace(xs=[*found.xs, *statistics])
 
 
-def _scale(given: Mapping[str, Any], weigh: Weigh) -> Made | None:
-    return _pointwise(formulas.Scale(), given["self"], given["other"], weigh)
-
-
 def _shift(given: Mapping[str, Any], weigh: Weigh) -> Made | None:
-    return _pointwise(formulas.Shift(), given["self"], given["other"], weigh) if given["alpha"] == 1 else None
-
-
-def _pointwise(formula: Formula, first: Any, second: Any, weigh: Weigh) -> Made | None:
-    for weight, x in ((first, second), (second, first)):
-        if isinstance(weight, Node) and weigh(weight) is not None and _is_input(x, weigh):
-            return Made(formula, [weight], [x])
+    for weight, x in ((given["self"], given["other"]), (given["other"], given["self"])):
+        if given["alpha"] == 1 and isinstance(weight, Node) and weigh(weight) is not None and _is_input(x, weigh):
+            return Made(formulas.Shift(), [weight], [x])
     return None
 
 
@@ -172,9 +154,7 @@ MAKERS: dict[str, Maker] = {
     "baddbmm": _sum_of_products, "einsum": _einsum, "_grouped_mm": _grouped, "grouped_mm_fallback": _grouped,
     "conv1d": _convolution, "conv2d": _convolution, "conv3d": _convolution, "convolution": _convolution,
     "conv_transpose1d": _convolution, "conv_transpose2d": _convolution, "conv_transpose3d": _convolution,
-    "embedding": _table, "layer_norm": _norm(formulas.LayerNorm, "normalized_shape"),
-    "rms_norm": _norm(formulas.RMSNorm, "normalized_shape"), "group_norm": _norm(formulas.GroupNorm, "num_groups"),
-    "batch_norm": _batch_norm, "mul": _scale, "add": _shift}
+    "embedding": _table, "batch_norm": _batch_norm, "add": _shift}
 #: What takes as long as a product, and is not run again: its weights' gradients come in I.
 NOT_AGAIN = {"lstm", "gru", "rnn_tanh", "rnn_relu", "scaled_dot_product_attention", "multi_head_attention_forward",
              "_native_multi_head_attention", "_transformer_encoder_layer_fwd"}

@@ -19,7 +19,7 @@ from tests.support.lane_problems import laned_schedule
 from tests.support.ranks import PATIENCE, launch_forked
 from tests.support.threads import Tracer, expected, run_in_threads
 from weft.runtime.execute.emulate import Emulation
-from weft.runtime.execute.executor import Executor, Parcel, Task
+from weft.runtime.execute.executor import Executor, Parcel, Task, Worker
 from weft.runtime.interface.training import Boundary
 from weft.runtime.plan.plan import Plan, plan_of
 from weft.runtime.plan.program import BlockWork, Work
@@ -199,21 +199,13 @@ def test_a_lane_of_a_gpu_is_a_stream() -> None:
     streams: dict[str, set[int]] = {}
     found: dict[int, float] = {}
 
-    class Doubling:
+    class Doubling(Worker):
         def reads(self, work: Work) -> tuple[Work, ...]:
             before = {"a": (), "b": ("a",), "c": ("b",)}[cast(BlockWork, work).block]
             return tuple(BlockWork(name, work.micro_batch) for name in before)
 
-        def keeps(self, work: Work) -> Work:
-            return work
-
         def layout(self, what: Work, target: int) -> Mapping[str, Boundary]:
             raise AssertionError
-
-        message = layout
-
-        def prepare(self, work: Work) -> None:
-            return None
 
         def task(self, work: Work) -> Task:
             name = cast(BlockWork, work).block

@@ -27,7 +27,7 @@ def test_ranks_that_replay_in_another_way_are_refused_by_the_option(name: str, v
     class Two:
         agree_on = Session.agree_on
 
-        def _exchange(self, values: Mapping[str, object], text: str) -> list[Mapping[str, object]]:
+        def everywhere(self, values: Mapping[str, object], text: str) -> list[Mapping[str, object]]:
             return [values, {**values, name: value}]
 
     with pytest.raises(SessionError, match=f"^{name} must be the same on all ranks, .* and {value!r} on rank 1"):

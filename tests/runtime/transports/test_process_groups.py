@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from weft.runtime.plan.buffers import BufferTable, Landing, Staging
 from weft.runtime.plan.program import StageWork
-from weft.runtime.transports.process_groups import TwoMessages
+from weft.runtime.transports.process_groups import PeerChannel, TwoMessages
 from weft.runtime.transports.tensors import layout_of
 
 CPU = torch.device("cpu")
@@ -32,32 +33,26 @@ class Wire:
         self.sent: dict[int, deque[Tensor]] = defaultdict(deque)
         self.posted: dict[int, deque[Tensor]] = defaultdict(deque)
 
-    def send(self, tensor: Tensor, tag: int) -> Any:
-        self.sent[tag].append(tensor.clone())
-        return None
+    def send(self, tensors: list[Tensor], number: int, tag: int) -> Any:
+        self.sent[tag].append(tensors[0].clone())
+        return SimpleNamespace(wait=lambda: None)
 
-    def receive(self, tensor: Tensor, tag: int) -> Any:
-        self.posted[tag].append(tensor)
-        return tag
+    def recv(self, tensors: list[Tensor], number: int, tag: int) -> Any:
+        self.posted[tag].append(tensors[0])
 
-    def finish(self, handles: Any, kept: object) -> Any:
-        wire = self
+        def wait() -> None:
+            while self.posted[tag] and self.sent[tag]:
+                self.posted[tag].popleft().copy_(self.sent[tag].popleft())
 
-        class Waiting:
-            def wait(self) -> None:
-                for tag in handles:
-                    while tag is not None and wire.posted[tag] and wire.sent[tag]:
-                        wire.posted[tag].popleft().copy_(wire.sent[tag].popleft())
-
-        return Waiting()
+        return SimpleNamespace(wait=wait)
 
 
 def both(has_tags: bool) -> tuple[TwoMessages, list[Callable[..., Any]], list[Callable[[], Any]]]:
-    wire = Wire()
+    channel = PeerChannel(1, cast(Any, Wire()), 1, on_gpu=False)
     sends = TwoMessages(BufferTable((), (), (0, 0), tuple(MESSAGES)), CPU, has_tags)
     receives = TwoMessages(BufferTable((0, 0), tuple(LANDINGS), (), ()), CPU, has_tags)
-    return (receives, [sends.sender(message, wire.send, wire.finish) for message in MESSAGES],
-            [receives.receiver(landing, wire.receive, wire.finish) for landing in LANDINGS])
+    return (receives, [sends.sender(message, channel) for message in MESSAGES],
+            [receives.receiver(landing, channel) for landing in LANDINGS])
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=6), st.booleans())

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
+from weft.app.lib.results import SavedResult
+from weft.app.lib.sources import PathLike
 from weft.models.phases.plans import PhasePlan
-from weft.solver.io.writing import write_atomically
 from weft.solver.schedule import Schedule
-from weft.text.tables import table_text
+from weft.text.tables import table_of
 from weft.text.units import memory_text, time_text
 
 FAMILY_FORMAT = "weft.family/1"
-#: The endings :meth:`Family.save` understands.
-OUTPUTS = (".html", ".svg", ".png", ".json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +47,7 @@ class FamilySwitch:
 
 
 @dataclass(frozen=True)
-class Family:
+class Family(SavedResult):
     """What :func:`weft.family` found; ``str()`` is the table.
 
     ``total``: seconds of all steps and switches. ``bound``: the same if each part had its best plan and switches cost
@@ -98,14 +94,7 @@ class Family:
             "best_fixed_total": None if self.best_fixed is None else fixed[self.best_fixed],
         }
 
-    def save(self, path: str | os.PathLike[str], *, title: str | None = None) -> None:
-        """Write the picture (``.html``, ``.svg``, ``.png``) or the numbers (``.json``) to ``path``.
-
-        Raises ``ValueError`` for another ending and ``OSError`` for a file that cannot be written.
-        """
-        if Path(path).suffix.lower() == ".json":
-            write_atomically(path, json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n")
-            return
+    def draw(self, path: PathLike, title: str | None) -> None:
         from weft.figures.training_steps import StepTimes, draw_training
 
         best = self.best_fixed
@@ -113,21 +102,10 @@ class Family:
                                  None if best is None else part.step_times[best], self.plans[part.plan].title)
                        for part in self.parts], path, title or f"{self.name}: the time of a step while it trains")
 
-    def __str__(self) -> str:
-        return table_text(self.table())
-
     def table(self) -> Any:
         """The table, to be printed by rich."""
-        from rich.table import Table
-
-        table = Table(title=f"{self.name}: {self.parts[-1].last:,} steps", caption=self.caption(),
-                      title_justify="left", caption_justify="left", title_style="bold")
-        table.add_column("from step", justify="right")
-        for name in self.parts[0].values:
-            table.add_column(name, justify="right")
-        table.add_column("plan")
-        for header in ("ms a step", "best", "alone"):
-            table.add_column(header, justify="right")
+        table = table_of(f"{self.name}: {self.parts[-1].last:,} steps", (
+            "from step", *self.parts[0].values, "plan", "ms a step", "best", "alone"), ("plan",), self.caption())
         best = self.best_fixed
         for part in self.parts:
             alone = "-" if best is None else _milliseconds(part.step_times[best])

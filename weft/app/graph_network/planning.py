@@ -49,10 +49,10 @@ class PlannedPasses:
     least_proven: bool
 
 
-def passes(sizes: Sequence[LayerSize], grids: Callable[[int], dict[bool, ChunkGrid]], budget: int | None, static: int,
-           *, vertices: int, itemsize: int = 4, training: bool = True, ranks: int = 1,
+def passes(pass_of: Callable[[Choice], Pass], budget: int | None, static: int, *, vertices: int, ranks: int = 1,
            chunks: Sequence[int] | None = None) -> PlannedPasses:
-    """The passes to choose from under ``budget`` bytes a device, ``static`` of them held all the time.
+    """The passes to choose from under ``budget`` bytes a device, ``static`` of them held all the time; ``pass_of``: a
+    choice of chunks and ranks.
 
     Raises :class:`~weft.solver.feasibility.infeasible.Infeasible`, with the least memory there is, where none fits.
     """
@@ -62,7 +62,7 @@ def passes(sizes: Sequence[LayerSize], grids: Callable[[int], dict[bool, ChunkGr
 
     def made(count: int) -> Pass:
         if count not in tried:
-            tried[count] = Pass(sizes, grids(count), Choice(count, ranks=ranks), itemsize, training)
+            tried[count] = pass_of(Choice(count, ranks=ranks))
         return tried[count]
 
     def fits(count: int) -> bool:
@@ -145,11 +145,11 @@ def spec_passes(spec: Spec) -> tuple[PlannedPasses, Graph, GraphNetwork, list[La
     itemsize, training = spec.run.parameter_bytes, spec.training is not None
     parameters = _initial(spec, network)
     static = static_bytes(parameters) if training else sum(v.nbytes for own in parameters for v in own.values())
+    sizes = layer_sizes(network, parameters, training)
     try:
         planned = passes(
-            layer_sizes(network, parameters, training), lambda chunks: grids_of(network, graph, chunks),
-            budget_of(spec), static, vertices=graph.vertices, itemsize=itemsize,
-            training=training, ranks=spec.cluster.gpus, chunks=model.chunks)
+            lambda choice: Pass(sizes, grids_of(network, graph, choice.chunks), choice, itemsize, training),
+            budget_of(spec), static, vertices=graph.vertices, ranks=spec.cluster.gpus, chunks=model.chunks)
     except Infeasible as error:
         raise Infeasible(f"{spec.name}: {error}, with {spec.cluster.reserve} in reserve") from None
     return planned, graph, network, shapes
@@ -270,25 +270,15 @@ def graph_placements(spec: Spec) -> tuple[CasePlacement, ...]:
 def layer_sizes(network: GraphNetwork, parameters: Sequence[Mapping[str, Tensor]], training: bool = True
                 ) -> tuple[LayerSize, ...]:
     """Those of ``network``. Raises ``ValueError`` for layers whose functions do not fit each other."""
-    import torch
-
-    from weft.runtime.graph_network.kernels import LayerInput, widths
+    from weft.runtime.graph_network.kernels import LayerInput, network_widths
     from weft.runtime.graph_network.needs import needs
 
-    inputs, found = network.inputs, []
-    for layer, p in zip(network.layers, parameters, strict=True):
-        own = {name: value.detach().cpu() for name, value in p.items()}
-        dtype = next(iter(own.values())).dtype
-        width = widths(layer, own, inputs, dtype)
-        one = torch.zeros((1, inputs), dtype=dtype)
-        outputs = layer.apply_vertex(own, one, one.new_zeros(1, width.gathered), one.new_ones(1, 1)).shape[1]
-        measured = needs(layer, own, inputs, outputs, width, dtype, LayerInput(network.dropout))
-        found.append(LayerSize(
-            inputs, outputs, width.source, width.target, sum(width.state(layer.gather, training)),
-            sum(width.back(layer.gather)), {kind: Need(*need) for kind, need in measured.items()}, layer.loops,
-            layer.fuses))
-        inputs = outputs
-    return tuple(found)
+    return tuple(
+        LayerSize(wide.inputs, wide.outputs, wide.source, wide.target, sum(wide.state(layer.gather, training)),
+                  sum(wide.back(layer.gather)),
+                  {kind: Need(*need) for kind, need in needs(layer, p, wide, LayerInput(network.dropout)).items()},
+                  layer.loops, layer.fuses)
+        for layer, p, wide in zip(network.layers, parameters, network_widths(network, parameters), strict=True))
 
 
 def grids_of(network: GraphNetwork, graph: Graph, chunks: int) -> dict[bool, ChunkGrid]:

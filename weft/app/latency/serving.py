@@ -5,26 +5,23 @@ What is known of one placement while latencies are searched: schedules, and prov
 
 from __future__ import annotations
 
-import json
-import os
 from dataclasses import dataclass, field
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 from weft.app.lib.case import CasePlacement
 from weft.app.lib.coverage import NOTHING, Coverage, others
+from weft.app.lib.results import SavedResult
+from weft.app.lib.sources import PathLike
 from weft.solver.latency.search import longest_chain, slowest_useful_period
 from weft.solver.period.periodic import Periodic
 from weft.solver.problem import Number, is_finite_number
 from weft.solver.schedule import Schedule
 from weft.solver.ticks import TickProblem
-from weft.text.tables import table_text
+from weft.text.tables import table_of
 from weft.text.units import memory_text, time_text
 
 LATENCY_FORMAT = "weft.latency/1"
-#: The endings :meth:`Serving.save` understands.
-OUTPUTS = (".html", ".svg", ".png", ".json")
 
 #: A latency counts as proven within this share of its bound.
 _PROOF_TOLERANCE = 1e-6
@@ -58,7 +55,7 @@ class ServingPoint:
 
 
 @dataclass(frozen=True)
-class Serving:
+class Serving(SavedResult):
     """What :func:`weft.latency` found; ``str()`` is the table.
 
     ``points`` is the front by rising period, or the one point at ``floor`` (the longest period allowed).
@@ -109,46 +106,30 @@ class Serving:
             "seconds": round(self.seconds, 3), "seed": self.seed, "interrupted": self.interrupted,
         }
 
-    def save(self, path: str | os.PathLike[str], *, title: str | None = None) -> None:
-        """Write to ``path``: of a front the picture (``.html``, ``.svg``, ``.png``) or the numbers (``.json``); of the
-        point at a floor the picture of its schedule or the schedule (``weft.schedule/1``).
+    @property
+    def answer(self) -> Schedule | None:
+        """The schedule of the point at a floor."""
+        return None if self.floor is None else self.points[0].schedule
 
-        Raises ``ValueError`` for another ending and ``OSError`` for a file that cannot be written.
-        """
-        from weft.solver.io.schedule_files import save_schedule
-        from weft.solver.io.writing import write_atomically
+    def draw(self, path: PathLike, title: str | None) -> None:
+        if self.answer is None:
+            from weft.figures.latency_front import draw_latencies
 
-        if Path(path).suffix.lower() != ".json":
-            if self.floor is None:
-                from weft.figures.latency_front import draw_latencies
-
-                draw_latencies(self, path, title=title)
-            else:
-                from weft.app.draw import draw_schedule
-
-                draw_schedule(self.points[0].schedule, path, title=title)
-        elif self.floor is None:
-            write_atomically(path, json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n")
+            draw_latencies(self, path, title=title)
         else:
-            save_schedule(self.points[0].schedule, path)
+            from weft.app.draw import draw_schedule
 
-    def __str__(self) -> str:
-        return table_text(self.table())
+            draw_schedule(self.answer, path, title=title)
 
     def table(self) -> Any:
         """The table, to be printed by rich."""
-        from rich.table import Table
-
         time_name, memory_name = time_text(1.0, self.time_unit)[1], memory_text(1, self.memory_unit)[1]
-        table = Table(title=f"{self.name}: {self.devices} GPUs, one micro-batch's latency against throughput",
-                      caption=self.caption(), title_justify="left", caption_justify="left", title_style="bold")
-        if any(point.placement for point in self.points):
-            table.add_column("placement")
-        for header in (f"micro-batches/{self.time_unit}",
-                       *([] if self.micro_batch_size is None else [f"samples/{self.time_unit}"]),
-                       f"period {time_name}", f"latency {time_name}", f"bound {time_name}", "gap",
-                       f"peak {memory_name} per GPU"):
-            table.add_column(header, justify="right")
+        table = table_of(f"{self.name}: {self.devices} GPUs, one micro-batch's latency against throughput", (
+            *(["placement"] if any(point.placement for point in self.points) else []),
+            f"micro-batches/{self.time_unit}",
+            *([] if self.micro_batch_size is None else [f"samples/{self.time_unit}"]), f"period {time_name}",
+            f"latency {time_name}", f"bound {time_name}", "gap", f"peak {memory_name} per GPU"), ("placement",),
+                         self.caption())
         for point in self.points:
             times = (time_text(value, self.time_unit)[0] for value in (point.period, point.latency, point.bound))
             table.add_row(

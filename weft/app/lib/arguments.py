@@ -67,9 +67,9 @@ def taking(asked: Callable[Given, Asked]) -> Callable[[Callable[[Asked], Answer]
 
 
 def plain(signature: inspect.Signature) -> inspect.Signature:
-    """``signature`` as Python shows it: with types alone, without an :class:`Option` or the ``_SEARCH`` of a file."""
+    """``signature`` as Python shows it: with types alone, without an :class:`Option` or a constant of a file."""
     return signature.replace(parameters=[parameter.replace(annotation=re.sub(
-        r"^Annotated\[(.*?), (Option\(|_SEARCH).*$", r"\1", str(parameter.annotation)))
+        r"^Annotated\[(.*?), (Option\(|_[A-Z]+\]).*$", r"\1", str(parameter.annotation)))
         for parameter in signature.parameters.values()])
 
 
@@ -191,6 +191,10 @@ LongestPeriod: TypeAlias = Annotated["Number | str | None", Option(
 TOOL_NAMES = ("megatron", "torchtitan", "pytorch", "deepspeed", "nnscaler")
 ForTool: TypeAlias = Annotated[str | None, Option(
     "search only what this tool can run, timed in the order that it runs", choices=TOOL_NAMES, flags="--for")]
+#: What many searches side by side take.
+Processes: TypeAlias = Annotated[int | None, Option("processes (default: one a core)", "N", workers)]
+Cache: TypeAlias = Annotated[PathLike | bool | None, Option(
+    "keep what is solved there (default: ~/.cache/weft)", "DIR", apart="cache")]
 #: What of the stages may differ from the plan.
 AllowUnsplit: TypeAlias = Annotated[bool, Option(
     "with --stages: go on where the plan splits a backward and the executor cannot split that module's")]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from weft.solver.problem import BlockKind
+from weft.text.tables import table_of
 from weft.text.units import bytes_text, time_text
 
 if TYPE_CHECKING:
@@ -115,14 +116,10 @@ def _at_peak(schedule: Schedule, device: int, offloaded: int) -> str:
 
 def plan_table(plan: MemoryPlan, name: str) -> Table:
     """The plan's stages: what is decided, and memory by class against what a GPU has for it."""
-    from rich.table import Table
-
-    table = Table(title=f"{name}, {plan_title(plan)}: bottleneck {plan.time / 1e6:.2f} ms, bound "
-                        f"{plan.bound / 1e6:.2f} ms; GiB of each GPU at its peak, workspaces apart, as planned",
-                  title_justify="left")
-    for heading in ("GPU", "operators", "kept", "recomputed", "offloaded", "in flight", "static", "activations",
-                    "recompute buffer", "offload buffers", "needed", "has", "ms"):
-        table.add_column(heading, justify="left" if heading == "operators" else "right")
+    table = table_of(f"{name}, {plan_title(plan)}: bottleneck {plan.time / 1e6:.2f} ms, bound "
+                     f"{plan.bound / 1e6:.2f} ms; GiB of each GPU at its peak, workspaces apart, as planned", (
+        "GPU", "operators", "kept", "recomputed", "offloaded", "in flight", "static", "activations",
+        "recompute buffer", "offload buffers", "needed", "has", "ms"), ("operators",))
     for s, stage in enumerate(plan_details(plan)["stages"]):
         memory = stage["memory"].values()
         table.add_row(

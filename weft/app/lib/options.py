@@ -59,6 +59,20 @@ def began() -> float:
     return time.monotonic() if at is None else at
 
 
+_EFFORT = Option("limit CP-SAT's deterministic time instead of the clock: the run repeats exactly", "SECONDS", positive,
+                 group=LIMITS)
+_SEED = Option("random seed (default: 0)", "N", natural, group=LIMITS)
+
+
+class PointKeywords(TypedDict, total=False):
+    """The limits of each of many searches."""
+
+    time_limit: Annotated[float | None, Option(
+        "time limit of each solve (default: 10, none with --effort)", "SECONDS", positive)]
+    effort: Annotated[float | None, _EFFORT]
+    seed: Annotated[int, _SEED]
+
+
 class LimitKeywords(TypedDict, total=False):
     """The limits of a search, as keywords where what else may be asked of one means nothing."""
 
@@ -93,10 +107,8 @@ class SearchOptions:
     """
 
     time_limit: Annotated[float, Option("end the search after this time", "SECONDS", positive, group=LIMITS)] = 60.0
-    effort: Annotated[float | None, Option(
-        "limit CP-SAT's deterministic time instead of the clock: the run repeats exactly", "SECONDS", positive,
-        group=LIMITS)] = None
-    seed: Annotated[int, Option("random seed (default: 0)", "N", natural, group=LIMITS)] = 0
+    effort: Annotated[float | None, _EFFORT] = None
+    seed: Annotated[int, _SEED] = 0
     workers: Annotated[int, Option("CP-SAT workers", "N", workers, group=LIMITS)] = 1
     objective: Annotated[str, Option("what to search for: ")] = "makespan"
     tool: ForTool = None

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from weft.app.lib.decided_memory import plan_details, plan_table, plan_title
+from weft.app.lib.results import Tabular
 from weft.solver.placement.memory.plan import MemoryPlan
 from weft.solver.problem import Problem
-from weft.text.tables import table_text
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -21,10 +21,11 @@ MEMORY_PLANS_FORMAT = "weft.memory_plans/1"
 
 
 @dataclass(frozen=True)
-class MemoryPlans:
+class MemoryPlans(Tabular):
     """What :func:`weft.place_memory` found: chains whose memory is decided, with offloading first, then without.
     ``str()`` is their tables, :meth:`to_json` the numbers."""
 
+    WIDTH = 180
     name: str
     candidates: tuple[ModelCandidate, ...]
 
@@ -43,9 +44,6 @@ class MemoryPlans:
         from rich.console import Group
 
         return Group(*(plan_table(plan, self.name) for plan in self.plans))
-
-    def __str__(self) -> str:
-        return table_text(self.table(), width=180)
 
 
 def memory_plans(source: str | os.PathLike[str] | Spec, time_limit: float) -> MemoryPlans:

@@ -7,9 +7,7 @@ it moves one; both rates are measured.
 
 from __future__ import annotations
 
-import json
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -17,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.table import Table
 from torch import Tensor
 
 from weft.app.graph_network.planning import graph_of, shapes_of
+from weft.app.lib.results import SavedResult
+from weft.app.lib.sources import PathLike
 from weft.app.profile.targets import ProfileFault, device_name, device_of
 from weft.models.graph_network.files import load_graph
 from weft.models.graph_network.graph import Graph
@@ -31,8 +30,7 @@ from weft.runtime.graph_network import kernels
 from weft.runtime.graph_network.kernels import Edges
 from weft.runtime.graph_network.layers import GraphNetwork, Layer, Parameters, ready
 from weft.runtime.measure.measure import Sample, Timer, single_threaded
-from weft.solver.io.writing import write_atomically
-from weft.text.tables import table_text
+from weft.text.tables import table_of
 from weft.text.units import bytes_text
 
 GRAPH_STAGES_FORMAT = "weft.graph-network-stages/1"
@@ -61,7 +59,7 @@ class StageFigures:
 
 
 @dataclass(frozen=True)
-class GraphNetworkStages:
+class GraphNetworkStages(SavedResult):
     """What :func:`profile_graph_network` found; ``str()`` is a table. ``flops`` and ``bandwidth``: a second, at most.
     """
 
@@ -87,28 +85,17 @@ class GraphNetworkStages:
         """The numbers as plain data, of format ``weft.graph-network-stages/1``."""
         return {"format": GRAPH_STAGES_FORMAT, **asdict(self)}
 
-    def save(self, path: str | os.PathLike[str], *, title: str | None = None) -> None:
-        """Write the numbers (``.json``) or their picture (``.html``, ``.svg``, ``.png``).
-
-        Raises ``ValueError`` for another ending and ``OSError`` for a file that cannot be written.
-        """
-        if Path(path).suffix.lower() == ".json":
-            write_atomically(path, json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n")
-            return
+    def draw(self, path: PathLike, title: str | None) -> None:
         from weft.figures.stage_bars import draw_stages
 
         draw_stages([(f"layer {one.layer}: {one.kind}", one.stage, one.seconds, one.bound) for one in self.stages],
                     path, title or f"{self.graph}: time of each stage")
 
-    def __str__(self) -> str:
-        return table_text(self.table())
-
     def table(self) -> Any:
         """Every stage of every layer, and what they come to."""
-        table = Table(title=f"{self.graph}: {self.vertices} vertices, {self.edges} edges", caption=self._caption(),
-                      title_justify="left", caption_justify="left", title_style="bold")
-        for heading in ("layer", "stage", "FLOPs", "bytes", "time", "spread", "FLOPs/byte", "bound by"):
-            table.add_column(heading, justify="left" if heading in ("layer", "stage", "bound by") else "right")
+        table = table_of(f"{self.graph}: {self.vertices} vertices, {self.edges} edges", (
+            "layer", "stage", "FLOPs", "bytes", "time", "spread", "FLOPs/byte", "bound by"),
+                         ("layer", "stage", "bound by"), self._caption())
         for one in self.stages:
             table.add_row(f"{one.layer} {one.kind}", one.stage.replace("_", " "), f"{one.flops:,}",
                           bytes_text(one.bytes), f"{one.seconds * 1e3:.3f} ms", f"{one.spread:.0%}",
@@ -155,14 +142,9 @@ def profile_graph_network(model: str | os.PathLike[str], graph: str | os.PathLik
                               bandwidth, stages)
 
 
-def _clock(device: torch.device) -> Callable[[], float]:
-    """On a CPU this process's own time, which others on a busy machine lengthen least."""
-    return time.process_time if device.type == "cpu" else time.perf_counter
-
-
 def _rates(device: torch.device) -> tuple[float, float]:
     """FLOPs and bytes a second that ``device`` reaches in a large product and a large copy."""
-    timer = Timer(device, _clock(device))
+    timer = Timer.of_work(device)
     square, line = (torch.ones(shape, device=device) for shape in ((_PRODUCT, _PRODUCT), (_COPY,)))
     other = torch.empty_like(line)
     with single_threaded():
@@ -174,7 +156,7 @@ def _measured(shapes: Sequence[LayerShape], graph: Graph, device: torch.device, 
               ) -> Iterator[StageFigures]:
     network = GraphNetwork(tuple(ready(one.kind, one.inputs, one.outputs, one.heads) for one in shapes),
                            shapes[0].inputs)
-    timer = Timer(device, _clock(device))
+    timer = Timer.of_work(device)
     x = (torch.rand(graph.vertices, shapes[0].inputs, generator=torch.Generator().manual_seed(0))
          if graph.features is None else torch.from_numpy(graph.features)).to(device, torch.float32)
     with single_threaded(), torch.no_grad():

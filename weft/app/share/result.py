@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from weft.app.lib.results import SavedResult
+from weft.app.lib.sources import PathLike
 from weft.solver.schedule import Schedule
-from weft.text.tables import table_text
+from weft.text.tables import table_of
 from weft.text.units import time_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 SHARE_FORMAT = "weft.share/1"
-#: The endings :meth:`Sharing.save` understands.
-OUTPUTS = (".json", ".html", ".svg", ".png")
 
 #: A period counts as proven within this share of its bound: to a tick, where durations have many digits.
 PROOF_TOLERANCE = 1e-6
@@ -95,7 +93,7 @@ class RatioTried:
 
 
 @dataclass(frozen=True)
-class Sharing:
+class Sharing(SavedResult):
     """Jobs on the same GPUs in one period; ``str()`` is the table.
 
     ``round``: the time of a round, in which each job makes its steps. ``schedule`` is the whole of it, rounds being its
@@ -155,15 +153,12 @@ class Sharing:
     def table(self) -> RenderableType:
         """A row a job, and in a few lines what all come to together."""
         from rich.console import Group
-        from rich.table import Table
 
         unit = time_text(0.0, self.time_unit)[1]
-        table = Table(title=f"{self.name}: {self._ratio_text} steps every {self._time(self.round.period)} {unit}, "
-                            f"{_proof(self.round)}", title_justify="left")
-        table.add_column("job")
-        for heading in ("steps a round", f"alone, no overlap ({unit})", f"alone ({unit})", f"in turn ({unit})",
-                        f"shared ({unit})", "slower than alone", "faster than in turn"):
-            table.add_column(heading, justify="right")
+        table = table_of(f"{self.name}: {self._ratio_text} steps every {self._time(self.round.period)} {unit}, "
+                         f"{_proof(self.round)}", (
+            "job", "steps a round", f"alone, no overlap ({unit})", f"alone ({unit})", f"in turn ({unit})",
+            f"shared ({unit})", "slower than alone", "faster than in turn"), ("job",))
         for job in self.jobs:
             table.add_row(job.name, str(job.steps), self._timed(job.bare), self._timed(job.own),
                           self._time(job.in_turn), self._time(job.shared), f"x {job.slowdown:.3f}",
@@ -185,23 +180,12 @@ class Sharing:
             found.append("~ is a period that is not proven to be the least")
         return [*found, *self.notes]
 
-    def __str__(self) -> str:
-        return table_text(self.table())
+    @property
+    def answer(self) -> Schedule:
+        """The schedule."""
+        return self.schedule
 
-    def save(self, path: str | os.PathLike[str], *, title: str | None = None) -> None:
-        """Write the schedule to ``path``: ``weft.schedule/1`` (``.json``), or its picture (``.html``, ``.svg``,
-        ``.png``).
-
-        Raises ``ValueError`` for another ending and ``OSError`` for a file that cannot be written.
-        """
-        from weft.solver.io.schedule_files import save_schedule
-
-        if Path(path).suffix.lower() not in OUTPUTS:
-            raise ValueError(f"{os.fspath(path)}: the ending is {Path(path).suffix or 'missing'}, what jobs share is "
-                             f"written as {', '.join(OUTPUTS)}")
-        if Path(path).suffix.lower() == ".json":
-            save_schedule(self.schedule, path)
-            return
+    def draw(self, path: PathLike, title: str | None) -> None:
         from weft.app.draw import draw_schedule
 
         draw_schedule(self.schedule, path, title=title or f"{self.name}, {self._ratio_text}")

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from weft.app.lib.coverage import others
+from weft.app.lib.results import SavedResult
+from weft.app.lib.sources import PathLike
 from weft.app.sweep.cache import Solved
 from weft.app.sweep.points import ChangedSource, Point
 from weft.solver.baselines import BASELINES
-from weft.solver.io.writing import write_atomically
 from weft.solver.problem import Number
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
-from weft.text.tables import non_dominated, table_text
+from weft.text.tables import non_dominated, table_of
 from weft.text.units import memory_text, time_text
 
 SWEEP_FORMAT = "weft.sweep/1"
-#: The endings :meth:`Sweep.save` understands.
-OUTPUTS = (".html", ".svg", ".png", ".json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +71,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class Sweep(SavedResult):
     """What :func:`weft.sweep` found; ``str()`` is the table.
 
     ``rows`` are in the order of the points. ``work`` is what throughput counts (``tokens``, ``samples``,
@@ -156,39 +152,22 @@ class Sweep:
             "notes": list(self.notes),
         }
 
-    def save(self, path: str | os.PathLike[str], *, title: str | None = None) -> None:
-        """Write the picture (``.html``, ``.svg``, ``.png``) or the numbers (``.json``) to ``path``.
-
-        Raises ``ValueError`` for another ending and ``OSError`` for a file that cannot be written.
-        """
-        if Path(path).suffix.lower() == ".json":
-            write_atomically(path, json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n")
-            return
+    def draw(self, path: PathLike, title: str | None) -> None:
         from weft.figures.memory_front import draw_front
 
         draw_front(self, path, title=title)
 
-    def __str__(self) -> str:
-        return table_text(self.table())
-
     def table(self) -> Any:
         """The table, to be printed by rich."""
-        from rich.table import Table
-
         time_name, memory_name = time_text(1.0, self.time_unit)[1], memory_text(1, self.memory_unit)[1]
         fixed = "" if not self.rows else self.label(
             self.rows[0].point, [name for name in ("micro_batches", "micro_batch_size") if name not in self.varied])
-        table = Table(title=", ".join(filter(None, (f"{self.name}: {self.devices} GPUs", fixed))),
-                      caption=self.caption(), title_justify="left", caption_justify="left", title_style="bold")
         titles = {"memory": f"{memory_name} a GPU", "micro_batches": "micro-batches", "micro_batch_size": "size",
                   "recompute": "recompute", "shapes": "shapes"}
-        for name in self.varied:
-            table.add_column(titles[name], justify="right")
-        for header in ("front", "placement"):
-            table.add_column(header)
-        for header in (f"{time_name} a step", self.throughput_text(0)[1], f"peak {memory_name}", "gap"):
-            table.add_column(header, justify="right")
-        table.add_column("best known that fits")
+        texts = ("front", "placement", "best known that fits")
+        table = table_of(", ".join(filter(None, (f"{self.name}: {self.devices} GPUs", fixed))), (
+            *map(titles.__getitem__, self.varied), *texts[:2], f"{time_name} a step", self.throughput_text(0)[1],
+            f"peak {memory_name}", "gap", texts[2]), texts, self.caption())
         for row in self.rows:
             on_front = row in self.front
             marks = ("*" if on_front else "") + ("+" if row.added else "")

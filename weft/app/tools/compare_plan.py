@@ -10,12 +10,11 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from weft.app.grid import solve_grid
 from weft.app.lib.case import Case, case_of, read_source
 from weft.app.lib.grid_pipeline import is_open
 from weft.app.lib.options import SearchOptions
+from weft.app.lib.results import Tabular
 from weft.app.lib.sources import PathLike, Source
 from weft.app.solving.solve import solve_case
 from weft.app.tools.given import GivenPlan, given_plan, given_schedule, read_arguments, read_plan
@@ -33,7 +32,7 @@ from weft.solver.problem import Number, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Progress
 from weft.solver.wide.problem import WideProblem
-from weft.text.tables import table_text
+from weft.text.tables import table_of
 from weft.text.units import each_text, memory_text, time_text
 
 #: What of the time each search gets: the plan's own cut in any order, the tool's best cut, and everything; that last
@@ -66,7 +65,7 @@ class PlanRow:
 
 
 @dataclass(frozen=True)
-class PlanComparison:
+class PlanComparison(Tabular):
     """What :func:`weft.compare_plan` says of a plan: ``rows``, the plan first; ``schedules`` by their names.
     ``degrees``: what all rows share."""
 
@@ -93,17 +92,11 @@ class PlanComparison:
         return {"name": self.name, "degrees": self.degrees, "micro_batches": self.micro_batches,
                 "rows": [asdict(row) for row in self.rows], "left_out": dict(self.left_out), "why": self.why()}
 
-    def __str__(self) -> str:
-        return table_text(self.table())
-
     def table(self) -> Any:
         """The table, to be printed by rich."""
-        table = Table(title=f"{self.name}: {self.degrees}, {self.micro_batches} micro-batches", caption=self.caption(),
-                      title_justify="left", caption_justify="left", title_style="bold")
-        table.add_column("plan")
-        table.add_column("order")
-        for header in ("ms per step", "against the plan", "bubble", f"peak {memory_text(1, 'B')[1]} by rank", "fits"):
-            table.add_column(header, justify="right")
+        table = table_of(f"{self.name}: {self.degrees}, {self.micro_batches} micro-batches", (
+            "plan", "order", "ms per step", "against the plan", "bubble", f"peak {memory_text(1, 'B')[1]} by rank",
+            "fits"), ("plan", "order"), self.caption())
         for row in self.rows:
             table.add_row(row.title, row.order, time_text(row.step, "s")[0],
                           "" if row is self.plan else f"{row.step / self.plan.step - 1:+.1%}", f"{row.bubble:.1%}",

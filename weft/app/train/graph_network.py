@@ -66,7 +66,7 @@ def train_graph_network_rank(options: TrainOptions) -> int:
         if session.world != spec.cluster.gpus:
             raise SessionError(f"{spec.where}: cluster has {spec.cluster.gpus} GPUs, so as many ranks train it, but "
                                f"there are {session.world}")
-        with streamed(network, parameters, graph, steps, schedule, budget=budget, session=session) as run:
+        with streamed(network, parameters, graph, steps, schedule, session, budget=budget) as run:
             heard = hearing(session, options)
             training = GraphTraining(run, session)
             optimizer, losses = run.adam(), []

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 from weft.app.lib.arguments import Option, workers
-from weft.cli.lib.command import GOOD, Call, Json, Quiet, command
+from weft.cli.lib.command import GOOD, Call, Json, Quiet, command, into
 from weft.cli.lib.output import JSON, keep_and_show, require_output, require_torch
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def calibrate(*, device: Annotated[str | None, Option("where (default: GPUs if t
 def run(
     call: Call,
     *,
-    output: Annotated[str | None, Option("write the table there", "FILE", flags="-o --output")] = None,
+    output: Annotated[str | None, into("write the table there")] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> int:

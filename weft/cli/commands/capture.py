@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from weft.app.lib.arguments import Option
 from weft.app.lib.sources import PathLike
-from weft.cli.lib.command import GOOD, Call, Json, command
+from weft.cli.lib.command import GOOD, Call, Json, command, into
 from weft.cli.lib.output import JSON, require_output, require_torch, written
 
 if TYPE_CHECKING:
@@ -44,8 +44,7 @@ def capture(source: Annotated[PathLike | Module, Option("a file of torch.export.
 
 @command(capture)
 def run(call: Call, *,
-        output: Annotated[str | None, Option("write the operators there (format weft.operators/1)", "FILE",
-                                             flags="-o --output")] = None,
+        output: Annotated[str | None, into("write the operators there (format weft.operators/1)")] = None,
         layers: Annotated[bool, Option("write one operator a layer instead")] = False, as_json: Json = False) -> int:
     require_torch("capture")
     from weft.app.capture import graph_lines

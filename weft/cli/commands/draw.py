@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 from weft.app.lib.arguments import Option, Scheduled
 from weft.app.lib.judged import judged
 from weft.app.lib.sources import PathLike
-from weft.cli.lib.command import GOOD, Call, command
+from weft.cli.lib.command import GOOD, Call, command, into
 from weft.cli.lib.output import require_output
 
 if TYPE_CHECKING:
@@ -62,9 +62,8 @@ def draw(
 
 
 @command(draw)
-def run(call: Call, *, output: Annotated[list[str] | None, Option(
-        "where to, may be given several times (default: the schedule's name with .html)", "FILE",
-        flags="-o --output", times="append")] = None) -> int:
+def run(call: Call, *, output: Annotated[list[str] | None, into(
+        "where to, may be given several times (default: the schedule's name with .html)", "append")] = None) -> int:
     from weft.figures import FORMATS
 
     outputs = output or [os.path.splitext(call.schedule)[0] + ".html"]

@@ -71,5 +71,5 @@ def estimate(
 @command(estimate)
 def run(call: Call, *, as_json: Json = False) -> int:
     found = call()
-    show(found, as_json, width=180)
+    show(found, as_json)
     return GOOD if found.fits else NO

@@ -17,13 +17,12 @@ example:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Unpack
 
-from weft.app.lib.arguments import Option, natural, positive
-from weft.app.lib.arguments import workers as few
-from weft.app.lib.options import SearchOptions
+from weft.app.lib.arguments import Cache, Option, Processes
+from weft.app.lib.options import PointKeywords, SearchOptions
 from weft.app.lib.sources import PathLike
-from weft.cli.lib.command import GOOD, Call, Json, Quiet, command
+from weft.cli.lib.command import GOOD, Call, Json, NoCache, Outputs, Quiet, command
 from weft.cli.lib.output import keep_and_show, require_output
 
 if TYPE_CHECKING:
@@ -35,16 +34,11 @@ if TYPE_CHECKING:
 def family(
     source: Annotated[PathLike | Spec, Option("a model spec with phases (.yaml)", "SPEC")],
     *,
-    time_limit: Annotated[float | None, Option("time limit of each solve (default: 10, none with --effort)", "SECONDS",
-                                               positive)] = None,
-    effort: Annotated[float | None, Option(
-        "limit CP-SAT's deterministic time instead of the clock: the run repeats exactly", "SECONDS", positive)] = None,
-    seed: Annotated[int, Option("random seed (default: 0)", "N", natural)] = 0,
-    workers: Annotated[int | None, Option("processes (default: one a core)", "N", few)] = None,
-    cache: Annotated[PathLike | bool | None, Option("keep solved parts there (default: ~/.cache/weft)", "DIR",
-                                                    apart="cache")] = True,
+    workers: Processes = None,
+    cache: Cache = True,
     options: SearchOptions | None = None,
     on_progress: Callable[[FamilyProgress], None] = lambda _: None,
+    **limits: Unpack[PointKeywords],
 ) -> Family:
     """Plans for a training whose costs change, and the steps at which to switch from one to the next.
 
@@ -60,21 +54,19 @@ def family(
     from weft.app.family.run import family_of
     from weft.app.sweep.run import options_of_points
 
-    return family_of(source, options_of_points(options, {"time_limit": time_limit, "effort": effort, "seed": seed}
-                                               if options is None else {}), on_progress, workers=workers, cache=cache)
+    return family_of(source, options_of_points(options, limits), on_progress, workers=workers, cache=cache)
 
 
 @command(family)
 def run(
     call: Call,
     *,
-    output: Annotated[list[str] | None, Option("where to (.html, .svg, .png, .json); may be given several times",
-                                               "FILE", flags="-o --output", times="append")] = None,
-    no_cache: Annotated[bool, Option("neither use nor keep solved parts", apart="cache")] = False,
+    output: Outputs = None,
+    no_cache: NoCache = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> int:
-    from weft.app.family.result import OUTPUTS
+    from weft.app.lib.results import OUTPUTS
     from weft.cli.lib.progress import family_line, lines
 
     require_output(output, "a family", OUTPUTS, [call.source])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from weft.app.lib.arguments import Option
 from weft.app.lib.sources import PathLike
-from weft.cli.lib.command import GOOD, Call, Json, command
+from weft.cli.lib.command import GOOD, Call, Json, command, into
 from weft.cli.lib.output import JSON, kept, require_output, show, written
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ def fit(source: Annotated[Schedule | PathLike, Option("the plan or schedule that
 
 
 @command(fit)
-def run(call: Call, *, output: Annotated[str | None, Option("write the problem with measured costs there", "FILE",
-                                                            flags="-o --output")] = None, as_json: Json = False) -> int:
+def run(call: Call, *, output: Annotated[str | None, into("write the problem with measured costs there")] = None,
+        as_json: Json = False) -> int:
     require_output(output, "a problem", JSON, [call.source, *call.timelines])
     found = call()
     if output:

@@ -17,15 +17,13 @@ from __future__ import annotations
 from typing import Annotated
 
 from weft.app.export import import_schedule
-from weft.app.lib.arguments import Option
-from weft.cli.lib.command import GOOD, NO, Call, command
+from weft.cli.lib.command import GOOD, NO, Call, command, into
 from weft.cli.lib.output import JSON, require_output, save
 from weft.cli.lib.summary import summary
 
 
 @command(import_schedule)
-def run(call: Call, *, output: Annotated[str, Option("write the schedule there (format weft.schedule/1)", "FILE",
-                                                     flags="-o --output")]) -> int:
+def run(call: Call, *, output: Annotated[str, into("write the schedule there (format weft.schedule/1)")]) -> int:
     from weft.solver.judge.validate import violations
 
     require_output(output, "a schedule", JSON, [call.path, call.problem])

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 from weft.app.lib.arguments import Counted, LongestPeriod, Option, Solved, Throughput, count
 from weft.app.lib.options import OptionsTaken, SearchKeywords, SearchOptions
-from weft.cli.lib.command import GOOD, Call, Json, Quiet, command
+from weft.cli.lib.command import GOOD, Call, Json, Outputs, Quiet, command
 from weft.cli.lib.output import keep_and_show, require_output, told
 
 if TYPE_CHECKING:
@@ -62,10 +62,8 @@ def latency(
 
 
 @command(latency)
-def run(call: Call, *, output: Annotated[list[str] | None, Option(
-        "where to (.json, .html, .svg, .png); may be given several times", "FILE", flags="-o --output",
-        times="append")] = None, quiet: Quiet = False, as_json: Json = False) -> int:
-    from weft.app.latency.serving import OUTPUTS
+def run(call: Call, *, output: Outputs = None, quiet: Quiet = False, as_json: Json = False) -> int:
+    from weft.app.lib.results import OUTPUTS
     from weft.cli.lib.progress import lines, point_lines
 
     require_output(output, "a latency", OUTPUTS, [call.source])

@@ -47,7 +47,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, Unpack
 from weft.app.lib.arguments import Option, count, share
 from weft.app.lib.options import OptionsTaken, SearchKeywords, SearchOptions, parted
 from weft.app.lib.sources import PathLike
-from weft.cli.lib.command import GOOD, Call, Json, Quiet, command
+from weft.cli.lib.command import GOOD, Call, Json, Quiet, command, into
 from weft.cli.lib.output import JSON, kept, require_output, require_torch, save, search, show, told, written
 
 if TYPE_CHECKING:
@@ -77,8 +77,8 @@ def _sizes(text: str) -> dict[int, str | None]:
     return parse_sizes(text)
 
 
-Placed: TypeAlias = Annotated["PathLike | PlacementProblem | OperatorGraph | Spec", Option(
-    "an operator graph (weft.operators/1, dnn-partitioning or Piper JSON) or a model spec (.yaml)", "GRAPH")]
+_GRAPH = Option("an operator graph (weft.operators/1, dnn-partitioning or Piper JSON) or a model spec (.yaml)", "GRAPH")
+Placed: TypeAlias = Annotated["PathLike | PlacementProblem | OperatorGraph | Spec", _GRAPH]
 Devices: TypeAlias = Annotated[Mapping[str, tuple[int, float | None]] | None, Option(
     "number of devices of each kind, and their memory (default: as in GRAPH)", "KIND=N[:MEMORY],...", _devices)]
 
@@ -162,9 +162,16 @@ def place_memory(spec: PathLike | Spec, *, time_limit: float = 20.0) -> MemoryPl
     return memory_plans(spec, time_limit)
 
 
-def place_backends(graph: PathLike, *, backends: str | Sequence[str] = "all", time_limit: float = 20.0,
-                   measure_limit: float = 600.0, trial_limit: float = 120.0, trains: bool = False,
-                   on_progress: Callable[[str], None] = lambda text: None) -> BackendChoice:
+def place_backends(
+    graph: Annotated[PathLike, _GRAPH],
+    *,
+    backends: str | Sequence[str] = "all",
+    time_limit: float = 20.0,
+    measure_limit: Annotated[float, Option("with --backends: measure parts for this time", "SECONDS", share)] = 600.0,
+    trial_limit: float = 120.0,
+    trains: bool = False,
+    on_progress: Callable[[str], None] = lambda text: None,
+) -> BackendChoice:
     """Which backend computes which part of a captured model, for :func:`weft.build` to run.
 
     ``graph``: a ``.pt2`` file, which is run, so it must be one that you trust. ``backends``: names of those registered
@@ -222,7 +229,7 @@ def place_step(
                              on_progress)
 
 
-@command(place, place_step)
+@command(place, place_step, place_backends)
 def run(
     call: Call,
     *,
@@ -236,14 +243,13 @@ def run(
     backends: Annotated[str | None, Option(
         "of a .pt2 file: measure these backends on its parts and choose one for each part (all, or names)",
         "NAME,...")] = None,
-    measure_limit: Annotated[float, Option("with --backends: measure parts for this time", "SECONDS", share)] = 600.0,
-    output: Annotated[str | None, Option("write the answer there (.json): format, objective, bound, status, stages",
-                                         "FILE", flags="-o --output")] = None,
+    output: Annotated[str | None, into(
+        "write the answer there (.json): format, objective, bound, status, stages")] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> int:
     if backends is not None:
-        _place_backends(call, output, backends, measure_limit)
+        _place_backends(call, output, backends)
         return GOOD
     if memory:
         _require_memory_alone(call)
@@ -286,7 +292,7 @@ def _place_step(call: Call) -> None:
     print(json.dumps(answer) if call.as_json else step_text(found))
 
 
-def _place_backends(call: Call, output: str | None, backends: str, measure_limit: float) -> None:
+def _place_backends(call: Call, output: str | None, backends: str) -> None:
     from weft.solver.placement.problem import PlacementError
 
     if not call.graph.endswith(".pt2"):
@@ -299,8 +305,7 @@ def _place_backends(call: Call, output: str | None, backends: str, measure_limit
         if not call.quiet:
             print(text, file=sys.stderr, flush=True)
 
-    found = place_backends(call.graph, backends=backends, time_limit=call.time_limit, measure_limit=measure_limit,
-                           on_progress=tell)
+    found = call(place_backends, backends=backends, time_limit=call.time_limit, on_progress=tell)
     if output:
         kept(lambda name: save_assignment(found.assignment, name), output, "the assignment")
     print(json.dumps(found.to_json()) if call.as_json else found)
@@ -312,7 +317,7 @@ def _place_memory(call: Call) -> None:
 
     found = place_memory(call.graph, time_limit=call.time_limit)
     _write(call, found.to_json(), with_static(found.candidates[0]))
-    show(found, call.as_json, width=180)
+    show(found, call.as_json)
 
 
 def _likeness(path: str) -> float:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 from weft.app.lib.arguments import Option, count, natural, workers
 from weft.app.lib.arguments import memory as memory_size
 from weft.app.lib.sources import PathLike
-from weft.cli.lib.command import GOOD, Call, Json, Quiet, command
+from weft.cli.lib.command import GOOD, Call, Json, Quiet, command, into
 from weft.cli.lib.output import JSON, keep_and_show, kept, require_output, require_torch, written
 
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ def profile_graph_network(
 def run(
     call: Call,
     *,
-    output: Annotated[str | None, Option("write the figures there; of a graph network's also as .html, .svg, .png",
-                                         "FILE", flags="-o --output")] = None,
+    output: Annotated[str | None, into(
+        "write the figures there; of a graph network's also as .html, .svg, .png")] = None,
     problem: Annotated[str | None, Option("with --stages: write the block problem there", "FILE")] = None,
     backward: Annotated[str, Option("with --problem: the backward whole or in its two halves",
                                     choices=("full", "split"))] = "full",

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 from weft.app.lib.arguments import Option, micro_batches, positive
 from weft.app.lib.options import LimitKeywords, OptionsTaken, SearchOptions
 from weft.app.lib.sources import Source
-from weft.cli.lib.command import GOOD, Call, Json, Quiet, command
+from weft.cli.lib.command import GOOD, Call, Json, Quiet, command, into
 from weft.cli.lib.output import keep_and_show, require_output, search
 
 if TYPE_CHECKING:
@@ -88,10 +88,10 @@ def share(
 
 
 @command(share)
-def run(call: Call, *, output: Annotated[list[str] | None, Option(
-        "write the schedule (.json) or its picture (.html, .svg, .png) there; may be given several times", "FILE",
-        flags="-o --output", times="append")] = None, quiet: Quiet = False, as_json: Json = False) -> int:
-    from weft.app.share.result import OUTPUTS
+def run(call: Call, *, output: Annotated[list[str] | None, into(
+        "write the schedule (.json) or its picture (.html, .svg, .png) there; may be given several times", "append")
+        ] = None, quiet: Quiet = False, as_json: Json = False) -> int:
+    from weft.app.lib.results import OUTPUTS
 
     require_output(output, "a schedule", OUTPUTS, call.sources)
     keep_and_show(search(call, quiet), "the schedule", output, as_json)

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 from weft.app.lib.arguments import Counted, LongestPeriod, Option, Solved, Throughput
 from weft.app.lib.options import OVERLAP, OptionsTaken, SearchKeywords, SearchOptions
-from weft.cli.lib.command import GOOD, Call, Json, Quiet, command
+from weft.cli.lib.command import GOOD, Call, Json, Quiet, command, into
 from weft.cli.lib.output import JSON, require_output, save, search, written
 from weft.cli.lib.summary import summary
 from weft.solver.objectives import OBJECTIVES
@@ -102,8 +102,7 @@ def solve(
 
 
 @command(solve)
-def run(call: Call, *, output: Annotated[str | None, Option("write the schedule there (format weft.schedule/1)",
-                                                            "FILE", flags="-o --output")] = None,
+def run(call: Call, *, output: Annotated[str | None, into("write the schedule there (format weft.schedule/1)")] = None,
         quiet: Quiet = False, as_json: Json = False) -> int:
     require_output(output, "a schedule", JSON, [call.source])
     schedule = search(call, quiet)

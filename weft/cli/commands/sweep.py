@@ -18,13 +18,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack
+from typing import TYPE_CHECKING, Annotated, Unpack
 
-from weft.app.lib.arguments import Option, Solved, counts, counts_of_any, natural, positive, texts
-from weft.app.lib.arguments import workers as few
-from weft.app.lib.options import SearchOptions, parted
-from weft.app.lib.sources import PathLike
-from weft.cli.lib.command import GOOD, INTERRUPTED, Call, Json, Quiet, command
+from weft.app.lib.arguments import Cache, Option, Processes, Solved, counts, counts_of_any, texts
+from weft.app.lib.options import PointKeywords, SearchOptions, parted
+from weft.cli.lib.command import GOOD, INTERRUPTED, Call, Json, NoCache, Outputs, Quiet, command
 from weft.cli.lib.output import keep_and_show, require_output, told
 
 if TYPE_CHECKING:
@@ -42,7 +40,7 @@ def _recompute(text: str) -> list[bool]:
     return choices[text]
 
 
-class SweepKeywords(TypedDict, total=False):
+class SweepKeywords(PointKeywords, total=False):
     """What :func:`sweep` varies, and how each point is searched."""
 
     memory: Annotated[Sequence[Number | str] | None, Option(
@@ -56,20 +54,14 @@ class SweepKeywords(TypedDict, total=False):
         "solve each of these shapes alone, such as chain, v, loop, groups, tensor, m", "S,S,...", texts)]
     chunks: Annotated[Sequence[int] | None, Option(
         "solve each number of stages a GPU alone: 1 (chain) or 2 (v, loop)", "C,C,...", counts)]
-    time_limit: Annotated[float | None, Option("time limit of each point (default: 10, none with --effort)", "SECONDS",
-                                               positive)]
-    effort: Annotated[float | None, Option(
-        "limit CP-SAT's deterministic time instead of the clock: the run repeats exactly", "SECONDS", positive)]
-    seed: Annotated[int, Option("random seed (default: 0)", "N", natural)]
 
 
 def sweep(
     source: Solved,
     *,
     executor: Executor | None = None,
-    workers: Annotated[int | None, Option("processes (default: one a core)", "N", few)] = None,
-    cache: Annotated[PathLike | bool | None, Option("keep solved points there (default: ~/.cache/weft)", "DIR",
-                                                    apart="cache")] = True,
+    workers: Processes = None,
+    cache: Cache = True,
     refine: Annotated[bool, Option("add no points at the memory that known schedules ahead of weft's points need",
                                    flags="--no-refine")] = True,
     options: SearchOptions | None = None,
@@ -111,15 +103,14 @@ def sweep(
 def run(
     call: Call,
     *,
-    output: Annotated[list[str] | None, Option("where to (.html, .svg, .png, .json); may be given several times",
-                                               "FILE", flags="-o --output", times="append")] = None,
+    output: Outputs = None,
     dask: Annotated[str | None, Option("solve on the Dask cluster with this scheduler instead", "ADDRESS")] = None,
-    no_cache: Annotated[bool, Option("neither use nor keep solved points", apart="cache")] = False,
+    no_cache: NoCache = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> int:
+    from weft.app.lib.results import OUTPUTS
     from weft.app.sweep.dask import dask_executor
-    from weft.app.sweep.result import OUTPUTS
     from weft.cli.lib.progress import lines, sweep_lines
 
     require_output(output, "a sweep", OUTPUTS, [call.source])

@@ -20,9 +20,18 @@ from weft.app.lib.options import MEANING, OptionsTaken, SearchOptions
 #: Exit statuses; the epilog of every ``--help`` explains them.
 GOOD, NO, BAD, FAULT, INTERRUPTED = 0, 1, 2, 3, 130
 
+
+def into(help: str, times: str = "") -> Option:
+    """Where a command writes."""
+    return Option(help, "FILE", flags="-o --output", times=times)
+
+
 #: What the commands that search take beside what their functions take.
 Quiet: TypeAlias = Annotated[bool, Option("do not show progress", group=LIMITS)]
 Json: TypeAlias = Annotated[bool, Option("print the result as JSON", flags="--json", group=LIMITS)]
+NoCache: TypeAlias = Annotated[bool, Option("neither use nor keep what is solved", apart="cache")]
+Outputs: TypeAlias = Annotated[list[str] | None, into(
+    "where to (.html, .svg, .png, .json); may be given several times", "append")]
 
 
 @dataclass(frozen=True)

@@ -17,16 +17,7 @@ from weft.solver.io.writing import is_replaced
 
 if TYPE_CHECKING:
     from weft.app.calibrate import Calibration
-    from weft.app.compare import Comparison
-    from weft.app.estimate import EstimateReport
-    from weft.app.family.result import Family
-    from weft.app.fit import Fitted
-    from weft.app.latency.serving import Serving
-    from weft.app.place.memory_plans import MemoryPlans
-    from weft.app.profile.graph_network import GraphNetworkStages
-    from weft.app.share.result import Sharing
-    from weft.app.sweep.result import Sweep
-    from weft.app.transports import Transports
+    from weft.app.lib.results import SavedResult, Tabular
     from weft.solver.schedule import Schedule
 
 #: The endings of a file that holds weft's own formats.
@@ -63,19 +54,17 @@ def told(listener: Callable[[_Progress], object],
     return tell
 
 
-def show(found: (Comparison | Sharing | Sweep | Family | Serving | Fitted | EstimateReport | MemoryPlans | Transports
-                 | Calibration | GraphNetworkStages), as_json: bool, width: int = 140) -> None:
-    """A result's table, ``width`` columns wide where it is no terminal that reads it, or its numbers as JSON."""
+def show(found: Tabular, as_json: bool) -> None:
+    """A result's table, or its numbers as JSON."""
     if as_json:
         print(json.dumps(found.to_json()))
         return
     from weft.text.tables import console
 
-    console(width=None if sys.stdout.isatty() else width).print(found.table())
+    console(width=None if sys.stdout.isatty() else found.WIDTH).print(found.table())
 
 
-def keep_and_show(found: Sharing | Sweep | Family | Serving | Calibration | GraphNetworkStages, what: str,
-                  outputs: Sequence[str] | None, as_json: bool) -> None:
+def keep_and_show(found: SavedResult | Calibration, what: str, outputs: Sequence[str] | None, as_json: bool) -> None:
     """Write a result, ``what`` in a sentence, to each of ``outputs``; then show it, and say where it is."""
     for output in outputs or ():
         kept(found.save, output, what)

@@ -8,7 +8,7 @@ from weft.app.graph_network.planning import graph_placements, grids_of, layer_si
 from weft.app.lib.options import SearchOptions
 from weft.app.solving.opening import solve_source
 from weft.cli.main import main
-from weft.models.graph_network.graph import ChunkGrid, drawn_graph
+from weft.models.graph_network.graph import drawn_graph
 from weft.models.graph_network.steps import Choice, Pass
 from weft.models.spec.spec import SpecError, load_spec, parse_spec
 from weft.solver.feasibility.infeasible import Infeasible
@@ -66,9 +66,9 @@ def test_few_numbers_of_chunks_are_looked_at() -> None:
     network = network_of("gated-gcn")
     parameters, graph, asked = network.initial(), odd_graph(), list[int]()
 
-    def grids(chunks: int) -> dict[bool, ChunkGrid]:
-        asked.append(chunks)
-        return grids_of(network, graph, chunks)
+    def pass_of(choice: Choice) -> Pass:
+        asked.append(choice.chunks)
+        return Pass(sizes, grids_of(network, graph, choice.chunks), choice)
     sizes = layer_sizes(network, parameters)
     least = {count: Pass(sizes, grids_of(network, graph, count), Choice(count)).least_memory for count in range(1, 13)}
     for room in (min(least.values()) - 1, *least.values()):
@@ -76,10 +76,10 @@ def test_few_numbers_of_chunks_are_looked_at() -> None:
         looked_at = [least[count] for count in (1, 2, 4, 8, 12)]
         if room < min(looked_at):
             with pytest.raises(Infeasible, match=f"at least {min(looked_at)} bytes"):
-                passes(sizes, grids, room, 0, vertices=12)
+                passes(pass_of, room, 0, vertices=12)
             assert asked == [1, 2, 4, 8, 12]
             continue
-        chosen = passes(sizes, grids, room, 0, vertices=12).passes[0].choice.chunks
+        chosen = passes(pass_of, room, 0, vertices=12).passes[0].choice.chunks
         assert least[chosen] <= room and (chosen == 1 or least[chosen - 1] > room)
         assert len(asked) == len(set(asked)) <= 5 + 2 + 3
 

@@ -137,16 +137,17 @@ def test_numbers_beyond_any_meaning_are_refused(command: str, option: list[str],
 def test_names_mean_nothing_to_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     from rich.table import Table
 
+    from weft.app.lib.results import Tabular
     from weft.cli.lib.output import show
 
-    class Found:
+    class Found(Tabular):
         def table(self) -> Any:
             table = Table(title="[/x] :smile:")
             table.add_column("name")
             table.add_row("[bold]" + "n" * 100_000)
             return table
 
-    show(Found(), as_json=False)  # type: ignore[arg-type]
+    show(Found(), as_json=False)
     printed = capsys.readouterr().out
     assert "[/x] :smile:" in printed and "[bold]" in printed and len(printed) < 2000
 

@@ -116,7 +116,8 @@ class PipelineState:
                and self.owner.get(id(item.tensor), 0) == self.session.rank}
         place = self.session.everywhere(self._place(folder), f"saving in {folder}")[0]
         trained = model_checkpoint.Trained(optimizer, self._names(), extra or {})
-        return model_checkpoint.save(self.session, place, step, own, trained, keep, seed, self._types)
+        return model_checkpoint.save(self.session, place, step, own, trained, keep,
+                                     {"seed": seed, "dtype": self._types})
 
     def _place(self, folder: Path) -> Path:
         """Where in ``folder`` this run saves, as rank 0 sees it: apart from other runs."""

@@ -42,10 +42,11 @@ def furthest(found: list[dict[str, torch.Tensor]], wanted: dict[str, torch.Tenso
                for name, value in wanted.items())
 
 
-def plain() -> tuple[list[float], nn.Module]:
-    """The losses of four steps in one process, and the model after them."""
+def plain(scheduled: bool = False) -> tuple[list[float], nn.Module, float]:
+    """The losses of four steps in one process, the model after them, and the rate of a scheduler, if there is one."""
     model, losses = made("gpt", SIZE).model, []
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=EPS)
+    scheduler = MultiStepLR(optimizer, [1, 3] if scheduled else [], gamma=0.1)
     for seed in range(4):
         case = made("gpt", SIZE, seed)
         assert case.loss is not None
@@ -53,8 +54,9 @@ def plain() -> tuple[list[float], nn.Module]:
         loss.backward()  # type: ignore[no-untyped-call]
         losses.append(loss.item())
         optimizer.step()
+        scheduler.step()
         optimizer.zero_grad()
-    return losses, model
+    return losses, model, float(scheduler.get_last_lr()[0])
 
 
 @pytest.mark.slow
@@ -101,7 +103,7 @@ def test_gradients_add_up_until_they_are_made_zero_and_torch_clips_by_those_of_a
 
 @pytest.mark.slow
 def test_a_run_goes_on_from_a_checkpoint_in_other_stages(found: Ranks) -> None:
-    losses, model = plain()
+    losses, model, _ = plain()
     for rank in range(RANKS):
         before, after = found["saved"][rank], found["resumed"][rank]
         assert before["losses"] == pytest.approx(losses, rel=1e-10)
@@ -127,7 +129,7 @@ def test_a_frozen_stage_has_no_backward_and_dropout_goes_on_after_a_checkpoint(f
 
 @pytest.mark.slow
 def test_on_the_meta_device_no_rank_ever_has_more_than_its_part(found: Ranks) -> None:
-    losses, model = plain()
+    losses, model, _ = plain()
     sizes = {name: parameter.nbytes for name, parameter in model.named_parameters()}
     for each in found["meta"]:
         assert each["losses"] == pytest.approx(losses, rel=1e-10)
@@ -206,7 +208,7 @@ def test_autocast_is_that_of_one_process_also_with_split_backwards(found: Ranks)
 
 @pytest.mark.slow
 def test_compiled_stages_compute_the_same_with_whole_backwards(found: Ranks) -> None:
-    losses, _ = plain()
+    losses, *_ = plain()
     for each in found["with_compile"]:
         assert each["losses"] == pytest.approx(losses[:2], rel=1e-10) and each["graphs"] == 1
         assert each["plan"] == ["F0", "F1", "B1", "B0"]
@@ -214,23 +216,11 @@ def test_compiled_stages_compute_the_same_with_whole_backwards(found: Ranks) -> 
 
 @pytest.mark.slow
 def test_schedulers_go_on_and_dcp_is_read_by_the_plain_model(found: Ranks) -> None:
-    model, losses = made("gpt", SIZE).model, []
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=EPS)
-    scheduler = MultiStepLR(optimizer, [1, 3], gamma=0.1)
-    for seed in range(4):
-        case = made("gpt", SIZE, seed)
-        assert case.loss is not None
-        loss = case.loss(model(*case.args), case.target)
-        loss.backward()  # type: ignore[no-untyped-call]
-        losses.append(loss.item())
-        optimizer.step()
-        scheduler.step()
-        optimizer.zero_grad()
+    losses, model, rate = plain(scheduled=True)
     for each in found["of_schedulers"]:
         assert each["losses"] == pytest.approx(losses, rel=1e-11) and each["again"] == pytest.approx(losses[2:], 1e-11)
-        assert each["behind"] == 2 and each["rate"] == pytest.approx(scheduler.get_last_lr())
-    plain = made("gpt", SIZE).model
-    state = plain.state_dict()
+        assert each["behind"] == 2 and each["rate"] == pytest.approx([rate])
+    state = made("gpt", SIZE).model.state_dict()
     dcp.load(state, checkpoint_id=found["of_schedulers"][0]["folder"], no_dist=True)  # type: ignore[attr-defined]
     assert all(torch.equal(state[name], value) for name, value in found["of_schedulers"][0]["state"].items())
     assert all(torch.allclose(state[name], value, rtol=1e-9) for name, value in model.state_dict().items())
