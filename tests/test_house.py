@@ -18,14 +18,14 @@ from tests.support.paths import ROOT
 #: What there may be at most. Lines of code are those with more than comments, without docstrings; private classes of
 #: two files may share a name, as may a room's file and the room itself.
 LIMITS: Mapping[str, int] = {
-    "lines of code of the product": 78_460,
-    "files of the product above 350 lines": 11,
+    "lines of code of the product": 78_240,
+    "files of the product above 350 lines": 9,
     "rooms of more than fifteen files": 1,
     "class names in several files": 1,
-    "functions of more than eight parameters": 14,
+    "functions of more than eight parameters": 8,
 }
 #: Likewise of what is beside the product; all of it is parsed for that.
-LINES_BESIDE: Mapping[str, int] = {"tests": 50_905, "experiments": 6_085}
+LINES_BESIDE: Mapping[str, int] = {"tests": 50_897, "experiments": 6_085}
 #: Lines of a file, files of a room, and parameters of a function, above which they count.
 LONG, MANY, WIDE = 350, 15, 8
 
@@ -55,7 +55,7 @@ def measured(sources: Sources) -> dict[str, int]:
     classes = Counter(name for name, _ in {(node.name, place) for place, node in nodes
                                            if isinstance(node, ast.ClassDef)})
     return {
-        "lines of code of the product": sum(lines_of_code(texts[name], tree) for name, tree in sources.trees.items()),
+        "lines of code of the product": 78_240sum(lines_of_code(texts[name], tree) for name, tree in sources.trees.items()),
         "files of the product above 350 lines": sum(len(text.splitlines()) > LONG for text in texts.values()),
         "rooms of more than fifteen files": sum(count > MANY for count in rooms.values()),
         "class names in several files": sum(count > 1 for count in classes.values()),
