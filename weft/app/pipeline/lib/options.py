@@ -70,6 +70,7 @@ class PipelineOptions:
 
     # how it is run
     timeout: float = 60.0
+    cache: str | os.PathLike[str] | bool | None = True
     transport: str | None = None
     seed: int | None = None
 
