@@ -297,7 +297,7 @@ def any_model_ranks(d: Any) -> Fields:
 
 def model_types_ranks(d: Any) -> Fields:
     found: dict[str, Any] = {}
-    for name, ranks in (("two", 2), ("copies", 4)):
+    for name, ranks in (("two", 2), ("three", 3), ("copies", 4)):
         rows = [row for row in d["rows"] if row["ranks"] == ranks]
         found[name] = f"{sum('failed' not in row for row in rows)} of {len(rows)}"
     refused = {row["model"].partition(" (")[0]: row["failed"].partition(": ")[2] for row in d["rows"]

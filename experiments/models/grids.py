@@ -113,7 +113,8 @@ RUNS = [
           "vocabulary: 201088, sequence: 4096, experts: 128, active: 4, expert_feed_forward: 2880, every: 1, window: "
           "128, windowed: [true, false], sinks: true, router_bias: true, norm: rms_norm, positions: rotary, "
           "activation: swiglu, attention: fused, dropout: false, tied: false", 64, "h100", batch, "{tensor: 1, "
-          f"pipeline: 4, virtual: 1, data: 16, recompute: {again}, expert: 8, context: 1, zero: 1, micro_batch: {size}}}",
+          f"pipeline: 4, virtual: 1, data: 16, recompute: {again}, expert: 8, context: 1, zero: 1, "
+          f"micro_batch: {size}}}",
           batch * 4096 / 64 / rate, reason=why)
       for release, batch, again, size, rate, why in (
           ("25.11", 512, "none", 4, 5630, "the row contradicts itself: it says two micro-batches a step, where its "
