@@ -13,7 +13,8 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, wraps
+from itertools import count
 from typing import Any
 
 import torch
@@ -52,38 +53,40 @@ class ForwardCalls:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Inside, calls are noted while the model runs."""
-        names, watches = {id(module): name for name, module in self.model.named_modules()}, list[FunctionWatch]()
+        model, names = self.model, {id(module): name for name, module in self.model.named_modules()}
+        own, forward = vars(model).get("forward"), model.forward
+
+        @wraps(forward)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            with FunctionWatch(self.see):  # as the innermost of the modes there are then
+                return forward(*args, **kwargs)
 
         def enter(module: nn.Module, given: Any) -> None:
             if id(module) in names:  # an export has others around the model
                 self.lines.append(f"> {names[id(module)]}")
-            if module is self.model:  # as the innermost of the modes there are then
-                watches.append(FunctionWatch(self.see))
-                watches[-1].__enter__()
 
         def leave(module: nn.Module, given: Any, result: Any) -> None:
             if id(module) in names:
                 self.lines.append("<")
-            if module is self.model:
-                watches.pop().__exit__(None, None, None)
 
         hooks = register_module_forward_pre_hook(enter), register_module_forward_hook(leave)
+        vars(model)["forward"] = watched
         try:
             yield
         finally:
-            while watches:
-                watches.pop().__exit__(None, None, None)
+            vars(model).pop("forward") if own is None else vars(model).update(forward=own)
             for hook in hooks:
                 hook.remove()
 
 
-class _Operators(TorchDispatchMode):
+class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """``digest``: of all operators that are run inside, and in which of ``marks``' checkpoints; ``names`` of the
     tensors that there are before."""
 
     def __init__(self, names: Mapping[Tensor, str], marks: Marks) -> None:
-        super().__init__()
-        self.marks, self.digest, self.numbers, self.known = marks, hashlib.sha256(), WeakIdKeyDictionary(), True
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.marks, self.digest, self.known = marks, hashlib.sha256(), True
+        self.numbers, self.count = WeakIdKeyDictionary(), count()  # of each tensor that is still there
         for tensor, name in names.items():
             self.numbers[tensor] = name
 
@@ -101,8 +104,8 @@ class _Operators(TorchDispatchMode):
         if not isinstance(leaf, Tensor):
             self.known &= isinstance(leaf, PLAIN)
             return f"{type(leaf).__name__} {leaf!r}"
-        if (name := self.numbers.get(leaf)) is None:
-            name = self.numbers[leaf] = f"#{len(self.numbers)}" if new else f"={numbers_of(leaf)}"
+        if (name := self.numbers.get(leaf)) is None:  # type: ignore[no-untyped-call]
+            name = self.numbers[leaf] = f"#{next(self.count)}" if new else f"={numbers_of(leaf)}"
         return f"{name} {looks_of(leaf)}"
 
 

@@ -42,7 +42,7 @@ class Marks(NamedTuple):
 def mark_of(node: Node) -> tuple[int | None, bool] | None:
     """The mark of ``node``, in types of Python's own; ``None`` where it has none."""
     mark = node.meta.get(_MARK)
-    return tuple(mark) if isinstance(mark, _Mark) else None
+    return (mark.call, mark.graded) if isinstance(mark, _Mark) else None
 
 
 def put_mark(node: Node, call: int | None, graded: bool) -> None:

@@ -97,7 +97,6 @@ def test_a_model_that_does_the_same_is_exported_once(change: dict[str, Any], set
     settings.update(change)
     new, kept, plain = capture(made(), tmp_path), capture(model := made(), tmp_path), capture(made(), None)
     assert len(exports) == 2 and told(new) == told(kept) == told(plain)
-    model.drop.p, plain.model.drop.p = 0.0, 0.0
     with torch.random.fork_rng():
         torch.manual_seed(1)
         found = kept.graph_module(X)
@@ -171,18 +170,18 @@ def test_the_model_is_as_it_was(settings: dict[str, Any], tmp_path: Path) -> Non
 
 class Own(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x: Tensor) -> Tensor:
         return x * 2
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
         return gradient
 
 
 class Doubled(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         y = super().forward(x)
-        return Own.apply(y) if SETTINGS.get("own", False) else y * 2  # type: ignore[no-any-return,no-untyped-call]
+        return Own.apply(y) if SETTINGS.get("own", False) else y * 2  # type: ignore[no-untyped-call]
 
 
 def test_a_backward_that_came_later_is_refused_all_the_same(settings: dict[str, Any], tmp_path: Path) -> None:
@@ -190,6 +189,18 @@ def test_a_backward_that_came_later_is_refused_all_the_same(settings: dict[str, 
     settings["own"] = True
     with pytest.raises(CaptureError, match="a backward of its own"):
         capture(Doubled(3, 3), tmp_path)
+
+
+class Failing(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        raise ValueError("no")
+
+
+def test_a_model_that_fails_is_left_as_it_was(tmp_path: Path) -> None:
+    model = Failing(3, 3)
+    with pytest.raises(CaptureError, match="cannot be run on the example"):
+        capture(model, tmp_path)
+    assert "forward" not in vars(model) and torch.overrides._get_current_function_mode() is None
 
 
 class Counting(nn.Linear):
