@@ -10,9 +10,12 @@ search is one: what the search would note and survive fails the test, but for th
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
+import shutil
 import signal
+import tempfile
 from typing import Any
 
 import pytest
@@ -27,6 +30,10 @@ for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHU
 
 # Workers share the cores: threads of torch and numpy, on tensors this small, would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# What tests keep is theirs.
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="weft-tests-")
+atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 in_ci = bool(os.environ.get("CI"))
 for name, most in (("few", 10), ("half", 20), ("all", 40)):

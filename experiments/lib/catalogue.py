@@ -98,7 +98,7 @@ EXPERIMENTS = {entry.name: entry for entry in (
     Experiment("roofline", "models.roofline", "--fit", check="--fit"),
     Experiment("configs", "models.configs", "--only gpt2", check=""),
     Experiment("collectives", "models.collectives", "", check=""),
-    Experiment("grids", "models.grids", "--only 22B --seconds 0", arguments="--seconds 5", quiet=True),
+    Experiment("grids", "models.grids", "--only 22B --seconds 0", arguments="--seconds 15", quiet=True),
     Experiment("tessel_evaluation", "weft.tessel_evaluation",
                "--only '24.24x1024|197, batch 1$' --sizes 8 --effort 0.02", check="--only ', batch 1$'", slow=True),
     Experiment("placement", "placement.placement", "--only 'inception, 6'", check="--only 'inception, 6'", slow=True),

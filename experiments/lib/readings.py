@@ -162,7 +162,7 @@ def grids(d: Any) -> Fields:
         return [100 * row["ratios"][key] - 100 for row in rows if key in row["ratios"] and not row["reason"]]
 
     on = {device: off("seconds", [row for row in d["rows"] if row["device"] == device])
-          for device in ("a100", "h100", "h800")}
+          for device in ("a100", "h100", "h800", "b200")}
     found = [row for row in d["rows"] if row["best"] is not None]
     far = [f"{row['name']} on {row['gpus']} {row['device'].upper()}s {row['ratios']['seconds']:.2f}"
            for row in d["rows"] if row["reason"]]
@@ -170,7 +170,8 @@ def grids(d: Any) -> Fields:
                f"Megatron-LM's order and {row['same']['seconds']:.2f} under weft's best ({row['same']['bound']:.2f})"
                for row in d["rows"] if row["layout"] and row["same"]]
     return {"steps": len(on["a100"]), "a100": span(on["a100"], 0), "h100": span(on["h100"], 0),
-            "on_h100": len(on["h100"]), "h800": "".join(f"{value:.1f}" for value in on["h800"]),
+            "on_h100": len(on["h100"]), "b200": span(on["b200"], 0), "on_b200": len(on["b200"]),
+            "h800": "".join(f"{value:.1f}" for value in on["h800"]),
             "states": span(off("states"), 0), "activations": span(off("activations"), 0),
             "far": listed(far),
             "same": sum(row["same"] is not None and row["same"]["seconds"] <= row["asked"]["seconds"]
@@ -296,7 +297,7 @@ def any_model_ranks(d: Any) -> Fields:
 
 def model_types_ranks(d: Any) -> Fields:
     found: dict[str, Any] = {}
-    for name, ranks in (("two", 2), ("copies", 4)):
+    for name, ranks in (("two", 2), ("three", 3), ("copies", 4)):
         rows = [row for row in d["rows"] if row["ranks"] == ranks]
         found[name] = f"{sum('failed' not in row for row in rows)} of {len(rows)}"
     refused = {row["model"].partition(" (")[0]: row["failed"].partition(": ")[2] for row in d["rows"]

@@ -4,13 +4,14 @@
 
 The runs are ten of Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", MLSys 2023,
 table 5 and figure 1 (GPT on A100s of 80 GB, data parallelism of 1; the seconds of GPT-530B and GPT-1T are quoted from
-memory, two have memory only); seven of H100s (NVIDIA Megatron Bridge's performance summary, containers 25.11 and 25.09,
-what else is set from its ``scripts/performance``); and DeepSeek-V3 on 2048 H800 (DeepSeek-AI, "DeepSeek-V3 technical
-report", 2024: 180,000 hours of GPUs for 1e12 tokens), its stages as recipes for Megatron-LM have them. *asked*: the
-published degrees and layout through ``parallel``, whole backwards under Megatron-LM's own order, the end of the step
-included; GiB of states and of activations on the fullest GPU, workspace left out, as published, and whether all of it
-fits. *same*: weft's best on the published degrees, any cut, chunks and order. *best*: what ``weft solve`` finds with
-``parallel: auto`` and what is no degree as published, within the seconds given, and the bound over all grids listed.
+memory, two have memory only); eleven of H100s and two of B200s (NVIDIA Megatron Bridge's performance summary and its
+archive, containers 25.09, 25.11 and 26.02, what else is set from its ``scripts/performance``); and DeepSeek-V3 on 2048
+H800 (DeepSeek-AI, "DeepSeek-V3 technical report", 2024: 180,000 hours of GPUs for 1e12 tokens), its stages as recipes
+for Megatron-LM have them. *asked*: the published degrees and layout through ``parallel``, whole backwards under
+Megatron-LM's own order, the end of the step included; GiB of states and of activations on the fullest GPU, workspace
+left out, as published, and whether all of it fits. *same*: weft's best on the published degrees, any cut, chunks and
+order. *best*: what ``weft solve`` finds with ``parallel: auto`` and what is no degree as published, within the seconds
+given, and the bound over all grids listed.
 Writes grids.json.
 """
 
@@ -31,6 +32,9 @@ from weft.solver.feasibility.infeasible import Infeasible
 
 GIB = 1024**3
 _GPT = "family: gpt, vocabulary: 51200, sequence: 2048"
+_LLAMAS = {"Llama-3-8B": "layers: 32, hidden: 4096, heads: 32, feed_forward: 14336",
+           "Llama-3-70B": "layers: 80, hidden: 8192, heads: 64, feed_forward: 28672",
+           "Llama-3.1-405B": "layers: 126, hidden: 16384, heads: 128, feed_forward: 53248"}
 _LLAMA = ("family: gpt, vocabulary: 128256, sequence: 8192, kv_heads: 8, norm: rms_norm, positions: rotary, "
           "activation: swiglu, bias: false, attention: fused, dropout: false, tied: false")
 _DEEPSEEK = ("family: moe, layers: 61, hidden: 7168, heads: 128, feed_forward: 18432, vocabulary: 129280, sequence: "
@@ -40,7 +44,7 @@ _DEEPSEEK = ("family: moe, layers: 61, hidden: 7168, heads: 128, feed_forward: 1
              "tied: false")
 _NONE_DROPPED = ("no token is dropped: the host waits for the numbers of tokens and launches products of changing "
                  "sizes; Qwen3-30B-A3B on the same degrees took half the time while tokens beyond an even share were "
-                 "dropped")
+                 "dropped, on B200 too, but not on GB200, which has other hosts")
 _DEEP_EP = "precision: fp8, overlap_experts: true, expert_machines: 4}"
 
 
@@ -83,31 +87,39 @@ RUNS = [
           {"none": 66.84, "selective": 12.35}),
     *_gpt("GPT-530B", 105, 20480, 128, (8, 35, 3), 280, 1, {"full": 49.05, "selective": 37.83}),
     *_gpt("GPT-1T", 128, 25600, 160, (8, 64, 1), 512, 1, {"full": 94.42, "selective": 71.49}),
-    Run("Llama-3-8B", f"{_LLAMA}, layers: 32, hidden: 4096, heads: 32, feed_forward: 14336", 8, "h100", 128,
-        "{tensor: 1, pipeline: 1, virtual: 1, data: 8, recompute: none, expert: 1, context: 1, zero: 3, "
-        "micro_batch: 1, precision: fp8}", 128 * 8192 / 8 / 14451, free="{precision: fp8}"),
-    Run("Llama-3-70B", f"{_LLAMA}, layers: 80, hidden: 8192, heads: 64, feed_forward: 28672", 64, "h100", 128,
-        "{tensor: 4, pipeline: 8, virtual: 5, data: 2, recompute: none, expert: 1, context: 1, zero: 1, "
-        "micro_batch: 1, precision: fp8}", 128 * 8192 / 64 / 1602, free="{precision: fp8}",
-        layout="Et*2|(t*2|)*34,t*3|(t*2|)*3,tL"),
-    Run("Llama-3.1-405B", f"{_LLAMA}, layers: 126, hidden: 16384, heads: 128, feed_forward: 53248", 1024, "h100", 512,
-        "{tensor: 8, pipeline: 8, virtual: 8, data: 8, recompute: none, expert: 1, context: 2, zero: 1, "
-        "micro_batch: 1, precision: fp8}", 512 * 8192 / 1024 / 292, free="{precision: fp8}"),
+    *(Run(name, f"{_LLAMA}, {_LLAMAS[name.partition(',')[0]]}", gpus, device, batch, f"{{tensor: {tensor}, pipeline: "
+          f"{pipeline}, virtual: {chunks}, data: {data}, recompute: none, expert: 1, context: {context}, zero: {zero}, "
+          f"micro_batch: {size}, precision: fp8}}", batch * 8192 / gpus / rate, free="{precision: fp8}", layout=layout)
+      for name, gpus, device, batch, (tensor, pipeline, chunks, data, context), zero, size, rate, layout in (
+          ("Llama-3-8B", 8, "h100", 128, (1, 1, 1, 8, 1), 3, 1, 14451, ""),
+          ("Llama-3-70B", 64, "h100", 128, (4, 8, 5, 2, 1), 1, 1, 1602, "Et*2|(t*2|)*34,t*3|(t*2|)*3,tL"),
+          ("Llama-3-70B, 26.02", 64, "h100", 256, (4, 8, 5, 2, 1), 1, 1, 1621, ""),
+          ("Llama-3.1-405B", 1024, "h100", 512, (8, 8, 8, 8, 2), 1, 1, 292, ""),
+          ("Llama-3.1-405B, 26.02", 1024, "h100", 1536, (8, 8, 8, 8, 2), 1, 1, 311, ""),
+          ("Llama-3-8B", 8, "b200", 128, (1, 1, 1, 8, 1), 1, 2, 30624, ""),
+          ("Llama-3.1-405B", 128, "b200", 64, (4, 8, 8, 2, 2), 1, 1, 661, ""))),
     *(Run(f"Qwen3-30B-A3B, {way}", "family: moe, layers: 48, hidden: 2048, heads: 32, kv_heads: 4, head_size: 128, "
           "vocabulary: 151936, sequence: 4096, experts: 128, active: 8, expert_feed_forward: 768, every: 1, qk_norm: "
           "head, norm: rms_norm, positions: rotary, activation: swiglu, bias: false, attention: fused, dropout: false, "
-          "tied: false", 16, "h100", 512, "{tensor: 1, pipeline: 2, virtual: 24, data: 8, recompute: none, expert: 8, "
-          "context: 1, zero: 1, micro_batch: 2, precision: fp8}", 512 * 4096 / 16 / rate, free="{precision: fp8}",
-          reason=why)
-      for way, rate, why in (
-          ("tokens dropped, 25.09", 10494, "routing, permutations and casts of tokens are priced as single kernels"),
-          ("no token dropped, 25.11", 5275, _NONE_DROPPED))),
-    Run("GPT-OSS-120B", "family: moe, layers: 36, hidden: 2880, heads: 64, kv_heads: 8, head_size: 64, vocabulary: "
-        "201088, sequence: 4096, experts: 128, active: 4, expert_feed_forward: 2880, every: 1, window: 128, windowed: "
-        "[true, false], sinks: true, router_bias: true, norm: rms_norm, positions: rotary, activation: swiglu, "
-        "attention: fused, dropout: false, tied: false", 64, "h100", 512, "{tensor: 1, pipeline: 4, virtual: 1, data: "
-        "16, recompute: none, expert: 8, context: 1, zero: 1, micro_batch: 4}", 512 * 4096 / 64 / 5630,
-        reason=_NONE_DROPPED),
+          "tied: false", 16, "h100", batch, f"{{tensor: 1, pipeline: 2, virtual: {chunks}, data: 8, recompute: none, "
+          f"expert: 8, context: 1, zero: 1, micro_batch: {size}, precision: fp8}}", batch * 4096 / 16 / rate,
+          free="{precision: fp8}", reason=why)
+      for way, batch, chunks, size, rate, why in (
+          ("tokens dropped, 25.09", 512, 24, 2, 10494, "routing, permutations and casts of tokens are priced as single "
+           "kernels"),
+          ("no token dropped, 25.11", 512, 24, 2, 5275, _NONE_DROPPED),
+          ("no token dropped, 26.02", 1024, 12, 1, 5113, _NONE_DROPPED))),
+    *(Run(f"GPT-OSS-120B, {release}", "family: moe, layers: 36, hidden: 2880, heads: 64, kv_heads: 8, head_size: 64, "
+          "vocabulary: 201088, sequence: 4096, experts: 128, active: 4, expert_feed_forward: 2880, every: 1, window: "
+          "128, windowed: [true, false], sinks: true, router_bias: true, norm: rms_norm, positions: rotary, "
+          "activation: swiglu, attention: fused, dropout: false, tied: false", 64, "h100", batch, "{tensor: 1, "
+          f"pipeline: 4, virtual: 1, data: 16, recompute: {again}, expert: 8, context: 1, zero: 1, "
+          f"micro_batch: {size}}}",
+          batch * 4096 / 64 / rate, reason=why)
+      for release, batch, again, size, rate, why in (
+          ("25.11", 512, "none", 4, 5630, "the row contradicts itself: it says two micro-batches a step, where its "
+           "degrees make eight; the recipe and 26.02 have micro-batches of one sequence"),
+          ("26.02", 1280, "light", 1, 5993, _NONE_DROPPED))),
     Run("DeepSeek-V3", _DEEPSEEK, 1024, "h100", 8192, "{tensor: 2, pipeline: 8, virtual: 4, data: 64, recompute: "
         f"light, expert: 64, context: 1, zero: 1, micro_batch: 1, {_DEEP_EP}", 8192 * 4096 / 1024 / 1297,
         free=f"{{{_DEEP_EP}", layout="Et|(tt|)*30mL", reason=_NONE_DROPPED),

@@ -138,15 +138,15 @@ def even_cut(layers: int, stages: int) -> tuple[int, ...]:
 
 def balanced_cut(cut: Sequence[int], loads: Sequence[float], gpus: int) -> tuple[int, ...]:
     """``cut`` with layers moved, one at a time, from a stage of the GPU that is busiest to another stage, as long as
-    the largest load or, of equal ones, the sum of their squares sinks. ``loads``: of each layer; stage s is on GPU s
-    modulo ``gpus``. Of moves that are as good the one to the latest stage, whose activations wait least."""
+    the largest load or, of equal ones, the sum of their squares sinks, or that of the stages' loads: a long stage keeps
+    all behind it waiting. ``loads``: of each layer; stage s is on GPU s modulo ``gpus``. Of moves that are as good the
+    one to the latest stage, whose activations wait least."""
     before = [0.0, *accumulate(loads)]
 
-    def measure(borders: Sequence[int]) -> tuple[tuple[float, float], list[float]]:
-        held = [0.0] * gpus
-        for stage, (first, last) in enumerate(pairwise(borders)):
-            held[stage % gpus] += before[last] - before[first]
-        return (round(max(held), 9), round(sum(load * load for load in held), 12)), held
+    def measure(borders: Sequence[int]) -> tuple[tuple[float, ...], list[float]]:
+        stages = [before[last] - before[first] for first, last in pairwise(borders)]
+        held = [sum(stages[gpu::gpus]) for gpu in range(gpus)]
+        return (round(max(held), 9), *(round(sum(load * load for load in each), 12) for each in (held, stages))), held
 
     best = tuple(cut)
     value, held = measure(best)

@@ -14,7 +14,6 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-import networkx as nx
 import torch
 from torch import Tensor, nn
 from torch.fx import Graph as FxGraph
@@ -25,6 +24,7 @@ from weft.runtime.backends.registry import BackendError
 from weft.runtime.captured.captured import Captured, is_item, tensors, where
 from weft.runtime.captured.cut import register
 from weft.runtime.captured.purity import Purity, draws, operator_name, written
+from weft.solver.late import nx
 from weft.solver.placement.cover.problem import between
 
 

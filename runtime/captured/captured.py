@@ -19,14 +19,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import TreeSpec, tree_leaves, tree_map
 
 from weft.runtime.captured.looks import FunctionWatch, attribute_of, untouched, without_looks
@@ -34,6 +32,9 @@ from weft.runtime.captured.marks import checkpointed, marked, own_backwards
 from weft.runtime.captured.regions import in_layers, unwrapped
 from weft.runtime.captured.told import quoted_place, raised_at, split_advice, without_graphs
 from weft.runtime.train.sharding import is_divided
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
 
 #: What a graph's module has and others have not: a model may have tensors and submodules of these names.
 TAKEN = set(dir(GraphModule(nn.Module(), Graph()))) - set(dir(nn.Module()))
@@ -93,14 +94,16 @@ class Captured:
         """The same with ``others`` in the place of the tensors that have these ids, in the graph and in the model."""
         exchanged(self.graph_module, others)
         exchanged(self.model, others)
-        return replace(self, names=_names(self.model))
+        return replace(self, names=names_of(self.model))
 
     @classmethod
     def _exported(cls, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
+        from torch.export import export  # takes long to import, and a capture that was kept needs none
+
         failed: Exception | None = None
         try:
-            with without_graphs(), own_backwards() as lost, marked() as checkpoints:
-                exported = torch.export.export(model, args, kwargs, strict=False)
+            with without_graphs(), own_backwards() as lost, marked() as marks:
+                exported = export(model, args, kwargs, strict=False)
         except Exception as error:  # of many types: whatever the model's own code raises, too
             failed = error
         if failed is not None:  # outside, so that torch's long story is not told with ours
@@ -119,9 +122,8 @@ class Captured:
         in_layers(graph_module)
         without_looks(graph_module)
         _drop_checks(graph_module)
-        found = cls(model, graph_module, _names(model), exported.call_spec.in_spec, exported.call_spec.out_spec,
-                    under_autocast=any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")),
-                    checkpoints=tuple(checkpoints))
+        found = cls(model, graph_module, names_of(model), exported.call_spec.in_spec, exported.call_spec.out_spec,
+                    under_autocast=autocasts(), checkpoints=tuple(marks.seen))
         found._require_read()
         return found
 
@@ -188,6 +190,11 @@ class Captured:
                                    f"export, with {split_advice(self.model)}")
 
 
+def autocasts() -> bool:
+    """Whether what runs now runs under autocast."""
+    return any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
+
+
 def where(node: Node) -> str:
     """The module that ``node`` was called in, for a sentence."""
     stack = node.meta.get("nn_module_stack")
@@ -214,7 +221,8 @@ def is_item(node: Node) -> bool:
     return node.target is operator.getitem
 
 
-def _names(model: nn.Module) -> dict[int, str]:
+def names_of(model: nn.Module) -> dict[int, str]:
+    """Of each parameter and buffer, by ``id``, its first name."""
     found: dict[int, str] = {}
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         found.setdefault(id(tensor), name)
@@ -293,6 +301,8 @@ def is_elsewhere(model: nn.Module) -> bool:
 def faked(model: nn.Module, device: torch.device, given: Any) -> Iterator[tuple[Any, dict[int, Tensor]]]:
     """Inside, what of ``model`` is not here as a whole is replaced; gives ``given`` to match, which is nested, and the
     model's own tensors by the ``id`` of what stands in for them."""
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     stand_ins: dict[int, Tensor] = {}
     with mode:

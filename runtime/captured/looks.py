@@ -87,10 +87,12 @@ def untouched(model: nn.Module) -> Iterator[None]:
     gradients = {parameter: parameter.grad for parameter in model.parameters()}
     for parameter in gradients:
         parameter.grad = None
-    with torch.random.fork_rng():
-        yield
-    with torch.no_grad():
-        for buffer, value in buffers.items():
-            buffer.copy_(value)
-    for parameter, gradient in gradients.items():
-        parameter.grad = gradient
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in buffers.items():
+                buffer.copy_(value)
+        for parameter, gradient in gradients.items():
+            parameter.grad = gradient

@@ -32,6 +32,24 @@ class _Mark(NamedTuple):
     graded: bool
 
 
+class Marks(NamedTuple):
+    """Of each checkpoint that was ``seen``, whether it has a policy of its own; which one is run now, if any."""
+
+    seen: list[bool]
+    inside: list[int]
+
+
+def mark_of(node: Node) -> tuple[int | None, bool] | None:
+    """The mark of ``node``, in types of Python's own; ``None`` where it has none."""
+    mark = node.meta.get(_MARK)
+    return (mark.call, mark.graded) if isinstance(mark, _Mark) else None
+
+
+def put_mark(node: Node, call: int | None, graded: bool) -> None:
+    """Mark ``node`` as :func:`mark_of` had it."""
+    node.meta[_MARK] = _Mark(call, graded)
+
+
 def checkpointed(nodes: Iterable[Node]) -> dict[str, int]:
     """The number of the checkpoint that each of ``nodes`` was computed in, by name; those in none are not there."""
     found = {node.name: mark.call for node in nodes if isinstance(mark := node.meta.get(_MARK), _Mark)}
@@ -45,10 +63,10 @@ def is_ungraded(node: Node) -> bool:
 
 
 @contextmanager
-def marked() -> Iterator[list[bool]]:
-    """Inside, what is traced is marked; gives of each checkpoint whether it has a policy of its own."""
-    seen: list[bool] = []
-    inside: list[int] = []  # the call that is traced now, if any
+def marked() -> Iterator[Marks]:
+    """Inside, what is traced is marked."""
+    marks = Marks([], [])
+    seen, inside = marks
     graded = [True]  # as the graph has it: torch 2.6 traces what switches gradients, and does not run it
     create_node = TracerBase.create_node
 
@@ -90,7 +108,7 @@ def marked() -> Iterator[list[bool]]:
         setattr(torchs, name, own)
     TracerBase.create_node = create_marked  # type: ignore[assignment]
     try:
-        yield seen
+        yield marks
     finally:
         TracerBase.create_node = create_node  # type: ignore[method-assign]
         for name, own in kept.items():

@@ -17,6 +17,7 @@ them. So nothing has to be assumed about what a module or an optimizer keeps.
 from __future__ import annotations
 
 import hashlib
+import pickle
 import random
 from collections.abc import Mapping
 from contextlib import suppress
@@ -29,12 +30,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from weft.runtime.checkpoint.files import DamagedCheckpoint, SafeReader, newest
+from weft.runtime.checkpoint.files import DamagedCheckpoint, damaged, newest
 from weft.runtime.checkpoint.meeting import begin_partial, complete, proven
 from weft.runtime.checkpoint.signature import signatures
 from weft.runtime.checkpoint.state import NotPlain, flat, nested
@@ -44,6 +45,18 @@ from weft.runtime.plan.plan import Plan
 from weft.runtime.ranks.session import Session, SessionError
 
 KEPT = 2  # whole checkpoints that stay
+
+#: All that the metadata of ``torch.distributed.checkpoint`` are made of, beside torch's types of numbers.
+_KNOWN = {
+    "torch.distributed.checkpoint.metadata": {
+        "ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta", "TensorProperties", "TensorStorageMetadata",
+        "_MEM_FORMAT_ENCODING"},
+    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
+    "torch.serialization": {"_get_layout"},
+    "torch": {"Size"},
+    "pathlib": {"Path", "PosixPath", "PurePosixPath"},
+    "collections": {"OrderedDict"},
+}
 
 
 @dataclass(frozen=True)
@@ -235,3 +248,40 @@ def _prefix(session: Session) -> str:
 def _own(session: Session) -> str:
     """What the names begin with of what belongs to this replica only."""
     return f"replica {session.replica}/"
+
+
+class SafeReader(FileSystemReader):
+    """Reads a checkpoint of tensors; of what is pickled there, only what such a checkpoint holds comes to life.
+
+    Raises :class:`DamagedCheckpoint` for anything else.
+    """
+
+    def read_metadata(self, *arguments: Any, **options: Any) -> Metadata:
+        """The metadata, which :class:`FileSystemReader` would unpickle whatever they are."""
+        with open(Path(self.path) / ".metadata", "rb") as file:
+            try:
+                found = _Unpickler(file).load()
+            except DamagedCheckpoint:
+                raise
+            except Exception as error:  # what a stream of bytes can make of an unpickler
+                raise DamagedCheckpoint(damaged(f"{self.path}/.metadata: cannot be read: "
+                                                 f"{type(error).__name__}: {error}")) from None
+        if not isinstance(found, Metadata):
+            raise DamagedCheckpoint(damaged(f"{self.path}/.metadata: holds {type(found).__name__}"))
+        for info in (found.storage_data or {}).values():
+            if Path(info.relative_path).name != str(info.relative_path):
+                raise DamagedCheckpoint(damaged(f"{self.path}/.metadata: names {info.relative_path}, which is no file "
+                                                 "of the checkpoint"))
+        if found.storage_meta is None:
+            found.storage_meta = StorageMeta()
+        found.storage_meta.load_id = self.load_id
+        return found
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        known = name in _KNOWN.get(module, ())
+        if known or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
+            return super().find_class(module, name)
+        raise DamagedCheckpoint(damaged(f".metadata names {module}.{name}, which is no part of a checkpoint and may "
+                                         "be code of somebody else's"))

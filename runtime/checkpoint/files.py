@@ -1,9 +1,8 @@
-"""The files of a checkpoint: how they are told to be whole, and read without running code that was written there.
+"""The files of a checkpoint: how they are told to be whole.
 
 A checkpoint's marker, ``complete.json``, holds the size and the SHA-256 of every other file, and the SHA-256 of what it
 says itself. A bit that flipped on a disk, a file that was cut off, taken from another rank or added is named before
-anything is taken from it. That says nothing of who wrote it: so what is pickled there may only be of the few types that
-a checkpoint is made of, and an object of any other is refused before it exists.
+anything is taken from it. That says nothing of who wrote it.
 """
 
 from __future__ import annotations
@@ -11,15 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import pickle
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import torch
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 
 from weft.solver.io.entries import Entry, FormatError, read_json
 
@@ -27,18 +21,6 @@ CHECKPOINT_FORMAT = "weft.checkpoint/3"
 #: Those before it: without checksums, and the first without replicas, which for one replica makes no difference.
 UNCHECKED_FORMATS = ("weft.checkpoint/2", "weft.checkpoint/1")
 MARKER = "complete.json"
-
-#: All that the metadata of ``torch.distributed.checkpoint`` are made of, beside torch's types of numbers.
-_KNOWN = {
-    "torch.distributed.checkpoint.metadata": {
-        "ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta", "TensorProperties", "TensorStorageMetadata",
-        "_MEM_FORMAT_ENCODING"},
-    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
-    "torch.serialization": {"_get_layout"},
-    "torch": {"Size"},
-    "pathlib": {"Path", "PosixPath", "PurePosixPath"},
-    "collections": {"OrderedDict"},
-}
 
 
 class DamagedCheckpoint(ValueError):
@@ -212,11 +194,11 @@ def marker_of(path: Path, unchecked: bool = False, wanted: str = CHECKPOINT_FORM
                         entry.text("dtype") if entry.has("dtype") else None,
                         entry.child("phase").value if entry.has("phase") else None)
     except OSError as error:
-        raise DamagedCheckpoint(_damaged(f"{path / MARKER}: {error.strerror}")) from None
+        raise DamagedCheckpoint(damaged(f"{path / MARKER}: {error.strerror}")) from None
     except FormatError as error:
-        raise DamagedCheckpoint(_damaged(str(error))) from None
+        raise DamagedCheckpoint(damaged(str(error))) from None
     if path.name != f"step-{marker.step:09d}":
-        raise DamagedCheckpoint(_damaged(f"{path}: {MARKER} is of batch {marker.step}"))
+        raise DamagedCheckpoint(damaged(f"{path}: {MARKER} is of batch {marker.step}"))
     return marker
 
 
@@ -226,57 +208,21 @@ def fault_of(path: Path, marker: Marker, names: Iterable[str], before: Callable[
     try:
         there = {file.name for file in path.iterdir()} - {MARKER}
         for name in sorted(there ^ set(marker.files)):
-            return _damaged(f"{path / name}: " + (f"is not among the files in {MARKER}" if name in there else
+            return damaged(f"{path / name}: " + (f"is not among the files in {MARKER}" if name in there else
                                                   "is missing"))
         for name, facts in sorted(marker.files.items()):
             if (size := (path / name).stat().st_size) != facts.size:
-                return _damaged(f"{path / name}: has {size} bytes, {MARKER} says {facts.size}")
+                return damaged(f"{path / name}: has {size} bytes, {MARKER} says {facts.size}")
         for name in names:
             before(name)
             if marker.files[name].sha256 not in (None, found := _facts(path / name).sha256):
-                return _damaged(f"{path / name}: is not what was written: its sha256 is {found}, {MARKER} says "
+                return damaged(f"{path / name}: is not what was written: its sha256 is {found}, {MARKER} says "
                                 f"{marker.files[name].sha256}")
     except OSError as error:
-        return _damaged(f"{error.filename or path}: cannot be read: {error.strerror}")
+        return damaged(f"{error.filename or path}: cannot be read: {error.strerror}")
     return None
 
 
-def _damaged(sentence: str) -> str:
+def damaged(sentence: str) -> str:
+    """``sentence``, and what to do."""
     return f"{sentence}; the checkpoint is damaged: delete its folder to go on from the one before it"
-
-
-class SafeReader(FileSystemReader):
-    """Reads a checkpoint of tensors; of what is pickled there, only what such a checkpoint holds comes to life.
-
-    Raises :class:`DamagedCheckpoint` for anything else.
-    """
-
-    def read_metadata(self, *arguments: Any, **options: Any) -> Metadata:
-        """The metadata, which :class:`FileSystemReader` would unpickle whatever they are."""
-        with open(Path(self.path) / ".metadata", "rb") as file:
-            try:
-                found = _Unpickler(file).load()
-            except DamagedCheckpoint:
-                raise
-            except Exception as error:  # what a stream of bytes can make of an unpickler
-                raise DamagedCheckpoint(_damaged(f"{self.path}/.metadata: cannot be read: "
-                                                 f"{type(error).__name__}: {error}")) from None
-        if not isinstance(found, Metadata):
-            raise DamagedCheckpoint(_damaged(f"{self.path}/.metadata: holds {type(found).__name__}"))
-        for info in (found.storage_data or {}).values():
-            if Path(info.relative_path).name != str(info.relative_path):
-                raise DamagedCheckpoint(_damaged(f"{self.path}/.metadata: names {info.relative_path}, which is no file "
-                                                 "of the checkpoint"))
-        if found.storage_meta is None:
-            found.storage_meta = StorageMeta()
-        found.storage_meta.load_id = self.load_id
-        return found
-
-
-class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        known = name in _KNOWN.get(module, ())
-        if known or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
-            return super().find_class(module, name)
-        raise DamagedCheckpoint(_damaged(f".metadata names {module}.{name}, which is no part of a checkpoint and may "
-                                         "be code of somebody else's"))

@@ -51,8 +51,8 @@ def measure_stages(training: Training, *, device: torch.device | None = None, re
     likenesses: dict[Any, int] = {}
     with single_threaded():
         wanted = range(count) if only is None else sorted(only)
-        for s in range(count if only is not None else begin):
-            feeds.feed(s, training.stages[s].to(where))  # a stage's feed is known when all before have been looked at
+        for s in range(max(wanted, default=0) if only is not None else begin):
+            feeds.pass_by(s, training.stages[s].to(where))  # what a stage is fed with, stages before it give
         for s in (*(s for s in wanted if s >= begin), *(s for s in wanted if s < begin)):
             module = training.stages[s].to(where)
             feed = feeds.feed(s, module)

@@ -3,14 +3,14 @@
 In a chain a stage takes one tensor and gives one, whose looks
 :attr:`~weft.runtime.interface.training.Training.boundaries` has. In a graph of stages it takes and gives values by
 name. What a value between two stages looks like is found by running the stage that gives it on tensors without memory,
-since boundaries name only those that go to another rank; so stages must be numbered from givers to takers. A module
-whose way depends on numbers is run on true ones (:func:`needs_numbers`).
+unless boundaries name it, which have to name only those that go to another rank; so stages must be numbered from givers
+to takers. A module whose way depends on numbers is run on true ones (:func:`needs_numbers`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -51,6 +51,9 @@ class Feeds(Protocol):
 
     def feed(self, stage: int, module: nn.Module) -> Feed:
         """That of ``stage``, whose ``module`` is on the device."""
+
+    def pass_by(self, stage: int, module: nn.Module) -> None:
+        """See what ``stage`` gives to later ones, in place of its feed."""
 
 
 def feeds_of(training: Training, device: torch.device) -> Feeds:
@@ -99,10 +102,12 @@ class _FeedChain:
                     else _random(sink, device)]
 
         handed = 0 if sink is None else _size(sink)
-        before = self.trained.get(stage - 1, False)
-        self.trained[stage] = before or _is_trained(module)
-        return Feed(function, inputs, gradients, () if before else (0,), handed, kept, (source, sink),
-                    trains=self.trained[stage])
+        self.pass_by(stage, module)
+        return Feed(function, inputs, gradients, () if self.trained.get(stage - 1) else (0,), handed, kept,
+                    (source, sink), trains=self.trained[stage])
+
+    def pass_by(self, stage: int, module: nn.Module) -> None:
+        self.trained[stage] = self.trained.get(stage - 1, False) or _is_trained(module)
 
 
 @dataclass
@@ -143,8 +148,7 @@ class _ValueGraph:
         if missing:
             raise MeasureError(f"stage {stage} takes {missing[0]!r}, which no stage gives and inputs(0, 0) does not "
                                "hold")
-        constant = tuple(i for i, value in enumerate(takes)
-                         if value not in self.givers or value in self.still)
+        constant = tuple(i for i, value in enumerate(takes) if value not in self.givers or value in self.still)
 
         def inputs() -> list[Tensor]:
             return [_random(self.given[value][1], device) if value in self.givers and value not in data
@@ -157,10 +161,7 @@ class _ValueGraph:
         if len(outputs) != len(gives):
             raise MeasureError(f"stage {stage} gives {len(outputs)} values, but its ports name {len(gives)}: "
                                f"{', '.join(gives)}")
-        trains = _is_trained(module) or len(constant) < len(takes)
-        self.still.update(value for value, looks in zip(gives, outputs, strict=True)
-                          if not trains or not looks.has_gradient or value in training.untrained)
-        self.given.update((value, (stage, looks)) for value, looks in zip(gives, outputs, strict=True))
+        trains = self._enter(stage, module, zip(gives, outputs, strict=True))
         returned = [value in training.losses or (value in self.used and value not in self.still)
                     for value in gives]
         if trains and not any(returned):
@@ -178,6 +179,24 @@ class _ValueGraph:
                     ([looks for (_, looks), _ in taken], looks_of_data, constant, outputs, returned),
                     _by_giver((giver, looks) for (giver, looks), _ in taken),
                     _by_giver((giver, looks) for (giver, looks), free in taken if not free), trains)
+
+    def pass_by(self, stage: int, module: nn.Module) -> None:
+        known = self.training.boundaries if isinstance(self.training.boundaries, Mapping) else {}
+        taken = [(value, known.get(value)) for value in self.ports[stage].gives if value in self.used]
+        if all(looks is not None and looks.is_known for _, looks in taken):
+            self._enter(stage, module, ((value, looks) for value, looks in taken if looks is not None))
+        else:
+            self.feed(stage, module)
+
+    def _enter(self, stage: int, module: nn.Module, gives: Iterable[tuple[str, Boundary]]) -> bool:
+        """Keep how values look that ``stage`` gives, and which of them are owed no gradient; whether it trains."""
+        trains = _is_trained(module) or any(
+            value in self.givers and value not in self.still for value in self.ports[stage].takes)
+        for value, looks in gives:
+            self.given[value] = stage, looks
+            if not trains or not looks.has_gradient or value in self.training.untrained:
+                self.still.add(value)
+        return trains
 
 
 def _is_trained(module: nn.Module) -> bool:

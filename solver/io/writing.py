@@ -18,6 +18,24 @@ _partial: set[str] = set()
 _LOOK = 0.05
 
 
+def default_folder() -> Path:
+    """Where weft keeps what may be used again: ``weft`` in the user's cache folder (``XDG_CACHE_HOME``, else
+    ``~/.cache``)."""
+    stated = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(stated) if os.path.isabs(stated) else Path.home() / ".cache") / "weft"
+
+
+def cache_folder(choice: str | os.PathLike[str] | bool | None) -> Path | None:
+    """The folder that a caller chooses: one by name, ``True`` for the default one, ``None`` or ``False`` for none.
+
+    Raises ``ValueError`` for anything else."""
+    if choice is None or choice is False:
+        return None
+    if choice is not True and not isinstance(choice, str | os.PathLike):
+        raise ValueError(f"cache is {choice!r:.60}, it must be the name of a folder, True or None")
+    return default_folder() if choice is True else Path(choice)
+
+
 def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None:
     """Write ``content`` to ``path`` whole or not at all.
 

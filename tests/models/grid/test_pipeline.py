@@ -54,6 +54,13 @@ def test_a_heavy_end_gives_layers_away() -> None:
     assert balanced_cut(even, [0.0, *[1.0] * 16, 0.0], 4) == even
 
 
+def test_a_heavy_end_gives_its_own_stages_layers_away() -> None:
+    """Of a GPU's chunks the longest one keeps all behind it waiting."""
+    loads = [0.0, *[1.0] * 80, 1.5]
+    found = sizes(balanced_cut(even_cut(82, 40), loads, 8))
+    assert found[0] == 3 and found[-1] == 2 and sorted(found[1:-1]) == [2] * 37 + [3]
+
+
 def test_a_stage_is_what_one_of_its_gpus_has() -> None:
     spec = spec_of()
     space, degrees = grid_space(spec), Degrees(tensor=2, pipeline=4, data=4, zero=1)

@@ -41,12 +41,14 @@ from weft.runtime.captured.inputs.batch_dims import Dims, dims_of, leaves_of, po
 from weft.runtime.captured.looks import looked_at
 from weft.runtime.captured.materials import Materials
 from weft.runtime.captured.purity import Purity
+from weft.runtime.captured.remembered import captured_or_remembered
 from weft.runtime.plan.plan import Plan
 from weft.runtime.ranks.session import Session, SessionError, join
 from weft.runtime.ranks.within import join_within
 from weft.runtime.ranks.words import some
 from weft.runtime.replay.stepping import THEIRS, stages_of
 from weft.runtime.transports.registry import device_for
+from weft.solver.io.writing import cache_folder
 
 #: The session of this process, while there is one, that has joined the ranks itself.
 _LAUNCHED: list[Session] = []
@@ -199,12 +201,12 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
 
 def _captured(module: nn.Module, parts: Sequence[tuple[tuple[Any, ...], dict[str, Any]]], options: PipelineOptions,
               session: Session) -> Model:
-    """The model by an export on the first of these micro-batches, or by a run of all."""
+    """The model by an export on the first of these micro-batches, kept or new, or by a run of all."""
     with autocasting(options.autocast, session.device):
         if options.split is not None:
             return trace(module, parts, options.split)
         args, kwargs = real(parts[0], session.device)
-        return Captured.of(module, args, kwargs, session.device)
+        return captured_or_remembered(module, args, kwargs, session.device, cache_folder(options.cache))
 
 
 def _require_plain(module: object, options: PipelineOptions, device: torch.device) -> None:
@@ -220,6 +222,7 @@ def _require_plain(module: object, options: PipelineOptions, device: torch.devic
         raise CaptureError(f"micro_batches is {micro_batches!r:.60}, it must be a whole number of at least 1")
     require_memory_plan(options)
     require_backends(module, options)
+    cache_folder(options.cache)
     if options.seed is not None and type(options.seed) is not int:
         raise CaptureError(f"seed is {options.seed!r:.60}, it must be a whole number")
     if options.defer not in ("worth", "all"):

@@ -34,10 +34,11 @@ def pipeline(asked: _Asked) -> Pipeline:
     have unequal numbers of labels. Without it the module gives its own (``labels`` among ``kwargs``). An example of a
     ``target`` lets the loss be measured too, and says how a target is nested if it is not one tensor.
 
-    Each rank captures the model with ``torch.export``; all measure operators, links and stages together, and run the
-    schedules of some cuts for a few steps, whose times the plan then has; buffers, gradients and random state are kept.
-    Rank 0 decides; of the searches each has at most half of ``time_limit`` seconds, and no further cut is tried after
-    it.
+    Each rank captures the model with ``torch.export``, or takes the capture of an earlier call from the folder
+    ``cache`` (``True``: the user's cache folder; ``None``: none), where a run of the model shows that it still does the
+    same. All measure operators, links and stages together, and run the schedules of some cuts for a few steps, whose
+    times the plan then has; buffers, gradients and random state are kept. Rank 0 decides; of the searches each has at
+    most half of ``time_limit`` seconds, and no further cut is tried after it.
 
     ``schedule`` names a published one (:data:`weft.solver.BASELINES`), or is a schedule or its file, as ``plan`` is a
     plan or its file: their stages are then what the model is cut into.

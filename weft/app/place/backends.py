@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from weft.app.sweep.cache import default_folder
 from weft.runtime.backends.assignment import AssignedPart, Assignment
 from weft.runtime.backends.build import Choice, captured_of, device_of
 from weft.runtime.backends.candidates import Alike, candidates_of, cover_problem
@@ -20,6 +19,7 @@ from weft.runtime.backends.measuring import Measuring, boundaries_of, machine_na
 from weft.runtime.backends.registry import EAGER, Backend, backends_named
 from weft.runtime.backends.trial import Found
 from weft.solver.cpsat.budget import Budget
+from weft.solver.io.writing import default_folder
 from weft.solver.placement.cover.problem import Cover, CoverProblem
 from weft.solver.placement.cover.search import FASTER, alone, climb, find_cover
 

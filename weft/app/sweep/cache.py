@@ -29,7 +29,7 @@ from weft.solver.baselines import BASELINES
 from weft.solver.io.entries import Entry, FormatError, read_json, require_format
 from weft.solver.io.problem_files import problem_to_json
 from weft.solver.io.schedule_files import schedule_from_json, schedule_to_json
-from weft.solver.io.writing import write_atomically
+from weft.solver.io.writing import cache_folder, write_atomically
 from weft.solver.judge.claims import judge_claims
 from weft.solver.judge.validate import violations
 from weft.solver.schedule import Schedule
@@ -40,21 +40,10 @@ CACHE_FORMAT = "weft.cache/1"
 OWN = "weft"
 
 
-def default_folder() -> Path:
-    """Where solved problems are kept: ``weft`` in the user's cache folder (``XDG_CACHE_HOME``, else ``~/.cache``)."""
-    stated = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(stated) if os.path.isabs(stated) else Path.home() / ".cache") / "weft"
-
-
 def cache_of(choice: str | os.PathLike[str] | bool | None) -> Cache | None:
-    """The cache that a caller chooses: a folder, ``True`` for the default one, ``None`` or ``False`` for none.
-
-    Raises ``ValueError`` for anything else."""
-    if choice is None or choice is False:
-        return None
-    if choice is not True and not isinstance(choice, str | os.PathLike):
-        raise ValueError(f"cache is {choice!r}, it must be the name of a folder, True or None")
-    return Cache(default_folder() if choice is True else choice)
+    """The cache that a caller chooses, as :func:`~weft.solver.io.writing.cache_folder` has its folder."""
+    folder = cache_folder(choice)
+    return None if folder is None else Cache(folder)
 
 
 def key_of(case: Case, options: SearchOptions) -> str:

@@ -16,7 +16,8 @@ from tests.support.sweeps import EFFORT, uniform
 from weft.app.lib.case import Case, case_of
 from weft.app.lib.options import SearchOptions
 from weft.app.sweep import cache as cache_module
-from weft.app.sweep.cache import Cache, Solved, default_folder, key_of, solve_point
+from weft.app.sweep.cache import Cache, Solved, key_of, solve_point
+from weft.solver.io.writing import default_folder
 from weft.solver.problem import Problem
 
 LIMITS = SearchOptions(effort=0.05)

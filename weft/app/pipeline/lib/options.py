@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
     import torch
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from weft.runtime.interface.training import Loss
     from weft.runtime.plan.plan import Plan
     from weft.solver.schedule import Schedule
+
+#: How stages lie on ranks, and which backwards are tried, where no spec says it.
+SHAPES: Final[tuple[Literal["chain", "v"], ...]] = ("chain",)
+BACKWARDS: Final[tuple[Literal["full", "split"], ...]] = ("full", "split")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +70,7 @@ class PipelineOptions:
 
     # how it is run
     timeout: float = 60.0
+    cache: str | os.PathLike[str] | bool | None = True
     transport: str | None = None
     seed: int | None = None
 

@@ -83,7 +83,9 @@ def _measured(ranks: Ranks, places: Sequence[int], s: int, name: str) -> StageCo
     training = ranks.computed_by([name if stage == s else EAGER for stage in range(len(places) + 1)]).training(places)
     with untouched(captured.model):
         feeds = feeds_of(plain, device)
-        *_, feed = (feeds.feed(stage, plain.stages[stage]) for stage in range(s + 1))
+        for before in range(s):
+            feeds.pass_by(before, plain.stages[before])
+        feed = feeds.feed(s, plain.stages[s])
         if feed.trains and (wrong := wrong_numbers(feed, plain.stages[s], training.stages[s])) is not None:
             return wrong
         cost, = measure_stages(training, device=device, repeats=REPEATS, only=[s], slots=True,

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from weft.app.pipeline.lib.options import PipelineOptions
-from weft.app.pipeline.planning.spec import MachineSpec, load_machine_spec
-from weft.models.layers.cluster import Network
+from weft.app.pipeline.lib.options import BACKWARDS, SHAPES, PipelineOptions
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.measure.links import LinkCost, Links, measure_links
 from weft.runtime.ranks.session import RESERVE, Session
+
+if TYPE_CHECKING:
+    from weft.models.layers.cluster import Network
 
 #: Bytes of messages by which links are measured, beside what the model sends.
 SMALL, LARGE = 64, 1 << 20
@@ -68,26 +70,24 @@ def look_at(session: Session, options: PipelineOptions, sizes: Sequence[int], mo
     cores = session.exchange((own, _cores(), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))), "looking at the machine")
     said, = session.exchange(_said(options, session.world) if session.rank == 0 else None, "reading the spec")[:1]
     assert said is not None
-    spec, memory = said
+    network, shapes, backwards, memory = said
     notes = list(_crowded(cores[0][1], cores[0][2], session.device))
     if memory is None:
         memory = [amount for amount, _, _ in cores]
         if any(amount is not None for amount in memory):
             notes.append("memory is what the GPUs have, less 1 GiB and the whole model, which each rank holds")
     links: Links = {}
-    network = spec.cluster.network(session.world)
     if network is not None:
         notes.append("transfers take what the spec says, until a run of the plan shows what they take")
     elif session.world > 1:
         links = measure_links(session, sorted({SMALL, LARGE, min(MOST, max(sizes, default=0))} - {0}))
         notes.append(_told(links))
-    backwards = spec.placement.backward
     if options.compile:
         backwards = tuple(way for way in backwards if way != "split")
         if not backwards:
             raise CaptureError("the spec's placement.backward allows split backwards alone, which compiled stages "
                                "cannot: leave compile out, or allow full ones")
-    return Machine(tuple(memory), spec.placement.shapes, backwards, links, network, tuple(notes))
+    return Machine(tuple(memory), shapes, backwards, links, network, tuple(notes))
 
 
 def own_memory(device: torch.device, model_bytes: int) -> int | None:
@@ -99,18 +99,28 @@ def own_memory(device: torch.device, model_bytes: int) -> int | None:
     return max(0, (whole - RESERVE) // sharing - model_bytes)
 
 
-def _said(options: PipelineOptions, ranks: int) -> tuple[MachineSpec, list[int | None] | None]:
-    """The spec, and the memory of each rank that it or ``memory=`` gives."""
+class _Said(NamedTuple):
+    """What the spec, and ``memory=``, say: as :class:`Machine` has it, but memory may be left out."""
+
+    network: Network | None = None
+    shapes: tuple[str, ...] = SHAPES
+    backwards: tuple[str, ...] = BACKWARDS
+    memory: list[int | None] | None = None
+
+
+def _said(options: PipelineOptions, ranks: int) -> _Said:
+    whole: list[int | None] | None = None if options.memory is None else [options.memory] * ranks
+    if options.spec is None:
+        return _Said(memory=whole)
+    from weft.app.pipeline.planning.spec import load_machine_spec  # what reads specs takes long to import
+
     spec = load_machine_spec(options.spec, ranks)
     given = spec.cluster.memory
-    if options.memory is not None:
-        if given is not None:
-            raise CaptureError(f"memory is {options.memory}, and the spec's cluster.memory says it too: give one")
-        return spec, [options.memory] * ranks
-    if given is None:
-        return spec, None
-    each = given if len(given) == ranks else given * ranks
-    return spec, [max(0, amount - spec.cluster.reserve) for amount in each]
+    if given is not None and whole is not None:
+        raise CaptureError(f"memory is {options.memory}, and the spec's cluster.memory says it too: give one")
+    if given is not None:
+        whole = [max(0, amount - spec.cluster.reserve) for amount in (given if len(given) == ranks else given * ranks)]
+    return _Said(spec.cluster.network(ranks), spec.placement.shapes, spec.placement.backward, whole)
 
 
 def _cores() -> int:

@@ -183,9 +183,8 @@ class Ranks:
             [self.example.named] * self.options.micro_batches, self.session.replica * self.options.micro_batches))
         return under_autocast(found, self.options.autocast, self.session.device)
 
-    def costs(self, places: Sequence[int], rank_of: Callable[[int], int]) -> list[StageCosts]:
-        """The stages of the cut at ``places``, each measured by the rank that would run it, all at once."""
-        training = self.training(places)
+    def costs(self, training: Training, rank_of: Callable[[int], int]) -> list[StageCosts]:
+        """The stages of ``training``, each measured by the rank that would run it, all at once."""
         own = [s for s in training.stages if rank_of(s) == self.session.rank]
         self.session.barrier("to measure stages")
         with untouched(self.captured.model):

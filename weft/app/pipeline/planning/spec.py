@@ -15,6 +15,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
+from weft.app.pipeline.lib.options import BACKWARDS, SHAPES
 from weft.models.files.limits import MAX_GPUS, MAX_SPEC_BYTES
 from weft.models.files.reading import read_text
 from weft.models.layers.cluster import Network, model_cluster
@@ -26,8 +27,6 @@ from weft.models.spec.spec import SpecError, checked
 
 __all__ = ["MachineSpec", "SpecError", "load_machine_spec"]
 
-Shape = Literal["chain", "v"]
-Backward = Literal["full", "split"]
 
 
 class MachineCluster(Section):
@@ -84,9 +83,9 @@ class MachineCluster(Section):
 class MachinePlacement(Section):
     """Which placements are tried."""
 
-    shapes: tuple[Shape, ...] = Field(default=("chain",), strict=False, min_length=1, description=(
+    shapes: tuple[Literal["chain", "v"], ...] = Field(default=SHAPES, strict=False, min_length=1, description=(
         "chain: one stage a rank. v: two, down the ranks and back up. Default chain."))
-    backward: tuple[Backward, ...] = Field(default=("full", "split"), strict=False, min_length=1, description=(
+    backward: tuple[Literal["full", "split"], ...] = Field(default=BACKWARDS, strict=False, min_length=1, description=(
         "full: one backward block a stage. split: input gradient and weight gradient apart. Default both."))
 
 

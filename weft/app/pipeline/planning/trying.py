@@ -41,13 +41,16 @@ RUNS = 5
 
 def try_cut(ranks: Ranks, machine: Machine, places: tuple[int, ...], cuts: Cuts) -> Sequence[StageCosts]:
     """Measure the stages of a cut, schedule them, and run the schedules that are good; what stages cost."""
-    costs = ranks.costs(places, lambda stage: rank_of(stage, len(places) + 1, machine.ranks))
+    training = ranks.training(places)
+    costs = ranks.costs(training, lambda stage: rank_of(stage, len(places) + 1, machine.ranks))
+    ties = measured_ties(training)
+    del training  # on the meta device its modules would hold numbers
     others = {} if ranks.options.backends is None else measured_backends(ranks, machine, places, cuts.skipped)
     found: list[Schedule] = []
 
     def scheduled() -> int:
         try:
-            found.extend(_schedules(ranks, machine, places, costs, others))
+            found.extend(_schedules(ranks, machine, ties, costs, others))
         except (MeasureError, Infeasible) as error:
             cuts.reason = error
         return len(found)
@@ -78,8 +81,8 @@ def run_schedule(ranks: Ranks, places: Sequence[int], schedule: Schedule | None)
     return None if found is None or schedule is None else StagesRun(schedule, found)
 
 
-def _schedules(ranks: Ranks, machine: Machine, places: Sequence[int], costs: Sequence[StageCosts],
-               others: BackendCosts) -> list[Schedule]:
+def _schedules(ranks: Ranks, machine: Machine, ties: Sequence[tuple[str, Sequence[int]]],
+               costs: Sequence[StageCosts], others: BackendCosts) -> list[Schedule]:
     """The published schedule asked for; or, with whole backwards and with split ones, the best of the known ones, and
     what a short search finds where that promises more, if they are about as good as the best of all. ``others``: what
     stages cost by other backends than eager.
@@ -87,7 +90,7 @@ def _schedules(ranks: Ranks, machine: Machine, places: Sequence[int], costs: Seq
     Raises :class:`~weft.runtime.measure.stage_costs.MeasureError`,
     :class:`~weft.solver.feasibility.infeasible.Infeasible` where nothing fits the memory.
     """
-    options, ties = ranks.options, measured_ties(ranks.training(places))
+    options = ranks.options
 
     def problem_of(costs: Sequence[StageCosts], backward: str) -> Problem:
         return stage_problem(costs, ties, machine, backward, options.micro_batches, copies_of_weights(options.dtype)[1])

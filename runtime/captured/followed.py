@@ -1,0 +1,200 @@
+"""What a model's forward does when it is run: by this a capture that was kept is known to be of the model as it is now.
+
+Two models that do the same are captured as the same graph, whatever their source says. So a run is followed at two
+levels. ``calls`` are those of torch's functions that the model's own code makes, module by module, with the state of
+gradients, autocast and checkpoints that each is made in: an export of the model makes the same ones, or has gone
+another way. ``digest`` has besides all operators that were run on tensors of this run, parameters, buffers and other
+tensors, these with their numbers, and with what else they were given.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache, wraps
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
+
+from weft.runtime.captured.looks import FunctionWatch, untouched
+from weft.runtime.captured.marks import Marks, marked, own_backwards
+
+#: What stands for itself among the arguments of an operator.
+PLAIN = (int, float, complex, bool, str, slice, type(None), torch.dtype, torch.device, torch.layout,
+         torch.memory_format)
+#: Attributes of a tensor that are tensors.
+TENSORS = {"T", "H", "mT", "mH", "data", "grad", "real", "imag"}
+
+
+@dataclass
+class ForwardCalls:
+    """What the model's own code calls."""
+
+    model: nn.Module
+    lines: list[str] = field(default_factory=list)
+
+    def see(self, func: Callable[..., Any], given: object) -> None:
+        """``func`` is called with ``given``. To ask a tensor for its shape and the like is no call: an export asks too.
+        """
+        name = _name(func)
+        if name.startswith("get ") and name.removeprefix("get ") not in TENSORS:
+            return
+        self.lines.append(f"{name} {[_shown(leaf) for leaf in tree_leaves(given)]} {_state()}")
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Inside, calls are noted while the model runs."""
+        model, names = self.model, {id(module): name for name, module in self.model.named_modules()}
+        own, forward = vars(model).get("forward"), model.forward
+
+        @wraps(forward)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            with FunctionWatch(self.see):  # as the innermost of the modes there are then
+                return forward(*args, **kwargs)
+
+        def enter(module: nn.Module, given: Any) -> None:
+            if id(module) in names:  # an export has others around the model
+                self.lines.append(f"> {names[id(module)]}")
+
+        def leave(module: nn.Module, given: Any, result: Any) -> None:
+            if id(module) in names:
+                self.lines.append("<")
+
+        hooks = register_module_forward_pre_hook(enter), register_module_forward_hook(leave)
+        vars(model)["forward"] = watched
+        try:
+            yield
+        finally:
+            vars(model).pop("forward") if own is None else vars(model).update(forward=own)
+            for hook in hooks:
+                hook.remove()
+
+
+class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """``digest``: of all operators that are run inside, and in which of ``marks``' checkpoints; ``names`` of the
+    tensors that there are before."""
+
+    def __init__(self, names: Mapping[Tensor, str], marks: Marks) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.marks, self.digest, self.known = marks, hashlib.sha256(), True
+        self.numbers, self.count = WeakIdKeyDictionary(), count()  # of each tensor that is still there
+        for tensor, name in names.items():
+            self.numbers[tensor] = name
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (),
+                           kwargs: dict[str, Any] | None = None) -> Any:
+        given, spec = tree_flatten((args, kwargs))
+        told = [self.said(leaf) for leaf in given]
+        found = func(*args, **kwargs or {})
+        made = [self.said(leaf, new=True) for leaf in tree_leaves(found)]
+        self.digest.update(f"{func} {spec} {told} {made} {self.marks}\n".encode())
+        return found
+
+    def said(self, leaf: Any, new: bool = False) -> str:
+        """What tells ``leaf`` from others: a tensor that no operator has made (``new``: one makes it), its numbers."""
+        if not isinstance(leaf, Tensor):
+            self.known &= isinstance(leaf, PLAIN)
+            return f"{type(leaf).__name__} {leaf!r}"
+        if (name := self.numbers.get(leaf)) is None:  # type: ignore[no-untyped-call]
+            name = self.numbers[leaf] = f"#{next(self.count)}" if new else f"={numbers_of(leaf)}"
+        return f"{name} {looks_of(leaf)}"
+
+
+def numbers_of(tensor: Tensor) -> str:
+    """What tells the numbers in a tensor from others."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return hashlib.sha256(flat.numpy().tobytes()).hexdigest()
+
+
+def looks_of(tensor: Tensor) -> str:
+    """What tells how a tensor looks."""
+    return f"{tensor.dtype} {tuple(tensor.shape)} {tensor.stride()} {tensor.device}"
+
+
+@dataclass(frozen=True)
+class Followed:
+    """What a run did, of each checkpoint in it whether it has a policy of its own, and the ``result`` that it gave."""
+
+    calls: tuple[str, ...]
+    digest: str
+    checkpoints: tuple[bool, ...]
+    result: Any
+
+
+def followed(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Followed | None:
+    """Run ``model``, which is afterwards as it was, as an export would; ``None`` where that fails, or it does what an
+    export does not keep or nobody can follow."""
+    names = dict[Tensor, str]()
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        names.setdefault(tensor, name)
+    for i, leaf in enumerate(tree_leaves((args, kwargs))):
+        if isinstance(leaf, Tensor):
+            names.setdefault(leaf, f"{i}")
+    try:
+        with (untouched(model), _attributes(model), own_backwards() as lost, marked() as marks, _exporting(),
+              saved_tensors_hooks(lambda tensor: None, lambda nothing: nothing)):  # nothing goes back
+            calls, operators = ForwardCalls(model), _Operators(names, marks)
+            with calls.watching(), operators:
+                result = model(*args, **kwargs)
+            given = [operators.said(leaf) for leaf in tree_leaves(result)]
+    except Exception:  # whatever the model's own code raises: an export says why
+        return None
+    if lost or not operators.known or torch.is_inference_mode_enabled():
+        return None
+    operators.digest.update("\n".join((*calls.lines, repr(given), str(tree_flatten(result)[1]))).encode())
+    return Followed(tuple(calls.lines), operators.digest.hexdigest(), tuple(marks.seen), result)
+
+
+@contextmanager
+def _attributes(model: nn.Module) -> Iterator[None]:
+    """Afterwards the attributes of all modules are those that they were."""
+    kept = [(held, dict(held)) for module in model.modules()
+            for held in (vars(module), *(value for value in vars(module).values() if type(value) is dict))]
+    try:
+        yield
+    finally:
+        for held, before in kept:
+            held.clear()
+            held.update(before)
+
+
+@contextmanager
+def _exporting() -> Iterator[None]:
+    """Inside, a model that asks whether it is exported hears that it is."""
+    flags = {name: getattr(torch.compiler, name) for name in ("_is_compiling_flag", "_is_exporting_flag")
+             if hasattr(torch.compiler, name)}
+    for name in flags:
+        setattr(torch.compiler, name, True)
+    try:
+        yield
+    finally:
+        for name, value in flags.items():
+            setattr(torch.compiler, name, value)
+
+
+@cache
+def _name(func: Callable[..., Any]) -> str:
+    if getattr(func, "__name__", "") == "__get__":
+        return f"get {func.__self__.__name__}"  # type: ignore[attr-defined]
+    return f"{getattr(func, '__module__', '')}.{getattr(func, '__qualname__', None) or func}"
+
+
+def _shown(leaf: Any) -> str:
+    """A tensor by its type and shape, which an export has too; an object that does not stand for itself by its type."""
+    if isinstance(leaf, Tensor):
+        return f"{leaf.dtype}{tuple(leaf.shape)}"
+    return repr(leaf) if isinstance(leaf, PLAIN) else type(leaf).__name__
+
+
+def _state() -> str:
+    return f"{torch.is_grad_enabled()} " + " ".join(
+        f"{torch.is_autocast_enabled(kind)} {torch.get_autocast_dtype(kind)}" for kind in ("cpu", "cuda"))
