@@ -6,7 +6,14 @@ those of published models are in :mod:`weft.models.zoo.published`, what families
 Beside the families stand the block problems of the Tessel evaluation (:mod:`weft.models.zoo.tessel_shapes`).
 """
 
-from weft.models.zoo.graphs import GRAPHS, model_graph
-from weft.models.zoo.published import PUBLISHED
+from typing import TYPE_CHECKING
+
+from weft.solver.public_names import lazily
+
+if TYPE_CHECKING:
+    from weft.models.zoo.graphs import GRAPHS, model_graph
+    from weft.models.zoo.published import PUBLISHED
 
 __all__ = ["GRAPHS", "PUBLISHED", "model_graph"]
+
+__getattr__, __dir__ = lazily(__name__)
