@@ -5,15 +5,3 @@ line in :data:`~weft.models.zoo.graphs.GRAPHS`. The sizes are sections of a spec
 those of published models are in :mod:`weft.models.zoo.published`, what families share in :mod:`weft.models.zoo.lib`.
 Beside the families stand the block problems of the Tessel evaluation (:mod:`weft.models.zoo.tessel_shapes`).
 """
-
-from typing import TYPE_CHECKING
-
-from weft.solver.public_names import lazily
-
-if TYPE_CHECKING:
-    from weft.models.zoo.graphs import GRAPHS, model_graph
-    from weft.models.zoo.published import PUBLISHED
-
-__all__ = ["GRAPHS", "PUBLISHED", "model_graph"]
-
-__getattr__, __dir__ = lazily(__name__)
