@@ -92,6 +92,12 @@ class LocalSearch:
         """The least makespan found of orders that fit, in ticks."""
         return self.kernel.best
 
+    @property
+    def cost(self) -> float:
+        """What moves are to lower: the makespan of the orders at hand, in the problem's time unit, and what is charged
+        for memory that they lack."""
+        return float(self.tables.instance.tick) * (self.kernel.makespan + self._penalty * self.kernel.overflow)
+
     def orders(self) -> Orders:
         """The best orders that fit, with waits where lanes share a memory."""
         if self.makespan == NEVER:

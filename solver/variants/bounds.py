@@ -108,9 +108,7 @@ class Precedence:
         """By block and forward: the least distance at which memory makes the one precede the other."""
         found: dict[tuple[int, int], Numbers] = {}
         variants, count = self.variants, self.variants.stages
-        if len(variants.device) < 2 * count:
-            return found
-        for device in range(variants.devices):
+        for device in range(variants.devices if len(variants.device) > count else 0):
             stages = [s for s in range(count) if variants.device[s] == device]
             kept, room = variants.change[:, stages], variants.capacity[:, device]
             up_to = dict(zip(stages, np.cumsum(kept, axis=1).T, strict=True))

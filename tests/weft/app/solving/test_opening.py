@@ -92,8 +92,7 @@ def test_an_opening_that_stays_the_best_is_the_answer(monkeypatch: pytest.Monkey
 
 def test_a_tiny_spec_is_solved_without_a_solver_and_a_library_of_graphs() -> None:
     """They and the zoo of families take as long to import as the rest of such a search."""
-    code = ("from tests.support.builders import TINY_SPEC\nfrom weft import solve\n"
-            "from weft.models.spec.spec import parse_spec\nsolve(parse_spec(TINY_SPEC))")
+    code = f"import weft, weft.models.spec.spec as spec; weft.solve(spec.parse_spec({TINY_SPEC!r}))"
     assert loaded_after(code, "torch", "ortools", "altair", "networkx", "weft.models.zoo.published") == []
 
 
