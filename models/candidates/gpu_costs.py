@@ -37,7 +37,6 @@ from weft.models.times.operator_times import OperatorTime, OperatorTimes
 from weft.models.times.profile_times import ProfileTimes, rows_of
 from weft.models.times.profiles import DEGREES, PROFILES, ProfileError, load_profile, profiles_beside, shipped_profile
 from weft.models.times.roofline import Roofline
-from weft.models.zoo.graphs import model_graph
 
 
 def layer_costs(spec: Spec) -> list[LayerCost]:
@@ -223,6 +222,8 @@ def spec_graph(spec: Spec) -> OperatorGraph:
 
         return in_order(capture_config(named_file(spec, "model.config", model.config), run.micro_batch_size,
                                        model.sequence, dtype, training))
+    from weft.models.zoo.graphs import model_graph
+
     return model_graph(family, run.micro_batch_size, dtype=dtype, training=training)
 
 

@@ -18,11 +18,11 @@ from weft.models.cuts.enumeration import MOST, Ground, ListedCuts, enumerated
 from weft.solver.control.clock import checkpoint
 from weft.solver.pipeline import Pipeline
 from weft.solver.timing import DeadlockError, Orders
-from weft.solver.variants.bounds import Variants, VariantWait, makespan_bounds
+from weft.solver.variants.bounds import Variants, VariantWait, makespan_bounds, quick_bounds
 from weft.solver.variants.fixed_orders import fitting, makespans
 
-#: Cuts whose problems are in memory at a time.
-_AT_ONCE = 4096
+#: Cuts whose problems are in memory at a time, and what a quick bound takes of the time of a whole one.
+_AT_ONCE, _QUICK = 4096, 0.08
 #: An order is carried to no more cuts than make so many operations (0.1 s), a quarter of them those with the least
 #: bounds, the others those nearest to the cut that it is of.
 MOST_CARRIED = 5_000_000
@@ -81,12 +81,20 @@ class CutSpace:
         self.bounded = self.bounded[:0]
         self.taken.clear()
 
-    def open(self, below: int, most: int = MOST) -> None:
-        """List the cuts whose bound is less than ``below``, or ``most`` of them; again where some were left out."""
+    def open(self, below: int, most: int = MOST) -> int:
+        """List the cuts whose bound is less than ``below``, or ``most`` of them; again where some were left out. How
+        many a first look at them did not yet rule out."""
         self.cuts = enumerated(self.ground, self.micro_batches, below, most)
-        self.bounded = np.zeros(len(self.cuts), dtype=np.bool_)
+        for first in range(0, len(self.cuts), _AT_ONCE):
+            checkpoint()
+            some = np.arange(first, min(first + _AT_ONCE, len(self.cuts)))
+            raised = quick_bounds(self._variants(some), self.micro_batches, first=True)
+            self.cuts.bounds[some] = np.maximum(self.cuts.bounds[some], raised)
+        listed, self.bounded = len(self.cuts), np.zeros(len(self.cuts), dtype=np.bool_)
+        self.narrow(below)
         for borders in self.taken:
             self.take(borders)
+        return listed
 
     @property
     def complete(self) -> bool:
@@ -105,20 +113,27 @@ class CutSpace:
         self.cuts = ListedCuts(self.cuts.borders[kept], self.cuts.bounds[kept], left_out)
         self.bounded = self.bounded[kept]
 
-    def tighten(self, most: int) -> int:
-        """Raise the bounds of up to ``most`` cuts, those with the least first; how many there were."""
+    def tighten(self, most: int, below: int) -> float:
+        """Raise the bounds of up to ``most`` cuts, those with the least first; how many there were. Those that a quick
+        bound does not leave below ``below`` count as little as they take."""
+        looked_at = 0.0
         if self.cuts is None:
-            return 0
+            return looked_at
         waiting = np.flatnonzero(~self.bounded)
         if len(waiting) > most:
             waiting = waiting[np.argpartition(self.cuts.bounds[waiting], most)[:most]]
         for first in range(0, len(waiting), _AT_ONCE):
             checkpoint()
             some = waiting[first:first + _AT_ONCE]
-            raised = makespan_bounds(self._variants(some), self.micro_batches)
+            variants = self._variants(some)
+            raised = quick_bounds(variants, self.micro_batches)
+            left = np.flatnonzero(raised < below)
+            if len(left):
+                raised[left] = makespan_bounds(variants.chosen(left), self.micro_batches)
             self.cuts.bounds[some] = np.maximum(self.cuts.bounds[some], raised)
             self.bounded[some] = True
-        return len(waiting)
+            looked_at += len(left) + _QUICK * len(some)
+        return looked_at
 
     def raise_bound(self, borders: tuple[int, ...], bound: int) -> None:
         """Take over a bound on one cut."""
@@ -264,29 +279,27 @@ def variants_of(ground: Ground, borders: npt.NDArray[np.int16], *, trains: bool)
 def orders_of_stages(pipeline: Pipeline, orders: Orders) -> list[Row]:
     """Orders of one cut's blocks as orders of :func:`variants_of`'s. Blocks that the cut does not have come where they
     cost it nothing: a weight gradient right behind its gradient, a gradient right before its weight gradient."""
-    count = len(pipeline.stages)
-    meaning: dict[int, list[int]] = {}
-    for s, stage in enumerate(pipeline.stages):
-        meaning[stage.forward] = [s]
-        if stage.backward is not None:
-            meaning[stage.backward] = [count + s, 2 * count + s]
-        elif stage.input_grad is not None and stage.weight_grad is not None:
-            meaning[stage.input_grad], meaning[stage.weight_grad] = [count + s], [2 * count + s]
-        elif stage.weight_grad is not None:
-            meaning[stage.weight_grad] = [count + s, 2 * count + s]
+    meaning = _numbers(pipeline)
     return [[(block, m) for own, m in row for block in meaning[own]] for row in orders]
 
 
 def orders_of_blocks(pipeline: Pipeline, orders: Sequence[Sequence[tuple[int, int]]]) -> list[Row]:
     """The inverse: orders of :func:`variants_of`'s blocks as those of one cut's."""
-    count = len(pipeline.stages)
-    own: dict[int, int] = {}
-    for s, stage in enumerate(pipeline.stages):
-        own[s] = stage.forward
-        if stage.backward is not None:
-            own[count + s] = stage.backward
-        if stage.input_grad is not None:
-            own[count + s] = stage.input_grad
-        if stage.weight_grad is not None:
-            own[2 * count + s] = stage.weight_grad
+    last = {stage.weight_grad for stage in pipeline.stages}
+    own = {numbers[-1 if block in last else 0]: block for block, numbers in _numbers(pipeline).items()}
     return [[(own[block], m) for block, m in row if block in own] for row in orders]
+
+
+def _numbers(pipeline: Pipeline) -> dict[int, list[int]]:
+    """By block of one cut: those of :func:`variants_of` that it does."""
+    count = len(pipeline.stages)
+    found: dict[int, list[int]] = {}
+    for s, stage in enumerate(pipeline.stages):
+        found[stage.forward] = [s]
+        if stage.backward is not None:
+            found[stage.backward] = [count + s, 2 * count + s]
+        elif stage.input_grad is not None and stage.weight_grad is not None:
+            found[stage.input_grad], found[stage.weight_grad] = [count + s], [2 * count + s]
+        elif stage.weight_grad is not None:
+            found[stage.weight_grad] = [count + s, 2 * count + s]
+    return found

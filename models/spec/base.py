@@ -19,7 +19,7 @@ class Section(BaseModel):
     Numbers without a fraction are whole ones, as JSON Schema has it: ``16.0`` is 16.
     """
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, defer_build=True)
 
     @model_validator(mode="before")
     @classmethod

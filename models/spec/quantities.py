@@ -107,12 +107,12 @@ class Quantity:
         for unit in self.units:
             number = unit.number(finest, some=self.some)
             numbers.setdefault(number, []).append(unit.pattern)
-            texts.append((re.compile(f"{_SPACE}(?:{number}){_SPACE}{unit.pattern}{_SPACE}"), unit.scale))
+            texts.append((f"{_SPACE}(?:{number}){_SPACE}{unit.pattern}{_SPACE}", unit.scale))
         bare = self.units[0].number(finest, some=self.some, whole=self.whole)
-        object.__setattr__(self, "_any_plain", re.compile(bare))
+        object.__setattr__(self, "_any_plain", bare)
         if self.plain is not None:
             bare = rf"(?=\+?(?:{self.plain.pattern}{'' if self.some else f'|{_ZERO}'}){_SPACE}$)(?:{bare})"
-        texts.append((re.compile(f"{_SPACE}(?:{bare}){_SPACE}"), 1.0))
+        texts.append((f"{_SPACE}(?:{bare}){_SPACE}", 1.0))
         written = [f"{number}{_SPACE}(?:{'|'.join(patterns)})" for number, patterns in numbers.items()]
         object.__setattr__(self, "_texts", texts)
         pattern = f"^{_SPACE}(?:{'|'.join([*written, bare])}){_SPACE}$"
@@ -121,8 +121,8 @@ class Quantity:
 
     #: The JSON Schema of what :meth:`parse` accepts.
     schema: dict[str, Any] = field(init=False, repr=False)
-    _texts: Sequence[tuple[re.Pattern[str], float]] = field(init=False, repr=False)
-    _any_plain: re.Pattern[str] = field(init=False, repr=False)
+    _texts: Sequence[tuple[str, float]] = field(init=False, repr=False)
+    _any_plain: str = field(init=False, repr=False)
 
     def _numbers(self) -> list[dict[str, Any]]:
         """The JSON Schema of plain numbers."""
@@ -158,14 +158,14 @@ class Quantity:
         if len(text) > _LETTERS:
             raise ValueError(f"it is longer than {_LETTERS} letters: it must be {self.allowed}")
         for pattern, scale in self._texts:
-            if pattern.fullmatch(text):
+            if re.fullmatch(pattern, text):
                 return float(_parts(text)[0].replace("_", "")) * scale
         raise ValueError(self._why_not(*_parts(text)))
 
     def _why_not(self, number: str, unit: str) -> str:
         """What to say of a text that is not allowed."""
         known = next((some for some in self.units if re.fullmatch(some.pattern, unit)), None if unit else self.units[0])
-        if not unit and self._any_plain.fullmatch(number):
+        if not unit and re.fullmatch(self._any_plain, number):
             self._require_unit(float(number.replace("_", "")))
         if known is None or not re.fullmatch(r"[+-]?[0-9_.]+(?:[eE][+-]?[0-9]+)?", number):
             return (f"{self.hint[unit]}, " if unit in self.hint else "") + f"it must be {self.allowed}"

@@ -4,8 +4,3 @@
 line in :data:`~weft.models.zoo.graphs.GRAPHS`. The sizes are sections of a spec (:mod:`weft.models.spec.families`),
 those of published models are in :mod:`weft.models.zoo.published`, what families share in :mod:`weft.models.zoo.lib`.
 """
-
-from weft.models.zoo.graphs import GRAPHS, model_graph
-from weft.models.zoo.published import PUBLISHED
-
-__all__ = ["GRAPHS", "PUBLISHED", "model_graph"]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from weft.solver.ticks import Arc, TickProblem
+
+T = TypeVar("T", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,19 @@ def graph_of(instance: TickProblem) -> RelationGraph:
         waits += [Arc(arc.source, transfer, 0, 0), Arc(transfer, arc.target, 0, 0)]
     machines = dict.fromkeys((*instance.blocks_on, *(tuple(nodes) for nodes in carried)))
     return RelationGraph(tuple(durations), tuple(waits), tuple(machines))
+
+
+def joined(groups: Iterable[Collection[T]]) -> list[set[T]]:
+    """The ``groups``, those with a common member in one: the parts of a graph whose edges they are."""
+    part_of: dict[T, set[T]] = {}
+    for group in groups:
+        touched = {id(part_of[member]): part_of[member] for member in group if member in part_of}.values()
+        part = max(touched, key=len, default=set[T]())
+        for other in ({*group}, *touched):
+            if other is not part:
+                part |= other
+                part_of.update(dict.fromkeys(other, part))
+    return list({id(part): part for part in part_of.values()}.values())
 
 
 def barriers(instance: TickProblem) -> list[int]:

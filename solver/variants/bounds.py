@@ -4,19 +4,29 @@ For each operation of the first micro-batches its *head*, the least time before 
 the least time behind it (:mod:`weft.solver.bounds.heads` has the arguments, here for all variants side by side):
 
 * what it waits for, with the transfer; the same block of the micro-batch before;
-* what memory makes precede it. Let the forward of stage x of micro-batch m start on a device with capacity C, stages
-  y' <= x on it, and let the gradient of stage y <= x of micro-batch m - k not have ended. Blocks run micro-batches in
-  turn and gradients pass the stages backwards, so neither have the gradients of stages y' <= y of micro-batches m - k
-  and later; all forwards of these up to m have started. They hold ``(k + 1) x kept`` each (stage x itself k, beside
-  what its forward takes), everything else 0 or more: where this exceeds C, the gradient precedes the forward. With a
-  weight gradient in its place stage y holds ``k + 1`` times what it keeps before its gradient, or behind it where that
-  is less: some of these gradients may have run;
+* what memory makes precede it. Suppose that on a device with capacity C the forward of its stage x of micro-batch m
+  precedes the gradient of its stage y of micro-batch m - k. Blocks run micro-batches in turn and gradients pass the
+  stages backwards, so until that gradient none has run of stages y' <= y of micro-batches m - k and later; and when
+  that forward starts, all of stages x' <= x up to m have started. So stages up to the lesser of x and y hold k times
+  what they keep of a micro-batch, and what else is held for certain is
+
+  - of stages before x, when that forward starts, m itself, beside what it takes (y <= x);
+  - of stages up to y, m - k, when the later of the forwards of x of m and of y of m - k starts (y > x);
+  - of stages up to y, one more, when the gradient starts, beside what it takes.
+
+  Everything else holds 0 or more: where one of these exceeds C, the gradient precedes the forward. Where the second
+  does with the forward of y as the later one, that precedes the forward of x. With a weight gradient in place of the
+  gradient (y <= x) stage y holds k times what it keeps before its gradient, or behind it where that is less: some of
+  these gradients may have run;
+* what these say together: the distances of what precedes what add up along paths;
 * all that must precede it on its own device, one after the other, from the least head e of any of it on: what has
   heads of e or more takes up its length.
 
-Memory bounds the makespan by itself, too: what a stage keeps of a micro-batch it keeps at least for the longest path
-from its forward to the end of its gradient. These areas of all micro-batches, memory times time, lie side by side under
-the device's capacity, between the first head of its forwards and the last tail of its gradients.
+Memory bounds the makespan by itself, too. When a gradient may start at the earliest, at e, its device has run no more
+of gradients than their heads leave, and only forwards that found room: what has started keeps no more than C and what
+gradients that may have ended by e have given back. A micro-batch's forwards run in order, so a unit of memory holds no
+more forward time than the best beginning of the device's stages does (what keeps nothing is added). Hence makespan >=
+e - all that + N x load.
 
 The bound: of a device's operations only those with heads below e can run before e, only those with tails below t in
 the last t; all micro-batches' work lies between, so makespan >= (e - work of the former) + N x load + (t - work of the
@@ -30,6 +40,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from typing import TypeAlias
 
 import numpy as np
@@ -37,19 +48,26 @@ import numpy.typing as npt
 
 from weft.solver.control.clock import checkpoint
 
-_NEVER = 1 << 40
-#: Areas are floats: what they prove is that much less.
+#: Distances that nothing has, and that no sum with another is too large for 16 bits.
+_NEVER, _FAR = 1 << 40, 1 << 12
+#: Paces are floats: what they prove is that much less.
 _ROUNDING = 1e-9
 #: Heads and tails of no more micro-batches than this are looked at.
 _SHOWN = 16
 
 
-def makespan_bounds(variants: Variants, micro_batches: int, *, crowded: int = _SHOWN) -> Numbers:
-    """A lower bound on the makespan of each variant, in ticks; the one-machine argument is used for the first
-    ``crowded`` micro-batches."""
+def quick_bounds(variants: Variants, micro_batches: int, *, first: bool = False) -> Numbers:
+    """What :func:`makespan_bounds` finds without the one-machine arguments, in a tenth of its time; ``first``: only by
+    the first gradient of each device, in a hundredth."""
+    head = _heads(Precedence(variants), 1 if first else min(micro_batches, _SHOWN), alone=True, mirrored=False)
+    return _filled(variants, head, micro_batches)
+
+
+def makespan_bounds(variants: Variants, micro_batches: int) -> Numbers:
+    """A lower bound on the makespan of each variant, in ticks."""
     order = Precedence(variants)
     shown = min(micro_batches, _SHOWN)
-    head, tail = (_heads(order, shown, crowded, mirrored=mirrored) for mirrored in (False, True))
+    head, tail = (_heads(order, shown, mirrored=mirrored) for mirrored in (False, True))
     whole = shown == micro_batches
     bounds = (head + variants.durations.T[:, None] + tail[:, ::-1]).max(axis=(0, 1)) if whole else (
         head[:, 0] + variants.durations.T + tail[:, -1]).max(axis=0)
@@ -62,7 +80,7 @@ def makespan_bounds(variants: Variants, micro_batches: int, *, crowded: int = _S
             bounds = np.maximum(bounds, _one_machine(variants, head, tail, own))
         else:
             bounds = np.maximum(bounds, _busy(variants, head, tail, own, micro_batches))
-    return np.asarray(np.maximum(bounds, _areas(variants, head, tail, micro_batches)), dtype=np.int64)
+    return np.asarray(np.maximum(bounds, _filled(variants, head, micro_batches)), dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -87,59 +105,43 @@ class Precedence:
 
     @cached_property
     def memory(self) -> dict[tuple[int, int], Numbers]:
-        """By gradient (or weight gradient) and forward: the least distance at which memory makes one precede the
-        other."""
+        """By block and forward: the least distance at which memory makes the one precede the other."""
         found: dict[tuple[int, int], Numbers] = {}
-        variants = self.variants
-        count = variants.stages
-        if len(variants.device) < 2 * count:
-            return found
-        for device in range(variants.devices):
+        variants, count = self.variants, self.variants.stages
+        for device in range(variants.devices if len(variants.device) > count else 0):
             stages = [s for s in range(count) if variants.device[s] == device]
-            for place, x in enumerate(stages):
-                room = variants.capacity[:, device] - variants.take[:, x]
-                each = np.zeros(len(variants), dtype=np.int64)
-                for y in stages[:place + 1]:
-                    each = each + variants.change[:, y]
-                    once = each - (variants.change[:, x] if x == y else 0)  # of distance 0
-                    found[count + y, x] = _least(room - once, each)
-                    if len(variants.device) > 2 * count:
-                        back = np.minimum(-variants.change[:, 2 * count + y], variants.change[:, y])
-                        found[2 * count + y, x] = _least(room - (0 if x == y else back), back)
+            kept, room = variants.change[:, stages], variants.capacity[:, device]
+            up_to = dict(zip(stages, np.cumsum(kept, axis=1).T, strict=True))
+            for x, y in product(stages, stages):
+                others, each = up_to[x] - variants.change[:, x], up_to[min(x, y)]
+                starts = others + variants.take[:, x]
+                if y > x:
+                    before = up_to[y] - variants.change[:, y]
+                    found[y, x] = _least(room - before - variants.take[:, y], each)
+                    starts = before - variants.change[:, x] + np.minimum(
+                        variants.take[:, x] + variants.change[:, y], variants.change[:, x] + variants.take[:, y])
+                elif len(variants.device) > 2 * count:
+                    back = np.minimum(-variants.change[:, 2 * count + y], variants.change[:, y])
+                    found[2 * count + y, x] = _least(room - starts, back)
+                starts = np.maximum(starts, up_to[y] + variants.take[:, count + y])
+                found[count + y, x] = _least(room - starts, each)
         return found
 
     @cached_property
-    def on_device(self) -> dict[int, list[tuple[int, Numbers]]]:
-        """Per block: what precedes it on its own device, and from which distance on."""
-        variants, paths = self.variants, self.paths
-        found: dict[int, list[tuple[int, Numbers]]] = {}
-        for device in range(variants.devices):
-            own = variants.blocks_on(device)
-            for b in own:
-                entries = []
-                for i in own:
-                    if i == b:
-                        least = np.ones(len(variants), dtype=np.int64)
-                    elif paths[i, b]:
-                        least = np.zeros(len(variants), dtype=np.int64)
-                    else:
-                        least = np.full(len(variants), _NEVER, dtype=np.int64)
-                        for (source, target), distance in self.memory.items():
-                            if variants.device[source] == device and paths[i, source] and paths[target, b]:
-                                least = np.minimum(least, distance)
-                        if least.min() >= _NEVER:
-                            continue
-                    entries.append((i, least))
-                found[b] = entries
-        return found
+    def distance(self) -> npt.NDArray[np.int16]:
+        """Blocks x blocks x K: the least d for which the first of micro-batch m - d precedes the second of m."""
+        least = np.where(self.paths, 0, _FAR).astype(np.int16)[:, :, None].repeat(len(self.variants), axis=2)
+        for (source, target), far in sorted(self.memory.items(), key=lambda entry: int(entry[1].sum())):
+            arc = np.minimum(far, _FAR).astype(np.int16)
+            if (arc < np.minimum(least[source, target], _SHOWN)).any():
+                np.minimum(least, least[:, source][:, None] + (least[target] + arc), out=least)
+        return least
 
-    def after(self) -> dict[int, list[tuple[int, Numbers]]]:
-        """The same backwards: per block what follows it on its device."""
-        found: dict[int, list[tuple[int, Numbers]]] = {b: [] for b in self.on_device}
-        for b, entries in self.on_device.items():
-            for i, least in entries:
-                found[i].append((b, least))
-        return found
+    def on_device(self, block: int, *, mirrored: bool) -> list[tuple[int, Numbers]]:
+        """What precedes ``block`` on its own device, and from which distance on; mirrored: what follows it."""
+        far = {i: np.maximum(self.distance[(block, i) if mirrored else (i, block)], i == block).astype(np.int64)
+               for i in self.variants.blocks_on(self.variants.device[block])}
+        return [(i, least) for i, least in far.items() if least.min() < _FAR]
 
 
 def _least(room: Numbers, each: Numbers) -> Numbers:
@@ -147,8 +149,8 @@ def _least(room: Numbers, each: Numbers) -> Numbers:
     return np.where(each > 0, np.maximum(room, -1) // np.maximum(each, 1) + 1, _NEVER)
 
 
-def _heads(order: Precedence, shown: int, crowded: int, *, mirrored: bool) -> Numbers:
-    """Blocks x micro-batches x K: heads; mirrored: tails, of the last micro-batch first."""
+def _heads(order: Precedence, shown: int, *, mirrored: bool, alone: bool = False) -> Numbers:
+    """Blocks x micro-batches x K: heads; mirrored: tails, of the last micro-batch first; ``alone``: by paths only."""
     variants = order.variants
     durations = np.ascontiguousarray(variants.durations.T)
     into: list[list[tuple[int, Numbers]]] = [[] for _ in variants.device]
@@ -158,7 +160,7 @@ def _heads(order: Precedence, shown: int, crowded: int, *, mirrored: bool) -> Nu
     far: list[list[tuple[int, Numbers]]] = [[] for _ in variants.device]
     for (source, target), distance in order.memory.items():
         far[source if mirrored else target].append((target if mirrored else source, distance))
-    before = order.after() if mirrored else order.on_device
+    before = {} if alone else {b: order.on_device(b, mirrored=mirrored) for b in variants.order}
     head = np.zeros((len(variants.device), shown, len(variants)), dtype=np.int64)
     every = np.arange(len(variants))
     for m in range(shown):
@@ -174,7 +176,7 @@ def _heads(order: Precedence, shown: int, crowded: int, *, mirrored: bool) -> Nu
                 if len(reached):
                     earlier = head[source, m - distance[reached], every[reached]] + durations[source, reached]
                     own[reached] = np.maximum(own[reached], earlier)
-            if m < crowded:
+            if before:
                 np.maximum(own, _all_run(head, durations, before[block], m), out=own)
     return head
 
@@ -200,9 +202,8 @@ def _all_run(head: Numbers, durations: Numbers, known: list[tuple[int, Numbers]]
 def _one_machine(variants: Variants, head: Numbers, tail: Numbers, own: list[int]) -> Numbers:
     """The least makespan of one device for the heads and tails of all its operations: the largest, over heads r and
     tails q, of r + q + the work that has heads of r and tails of q at least."""
-    at = np.concatenate([head[b] for b in own]).T
-    left = np.concatenate([tail[b, ::-1] for b in own]).T
-    length = np.concatenate([np.broadcast_to(variants.durations[:, b], head[b].shape) for b in own]).T
+    at, length = _by_time(variants, head, own)
+    left, _ = _by_time(variants, tail[:, ::-1], own)
     ranked = np.argsort(-left, axis=1)
     at, left, length = (np.take_along_axis(numbers, ranked, axis=1) for numbers in (at, left, length))
     best = np.zeros(len(variants), dtype=np.int64)
@@ -213,24 +214,39 @@ def _one_machine(variants: Variants, head: Numbers, tail: Numbers, own: list[int
     return best
 
 
-def _areas(variants: Variants, head: Numbers, tail: Numbers, micro_batches: int) -> Numbers:
-    """The bound by memory times time; 0 where the variants do not train."""
+def _filled(variants: Variants, head: Numbers, micro_batches: int) -> Numbers:
+    """The bound by what a device can have run when a gradient may start; 0 where the variants do not train."""
     count = variants.stages
     best = np.zeros(len(variants), dtype=np.int64)
-    if len(variants.device) == count:
-        return best
-    # From the start of each stage's forward to the end of its gradient: there and back.
-    step = [variants.durations[:, s] + variants.durations[:, count + s] for s in range(count)]
-    life = np.cumsum(np.stack(step[::-1]), axis=0)[::-1]
-    for device in range(variants.devices):
-        stages = [s for s in range(count) if variants.device[s] == device]
-        area = sum((variants.change[:, s].astype(np.float64) * life[s] for s in stages),
-                   np.zeros(len(variants)))
-        room = np.maximum(variants.capacity[:, device], 1)
-        full = np.minimum(micro_batches * area / room * (1 - _ROUNDING), 2.0 ** 62).astype(np.int64)
-        gradients = [count + s for s in stages] + [2 * count + s for s in stages if len(variants.device) > 2 * count]
-        best = np.maximum(best, full + head[stages, 0].min(axis=0) + tail[gradients, 0].min(axis=0))
+    for device in range(variants.devices if len(variants.device) > count else 0):
+        own = variants.blocks_on(device)
+        stages, gradients = [b for b in own if b < count], [b for b in own if b >= count]
+        kept = np.minimum(variants.change, variants.take)[:, stages]
+        lasts = variants.durations[:, stages]
+        free = micro_batches * np.where(kept > 0, 0, lasts).sum(axis=1)
+        pace = (np.cumsum(np.where(kept > 0, lasts, 0), axis=1) / np.maximum(np.cumsum(kept, axis=1), 1)).max(axis=1)
+        (at, length), (begins, runs) = (_by_time(variants, head, blocks) for blocks in (gradients, stages))
+        back = np.concatenate([np.broadcast_to(np.maximum(-variants.change[:, b], 0), head[b].shape)
+                               for b in gradients]).T
+        shown, until = (head[blocks, -1].min(axis=0) if head.shape[1] < micro_batches else np.int64(_NEVER)
+                        for blocks in (stages, gradients))  # later ones of what is not looked at may run before
+        for number in range(len(stages) * head.shape[1]):
+            checkpoint()
+            now = at[:, number, None]
+            room = variants.capacity[:, device] + np.where(at + length <= now, back, 0).sum(axis=1)
+            forwards = (room * pace * (1 + _ROUNDING)).astype(np.int64) + 1 + free
+            forwards = np.where(now[:, 0] > shown, forwards, np.minimum(
+                forwards, np.clip(now - begins, 0, runs).sum(axis=1)))
+            idle = now[:, 0] - forwards - np.clip(now - at, 0, length).sum(axis=1)
+            best = np.maximum(best, np.where(now[:, 0] <= until, idle, 0) + micro_batches
+                              * variants.durations[:, own].sum(axis=1))
     return best
+
+
+def _by_time(variants: Variants, times: Numbers, blocks: list[int]) -> tuple[Numbers, Numbers]:
+    """K x operations of ``blocks``: when they may start, and how long they take."""
+    return (np.concatenate([times[b] for b in blocks]).T,
+            np.concatenate([np.broadcast_to(variants.durations[:, b], times[b].shape) for b in blocks]).T)
 
 
 def _busy(variants: Variants, head: Numbers, tail: Numbers, own: list[int], micro_batches: int) -> Numbers:
@@ -242,8 +258,7 @@ def _busy(variants: Variants, head: Numbers, tail: Numbers, own: list[int], micr
 
 def _idle(variants: Variants, times: Numbers, own: list[int]) -> tuple[Numbers, Numbers]:
     """How long a device has to idle at one end, and how much it can work there meanwhile."""
-    at = np.concatenate([times[b] for b in own]).T
-    length = np.concatenate([np.broadcast_to(variants.durations[:, b], times[b].shape) for b in own]).T
+    at, length = _by_time(variants, times, own)
     ranked = np.argsort(at, axis=1)
     at, length = np.take_along_axis(at, ranked, axis=1), np.take_along_axis(length, ranked, axis=1)
     before = np.cumsum(length, axis=1) - length

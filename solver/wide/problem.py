@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from itertools import combinations, product
 from math import prod
 
-from weft.solver.late import nx
 from weft.solver.model_facts import ModelFacts
 from weft.solver.problem import Block, BlockKind, Device, Link, Problem, ProblemError, require_name
 from weft.solver.wide.block import Options, WideBlock, all_classes, excludes, holds, options_text
@@ -127,10 +127,14 @@ class WideProblem:
         """Whether no assignment can have a circle, and no link is used that may not join its blocks."""
         if any(wait.link is not None for block in self.blocks for wait in block.after):
             return False
-        graph: nx.DiGraph[str] = nx.DiGraph()
-        graph.add_edges_from((wait.block, block.name) for block in self.blocks for wait in block.after
-                             if wait.distance == 0)
-        return self._is_never_empty() and nx.is_directed_acyclic_graph(graph)
+        waits: TopologicalSorter[str] = TopologicalSorter()
+        for block in self.blocks:
+            waits.add(block.name, *(wait.block for wait in block.after if wait.distance == 0))
+        try:
+            waits.prepare()
+        except CycleError:
+            return False
+        return self._is_never_empty()
 
     def _is_never_empty(self) -> bool:
         """Whether some block exists under every assignment, or one under each option of some choice."""

@@ -246,7 +246,7 @@ def test_cuts_with_order() -> None:
 
     space.open(1 << 50)
     assert bounds() == {3: 54, 2: 54, 1: 63}
-    space.tighten(3)
+    space.tighten(3, 1 << 50)
     assert bounds() == {3: 72, 2: 54, 1: 63}
     for first in (1, 2, 3):
         pipeline = Pipeline.of(space.candidate((0, first, 4)).problem)

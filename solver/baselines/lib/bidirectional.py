@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from weft.solver.baselines.lib.base import NotApplicable, Row, require_training
-from weft.solver.late import nx
 from weft.solver.pipeline import Stage, shape_of
 from weft.solver.problem import Problem
+from weft.solver.relations.graph import joined
 
 
 def both_ways(problem: Problem, *, split: bool, several: bool = False) -> tuple[tuple[Stage, ...], tuple[Stage, ...]]:
@@ -27,10 +27,8 @@ def both_ways(problem: Problem, *, split: bool, several: bool = False) -> tuple[
     stage a device, or with ``several``.
     """
     p = len(problem.devices)
-    graph: nx.Graph[int] = nx.Graph()
-    graph.add_nodes_from(range(len(problem.blocks)))
-    graph.add_edges_from((i, j) for i, j, _ in problem.dependencies())
-    parts = [sorted(part) for part in nx.connected_components(graph)]
+    alone = ({i} for i in range(len(problem.blocks)))
+    parts = [sorted(part) for part in joined([*alone, *({i, j} for i, j, _ in problem.dependencies())])]
     if len(parts) != 2:
         raise NotApplicable("it needs two replicas of the model, one down the devices and one up, as two chains of "
                             f"blocks that do not wait for each other; this problem has {len(parts)}")

@@ -43,6 +43,7 @@ from weft.solver.baselines.lib.base import NotApplicable
 from weft.solver.late import nx
 from weft.solver.pools import MixedPool, Op, PooledOrders
 from weft.solver.problem import Problem
+from weft.solver.relations.graph import joined
 from weft.solver.relations.pool_pass import PoolPass, kept
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders
@@ -222,14 +223,9 @@ def _keys(instance: TickProblem) -> Iterator[list[tuple[float, ...]]]:
 
 def _parts(instance: TickProblem) -> list[int]:
     """Which of the parts that have nothing to do with each other each block is of."""
-    graph: nx.Graph[int] = nx.Graph()
-    graph.add_nodes_from(instance.blocks)
-    graph.add_edges_from((arc.source, arc.target) for arc in instance.arcs)
-    part = [0] * len(instance.blocks)
-    for number, members in enumerate(nx.connected_components(graph)):
-        for i in members:
-            part[i] = number
-    return part
+    parts = joined([*({i} for i in instance.blocks), *({arc.source, arc.target} for arc in instance.arcs)])
+    number_of = {i: number for number, members in enumerate(parts) for i in members}
+    return [number_of[i] for i in instance.blocks]
 
 
 def _begins(instance: TickProblem, order: Sequence[int], part: Sequence[int]) -> tuple[float, ...]:

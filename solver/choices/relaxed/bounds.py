@@ -54,8 +54,8 @@ from weft.solver.choices.relaxed.memory import TakeAndGive, relaxed_amounts
 from weft.solver.choices.relaxed.waits import Wait, implied_waits
 from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.memory_order import find_room
-from weft.solver.late import nx
 from weft.solver.problem import Device, Number
+from weft.solver.relations.graph import joined
 from weft.solver.relations.min_dist import takes_before_giving
 from weft.solver.step.proven import Proven
 from weft.solver.ticks import TickProblem
@@ -258,11 +258,8 @@ def least_work(problem: WideProblem, run: Run) -> tuple[Fraction, ...]:
 
 def _groups(problem: WideProblem) -> list[tuple[frozenset[str], list[WideBlock]]]:
     """The blocks apart by what they depend on, with the choices that they do."""
-    joined: nx.Graph[str] = nx.Graph()
-    joined.add_nodes_from(problem.choices)
-    for alternatives in problem.alternatives.values():
-        nx.add_path(joined, sorted(choices_of(alternatives)))
-    groups = [frozenset(choices) for choices in nx.connected_components(joined)]
+    alone = ({choice} for choice in problem.choices)
+    groups = [frozenset(choices) for choices in joined([*alone, *map(choices_of, problem.alternatives.values())])]
     of_choice = {choice: group for group in groups for choice in group}
     blocks: dict[frozenset[str], list[WideBlock]] = {group: [] for group in (frozenset[str](), *groups)}
     for block in problem.blocks:

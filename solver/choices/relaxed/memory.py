@@ -29,6 +29,7 @@ from weft.solver.choices.relaxed.waits import direct_waits
 from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.solve import run
 from weft.solver.late import cp_model, nx
+from weft.solver.relations.graph import joined
 from weft.solver.wide.block import Options, WideBlock
 
 #: Of more cases, or events in all of them, no amounts are looked for.
@@ -79,15 +80,11 @@ def relaxed_amounts(facts: CertainFacts, pool: Collection[int], kept: Set[str], 
 
 def _groups(facts: CertainFacts, pool: Collection[int], job: str | None) -> Iterator[tuple[list[str], frozenset[str]]]:
     """The blocks on ``pool`` that depend on choices, apart by the choices that they depend on."""
-    joined: nx.Graph[str] = nx.Graph()
-    of_name: dict[str, str] = {}
-    for name, alternatives in facts.alternatives.items():
-        choices = sorted(facts.choices_of[name])
-        if choices and alternatives[0].job == job and any(set(block.devices) & set(pool) for block in alternatives):
-            nx.add_path(joined, choices)
-            of_name[name] = choices[0]
-    for group in nx.connected_components(joined):
-        yield [name for name, choice in of_name.items() if choice in group], frozenset(group)
+    of_name = {name: facts.choices_of[name] for name, alternatives in facts.alternatives.items()
+               if facts.choices_of[name] and alternatives[0].job == job
+               and any(set(block.devices) & set(pool) for block in alternatives)}
+    for group in joined(of_name.values()):
+        yield [name for name, choices in of_name.items() if choices <= group], frozenset(group)
 
 
 #: What the blocks of a case hold, and which of them end before which start.

@@ -15,11 +15,11 @@ the way counts with the least of all classes.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Set
+from graphlib import TopologicalSorter
 from types import MappingProxyType
 from typing import TypeAlias
 
 from weft.solver.choices.relaxed.certain import ByClass, CertainFacts, alternative_under, involved
-from weft.solver.late import nx
 from weft.solver.wide.block import Options, WideBlock, holds
 
 _NONE: Options = MappingProxyType({})
@@ -108,11 +108,11 @@ def _through(waits: Mapping[Wait, ByClass], between: Collection[str]) -> Iterato
     out: dict[str, list[tuple[str, int, ByClass]]] = {}
     for (producer, consumer, distance), length in waits.items():
         out.setdefault(producer, []).append((consumer, distance, length))
-    inner: nx.DiGraph[str] = nx.DiGraph()
-    inner.add_nodes_from(between)
-    inner.add_edges_from((producer, consumer) for producer, consumer, distance in waits
-                         if producer in between and consumer in between and not distance)
-    order = {name: at for at, name in enumerate(nx.topological_sort(inner))}
+    inner: TopologicalSorter[str] = TopologicalSorter({name: () for name in between})
+    for producer, consumer, distance in waits:
+        if producer in between and consumer in between and not distance:
+            inner.add(consumer, producer)
+    order = {name: at for at, name in enumerate(inner.static_order())}
     for source in out:
         if source not in between:
             yield from _from(source, out, order)

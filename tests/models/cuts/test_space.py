@@ -98,7 +98,7 @@ def test_the_least_of_all_is_never_above_the_best_schedule_of_any_cut(mode: Mode
             least.append(space.least)
             while space.waiting:
                 before = listed(space)
-                assert space.tighten(3) > 0
+                assert space.tighten(3, EVER) > 0
                 assert all(bound >= before[cut] for cut, bound in listed(space).items())
             least.append(space.least)
             if best is not None:
@@ -158,7 +158,7 @@ def test_bounds_are_of_what_is_listed_now() -> None:
     space = space_of(2, "full")
     space.open(EVER)
     space.cuts = None  # as if nothing had been listed
-    assert not space.waiting and space.tighten(10) == 0 and space.least == space.floor
+    assert not space.waiting and space.tighten(10, EVER) == 0 and space.least == space.floor
 
 
 def test_equal_bounds_are_ranked_by_the_largest_stage() -> None:

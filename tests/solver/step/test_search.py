@@ -14,7 +14,7 @@ import pytest
 import weft.solver.step.phases as phases
 from experiments.lib.generated import problem as drawn_problem
 from experiments.lib.generated import suite
-from tests.support.builders import chain, pipeline, v
+from tests.support.builders import pipeline, v
 from tests.support.examples import slow
 from tests.support.tessel_shapes import shape
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
@@ -132,10 +132,6 @@ def test_inference_is_solved_to_its_bound() -> None:
     schedule = solve(shape("nn", 4, None), 32, effort=5)
     assert schedule.status == "optimal"
     assert schedule.makespan == 32 * 3 + 3
-
-
-def test_one_stage_on_one_device_is_as_long_as_its_work() -> None:
-    assert solve(pipeline(chain(1), memory=1), 5, effort=1).makespan == 15
 
 
 def test_memory_given_before_it_is_taken_does_not_break_the_search() -> None:

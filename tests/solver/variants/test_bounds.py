@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.oracles.whole import TooLarge, least_makespan
-from tests.support.cut_specs import MODES, Mode, all_cuts, problems_of, space_of, spec_of
+from tests.support.cut_specs import MODES, Mode, problems_of, space_of, spec_of
 from tests.support.examples import slow
 from weft.models.cuts.space import CutSpace, variants_of
 from weft.models.cuts.spaces import cut_spaces
 from weft.solver import Infeasible, solve
 from weft.solver.bounds.load import load_bound
-from weft.solver.variants.bounds import Precedence, makespan_bounds
+from weft.solver.variants.bounds import Precedence, makespan_bounds, quick_bounds
 
 
-def bounds_of(space: CutSpace, cuts: list[tuple[int, ...]], **options: Any) -> list[int]:
+def bounds_of(space: CutSpace, cuts: list[tuple[int, ...]], *, quick: bool = False) -> list[int]:
     variants = variants_of(space.ground, np.array(cuts, dtype=np.int16), trains=space.backward != "none")
-    return [int(bound) for bound in makespan_bounds(variants, space.micro_batches, **options)]
+    return [*map(int, (quick_bounds if quick else makespan_bounds)(variants, space.micro_batches))]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -31,7 +30,7 @@ def test_no_bound_is_above_the_optimum(mode: Mode, shape: str, chunks: int, coun
     for number in range(6):
         space = space_of(number, mode, shape, chunks, count=count, micro_batches=micro_batches, unequal=number > 2)
         problems = problems_of(space)
-        bounds, plain = bounds_of(space, [*problems]), bounds_of(space, [*problems], crowded=0)
+        bounds, plain = (bounds_of(space, [*problems], quick=quick) for quick in (False, True))
         for problem, bound, less in zip(problems.values(), bounds, plain, strict=True):
             try:
                 least = least_makespan(problem, micro_batches, 3_000)
@@ -93,15 +92,3 @@ def test_memory_makes_gradients_precede_later_forwards() -> None:
         assert {pair: int(least[0]) for pair, least in order.memory.items() if pair[0] < 4} == {
             (2, 0): room, (3, 1): room}
         assert order.paths[0, 2] and not order.paths[2, 0]
-
-
-def test_some_are_chosen_by_number_by_mask_and_by_slice() -> None:
-    space = space_of(1, "split", "v", 2)
-    variants = variants_of(space.ground, np.array(list(all_cuts(space)), dtype=np.int16), trains=True)
-    assert len(variants) == 10 and variants.devices == 2
-    assert variants.blocks_on(0) == [0, 3, 4, 7, 8, 11] and variants.blocks_on(1) == [1, 2, 5, 6, 9, 10]
-    for which, expected in (([7, 2], [7, 2]), (np.isin(np.arange(10), (2, 7)), [2, 7]), (slice(2, 8, 5), [2, 7])):
-        chosen = variants.chosen(which)
-        assert len(chosen) == 2
-        for name in ("durations", "lags", "take", "change", "capacity"):
-            assert (getattr(chosen, name) == getattr(variants, name)[expected]).all()

@@ -31,7 +31,7 @@ from weft.solver.timing import Orders
 _LISTING = 0.1
 #: Deterministic seconds that are charged for a stage of a cut that is listed, for an operation of one whose bound is
 #: raised, of one that an order is carried to, and of a neighbour, which is timed and bounded: what these took.
-_PER_STAGE, _PER_BOUND, _PER_CARRIED, _PER_NEIGHBOUR = 2.5e-7, 1.5e-6, 2e-8, 3e-6
+_PER_STAGE, _PER_BOUND, _PER_CARRIED, _PER_NEIGHBOUR = 5e-7, 1.5e-6, 2e-8, 3e-6
 #: The same for an operation that a known schedule orders: those that are searches, and the others.
 _PER_ORDERED, _PER_RULE = 6e-4, 5e-5
 #: On steps of more operations no schedule is tried: the known ones alone take seconds each.
@@ -155,9 +155,8 @@ class CutSearch:
                 pass
 
     def _list(self, space: CutSpace, best: float, most: int | None = None) -> None:
-        space.open(_ns(best), *(() if most is None else (most,)))
-        assert space.cuts is not None
-        self.charge(_PER_STAGE * len(space.cuts) * space.ground.layout.stages)
+        listed = space.open(_ns(best), *(() if most is None else (most,)))
+        self.charge(_PER_STAGE * listed * space.ground.layout.stages)
         if most is None:
             self.listed[id(space)] = best
 
@@ -168,7 +167,8 @@ class CutSearch:
         if not waiting:
             return False
         space = min(waiting, key=lambda space: space.least or 0)
-        count = space.tighten(max(_FEWEST, min(_RAISED, int(time.left / (_PER_BOUND * self.operations(space))))))
+        most = max(_FEWEST, min(_RAISED, int(time.left / (_PER_BOUND * self.operations(space)))))
+        count = space.tighten(most, _ns(best))
         self.charge(_PER_BOUND * count * self.operations(space))
         space.narrow(_ns(best))
         return True
@@ -186,16 +186,11 @@ class CutSearch:
         cut.space.take(cut.borders)
         return cut
 
-    def others(self, cut: CutDecision, found: Schedule, count: int = 1) -> list[Decided[CutDecision]]:
-        """The ``count`` other cuts on which the order of ``found``, which is of ``cut``, does best."""
-        if cut.space.cuts is None or not len(cut.space.cuts):
-            return []
-        return self.carried(cut, found.orders, count)
-
     def carried(self, cut: CutDecision, orders: Orders, count: int = 1) -> list[Decided[CutDecision]]:
-        """See :meth:`weft.models.cuts.space.CutSpace.carried`; ``orders`` are of ``cut``."""
+        """The ``count`` other cuts on which ``orders``, which are of ``cut``, do best."""
         space = cut.space
-        assert space.cuts is not None
+        if space.cuts is None or not len(space.cuts):
+            return []
         self.charge(_PER_CARRIED * min(self.operations(space) * len(space.cuts), MOST_CARRIED))
         found = [self._judged(space, carried)
                  for carried in space.carried(cut.borders, Pipeline.of(cut.problem), orders, count)]

@@ -227,7 +227,7 @@ class _Tournament(Portfolio[CasePlacement]):
         if self.cuts is None or candidate not in self.cut_of or candidate.best is None:
             return
         with self.budget.limited():
-            for other in self.cuts.others(self.cut_of[candidate], candidate.best):
+            for other in self.cuts.carried(self.cut_of[candidate], candidate.best.orders):
                 if other.makespan < candidate.value:
                     self._add(other.decision, other.schedule)
 

@@ -8,6 +8,7 @@ import pytest
 
 import weft
 from tests.support.builders import TINY_SPEC
+from tests.support.loading import loaded_after
 from weft.app.lib.case import Case
 from weft.app.lib.options import SearchOptions
 from weft.app.solving.opening import openings, solve_source
@@ -87,6 +88,12 @@ def test_an_opening_that_stays_the_best_is_the_answer(monkeypatch: pytest.Monkey
     monkeypatch.setattr("weft.app.solving.opening.solve_case", lambda *_: first.with_operations(
         [o._replace(start=2 * o.start, end=2 * o.end) for o in first.operations]))
     assert solve_source(TINY, None, SearchOptions()).makespan == first.makespan
+
+
+def test_a_tiny_spec_is_solved_without_a_solver_and_a_library_of_graphs() -> None:
+    """They and the zoo of families take as long to import as the rest of such a search."""
+    code = f"import weft, weft.models.spec.spec as spec; weft.solve(spec.parse_spec({TINY_SPEC!r}))"
+    assert loaded_after(code, "torch", "ortools", "altair", "networkx", "weft.models.zoo.published") == []
 
 
 @pytest.mark.parametrize("spec", [
