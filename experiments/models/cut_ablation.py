@@ -52,7 +52,7 @@ def stays(self: CutSearch, cut: CutDecision, orders: Orders, count: int = 1) -> 
 _OTHERS: dict[str, tuple[tuple[object, str, object], ...]] = {
     "bounds of whole cuts": ((CutSearch, "raise_some", lambda self, best, time: False),),
     "least bounds": ((CutSearch, "lowest", lambda self, best, time: None),),
-    "carrying": ((CutSearch, "carried", stays), (CutSearch, "others", lambda self, cut, found, count=1: [])),
+    "carrying": ((CutSearch, "carried", stays),),
     "tries": ((tries, "tried", lambda cuts, climb, beside: []),),
     "climb": ((Climb, "run", lambda self, time: None),),
     }
