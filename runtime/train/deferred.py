@@ -52,8 +52,7 @@ class Again(Formula):
     def run(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
         """See :class:`Formula`."""
         device = weights[0].device.type
-        if torch.is_autocast_enabled(device):
-            self.autocast = {device: torch.get_autocast_dtype(device)}
+        self.autocast = {device: torch.get_autocast_dtype(device)} if torch.is_autocast_enabled(device) else {}
         return self.function(xs, weights), tuple(xs)
 
     def gradients(self, kept: Sequence[Tensor], gradient: Tensor, weights: Sequence[Tensor],
