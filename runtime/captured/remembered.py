@@ -11,7 +11,6 @@ cannot be read, or is not what was written, is as good as missing.
 from __future__ import annotations
 
 import hashlib
-import json
 import operator
 import os
 import sys
@@ -31,8 +30,7 @@ from weft.runtime.captured.cut import register
 from weft.runtime.captured.followed import Followed, ForwardCalls, followed, looks_of
 from weft.runtime.captured.marks import mark_of, put_mark
 from weft.runtime.captured.regions import UnderAutocast, under_autocast
-from weft.solver.io.entries import Entry, read_json, require_format
-from weft.solver.io.writing import write_atomically
+from weft.solver.io.kept import read_kept, sources_digest, write_kept
 
 CAPTURE_FORMAT = "weft.capture-cache/1"
 #: Entries that a folder keeps: the oldest go.
@@ -57,7 +55,7 @@ def captured_or_remembered(model: nn.Module, args: Sequence[Any], kwargs: Mappin
     if folder is None or is_elsewhere(model) or (key := _key(model, args, kwargs)) is None:
         return Captured.of(model, args, kwargs, device)
     path = folder / "captures" / f"{key}.json"
-    entry = _entry(path, key)
+    entry = read_kept(path, CAPTURE_FORMAT, key, "capture")
     run = None if entry is None else followed(model, args, kwargs)
     if entry is not None and run is not None and entry["digest"] == run.digest and (
             found := _found(entry, model, args, kwargs, run)) is not None:
@@ -94,24 +92,7 @@ def _key(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> st
 @cache
 def _makers() -> str:
     """The sources that make captures, which change between two releases, too."""
-    digest = hashlib.sha256()
-    for source in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
-    return digest.hexdigest()
-
-
-def _entry(path: Path, key: str) -> Mapping[str, Any] | None:
-    try:
-        entry = Entry(read_json(path), "cache")
-        require_format(entry, CAPTURE_FORMAT)
-        held: Mapping[str, Any] = entry.child("capture").value
-        return held if entry.text("key") == key and entry.text("checksum") == _checksum(held) else None
-    except (OSError, ValueError, KeyError):
-        return None
-
-
-def _checksum(held: Any) -> str:
-    return hashlib.sha256(json.dumps(held, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return sources_digest(sorted(Path(__file__).parent.glob("*.py")))
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -125,9 +106,7 @@ def _keep(path: Path, key: str, captured: Captured, args: Sequence[Any], kwargs:
     try:
         held = {"digest": run.digest, "checkpoints": list(captured.checkpoints),
                 "nodes": [_written(captured, node) for node in captured.graph_module.graph.nodes]}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps({"format": CAPTURE_FORMAT, "key": key, "checksum": _checksum(held),
-                                           "capture": held}) + "\n")
+        write_kept(path, CAPTURE_FORMAT, key, "capture", held)
         for old in sorted(path.parent.glob("*.json"), key=os.path.getmtime)[:-MOST]:
             old.unlink(missing_ok=True)
     except (_Unkept, OSError):

@@ -11,8 +11,6 @@ The work of one point of a sweep: what goes to a worker and what comes back. Bot
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,10 +24,11 @@ from weft.app.lib.case import Case
 from weft.app.lib.options import SearchOptions
 from weft.app.solving.solve import solve_case
 from weft.solver.baselines import BASELINES
-from weft.solver.io.entries import Entry, FormatError, read_json, require_format
+from weft.solver.io.entries import FormatError
+from weft.solver.io.kept import json_digest, read_kept, sources_digest, write_kept
 from weft.solver.io.problem_files import problem_to_json
 from weft.solver.io.schedule_files import schedule_from_json, schedule_to_json
-from weft.solver.io.writing import cache_folder, write_atomically
+from weft.solver.io.writing import cache_folder
 from weft.solver.judge.claims import judge_claims
 from weft.solver.judge.validate import violations
 from weft.solver.schedule import Schedule
@@ -48,7 +47,7 @@ def cache_of(choice: str | os.PathLike[str] | bool | None) -> Cache | None:
 
 def key_of(case: Case, options: SearchOptions) -> str:
     """The hash of all that decides what :func:`weft.app.sweep.cache.solve_point` returns."""
-    return _digest({
+    return json_digest({
         "format": CACHE_FORMAT,
         "made_by": _makers(),
         "micro_batches": case.micro_batches,
@@ -75,13 +74,10 @@ class Cache:
 
     def load(self, key: str, case: Case) -> Solved | None:
         """The entry ``key`` (from :func:`key_of`) for ``case``, ``None`` where there is none that can be trusted."""
+        values = read_kept(self.path(key), CACHE_FORMAT, key, "schedules")
+        if values is None:
+            return None
         try:
-            entry = Entry(read_json(self.path(key)), "cache")
-            require_format(entry, CACHE_FORMAT)
-            entry.allow("format", "key", "checksum", "schedules")
-            values = entry.child("schedules").value
-            if entry.text("key") != key or entry.text("checksum") != _digest(values):
-                return None
             schedules = {name: _trusted(value, case) for name, value in values.items()}
             if not all(name in BASELINES for name in schedules if name != OWN):
                 return None
@@ -93,10 +89,7 @@ class Cache:
         """Keep ``solved`` under ``key``. Raises ``OSError``; a file that was there before is then untouched."""
         schedules = {name: schedule_to_json(schedule)
                      for name, schedule in ((OWN, solved.weft), *solved.known.items())}
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.path(key), json.dumps({
-            "format": CACHE_FORMAT, "key": key, "checksum": _digest(schedules), "schedules": schedules,
-        }, allow_nan=False) + "\n")
+        write_kept(self.path(key), CACHE_FORMAT, key, "schedules", schedules)
 
 
 def _trusted(value: Any, case: Case) -> Schedule:
@@ -120,11 +113,6 @@ def _is_of(schedule: Schedule, case: Case) -> bool:
         and schedule.problem == placement.problem.under(schedule.choices).plain() for placement in case.open)
 
 
-def _digest(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 @cache
 def _makers() -> Mapping[str, str]:
     """What made an entry: the sources of the solver and of what calls it, which change between two releases, too."""
@@ -132,10 +120,7 @@ def _makers() -> Mapping[str, str]:
     app = weft / "app"
     sources = [*sorted((weft / "solver").rglob("*.py")), *sorted((app / "lib").glob("*.py")),
                *sorted((app / "solving").glob("*.py")), app / "compare.py", Path(__file__)]
-    digest = hashlib.sha256()
-    for source in sources:
-        digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
-    return {"sources": digest.hexdigest(), "ortools": metadata.version("ortools")}
+    return {"sources": sources_digest(sources), "ortools": metadata.version("ortools")}
 
 
 #: What weft's own search takes of a point's time; known schedules have the rest.

@@ -17,6 +17,7 @@ from weft.app.lib.case import Case, case_of
 from weft.app.lib.options import SearchOptions
 from weft.app.sweep import cache as cache_module
 from weft.app.sweep.cache import Cache, Solved, key_of, solve_point
+from weft.solver.io.kept import json_digest
 from weft.solver.io.writing import default_folder
 from weft.solver.problem import Problem
 
@@ -74,7 +75,7 @@ def sealed(change: Callable[[Value], None]) -> Callable[[Value], None]:
     """``change`` with the checksum made right again: only the judge can tell."""
     def changed(entry: Value) -> None:
         change(entry)
-        entry["checksum"] = cache_module._digest(entry["schedules"])
+        entry["checksum"] = json_digest(entry["schedules"])
     return changed
 
 
