@@ -83,18 +83,18 @@ class CutSpace:
 
     def open(self, below: int, most: int = MOST) -> int:
         """List the cuts whose bound is less than ``below``, or ``most`` of them; again where some were left out. How
-        many a first look at them did not yet rule out."""
-        self.cuts = enumerated(self.ground, self.micro_batches, below, most)
-        for first in range(0, len(self.cuts), _AT_ONCE):
+        many a first look at them did not yet rule out. Where time ends in the midst of it, the list stays as it was."""
+        cuts = enumerated(self.ground, self.micro_batches, below, most)
+        for first in range(0, len(cuts), _AT_ONCE):
             checkpoint()
-            some = np.arange(first, min(first + _AT_ONCE, len(self.cuts)))
-            raised = quick_bounds(self._variants(some), self.micro_batches, first=True)
-            self.cuts.bounds[some] = np.maximum(self.cuts.bounds[some], raised)
-        listed, self.bounded = len(self.cuts), np.zeros(len(self.cuts), dtype=np.bool_)
+            some = slice(first, first + _AT_ONCE)
+            raised = quick_bounds(self._variants(cuts.borders[some]), self.micro_batches, first=True)
+            cuts.bounds[some] = np.maximum(cuts.bounds[some], raised)
+        self.cuts, self.bounded = cuts, np.zeros(len(cuts), dtype=np.bool_)
         self.narrow(below)
         for borders in self.taken:
             self.take(borders)
-        return listed
+        return len(cuts)
 
     @property
     def complete(self) -> bool:
@@ -125,7 +125,7 @@ class CutSpace:
         for first in range(0, len(waiting), _AT_ONCE):
             checkpoint()
             some = waiting[first:first + _AT_ONCE]
-            variants = self._variants(some)
+            variants = self._variants(self.cuts.borders[some])
             raised = quick_bounds(variants, self.micro_batches)
             left = np.flatnonzero(raised < below)
             if len(left):
@@ -149,7 +149,7 @@ class CutSpace:
         cuts = _moved(borders)
         if not len(cuts):
             return []
-        variants = variants_of(self.ground, cuts, trains=self.backward != "none")
+        variants = self._variants(cuts)
         times = makespans(variants, orders_of_stages(pipeline, orders), self.micro_batches)
         bounds = makespan_bounds(variants, self.micro_batches)
         return [(tuple(map(int, cuts[i])), int(bounds[i])) for i in np.argsort(times, kind="stable")]
@@ -158,7 +158,7 @@ class CutSpace:
         """The cut that the move of one layer to another stage makes of ``borders`` on which ``orders`` of the blocks of
         ``pipeline``, the cut ``borders``, fit and are shortest, if they are shorter there than on ``borders``."""
         cuts = np.concatenate([np.array([borders], dtype=np.int16), _moved(borders)])
-        variants = variants_of(self.ground, cuts, trains=self.backward != "none")
+        variants = self._variants(cuts)
         rows = orders_of_stages(pipeline, orders)
         fits = fitting(variants, rows)
         times = makespans(variants, rows, self.micro_batches)
@@ -200,7 +200,7 @@ class CutSpace:
         reached: list[tuple[int, int]] = []
         for first in range(0, len(some), _AT_ONCE):
             part = some[first:first + _AT_ONCE]
-            variants = self._variants(part)
+            variants = self._variants(self.cuts.borders[part])
             fits = np.flatnonzero(fitting(variants, rows))
             if not len(fits):
                 continue
@@ -226,9 +226,8 @@ class CutSpace:
         near = np.argpartition(apart, most - most // 4)[:most - most // 4]
         return np.union1d(near, np.argpartition(self.cuts.bounds, most // 4)[:most // 4])
 
-    def _variants(self, which: npt.NDArray[np.intp]) -> Variants:
-        assert self.cuts is not None
-        return variants_of(self.ground, self.cuts.borders[which], trains=self.backward != "none")
+    def _variants(self, borders: npt.NDArray[np.int16]) -> Variants:
+        return variants_of(self.ground, borders, trains=self.backward != "none")
 
 
 def _moved(borders: tuple[int, ...]) -> npt.NDArray[np.int16]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from tests.oracles.whole import TooLarge, least_makespan
 from tests.support.cut_specs import MODES, Mode, all_cuts, problems_of, space_of
 from weft.models.cuts.space import CutSpace, orders_of_blocks, orders_of_stages, variants_of
 from weft.solver.baselines import BASELINES, NotApplicable
+from weft.solver.control.clock import OutOfTime, watching
 from weft.solver.judge.validate import violations
 from weft.solver.pipeline import Pipeline
 from weft.solver.problem import Problem
@@ -75,6 +78,25 @@ def test_of_very_many_cuts_those_nearby_and_those_with_the_least_bounds_are_look
     near = listed(space)
     looked_at = [tuple(map(int, space.cuts.borders[i])) for i in space._near(cut, 12)] if space.cuts else []
     assert cut in looked_at and min(near, key=near.__getitem__) in looked_at and len(looked_at) <= 12
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_where_time_ends_while_cuts_are_listed_the_list_stays_as_it_was(opened: bool) -> None:
+    space, ended = space_of(2, "full", "v", 2, count=9), 0
+    if opened:
+        space.open(EVER, 5)
+    before = (space.least, listed(space) if opened else None, len(space.bounded))
+    for looks in range(1000):
+        asked = iter([False] * looks)
+        with watching(partial(next, asked, True)):
+            try:
+                space.open(EVER)
+                break
+            except OutOfTime:
+                ended += 1
+        assert (space.least, listed(space) if opened else None, len(space.bounded)) == before
+        space.narrow(EVER)
+    assert ended and space.complete
 
 
 @pytest.mark.slow
