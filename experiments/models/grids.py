@@ -5,13 +5,14 @@
 The runs are ten of Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", MLSys 2023,
 table 5 and figure 1 (GPT on A100s of 80 GB, data parallelism of 1; the seconds of GPT-530B and GPT-1T are quoted from
 memory, two have memory only); eleven of H100s and two of B200s (NVIDIA Megatron Bridge's performance summary and its
-archive, containers 25.09, 25.11 and 26.02, what else is set from its ``scripts/performance``); and DeepSeek-V3 on 2048
-H800 (DeepSeek-AI, "DeepSeek-V3 technical report", 2024: 180,000 hours of GPUs for 1e12 tokens), its stages as recipes
-for Megatron-LM have them. *asked*: the published degrees and layout through ``parallel``, whole backwards under
-Megatron-LM's own order, the end of the step included; GiB of states and of activations on the fullest GPU, workspace
-left out, as published, and whether all of it fits. *same*: weft's best on the published degrees, any cut, chunks and
-order. *best*: what ``weft solve`` finds with ``parallel: auto`` and what is no degree as published, within the seconds
-given, and the bound over all grids listed.
+archive, containers 25.09, 25.11 and 26.02, what else is set from its ``scripts/performance``; of Llama-3-8B's on B200s
+the share of the peak is taken that products reach there); and DeepSeek-V3 on 2048 H800 (DeepSeek-AI, "DeepSeek-V3
+technical report", 2024: 180,000 hours of GPUs for 1e12 tokens), its stages as recipes for Megatron-LM have them.
+*asked*: the published degrees and layout through ``parallel``, whole backwards under Megatron-LM's own order, the end
+of the step included; GiB of states and of activations on the fullest GPU, workspace left out, as published, and whether
+all of it fits. *same*: weft's best on the published degrees, any cut, chunks and order. *best*: what ``weft solve``
+finds with ``parallel: auto`` and what is no degree as published, within the seconds given, and the bound over all grids
+listed.
 Writes grids.json.
 """
 

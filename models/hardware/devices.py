@@ -1,15 +1,14 @@
 """Devices by name: what they can do at most, and what share of it kernels reach.
 
 *Peaks* are the vendors', with the data sheet beside each device: dense tensor-core rates, memory bandwidth, NVLink
-bandwidth of one direction. *Reached shares* (:class:`Reach`) are
-fitted to measured operators by ``experiments/models/roofline.py``: V100's on Aceso's profile of T5-770M, judged on that
-of GPT-1.3B. The other GPUs have no profile here, so theirs are V100's, with the matrix products of H100, H200 and B200
-held to two thirds of the peak at most (which grew eight-fold and more, memory bandwidth less than nine-fold). That is a
-model, not a measurement: on A100 its steps are within a tenth of eight published ones
-(``experiments/models/grids.py``), on the others its error is unknown; ``weft.estimate`` says so. ``v100`` and
-``a100`` are the larger ones, of 32 and 80 GB. *Memory* is what CUDA reports as a device's total,
-rounded down: less than the data sheet's, as the driver and error correction keep some (PyTorch's messages say 15.77,
-31.74, 39.39 to 39.59, 79.10 to 79.25, 139.72 to 139.81 and 178.35 GiB).
+bandwidth of one direction. *Reached shares* (:class:`Reach`) are fitted to measured operators by
+``experiments/models/roofline.py``: V100's on Aceso's profile of T5-770M, judged on that of GPT-1.3B. The other GPUs
+have no profile here, so theirs are V100's, with the matrix products of H100 and H200 held to two thirds of the peak at
+most (which grew eight-fold, memory bandwidth four-fold), those of B200 to what one published step takes. That is a
+model, not a measurement; ``experiments/models/grids.py`` compares its steps with published ones, ``weft.estimate`` says
+where shares are borrowed. ``v100`` and ``a100`` are the larger ones, of 32 and 80 GB. *Memory* is what CUDA reports as
+a device's total, rounded down: less than the data sheet's, as the driver and error correction keep some (PyTorch's
+messages say 15.77, 31.74, 39.39 to 39.59, 79.10 to 79.25, 139.72 to 139.81 and 178.35 GiB).
 """
 
 from __future__ import annotations
@@ -71,6 +70,9 @@ _BORROWED = "shares of the peaks are those fitted on a V100, not measured on thi
 _PUBLISHED = ("shares of the peaks are those fitted on a V100; eight published steps of GPT-22B to 1T come out between "
               "6 % short and 6 % long")
 
+_CALIBRATED = ("shares of the peaks are those fitted on a V100, matrix products held to the share at which one "
+               "published step, of Llama-3-8B on 8 of these, comes out")
+
 #: NVIDIA V100 SXM2 32 GB (data sheet, January 2020): 7.8 TFLOP/s fp64, 15.7 fp32, 125 fp16 in tensor cores, 900 GB/s,
 #: NVLink 300 GB/s both ways. bfloat16 is computed in fp32: it has no tensor cores for it. Network: one card of 100
 #: Gbit/s a GPU. Latencies of links, here and below, are assumptions: a collective or message in NCCL takes 10 to 30 us.
@@ -125,10 +127,11 @@ DEVICES: Mapping[str, DeviceType] = _Devices({device.name: device for device in 
     replace(_H100, name="h200", memory=_gib(139), bandwidth=4800e9),
     # NVIDIA HGX B200 (data sheet, 2024; at 1,000 W, an eighth of the board, half of the figures with sparsity): 40
     # TFLOP/s fp64, 80 fp32, 2,250 fp16 and bf16, 4,500 FP8; 8 TB/s; NVLink 1,800 GB/s both ways. Of 900 GB/s
-    # NCCL counts 722 for rings and an all-reduce reaches 830 (github.com/NVIDIA/nccl, issue 1807).
+    # NCCL counts 722 for rings and an all-reduce reaches 830 (github.com/NVIDIA/nccl, issue 1807). The limit
+    # of products is set by one row of experiments/results/grids.json: Llama-3-8B in 8 bits, 30,624 tokens a second.
     DeviceType("b200", _gib(178), {"float64": 40e12, "float32": 80e12, "float16": 2250e12, "bfloat16": 2250e12,
                                    **_fp8(4500e12)}, 80e12, 8000e9, link=900e9, link_latency=12e-6, network=50e9,
-               network_latency=20e-6, launch=_LAUNCH, reach=_with_matrix_limit(2 / 3), origin=_BORROWED,
+               network_latency=20e-6, launch=_LAUNCH, reach=_with_matrix_limit(0.574), origin=_CALIBRATED,
                rings=_behind_switches(0.92, 0.8, 0.8)),
     # One core of a server CPU with 256-bit fused multiply-adds at 3 GHz (2 x 8 x 2 x 3e9 in fp32) and an even share of
     # its memory bandwidth: for orders of magnitude only.
