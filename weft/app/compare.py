@@ -124,15 +124,16 @@ class Comparison(Tabular):
         step = "ms per step" if time_unit == "ms" else f"makespan, {time_unit}"
         spans = ["span"] if any(row.span is not None for row in self.rows) else []
         texts = ("schedule", "placement")
+        steady = ["bubble: steady"] if any(row.bubble_steady is not None for row in self.rows) else []
         table = table_of(f"{self.case.name}: {micro_batches_text(self.weft)}, {gpus} GPUs", (
-            *texts, step, *spans, "bubble: steady", "step", "span", f"peak {memory_unit} per GPU", "fits"), texts,
-                         self.caption())
+            *texts, step, *spans, *steady, "step" if steady else "bubble: step", "span", f"peak {memory_unit} per GPU",
+            "fits"), texts, self.caption())
         for row in self.rows:
             devices = self.schedules[row.name].problem.devices  # lanes beside them differ from row to row
             table.add_row(
                 row.title, row.placement, time_text(row.makespan, problem.time_unit)[0],
                 *(time_text(row.value, problem.time_unit)[0] for _ in spans),
-                "-" if row.bubble_steady is None else f"{row.bubble_steady:.1%}",
+                *("-" if row.bubble_steady is None else f"{row.bubble_steady:.1%}" for _ in steady),
                 f"{row.bubble_step:.1%}", f"{row.bubble_span:.1%}",
                 each_text([amount for amount, device in zip(row.peak, devices, strict=True) if device.lane_of is None],
                           problem.memory_unit),
