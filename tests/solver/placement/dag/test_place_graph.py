@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
-from tests.support.stage_graphs import EFFORT, best_graph, forks, problems
+from tests.support.stage_graphs import EFFORT, best_graph, forks
 from weft.solver.cpsat.budget import Budget
 from weft.solver.placement.chain.place import place
 from weft.solver.placement.dag.levels.ideals import TooWide
@@ -38,22 +38,6 @@ def test_two_branches_of_four_layers_on_eight_devices_are_four_deep_and_not_eigh
 def test_slack_out_of_range_is_refused(slack: float) -> None:
     with pytest.raises(PlacementError, match=f"slack is {slack}, it must be 0 or more and finite"):
         place_graph(forks(2, 1, devices=2), slack=slack)
-
-
-@settings(max_examples=examples(25))
-@given(problems(kinds=2), st.sampled_from([0.0, 0.3]))
-def test_the_encoding_finds_the_least_load_and_then_the_least_depth(problem: PlacementProblem, slack: float) -> None:
-    """On devices of two kinds, which the levels are not for."""
-    best = best_graph(problem, slack)
-    if best is None:
-        with pytest.raises(NoPlacement):
-            place_graph(problem, slack=slack, effort=EFFORT)
-        return
-    found = place_graph(problem, slack=slack, effort=EFFORT)
-    assert found.status == "optimal" or (found.objective > found.bound and slack)
-    assert found.bound == pytest.approx(best[0], rel=1e-6)
-    assert found.limit == pytest.approx(best[0] * (1 + slack), rel=1e-6)
-    assert found.depth == found.depth_bound == best[1]
 
 
 @st.composite
