@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.oracles.brute import least_makespan
 from tests.oracles.generated import drawn
+from tests.oracles.whole import least_makespan
 from tests.support.builders import any_order, chain, pipeline
 from tests.support.kernels import KERNELS, KINDS, Case, Kernel, case, tight
 from weft.solver.judge.validate import validate
