@@ -9,7 +9,6 @@ of its program that have an annotation, ``replicated`` those that every device c
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -39,9 +38,7 @@ def row(name: str) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Count, print and write all models; those whose package is missing are left out, and said."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--only", nargs="*", default=list(MODELS), choices=list(MODELS))
-    options, record = begun(parser, arguments, "annotations.json")
+    options, record = begun(__doc__, arguments, "annotations.json", only=list(MODELS))
     report: list[dict[str, Any]] = []
     for name in options.only:
         try:
