@@ -7,7 +7,7 @@ problems, rounds, orders or bounds: jobs, classes, lanes and memory are read off
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from weft.solver.problem import Block, Number, Problem
@@ -55,15 +55,16 @@ class _Walk:
         self.pool = [d if device.lane_of is None else owners[device.lane_of]
                      for d, device in enumerate(problem.devices)]
         self.room = [device.memory for device in problem.devices]
-        self.operations = [self._operation(i, block, m, name) for i, block in enumerate(problem.blocks)
+        blocks: Sequence[Block | WideBlock] = problem.blocks
+        self.operations = [self._operation(i, block, m, name) for i, block in enumerate(blocks)
                            for m, name in enumerate(run.classes[_job_of(block)])]
         number = {(op.block, op.micro_batch): i for i, op in enumerate(self.operations)}
-        names = {block.name: i for i, block in enumerate(problem.blocks)}
+        names = {block.name: i for i, block in enumerate(blocks)}
         #: Per operation: which others must have ended how long ago, and which must have started.
         self.waits: list[list[tuple[int, int]]] = [[] for _ in self.operations]
         self.turn: list[int | None] = [number.get((op.block, op.micro_batch - 1)) for op in self.operations]
         for i, op in enumerate(self.operations):
-            block = problem.blocks[op.block]
+            block = blocks[op.block]
             for wait in block.after:
                 assert wait.link is None
                 before = number.get((names[wait.block], op.micro_batch - wait.distance))

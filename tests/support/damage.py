@@ -10,6 +10,7 @@ import io
 import json
 import random
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def damaged(draw: random.Random, folder: Path, victim: str) -> bytes | str | Non
     if kind == "value" and victim.endswith(".yaml"):
         return yaml.dump(with_values(draw, yaml.safe_load(content))).encode("utf-8", "surrogatepass")
     if kind == "value" and victim.endswith(".pt2"):
-        return _with_program(draw, content)
+        return with_program(content, lambda program: with_values(draw, program))
     return with_bytes(draw, content)
 
 
@@ -63,16 +64,26 @@ def with_bytes(draw: random.Random, content: bytes) -> bytes:
     return content
 
 
-def _with_program(draw: random.Random, content: bytes) -> bytes:
-    """An archive of torch.export with its program damaged."""
+def with_program(content: bytes, change: Callable[[Any], Any]) -> bytes:
+    """An archive of torch.export with what ``change`` gives for its program."""
     result = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(result, "w") as new:
         for name in old.namelist():
             data = old.read(name)
             if name.endswith("models/model.json"):
-                data = json.dumps(with_values(draw, json.loads(data))).encode()
+                data = json.dumps(change(json.loads(data))).encode()
             new.writestr(name, data)
     return result.getvalue()
+
+
+def rewritten(source: Path, target: Path, change: Callable[[Any], object]) -> Path:
+    """``source`` with what ``change`` does to its program."""
+    def changed(program: Any) -> Any:
+        change(program)
+        return program
+
+    target.write_bytes(with_program(source.read_bytes(), changed))
+    return target
 
 
 def with_values(draw: random.Random, value: Any) -> Any:
@@ -120,7 +131,8 @@ def _alike(draw: random.Random, value: Any) -> Any:
 
 def _somewhere(draw: random.Random, value: Any) -> tuple[Any, Any]:
     """A list or an object within ``value`` and a key in it, near the top more often than deep inside."""
-    holder, key = value, ""
+    holder: Any = value
+    key: Any = ""
     value = value[key]
     while isinstance(value, dict | list) and value and draw.random() < (0.97 if key == "" else 0.85):
         holder = value
