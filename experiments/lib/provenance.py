@@ -22,8 +22,8 @@ import shlex
 import subprocess
 import sys
 import time
-from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping, Sequence
+from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser, Namespace
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -63,10 +63,28 @@ class Record:
         write_atomically(self.path, json.dumps({"provenance": self.provenance, **found}, indent=1) + "\n")
 
 
-def begun(parser: ArgumentParser, arguments: Sequence[str] | None, file: str) -> tuple[Namespace, Record]:
-    """The options of a run that begins, and its record: in ``--output``, which is ``file`` among what is kept."""
-    parser.add_argument("--output", type=Path, default=RESULTS / file)
+def begun(doc: str | None, arguments: Sequence[str] | None, file: str | Callable[[Namespace], str], **flags: Any
+          ) -> tuple[Namespace, Record]:
+    """The options of a run that begins, and its record: in ``--output``, which is ``file`` among what is kept.
+
+    ``flags`` are the other options with what holds where they are not given: ``None`` where that is a type. A sequence
+    is one of which there may be several, of those of a list, or any.
+    """
+    parser = ArgumentParser(description=(doc or "").partition("\n\n")[0], formatter_class=ArgumentDefaultsHelpFormatter)
+    for name, default in flags.items():
+        option = f"--{name.replace('_', '-')}"
+        if default is False:
+            parser.add_argument(option, action="store_true", help=" ")
+        elif isinstance(default, type):
+            parser.add_argument(option, type=default, help=" ")
+        elif isinstance(default, list | tuple | range):
+            parser.add_argument(option, nargs="*", default=default, type=type(default[0]) if default else str, help=" ",
+                                choices=default if isinstance(default, list) else None)
+        else:
+            parser.add_argument(option, type=type(default), default=default, help=" ")
+    parser.add_argument("--output", type=Path)
     options = parser.parse_args(arguments)
+    options.output = options.output or RESULTS / (file if isinstance(file, str) else file(options))
     return options, Record(options.output)
 
 

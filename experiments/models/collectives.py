@@ -9,14 +9,12 @@ NVLink's bandwidth of one direction with which the ring model gives the measured
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 
-from experiments.lib.provenance import RESULTS, Record
+from experiments.lib.provenance import begun
 from weft.models.hardware.devices import DEVICES
 from weft.models.layers.collectives import REACHED, Collective, measured_curve, ring_seconds
 
@@ -27,9 +25,7 @@ LEAST = 16 * 1024**2
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print and write shares and errors."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--output", type=Path, default=RESULTS / "collectives.json")
-    record = Record(parser.parse_args(arguments).output)
+    _, record = begun(__doc__, arguments, "collectives.json")
     report: dict[str, dict[str, object]] = {}
     for kind in KINDS:
         shares: dict[int, list[float]] = {}

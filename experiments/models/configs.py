@@ -12,17 +12,15 @@ writes ``models/data/config_defaults.json``, what transformers takes for the key
 
 from __future__ import annotations
 
-import argparse
 import ast
 import json
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from experiments.lib.model_configs import CONFIGS
-from experiments.lib.provenance import RESULTS, ROOT, Record
+from experiments.lib.provenance import RESULTS, ROOT, begun
 from weft.models.spec.config_types import TYPES
 from weft.models.spec.huggingface import known_types, model_of_config
 from weft.models.zoo.graphs import model_graph
@@ -43,12 +41,7 @@ _READERS = ("config_types.py", "config_values.py", "huggingface.py")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", metavar="TEXT", default="", help="configs whose name holds it")
-    parser.add_argument("--defaults", action="store_true", help="write transformers' defaults instead")
-    parser.add_argument("--output", type=Path, default=OUTPUT)
-    options = parser.parse_args(arguments)
-    record = Record(options.output)
+    options, record = begun(__doc__, arguments, "configs.json", only="", defaults=False)
     if options.defaults:
         write_atomically(DEFAULTS, _defaults_text())
         return 0

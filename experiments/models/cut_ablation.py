@@ -20,7 +20,6 @@ the same CPU time. Writes ``cut_ablation.json`` after every spec.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -95,11 +94,7 @@ def measured(spec: Spec, part: str | None, effort: float) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--only", default="", help="specs whose name contains this")
-    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS), help="what is left out in turn")
-    parser.add_argument("--effort", default=8.0, type=float)
-    options, record = begun(parser, arguments, "cut_ablation.json")
+    options, record = begun(__doc__, arguments, "cut_ablation.json", only="", parts=list(PARTS), effort=8.0)
     rows = []
     for spec in specs():
         if options.only not in spec.name:

@@ -11,7 +11,6 @@ for as many as 1F1B holds, which were all that was searched once. Writes ``cut_s
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import time
@@ -120,10 +119,7 @@ def row_of(seed: int, effort: float) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Search, print and write all specs."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--count", type=int, default=60, help="the seeds are below this")
-    parser.add_argument("--effort", type=float, default=4.0)
-    options, record = begun(parser, arguments, "cut_search.json")
+    options, record = begun(__doc__, arguments, "cut_search.json", count=60, effort=4.0)
     rows = []
     for seed in range(options.count):
         rows.append(row_of(seed, options.effort))

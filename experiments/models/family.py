@@ -9,7 +9,6 @@ best single plan. Writes ``family.json``.
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Sequence
@@ -56,10 +55,7 @@ phases: {{steps: 30000, samples: 3, {_GATE}}}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Solve, print and write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--only", default="", help="cases whose names have this")
-    parser.add_argument("--seconds", type=float, default=8.0, help="time limit of each solve")
-    options, record = begun(parser, arguments, "family.json")
+    options, record = begun(__doc__, arguments, "family.json", only="", seconds=8.0)
     rows: list[dict[str, Any]] = []
     for name, text in CASES.items():
         if options.only in name:

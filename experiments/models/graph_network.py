@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 import weft
-from experiments.lib.provenance import RESULTS, ROOT, Record
+from experiments.lib.provenance import ROOT, begun
 from tests.oracles.dense_graph_network import dense
 from weft.app.graph_network.planning import PlannedPasses, grids_of, layer_sizes, passes
 from weft.app.graph_network.run import streamed
@@ -369,24 +369,13 @@ PARTS = ("budgets", "limited", "overlap", "accuracy", "pyg", "stages")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--scale", type=float, default=1.0, help="of the sizes of drawn graphs")
-    parser.add_argument("--graphs", nargs="+", default=("cora", "citeseer"), help="those to train on")
-    parser.add_argument("--epochs", type=int, default=200)
-    parser.add_argument("--chunks", nargs="+", type=int, default=(4, 6), help="along a side, in the overlap part")
-    parser.add_argument("--loads", nargs="+", type=float, default=(1.0, 0.7), help="times all computations, there")
-    parser.add_argument("--repeats", type=int, default=3, help="passes in the overlap part")
-    parser.add_argument("--seconds", type=float, default=20.0, help="CPU seconds of each search there")
-    parser.add_argument("--dropout", type=float, default=0.5, help="in the accuracy part")
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data" / "planetoid")
-    parser.add_argument("--within", help=argparse.SUPPRESS)
-    parser.add_argument("--output", type=Path, default=RESULTS / "graph_network.json")
-    options = parser.parse_args(arguments)
+    options, record = begun(__doc__, arguments, "graph_network.json", parts=list(PARTS), scale=1.0,
+                            graphs=("cora", "citeseer"), epochs=200, chunks=(4, 6), loads=(1.0, 0.7), repeats=3,
+                            seconds=20.0, dropout=0.5, data=ROOT.parent / "shared" / "data" / "planetoid", within="")
     if options.within:
         print(json.dumps(within(options.within, options.scale)))
         return 0
-    record, data = Record(options.output), options.data
+    data = options.data
     there = [name for name in options.graphs if (data / f"{name}.npz").is_file()]
     made: Mapping[str, Callable[[], Any]] = {
         "budgets": lambda: budgets(options.scale), "limited": lambda: limited(options.scale),

@@ -18,15 +18,13 @@ Writes grids.json.
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import weft
-from experiments.lib.provenance import RESULTS, Record
+from experiments.lib.provenance import begun
 from weft.models.spec.sections import Spec
 from weft.models.spec.spec import SpecError, parse_spec
 from weft.solver.feasibility.infeasible import Infeasible
@@ -167,12 +165,8 @@ def best(run: Run, parallel: str, seconds: float) -> dict[str, Any] | None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Ask, search, compare, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--only", default="", help="runs whose name contains this")
-    parser.add_argument("--seconds", type=float, default=30.0, help="for each search; 0: none")
-    parser.add_argument("--output", type=Path, default=RESULTS / "grids.json")
-    options = parser.parse_args(arguments)
-    record, rows = Record(options.output), []
+    options, record = begun(__doc__, arguments, "grids.json", only="", seconds=30.0)
+    rows = []
     for run in RUNS:
         if options.only not in run.name:
             continue

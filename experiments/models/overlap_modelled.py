@@ -20,7 +20,6 @@ Writes overlap_modelled.json.
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Sequence
@@ -66,11 +65,8 @@ _COLLECTIVES = {"ddp": ALL_REDUCE, "zero-1": SCATTERED}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Solve, print and write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--only", nargs="+", default=["data", "tensor", "groups"], choices=["data", "tensor", "groups"])
-    parser.add_argument("--models", nargs="+", default=["GPT", "Llama"], help="the start of a model's name")
-    parser.add_argument("--effort", type=float, default=4.0, help="deterministic seconds of each search")
-    options, record = begun(parser, arguments, "overlap_modelled.json")
+    options, record = begun(__doc__, arguments, "overlap_modelled.json", only=["data", "tensor", "groups"],
+                            models=("GPT", "Llama"), effort=4.0)
     rows, published = ([_row(*case, options.effort) for case in cases
                         if case[1] in options.only and case[0].startswith(tuple(options.models))]
                        for cases in (CASES, PUBLISHED))

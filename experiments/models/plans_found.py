@@ -11,7 +11,6 @@ placements), and 4024.9 ms were found by hand. Writes ``plans_found.json``.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -116,10 +115,7 @@ def _rival(name: str, problem: Problem, micro_batches: int) -> float | None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Solve, print and write all plans."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--only", nargs="*", default=[*PLANS, "at size", "evoformer"])
-    parser.add_argument("--effort", type=float, default=10.0, help="deterministic seconds of each search")
-    options, record = begun(parser, arguments, "plans_found.json")
+    options, record = begun(__doc__, arguments, "plans_found.json", only=[*PLANS, "at size", "evoformer"], effort=10.0)
     rows = []
     for name, published in PLANS.items():
         if name in options.only:

@@ -12,7 +12,6 @@ Writes ``roofline.json``.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import statistics
@@ -236,9 +235,7 @@ def memory() -> dict[str, object]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fit on each model, judge on both, print and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--fit", nargs="*", choices=MODELS, default=list(MODELS), help="the models to fit on")
-    options, record = begun(parser, arguments, "roofline.json")
+    options, record = begun(__doc__, arguments, "roofline.json", fit=list(MODELS))
     data = {name: samples(name) for name in MODELS}
     report: dict[str, object] = {}
     for name in options.fit:

@@ -12,7 +12,6 @@ they come.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import time
@@ -141,14 +140,8 @@ def measure(case: Problem, seconds: float, workers: int) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--devices", default="8,16,32")
-    parser.add_argument("--shapes", default=",".join(SHAPES))
-    parser.add_argument("--caps", default=",".join(map(str, CAPS)))
-    parser.add_argument("--seeds", default=1, type=int)
-    parser.add_argument("--seconds", default=60.0, type=float, help="wall time an instance")
-    parser.add_argument("--workers", default=2, type=int)
-    options, record = begun(parser, arguments, "scale.json")
+    options, record = begun(__doc__, arguments, "scale.json", devices="8,16,32", shapes=",".join(SHAPES),
+                            caps=",".join(map(str, CAPS)), seeds=1, seconds=60.0, workers=2)
     rows = []
     for devices in map(int, options.devices.split(",")):
         for shape in options.shapes.split(","):

@@ -8,7 +8,6 @@ the search alone. They depend on the machine: read them beside the count of prob
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import time
@@ -27,10 +26,7 @@ from weft.solver.ticks import TickProblem
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Solve, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--effort", default=1.0, type=float, help="deterministic seconds for each makespan")
-    parser.add_argument("--first", type=int, metavar="N", help="only the first problems")
-    options, record = begun(parser, arguments, "tessel_search.json")
+    options, record = begun(__doc__, arguments, "tessel_search.json", effort=1.0, first=int)
     problems = [shape(*entry) for entry in TESSEL_PROBLEMS[:options.first]]
     for problem in problems:
         _period(problem)  # loads what is loaded on first use

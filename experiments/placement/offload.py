@@ -12,7 +12,6 @@ layers that are kept, where it fits.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,11 +48,7 @@ PUBLISHED = "1F1B"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Search, print and write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="samples of a micro-batch")
-    parser.add_argument("--samples", type=int, default=64, help="samples of a step")
-    parser.add_argument("--effort", type=float, default=2.0, help="deterministic seconds of each search, plans apart")
-    options, record = begun(parser, arguments, "offload.json")
+    options, record = begun(__doc__, arguments, "offload.json", sizes=SIZES, samples=64, effort=2.0)
     rows = {}
     for size in options.sizes:
         rows[str(size)] = {PUBLISHED: _published(_spec(size, "kept", options.samples), options.samples), **{

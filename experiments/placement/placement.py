@@ -10,7 +10,6 @@ are left out.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,11 +28,8 @@ PUBLISHED = {"bert24_training": 41.7458, "bert24_inference": 17.7899, "gnmt_trai
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Place, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
-    parser.add_argument("--only", default="", help="rows whose name contains this")
-    parser.add_argument("--time-limit", type=float, default=120.0, help="seconds a row")
-    options, record = begun(parser, arguments, "placement.json")
+    options, record = begun(__doc__, arguments, "placement.json", data=ROOT.parent / "shared" / "data", only="",
+                            time_limit=120.0)
     rows = {}
     for name, make in _cases(options.data).items():
         if options.only in name:

@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import weft
-from experiments.lib.provenance import RESULTS, Record
+from experiments.lib.provenance import begun
 from weft.app.place.backends import choice_of
 from weft.runtime.backends.measuring import Measuring, measuring
 from weft.runtime.backends.registry import backends_named
@@ -198,18 +198,9 @@ def mean(rows: Sequence[dict[str, Any]], field: str) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Export, measure, print and write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--only", default="", help="models whose names have this")
-    parser.add_argument("--batches", nargs="+", type=int, default=BATCHES)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--backends", default="all")
-    parser.add_argument("--go-on", action="store_true", help="keep the rows that the output has")
-    parser.add_argument("--seconds", type=float, default=10.0, help="time limit of the search")
-    parser.add_argument("--measure", type=float, default=150.0, help="time limit of measuring parts")
-    parser.add_argument("--trial", type=float, default=120.0, help="time limit of one part")
-    parser.add_argument("--output", type=Path, default=RESULTS / "backends.json")
-    options = parser.parse_args(arguments)
-    record, rows = Record(options.output), list[dict[str, Any]]()
+    options, record = begun(__doc__, arguments, "backends.json", only="", batches=BATCHES, device="cpu", backends="all",
+                            go_on=False, seconds=10.0, measure=150.0, trial=120.0)
+    rows: list[dict[str, Any]] = []
     if options.go_on and options.output.exists():
         rows = json.loads(options.output.read_text())["rows"]
     done = {(each["model"], each["batch"]) for each in rows}

@@ -13,7 +13,6 @@ more than 1.02 of the best of PyTorch's, or more than 0.95 where ``balance`` is 
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import statistics
@@ -183,10 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if (words := list(sys.argv[1:] if arguments is None else arguments))[:1] == ["--rank"]:
         rank_main(words[1], int(words[2]))
         return 0
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", nargs="*", choices=MODELS, default=list(MODELS), help="these models")
-    parser.add_argument("--rounds", type=int, default=9, metavar="N")
-    options, record = begun(parser, words, "beside_torch.json")
+    options, record = begun(__doc__, words, "beside_torch.json", only=list(MODELS), rounds=9)
     rows: list[dict[str, Any]] = []
     for name in options.only:
         ended = launch_local(RANKS, [sys.executable, "-m", "experiments.runtime.beside_torch", "--rank", name,

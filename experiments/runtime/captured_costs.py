@@ -14,7 +14,6 @@ within 10 %, or a peak is not within 5 %.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import sys
@@ -29,7 +28,7 @@ from torch import Tensor, nn
 
 from experiments.lib import foreign_models
 from experiments.lib.foreign_models import Model
-from experiments.lib.provenance import RESULTS, Record
+from experiments.lib.provenance import begun
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.captured.loss import loss_of
 from weft.runtime.ranks.launch import launch_local
@@ -210,21 +209,15 @@ def measured(name: str, ranks: int, schedule: str | None) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a line for each model, and write them; 1 if too few are as planned."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="*", choices=MODELS, help="these models")
-    parser.add_argument("--schedule", help="a published schedule (default: what a search finds)")
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--rank", nargs=4, help=argparse.SUPPRESS)
-    parser.add_argument("--output", type=Path, default=RESULTS / "captured_costs.json")
-    options = parser.parse_args(arguments)
-    if options.rank is not None:
+    options, record = begun(__doc__, arguments, "captured_costs.json", only=list(MODELS), schedule=str, ranks=2,
+                            rank=())
+    if options.rank:
         name, samples, schedule, path = options.rank
         rank_main(name, int(samples), None if schedule == "-" else schedule, Path(path))
         return 0
-    record = Record(options.output)
     rows: list[dict[str, Any]] = []
     left_out: list[dict[str, str]] = []
-    for name in options.only or MODELS:
+    for name in options.only:
         try:
             row = measured(name, options.ranks, options.schedule)
         except (CaptureError, ImportError) as error:

@@ -12,7 +12,6 @@ with 1 if an error is too large. With ``--gpu`` all ranks compute on this machin
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from experiments.lib.provenance import RESULTS, Record
+from experiments.lib.provenance import begun
 from tests.support.graph_training import expected, held_gradients, single_process, training
 from tests.support.training_graphs import MODES, SHAPES, Case, case, varied
 from weft.runtime.plan.plan import Plan, load_plan, plan_of, save_plan
@@ -148,19 +147,11 @@ def run(folder: Path, todo: Sequence[Row], gpu: bool = False) -> list[dict[str, 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the experiment and write its numbers."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", default=",".join(SHAPES), help="some of the shapes, with commas between")
-    parser.add_argument("--ranks", default="2,4", help="how many ranks: 2, 4 or both")
-    parser.add_argument("--dtypes", default=",".join(DTYPES), help="some of the precisions")
-    parser.add_argument("--gpu", action="store_true", help="all ranks on this machine's GPU")
-    parser.add_argument("--output", type=Path, default=RESULTS / "equality.json")
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--replicas", type=int, help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
+    options, record = begun(__doc__, arguments, "equality.json", shapes=",".join(SHAPES), ranks="2,4",
+                            dtypes=",".join(DTYPES), gpu=False, folder=Path, replicas=int)
     if options.replicas:
         rank_main(options.folder, options.replicas, options.gpu)
         return 0
-    record = Record(options.output)
     todo = rows(options.shapes.split(","), [int(count) for count in options.ranks.split(",")])
     with tempfile.TemporaryDirectory() as folder:
         done = run(Path(folder), [row for row in todo if row.dtype in options.dtypes.split(",")], options.gpu)

@@ -10,7 +10,6 @@ Beside it, how often a monitor switches whose density is noisy, with hysteresis 
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import statistics
@@ -137,10 +136,7 @@ def switches(noise: float, seed: int) -> dict[str, int]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train, print and write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--steps", type=int, default=900)
-    parser.add_argument("--seeds", type=int, default=3)
-    options, record = begun(parser, arguments, "experts.json")
+    options, record = begun(__doc__, arguments, "experts.json", steps=900, seeds=3)
     torch.set_num_threads(1)
     data = text()
     rows = [run(kind, seed, options.steps, data) for seed in range(options.seeds) for kind in GATES]

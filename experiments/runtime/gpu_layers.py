@@ -10,7 +10,6 @@ name from its data sheet. Every figure is modelled over measured. Writes ``gpu_l
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import statistics
@@ -108,10 +107,7 @@ def modelled(config: Mapping[str, Any], batch: int, tokens: int, device: str) ->
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=CONFIGS, default=list(MODELS))
-    parser.add_argument("--tokens", type=int, help="of every sequence, in place of those listed")
-    options, record = begun(parser, arguments, "gpu_layers.json")
+    options, record = begun(__doc__, arguments, "gpu_layers.json", models=tuple(MODELS), tokens=int)
     where = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     title = torch.cuda.get_device_name() if where.type == "cuda" else "cpu"
     sheet = next((name for name in DEVICES if name in title.lower() and name != "cpu"), "h200")

@@ -13,7 +13,6 @@ small, on any machine. Writes ``gpu_plan.json``, an entry for each preset and op
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import gc
 import itertools
@@ -27,7 +26,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from experiments.lib.provenance import RESULTS, Record
+from experiments.lib.provenance import begun
 from experiments.lib.small_gpt import Config, batch, cut, layer, loss
 from weft.runtime.interface.optim import AdamA
 from weft.runtime.interface.precision import MasterWeights
@@ -175,19 +174,12 @@ def run(preset: str, optimizer: str, micro_batches: int, repeats: int, time_limi
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the experiment and write its numbers; exits with 1 if a GPU's are not within 5 % of the plan."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     on_gpu = torch.cuda.is_available()
-    parser.add_argument("--preset", nargs="+", choices=PRESETS, default=["1.3b" if on_gpu else "tiny"])
-    parser.add_argument("--optimizer", nargs="+", choices=COPIES, default=["adam"])
-    parser.add_argument("--micro-batches", type=int, default=8)
-    parser.add_argument("--repeats", type=int, default=5, help="timed steps of each rank")
-    parser.add_argument("--time-limit", type=float, default=20.0, help="seconds of the search")
-    parser.add_argument("--no-shared", action="store_true", help="do not run all ranks together at the end")
-    parser.add_argument("--output", type=Path, default=RESULTS / "gpu_plan.json")
-    options = parser.parse_args(arguments)
+    options, record = begun(__doc__, arguments, "gpu_plan.json", preset=("1.3b" if on_gpu else "tiny",),
+                            optimizer=("adam",), micro_batches=8, repeats=5, time_limit=20.0, no_shared=False)
     if not on_gpu:
         print("no GPU here: this runs on a CPU, where times are too unsteady to be held to anything")
-    record, results = Record(options.output), {}
+    results = {}
     for preset, optimizer in itertools.product(options.preset, options.optimizer):
         results[f"{preset} {optimizer}"] = run(preset, optimizer, options.micro_batches, options.repeats,
                                                options.time_limit, not options.no_shared)

@@ -13,7 +13,6 @@ time than either runtime (seconds depend on what else the machine does).
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
@@ -29,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, schedules
 
-from experiments.lib.provenance import RESULTS, Record
+from experiments.lib.provenance import begun
 from weft.runtime.execute.executor import Executor
 from weft.runtime.export.torch_csv import torch_csv
 from weft.runtime.interface.training import Boundary, Training
@@ -192,15 +191,10 @@ def is_slower(result: dict[str, Any]) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare, print, write; 1 if the executor is slower."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=15, metavar="N")
-    parser.add_argument("--output", type=Path, default=RESULTS / "overhead.json")
-    parser.add_argument("--rank", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
+    options, record = begun(__doc__, arguments, "overhead.json", rounds=15, rank=Path)
     if options.rank is not None:
         rank_main(options.rank, options.rounds)
         return 0
-    record = Record(options.output)
     result = compare(options.rounds)
     print(json.dumps(result, indent=1))
     record.write(result)

@@ -12,7 +12,6 @@ step takes :data:`CLOSE` more or less than planned.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
@@ -147,9 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if (words := list(sys.argv[1:] if arguments is None else arguments))[:1] == ["--rank"]:
         rank_main(words[1], float(words[2]), int(words[3]))
         return 0
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--steps", type=int, default=7, metavar="N")
-    options, record = begun(parser, words, "overlap_sums.json")
+    options, record = begun(__doc__, words, "overlap_sums.json", steps=7)
     rows: list[dict[str, Any]] = []
     for shape in SHAPES:
         plan, stretch = plan_in(shape), 1.0

@@ -10,7 +10,6 @@ that a step takes so many seconds; the shortest path over what these took says w
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import weft
-from experiments.lib.provenance import RESULTS, Record
+from experiments.lib.provenance import begun
 from weft.app.family.result import Family
 from weft.models.spec.spec import parse_spec
 from weft.runtime.plan.plan import load_plan, plan_of, save_plan
@@ -69,16 +68,10 @@ def emulate(folder: Path, seconds: float) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Solve, emulate, print and write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--solve", type=float, default=5.0, help="time limit of each solve")
-    parser.add_argument("--seconds", type=float, default=15.0, help="what an emulated step takes, about")
-    parser.add_argument("--rank", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--output", type=Path, default=RESULTS / "switching.json")
-    options = parser.parse_args(arguments)
+    options, record = begun(__doc__, arguments, "switching.json", solve=5.0, seconds=15.0, rank=Path)
     if options.rank is not None:
         emulate(options.rank, options.seconds)
         return 0
-    record = Record(options.output)
     family = weft.family(parse_spec(SPEC), time_limit=options.solve, cache=None, workers=1)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

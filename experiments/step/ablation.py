@@ -19,19 +19,17 @@ period then. Writes ablation_period.json.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from experiments.lib.extended import extended, widened
 from experiments.lib.generated import problem, suite
-from experiments.lib.provenance import RESULTS, Record
+from experiments.lib.provenance import begun
 from experiments.period import scale
 from tests.oracles.streams import drawn_stream
 from weft.app.lib.placements import SEARCHES
@@ -196,17 +194,8 @@ def _proven(run: dict[str, Any]) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Solve, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--effort", default=1.5, type=float, help="deterministic seconds of each search")
-    parser.add_argument("--every", default=24, type=int, help="take every so many-th problem of the suites")
-    parser.add_argument("--only", default="", help="problems whose name or family contains this")
-    parser.add_argument("--parts", default=[*PARTS], nargs="+", choices=[*PARTS], metavar="NAME")
-    parser.add_argument("--seed", default=1, type=int, help="of the problems")
-    parser.add_argument("--processes", default=1, type=int)
-    parser.add_argument("--period", action="store_true", help="the search for the shortest period alone")
-    parser.add_argument("--output", type=Path)
-    options = parser.parse_args(arguments)
-    record = Record(options.output or RESULTS / ("ablation_period.json" if options.period else "ablation.json"))
+    options, record = begun(__doc__, arguments, lambda asked: f"ablation{'_period' * asked.period}.json", effort=1.5,
+                            every=24, only="", parts=list(PARTS), seed=1, processes=1, period=False)
     chosen = [case for case in drawn(options.every, options.seed) if options.only in case.name + " " + case.family
               and not (options.period and isinstance(case.problem, WideProblem))]
     parts = [name for name in options.parts if not options.period or name in OF_PERIODS]

@@ -10,7 +10,6 @@ it. Writes annealer.json.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import json
 import shutil
@@ -95,12 +94,7 @@ def searched(case: Problem, micro_batches: int, seconds: float) -> Schedule:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Solve, anneal, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--every", default=9, type=int, help="take every so many-th problem of the suite")
-    parser.add_argument("--weft", default=16.0, type=float, help="CPU seconds of weft's search")
-    parser.add_argument("--seconds", default=4.0, type=float, help="of the annealer")
-    parser.add_argument("--seed", default=0, type=int)
-    options, record = begun(parser, arguments, "annealer.json")
+    options, record = begun(__doc__, arguments, "annealer.json", every=9, weft=16.0, seconds=4.0, seed=0)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         library = built(Path(folder))

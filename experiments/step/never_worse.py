@@ -12,20 +12,18 @@ and the gain says what the search adds. Writes the file of its family; exits wit
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from experiments.lib.extended import extended, widened
 from experiments.lib.generated import problem, suite
 from experiments.lib.known_problems import costs, shapes
-from experiments.lib.provenance import RESULTS, Record
+from experiments.lib.provenance import begun
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
 from weft.solver.baselines.on_rounds import known_on_rounds
 from weft.solver.choices.partial import first_looks
@@ -119,17 +117,10 @@ def is_bad(row: Mapping[str, Any]) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Solve a family, print what is bad, and write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--family", default="suite", choices=FAMILIES)
-    parser.add_argument("--every", type=int, default=1, help="every so many-th problem")
-    parser.add_argument("--count", type=int, help="only the first of these")
-    parser.add_argument("--effort", type=float, help="deterministic seconds for each problem")
-    parser.add_argument("--processes", default=2, type=int)
-    parser.add_argument("--output", type=Path)
-    options = parser.parse_args(arguments)
-    problems, effort, file = FAMILIES[options.family]
+    options, record = begun(__doc__, arguments, lambda asked: FAMILIES[asked.family][2], family="suite", every=1,
+                            count=int, effort=float, processes=2)
+    problems, effort, _ = FAMILIES[options.family]
     effort = options.effort or effort
-    record = Record(options.output or RESULTS / file)
     rows: list[dict[str, Any]] = []
     one: Callable[[Drawn], dict[str, Any]] = partial(compared, effort=effort)
     for row in mapped(one, [*islice(islice(problems(), 0, None, options.every), options.count)], options.processes):

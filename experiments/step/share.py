@@ -10,7 +10,6 @@ one, data parallel, as pipelines or tensor-parallel. Writes results/share.json.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -78,10 +77,7 @@ cluster: {{gpus: {gpus}, memory: 32 GiB, device: v100, gpus_per_machine: {machin
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Search all, print and write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--effort", type=float, default=10.0, help="deterministic seconds of each pair")
-    parser.add_argument("--only", default="", help="pairs whose name contains this")
-    options, record = begun(parser, arguments, "share.json")
+    options, record = begun(__doc__, arguments, "share.json", effort=10.0, only="")
     record.write({"rows": [row(name, options.effort) for name in PAIRS if options.only in name]})
     return 0
 

@@ -9,7 +9,6 @@ slots. The clock of a search is this process's CPU time. Writes what was found o
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Sequence
@@ -50,12 +49,8 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Solve, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--grids", nargs="+", default=range(2, 13), type=int, help="chunks along a side")
-    parser.add_argument("--slots", nargs="+", default=range(2, 9), type=int)
-    parser.add_argument("--draws", default=1, type=int, help="of durations, for each grid")
-    parser.add_argument("--seconds", default=4.0, type=float, help="CPU seconds for each")
-    options, record = begun(parser, arguments, "streams.json")
+    options, record = begun(__doc__, arguments, "streams.json", grids=range(2, 13), slots=range(2, 9), draws=1,
+                            seconds=4.0)
     rows = []
     for grid in options.grids:
         for seed in range(options.draws):

@@ -19,7 +19,6 @@ of 512 or 197 tokens beside images of 197 patches.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import math
 import re
@@ -236,12 +235,8 @@ def infer(batch: int, text: int, effort: float) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Plan all cases, print and write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--only", default="", help="cases whose name this expression finds")
-    parser.add_argument("--effort", default=10.0, type=float, help="deterministic seconds of a training case")
-    parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="sequences of a micro-batch, in training")
-    parser.add_argument("--batches", type=int, nargs="*", default=FLAVA_BATCHES, help="of Flava")
-    options, record = begun(parser, arguments, "tessel_evaluation.json")
+    options, record = begun(__doc__, arguments, "tessel_evaluation.json", only="", effort=10.0, sizes=SIZES,
+                            batches=FLAVA_BATCHES)
     report: dict[str, Any] = {"training": {}, "inference": {}}
     for model in training_cases():
         if re.search(options.only, model.name):

@@ -13,13 +13,12 @@ import pytest
 import weft
 from tests.support.paths import ROOT
 from tests.support.pipeline_ranks import planned_once
-from tests.support.ranks import launch_forked
+from tests.support.ranks import finished
 
 
 def lines(folder: Path, *runs: str) -> list[str]:
     """What two ranks print that run the loop once for each of ``runs``: a folder, and how many epochs."""
-    ended = launch_forked(2, [sys.executable, "-m", __name__, str(folder), *runs])
-    assert [end.code for end in ended] == [0, 0], [end.errors for end in ended]
+    ended = finished(2, __name__, str(folder), *runs)
     return "".join(end.output for end in ended).splitlines()
 
 

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from tests.properties.test_input_files import DNN, GRAPH
-from tests.support.exported_models import MODELS
+from tests.support.damage import rewritten
+from tests.support.exported_models import saved_model
 from weft.cli.main import main
-from weft.models.capture.capture import capture_file, save_exported
+from weft.models.capture.capture import capture_file
 from weft.models.capture.exported import ExportFault
 from weft.models.files.limits import MAX_PROGRAM_BYTES, MAX_SPEC_BYTES
 from weft.models.graph.formats import load_profiled_graph
@@ -195,20 +196,7 @@ def test_a_profile_that_means_nothing_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("saved") / "model.pt2"
-    module, inputs = MODELS["mlp"]
-    save_exported(module(), inputs(), path)
-    return path
-
-
-def rewritten(source: Path, target: Path, change: Callable[[Any], object]) -> Path:
-    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
-        for name in old.namelist():
-            if name.endswith("models/model.json"):
-                program = json.loads(old.read(name))
-                change(program["graph_module"]["graph"])
-                new.writestr(name, json.dumps(program))
-    return target
+    return saved_model("mlp", tmp_path_factory.mktemp("saved"))
 
 
 def _first(graph: Any) -> Any:
@@ -237,7 +225,7 @@ def _expression(graph: Any, text: str, hint: Any) -> None:
 def test_an_impossible_program_is_refused(change: Callable[[Any], object], words: str, saved: Path,
                                           tmp_path: Path) -> None:
     with pytest.raises(ExportFault) as caught:
-        capture_file(rewritten(saved, tmp_path / "m.pt2", change))
+        capture_file(rewritten(saved, tmp_path / "m.pt2", lambda program: change(program["graph_module"]["graph"])))
     message = str(caught.value)
     assert message.startswith(f"{tmp_path / 'm.pt2'}: ") and words in message and "\n" not in message, message
 

@@ -18,7 +18,7 @@ from torch import nn
 
 from experiments.lib.small_gpt import Config, batch, cut, layers, loss
 from tests.support.builders import chain, pipeline
-from tests.support.ranks import PATIENCE, launch_forked
+from tests.support.ranks import PATIENCE, finished
 from tests.support.steady_costs import steady
 from weft.runtime.interface.training import Boundary, Training
 from weft.runtime.measure.measure import memory_of
@@ -87,8 +87,7 @@ def test_an_offloading_schedule_trains_as_one_process_does_in_the_memory_that_it
     assert most_in_flight(schedule) > most_in_flight(plain)
     assert StageGraph.of(schedule.problem).copies_beside(0)
     save_plan(plan_of(schedule), tmp_path / "plan.json")
-    ended = launch_forked(2, [sys.executable, "-m", __name__, str(tmp_path)])
-    assert [end.code for end in ended] == [0, 0], ended
+    ended = finished(2, __name__, str(tmp_path))
     for rank, end in enumerate(ended):
         found = json.loads(end.output.splitlines()[-1])
         assert found["gradient_error"] < 1e-10 < 1e-3 < found["gradient"] and found["loss_error"] < 1e-10

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from tests.support.builders import chain, loop, pipeline, v, waves
 from tests.support.examples import examples
-from tests.support.ranks import launch_forked
+from tests.support.ranks import finished
 from tests.support.strategies import in_order, pipelines
 from weft.runtime.export.torch_actions import TorchVersion
 from weft.runtime.export.torch_csv import save_torch_csv, torch_csv
@@ -118,8 +118,7 @@ def test_pytorchs_runtime_trains_as_one_process_does(ranks: int, tmp_path: Path)
         for communication in (False, True):
             save_torch_csv(schedule, tmp_path / f"{name}{communication}.csv", communication=communication,
                            torch=torch.__version__)
-    ended = launch_forked(ranks, [sys.executable, "-m", __name__, str(tmp_path)])
-    assert [end.code for end in ended] == [0] * ranks, ended
+    ended = finished(ranks, __name__, str(tmp_path))
     for end in ended:
         found = json.loads(end.output)
         assert found.keys() == {f"{name}{flavour}" for name in schedules for flavour in (False, True)}

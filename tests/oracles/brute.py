@@ -1,9 +1,8 @@
-"""Optima of tiny problems by trying everything; shares no code with the search."""
+"""Least periods and latencies of tiny problems by trying everything; shares no code with the search."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from itertools import product
@@ -13,71 +12,6 @@ from weft.solver.problem import Block, Number, Problem
 
 def _exact(value: Number) -> Fraction:
     return Fraction(str(value))
-
-
-def least_makespan(problem: Problem, micro_batches: int) -> Fraction | None:
-    """The least makespan over all orders of operations, or None if none fits the memory.
-
-    Every schedule whose operations all start as early as their order allows comes from adding operations one by one;
-    all sequences of additions are tried, cut off where the makespan is no longer below the best.
-    """
-    blocks = problem.blocks
-    takes = [[_exact(max(b.memory_on(d), 0)) + _exact(b.workspace_on(d)) for d in b.devices] for b in blocks]
-    gives = [[_exact(min(b.memory_on(d), 0)) - _exact(b.workspace_on(d)) for d in b.devices] for b in blocks]
-    capacities = [None if device.memory is None else _exact(device.memory) for device in problem.devices]
-    waits = [[(problem.index[a.block], _exact(a.lag), a.link, a.distance) for a in b.after] for b in blocks]
-    durations = [_exact(b.duration) for b in blocks]
-    ends: dict[tuple[int, int], Fraction] = {}
-    arrivals: dict[tuple[int, int, int], Fraction] = {}  # (consumer, entry of its after, producer's micro-batch)
-    best: Fraction | None = None
-
-    def transfers(i: int) -> Iterator[tuple[int, int, Fraction, str | None]]:
-        for consumer, entries in enumerate(waits):
-            for number, (producer, lag, link, _) in enumerate(entries):
-                if producer == i:
-                    yield consumer, number, lag, link
-
-    def add(done: tuple[int, ...], free: tuple[Fraction, ...], links: dict[str, Fraction],
-            levels: tuple[Fraction, ...], latest: Fraction) -> None:
-        nonlocal best
-        if best is not None and latest >= best:
-            return
-        if all(count == micro_batches for count in done):
-            best = latest
-            return
-        for i, m in enumerate(done):
-            if m == micro_batches:
-                continue
-            needs = [(number, m - distance) for number, (_, _, _, distance) in enumerate(waits[i]) if m >= distance]
-            if any((i, number, k) not in arrivals for number, k in needs):
-                continue
-            here = blocks[i].devices
-            if any(capacities[d] is not None and levels[d] + take > (capacities[d] or 0)
-                   for d, take in zip(here, takes[i], strict=True)):
-                continue
-            start = max([free[d] for d in here] + [arrivals[i, number, k] for number, k in needs])
-            end = start + durations[i]
-            after, sent = dict(links), []
-            for consumer, number, lag, link in transfers(i):
-                begin = end if link is None else max(end, after.get(link, Fraction(0)))
-                if link is not None:
-                    if m + waits[consumer][number][3] >= micro_batches:
-                        continue
-                    after[link] = begin + lag
-                arrivals[consumer, number, m] = begin + lag
-                sent.append((consumer, number, m))
-            change = dict(zip(here, (a + b for a, b in zip(takes[i], gives[i], strict=True)), strict=True))
-            ends[i, m] = end
-            add((*done[:i], m + 1, *done[i + 1:]),
-                tuple(end if d in here else value for d, value in enumerate(free)), after,
-                tuple(level + change.get(d, 0) for d, level in enumerate(levels)), max(latest, end))
-            del ends[i, m]
-            for key in sent:
-                del arrivals[key]
-
-    zeros = tuple(Fraction(0) for _ in problem.devices)
-    add((0,) * len(blocks), zeros, {}, zeros, Fraction(0))
-    return best
 
 
 def least_whole_period(problem: Problem, most: int) -> int | None:

@@ -1,4 +1,4 @@
-"""Random small problems with lanes, and their least makespan by trying every start; shares no code with the search."""
+"""Random small problems with lanes."""
 
 from __future__ import annotations
 
@@ -54,58 +54,3 @@ def on_one_lane(problem: Problem) -> Problem:
     return replace(problem, devices=(*problem.devices, *lanes), links=tuple(
         replace(link, source=link.source + count, target=link.target + count) for link in problem.links), blocks=tuple(
         replace(block, devices=tuple(d + count for d in block.devices)) for block in problem.blocks))
-
-
-def least_makespan_in_time(problem: Problem, micro_batches: int) -> int | None:
-    """The least makespan over all whole starts; None if no schedule fits. Operations are added by rising start."""
-    blocks = problem.blocks
-    owner = [next(d for d, other in enumerate(problem.devices) if other.name == (device.lane_of or device.name))
-             for device in problem.devices]
-    waits = [[(problem.index[a.block], int(a.lag), a.distance) for a in b.after] for b in blocks]
-    takes = [{owner[d]: sum(max(b.memory_on(e), 0) + b.workspace_on(e) for e in b.devices if owner[e] == owner[d])
-              for d in b.devices} for b in blocks]
-    gives = [{owner[d]: sum(max(-b.memory_on(e), 0) + b.workspace_on(e) for e in b.devices if owner[e] == owner[d])
-              for d in b.devices} for b in blocks]
-    best: int | None = None
-    ran: list[tuple[int, int, int]] = []  # block, micro-batch, start
-
-    def end_of(block: int, m: int) -> int | None:
-        return next((start + int(blocks[i].duration) for i, k, start in ran if (i, k) == (block, m)), None)
-
-    def fits(time: int) -> bool:
-        for d, device in enumerate(problem.devices):
-            if device.memory is None:
-                continue
-            level = sum(takes[i].get(d, 0) for i, _, start in ran)
-            level -= sum(gives[i].get(d, 0) for i, _, start in ran if start + blocks[i].duration <= time)
-            takes_now = any(takes[i].get(d, 0) for i, _, start in ran if start == time)
-            if takes_now and level > device.memory:
-                return False
-        return True
-
-    def add(following: list[int]) -> None:
-        nonlocal best
-        latest = max((start + int(blocks[i].duration) for i, _, start in ran), default=0)
-        if best is not None and latest >= best:
-            return
-        if all(m == micro_batches for m in following):
-            best = latest
-            return
-        now = ran[-1][2] if ran else 0
-        for i, m in enumerate(following):
-            if m == micro_batches:
-                continue
-            arrivals = [(end_of(j, m - h), lag) for j, lag, h in waits[i] if m >= h]
-            busy = [start + int(blocks[j].duration) for j, _, start in ran
-                    if set(blocks[j].devices) & set(blocks[i].devices)]
-            if any(end is None for end, _ in arrivals):
-                continue
-            ready = max([now, *busy, *((end or 0) + lag for end, lag in arrivals)])
-            for start in range(ready, max(ready, latest) + 1):
-                ran.append((i, m, start))
-                if fits(start):
-                    add([*following[:i], m + 1, *following[i + 1:]])
-                ran.pop()
-
-    add([0] * len(blocks))
-    return best

@@ -7,10 +7,10 @@ problems, rounds, orders or bounds: jobs, classes, lanes and memory are read off
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from weft.solver.problem import Number
+from weft.solver.problem import Block, Number, Problem
 from weft.solver.wide.block import WideBlock
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Run
@@ -44,37 +44,38 @@ def least_over_assignments(problem: WideProblem, run: Run) -> tuple[int | None, 
     return found
 
 
-def least_makespan(problem: WideProblem, run: Run) -> int | None:
+def least_makespan(problem: Problem | WideProblem, run: Run) -> int | None:
     """The least makespan of ``problem``, which has no choices; None where no schedule fits. No links."""
     return _Walk(problem, run).least()
 
 
 class _Walk:
-    def __init__(self, problem: WideProblem, run: Run) -> None:
+    def __init__(self, problem: Problem | WideProblem, run: Run) -> None:
         owners = {device.name: d for d, device in enumerate(problem.devices)}
         self.pool = [d if device.lane_of is None else owners[device.lane_of]
                      for d, device in enumerate(problem.devices)]
         self.room = [device.memory for device in problem.devices]
-        self.operations = [self._operation(i, block, m, name) for i, block in enumerate(problem.blocks)
-                           for m, name in enumerate(run.classes[block.job])]
+        blocks: Sequence[Block | WideBlock] = problem.blocks
+        self.operations = [self._operation(i, block, m, name) for i, block in enumerate(blocks)
+                           for m, name in enumerate(run.classes[_job_of(block)])]
         number = {(op.block, op.micro_batch): i for i, op in enumerate(self.operations)}
-        names = {block.name: i for i, block in enumerate(problem.blocks)}
+        names = {block.name: i for i, block in enumerate(blocks)}
         #: Per operation: which others must have ended how long ago, and which must have started.
         self.waits: list[list[tuple[int, int]]] = [[] for _ in self.operations]
         self.turn: list[int | None] = [number.get((op.block, op.micro_batch - 1)) for op in self.operations]
         for i, op in enumerate(self.operations):
-            block = problem.blocks[op.block]
+            block = blocks[op.block]
             for wait in block.after:
                 assert wait.link is None
                 before = number.get((names[wait.block], op.micro_batch - wait.distance))
                 if before is not None:
-                    name = run.classes[block.job][op.micro_batch - wait.distance]
+                    name = run.classes[_job_of(block)][op.micro_batch - wait.distance]
                     lag = wait.lag if isinstance(wait.lag, (int, float)) else wait.lag[str(name)]
                     self.waits[i].append((before, int(lag)))
         self.oldest = [op.duration + max([0, *(lag for waits in self.waits for before, lag in waits if before == i)])
                        for i, op in enumerate(self.operations)]
 
-    def _operation(self, i: int, block: WideBlock, m: int, name: str | None) -> _Operation:
+    def _operation(self, i: int, block: Block | WideBlock, m: int, name: str | None) -> _Operation:
         def of(value: object) -> object:
             return value[str(name)] if isinstance(value, dict) else value
 
@@ -135,3 +136,7 @@ class _Walk:
             for pool, take, give in op.holds:
                 level[pool] = level.get(pool, 0) + (take if age >= 0 else 0) - (give if age >= op.duration else 0)
         return all(room is None or level.get(pool, 0) <= room for pool, room in enumerate(self.room))
+
+
+def _job_of(block: Block | WideBlock) -> str | None:
+    return block.job if isinstance(block, WideBlock) else None

@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import weft.solver.bounds.makespan
-from tests.oracles.brute import least_makespan
+from tests.oracles.whole import least_makespan
 from tests.support.examples import examples
 from tests.support.strategies import Case, cases, pipelines, schedules
 from weft.solver.baselines import BASELINES, NotApplicable

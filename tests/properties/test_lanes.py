@@ -10,7 +10,8 @@ import pytest
 
 from tests.oracles.brute import least_latency_on_grid, least_whole_period
 from tests.oracles.generated import drawn
-from tests.oracles.lanes import drawn_with_lanes, least_makespan_in_time, on_one_lane
+from tests.oracles.lanes import drawn_with_lanes, on_one_lane
+from tests.oracles.wide import least_makespan
 from tests.support.examples import slow
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
 from weft.solver.cpsat.budget import Budget
@@ -30,6 +31,7 @@ from weft.solver.step.order_model import reorder
 from weft.solver.step.search import Infeasible, NoneFound, solve
 from weft.solver.step.stretch import at_its_times, unroll
 from weft.solver.ticks import TickProblem
+from weft.solver.wide.run import Run
 
 
 def micro_batches_of(problem: Problem) -> int:
@@ -69,7 +71,7 @@ def test_the_least_makespan_is_that_of_brute_force(number: int, balanced: bool) 
     """Bounds hold where something is given first or left, too."""
     problem = drawn_with_lanes(number, most_blocks=4, balanced=balanced)
     n = micro_batches_of(problem)
-    found, best = solved(problem, n), least_makespan_in_time(problem, n)
+    found, best = solved(problem, n), least_makespan(problem, Run({None: (None,) * n}, n))
     if found is None or best is None:
         assert (found is None) == (best is None)
         return

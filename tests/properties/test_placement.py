@@ -38,21 +38,6 @@ def sliced(problem: PlacementProblem, groups: Groups) -> Division:
     return found
 
 
-@settings(max_examples=examples(75))
-@given(problems())
-def test_the_answer_is_the_best_of_all_placements(problem: PlacementProblem) -> None:
-    best = best_load(problem)
-    try:
-        found = place(problem, effort=5)
-    except NoPlacement as error:
-        assert best == float("inf"), error
-        return
-    assert found.objective == CLOSE(best)
-    assert found.status == "optimal"
-    assert found.bound <= best * (1 + 1e-9)
-    assert not judge.breaches(problem, found.stages)
-
-
 @settings(max_examples=examples(60))
 @given(problems(), st.sampled_from(("cutoff", "total", "windows")))
 def test_no_part_of_the_encoding_is_needed_for_the_optimum(problem: PlacementProblem, part: str) -> None:

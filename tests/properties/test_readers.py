@@ -6,9 +6,7 @@ what they let pass, the judge, the summary and the explanation can deal with.
 
 from __future__ import annotations
 
-import copy
 import json
-import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -19,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft
-from tests.properties.test_formats import places
 from tests.support.builders import chain, pipeline, v
+from tests.support.damage import changed, with_bytes
 from tests.support.examples import examples
 from tests.support.paths import DATA
 from tests.support.wide_problems import keep_or_recompute
@@ -100,68 +98,17 @@ WIDE_PROBLEMS = [*(value["problem"] for value in WIDE_ORIGINALS),
                  *(problem_to_json(drawn_schedule(seed).whole) for seed in (1, 2, 3)),
                  problem_to_json(keep_or_recompute(3, classes=True))]
 
-JUNK: st.SearchStrategy[Any] = st.sampled_from([
-    None, True, False, "", "gpu0", "f0", [], {}, [None], [[]], [0], [0, 0], {"block": "f0"}, [[["x"]]] * 2,
-    0, -1, 1, 2, 99, 10**18, 2**63, 10**99, 10**101, 10**400, 0.5, -0.5, 1e308, -1e308, 1e-320, 1e-99, 5e-324, math.nan,
-    math.inf, "weft.problem/2", "\0", "\x1b[31m", "\ufffe", "\ud800", "\u202e", "é" * 500, "x" * 100_000, "none", "1"])
 
-
-@st.composite
-def damaged_values(draw: st.DrawFn, originals: list[Any]) -> bytes:
-    """A file in which one to three values are replaced, taken out, moved or repeated."""
-    value = copy.deepcopy(draw(st.sampled_from(originals)))
-    for _ in range(draw(st.integers(1, 3))):
-        every = places(value)
-        if not every:
-            break
-        path = draw(st.sampled_from(every))
-        holder = value
-        for key in path[:-1]:
-            holder = holder[key]
-        kind = draw(st.integers(0, 5))
-        if kind == 0:
-            del holder[path[-1]]
-        elif kind == 1 and isinstance(holder, list):
-            holder.append(holder[path[-1]])
-        elif kind == 2:
-            found = value
-            for key in draw(st.sampled_from(every)):
-                found = found[key]
-            holder[path[-1]] = copy.deepcopy(found)
-        elif kind == 3 and isinstance(holder, dict):
-            holder[draw(st.sampled_from(["", "x", "name", "\ud800"]))] = holder.pop(path[-1])
-        else:
-            holder[path[-1]] = copy.deepcopy(draw(JUNK))
-    return json.dumps(value).encode()
-
-
-_TOKENS = [b"9" * 30, b"[" * 3000, b'{"a":' * 3000, b"e308", b"-", b"\x00", b"\\ud800", b"\\u0000", b"\xef\xbf\xbe",
-           b"\xff", b"NaN", b"1e999"]
-
-
-@st.composite
-def damaged_bytes(draw: st.DrawFn, originals: list[Any]) -> bytes:
-    """A file with bytes changed, taken out, repeated or put in."""
-    data = bytearray(json.dumps(draw(st.sampled_from(originals))).encode())
-    for _ in range(draw(st.integers(1, 4))):
-        place = draw(st.integers(0, max(0, len(data) - 1)))
-        end = min(len(data), place + draw(st.integers(1, 40)))
-        kind = draw(st.integers(0, 4))
-        if kind == 0:
-            data[place:place + 1] = draw(st.binary(min_size=1, max_size=3))
-        elif kind == 1:
-            del data[place:end]
-        elif kind == 2:
-            data[place:place] = data[place:end]
-        elif kind == 3:
-            data[place:place] = draw(st.sampled_from(_TOKENS))
-        else:
-            del data[place:]
-    return bytes(data)
+def damaged_values(originals: list[Any]) -> st.SearchStrategy[bytes]:
+    """A file in which some values are others."""
+    return st.sampled_from(originals).flatmap(changed).map(lambda value: json.dumps(value).encode())
 
 
 def damaged(originals: list[Any]) -> st.SearchStrategy[bytes]:
-    return damaged_values(originals) | damaged_bytes(originals)
+    """The same, or a file in which some bytes are others."""
+    return damaged_values(originals) | st.builds(
+        lambda draw, value: with_bytes(draw, json.dumps(value).encode()),
+        st.randoms(use_true_random=False), st.sampled_from(originals))
 
 
 def read_or_refused(path: Path, data: bytes, read: Callable[[Path], Read], *, longest: int) -> Read | None:
@@ -186,7 +133,7 @@ def test_damaged_problems_are_read_or_refused_in_one_sentence(tmp_path: Path, da
         TickProblem.of(problem)
     except ProblemError:
         return
-    assert json.dumps(problem_to_json(problem), allow_nan=False)
+    assert problem_from_json(json.loads(json.dumps(problem_to_json(problem), allow_nan=False))) == problem
 
 
 @suite(250)
@@ -196,6 +143,7 @@ def test_damaged_schedules_are_read_or_refused_in_one_sentence(tmp_path: Path, d
     schedule = read_or_refused(path, data, load_schedule, longest=4000)
     if schedule is None:
         return
+    assert schedule_from_json(json.loads(json.dumps(schedule_to_json(schedule), allow_nan=False))) == schedule
     found = verdict(path)
     json.dumps(found.to_json(), allow_nan=False).encode("utf-8")
     for fault in found.faults:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.oracles.brute import least_makespan, least_whole_period
+from tests.oracles.brute import least_whole_period
+from tests.oracles.whole import least_makespan
 from tests.support.examples import examples
 from tests.support.strategies import Case, cases, pipelines, problems
 from weft.solver.baselines import BASELINES, NotApplicable

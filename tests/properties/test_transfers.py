@@ -11,7 +11,7 @@ from dataclasses import replace
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from tests.properties.test_programs import plans, schedules
+from tests.properties.test_programs import faults, plans, schedules
 from tests.support.examples import examples
 from tests.support.threads import Tracer, expected, run_in_threads
 from weft.runtime.execute.executor import Executor, rank_table
@@ -19,7 +19,7 @@ from weft.runtime.plan.buffers import BufferTable
 from weft.runtime.plan.check import check_program
 from weft.runtime.plan.check_buffers import check_buffers
 from weft.runtime.plan.plan import Plan, plan_of
-from weft.runtime.plan.program import BlockWork, Program, ProgramError, Recv, Reduce, Send, StageWork
+from weft.runtime.plan.program import ProgramError, Reduce
 from weft.solver.schedule import Schedule
 
 RUNS = settings(max_examples=examples(25))
@@ -142,37 +142,11 @@ def test_one_fault_in_a_table_is_refused_or_harmless(schedule: Schedule, data: s
 @given(plans(), st.data())
 def test_one_fault_in_a_program_is_refused_or_it_runs_right(made: tuple[Schedule, Plan], data: st.DataObject) -> None:
     _, plan = made
-    rows = [list(row) for row in plan.program.ranks]
-    rank, step = data.draw(st.sampled_from([(r, s) for r, row in enumerate(rows) for s in range(len(row))]))
-    row, instruction = rows[rank], rows[rank][step]
-    fault = data.draw(st.sampled_from(["drop", "double", "swap", "peer", "micro-batch"]))
-    if fault == "drop":
-        del row[step]
-    elif fault == "double":
-        row.insert(data.draw(st.integers(0, len(row))), instruction)
-    elif fault == "swap":
-        assume(step + 1 < len(row))
-        row[step], row[step + 1] = row[step + 1], row[step]
-    elif isinstance(instruction, (StageWork, BlockWork)):
-        assume(fault == "micro-batch")
-        other = data.draw(st.integers(0, plan.micro_batches).filter(lambda m: m != instruction.micro_batch))
-        row[step] = instruction._replace(micro_batch=other)
-    else:
-        assume(isinstance(instruction, (Send, Recv)))
-        assert isinstance(instruction, (Send, Recv))
-        what, peer = instruction.what, instruction.peer
-        if fault == "peer":
-            peer = data.draw(st.integers(0, len(rows)).filter(lambda other: other != peer))
-        else:
-            what = what._replace(micro_batch=data.draw(
-                st.integers(0, plan.micro_batches).filter(lambda m: m != what.micro_batch)))
-        row[step] = Send(what, peer) if isinstance(instruction, Send) else Recv(what, peer)
-    faulty = replace(plan, program=Program(tuple(tuple(row) for row in rows)))
+    fault, _, _, faulty = data.draw(faults(plan))
     try:
-        check_program(faulty.program, plan.problem, plan.micro_batches, plan.parameter_groups)
+        check_program(faulty, plan.problem, plan.micro_batches, plan.parameter_groups)
     except ProgramError:
         event(f"{fault}: refused")
         return
     event(f"{fault}: harmless")
-    assert fault == "swap"
-    run_traced(faulty)
+    run_traced(replace(plan, program=faulty))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.oracles.brute import least_makespan
+from tests.oracles.whole import least_makespan
 from tests.support.builders import chain, pipeline
 from tests.support.examples import examples
 from weft.solver.diagnose.sensitivity import changes

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.oracles.brute import least_makespan
 from tests.oracles.generated import drawn
+from tests.oracles.whole import least_makespan
 from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.portfolio import Candidate, Parts, Portfolio

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from weft.models.capture.capture import save_exported
 
 
 class Attention(nn.Module):
@@ -169,3 +172,16 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]]]]
     "written by copy": (lambda: Applied(_written, nn.Linear(4, 4)), lambda: (torch.randn(6, 4),)),
     "written in place": (Written, lambda: (torch.randn(4, 6),)),
 }
+
+
+def made(name: str) -> tuple[nn.Module, tuple[Any, ...]]:
+    """A model, and what it is called with."""
+    torch.manual_seed(3)
+    module, inputs = MODELS[name]
+    return module(), inputs()
+
+
+def saved_model(name: str, folder: Path) -> Path:
+    """A model as ``torch.export`` writes it, in ``folder``."""
+    save_exported(*made(name), folder / "model.pt2")
+    return folder / "model.pt2"

@@ -10,15 +10,16 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from tests.support.builders import pipeline
 from weft.runtime.interface.training import Boundary, Training
 from weft.runtime.plan.plan import Plan, plan_of
 from weft.solver.baselines import baseline
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
 RANKS, MICRO_BATCHES, WIDTH, TIMEOUT = 3, 6, 8, 4.0
 #: By fault, what some rank says. Where rank 1 is handed another plan, nothing begins.
@@ -73,12 +74,8 @@ def training(plan: Plan, rank: int) -> Training:
 
 def chain(micro_batches: int = MICRO_BATCHES) -> Plan:
     """1F1B on a chain of :data:`RANKS` stages of 4 ms forwards and 8 ms backwards."""
-    blocks = [Block(f"F{s}", BlockKind.FORWARD, (s,), 4, (1,), (), (Dependency(f"F{s - 1}"),) if s else ())
-              for s in range(RANKS)]
-    blocks += [Block(f"B{s}", BlockKind.BACKWARD, (s,), 8, (-1,), (),
-                     (Dependency(f"B{s + 1}" if s < RANKS - 1 else f"F{s}"),)) for s in reversed(range(RANKS))]
-    devices = tuple(Device(f"rank {r}") for r in range(RANKS))
-    return plan_of(baseline("1f1b", Problem("faults", devices, tuple(blocks), (), "ms", "B"), micro_batches))
+    problem = pipeline(range(RANKS), forward=4, backward=8)
+    return plan_of(baseline("1f1b", replace(problem, time_unit="ms"), micro_batches))
 
 
 def rank_main(folder: Path) -> None:

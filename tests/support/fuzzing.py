@@ -21,6 +21,7 @@ from pathlib import Path
 from tests.models.graph.test_formats import PIPER, PROFILED
 from tests.support.builders import TINY_SPEC, chain, pipeline, together_spec
 from tests.support.damage import damaged
+from tests.support.exported_models import saved_model
 from tests.support.paths import ROOT
 from tests.support.tessel_shapes import shape
 from tests.support.wide_problems import keep_or_recompute
@@ -182,7 +183,7 @@ def good_files(folder: Path) -> None:
     _quietly(["export", str(folder / "schedule.json"), "-o", str(folder / "order.csv")])
     _quietly(["solve", str(folder / "problem.json"), "-n", "3", "-o", str(folder / "t.json"), "--effort", "0.05"])
     _quietly(["export", str(folder / "t.json"), "-o", str(folder / "tessel.json"), "--format", "tessel"])
-    _quietly(["capture", str(_model(folder)), "-o", str(folder / "operators.json")])
+    _quietly(["capture", str(saved_model("attention", folder)), "-o", str(folder / "operators.json")])
 
 
 def _in_rounds() -> Schedule:
@@ -250,18 +251,6 @@ def _quietly(arguments: Sequence[str]) -> tuple[int, str]:
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else 1
     return status, out.getvalue()
-
-
-def _model(folder: Path) -> Path:
-    import torch
-
-    from tests.support.exported_models import MODELS
-    from weft.models.capture.capture import save_exported
-
-    torch.manual_seed(3)
-    module, inputs = MODELS["attention"]
-    save_exported(module(), inputs(), folder / "model.pt2")
-    return folder / "model.pt2"
 
 
 def _main() -> None:

@@ -3,39 +3,29 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
+from tests.support.builders import pipeline, v
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
 
-def chain(stages: int, devices: int, *, memory: int | None = None, seed: int = 1) -> Problem:
-    """A forward and a backward of every stage, stages in runs of equal length (down and back where they divide by two)
-    on the devices; random durations."""
+def _drawn(problem: Problem, name: str, seed: int) -> Problem:
+    """``problem`` with random durations, backwards twice as long."""
     draw = random.Random(seed)
-    blocks: list[Block] = []
-    where = [s * devices // stages for s in range(stages)]
-    for s in range(stages):
-        after = (Dependency(f"F{s - 1}", 1 if where[s] != where[s - 1] else 0),) if s else ()
-        blocks.append(Block(f"F{s}", BlockKind.FORWARD, (where[s],), draw.randint(80, 120), (1,), (), after))
-    for s in reversed(range(stages)):
-        last = Dependency(f"F{s}") if s + 1 == stages else Dependency(f"B{s + 1}", 1 if where[s] != where[s + 1] else 0)
-        blocks.append(Block(f"B{s}", BlockKind.BACKWARD, (where[s],), draw.randint(160, 240), (-1,), (), (last,)))
-    return Problem(f"chain of {stages} stages on {devices}", tuple(Device(f"gpu{d}", memory) for d in range(devices)),
-                   tuple(blocks), (), "us", "activation")
+    return replace(problem, name=name, time_unit="us", memory_unit="activation", blocks=tuple(
+        replace(block, duration=draw.randint(80, 120) * (1 if block.kind == BlockKind.FORWARD else 2))
+        for block in problem.blocks))
+
+
+def chain(stages: int, devices: int, *, memory: int | None = None, seed: int = 1) -> Problem:
+    """Stages in runs of equal length on the devices."""
+    return _drawn(pipeline([s * devices // stages for s in range(stages)], memory=memory, lag=1),
+                  f"chain of {stages} stages on {devices}", seed)
 
 
 def folded(devices: int, *, memory: int | None = None, seed: int = 1) -> Problem:
     """Two stages a device in a V: forwards down and back, backwards the same way."""
-    draw = random.Random(seed)
-    where = [*range(devices), *reversed(range(devices))]
-    blocks: list[Block] = []
-    for s, device in enumerate(where):
-        after = (Dependency(f"F{s - 1}", 1),) if s else ()
-        blocks.append(Block(f"F{s}", BlockKind.FORWARD, (device,), draw.randint(80, 120), (1,), (), after))
-    for s in reversed(range(len(where))):
-        last = Dependency(f"F{s}" if s + 1 == len(where) else f"B{s + 1}", 1)
-        blocks.append(Block(f"B{s}", BlockKind.BACKWARD, (where[s],), draw.randint(160, 240), (-1,), (), (last,)))
-    return Problem(f"V on {devices}", tuple(Device(f"gpu{d}", memory) for d in range(devices)), tuple(blocks), (), "us",
-                   "activation")
+    return _drawn(pipeline(v(devices), memory=memory, lag=1), f"V on {devices}", seed)
 
 
 def everywhere(blocks: int, devices: int, *, seed: int = 1) -> Problem:
@@ -51,18 +41,12 @@ def everywhere(blocks: int, devices: int, *, seed: int = 1) -> Problem:
 
 def wide_m(devices: int, *, memory: int | None = None, seed: int = 1) -> Problem:
     """An embedding and its gradient on all devices, a chain of one stage a device between them."""
-    draw = random.Random(seed)
     every = tuple(range(devices))
-    blocks = [Block("E", BlockKind.FORWARD, every, 30)]
-    for s in range(devices):
-        blocks.append(Block(f"F{s}", BlockKind.FORWARD, (s,), draw.randint(80, 120), (1,), (),
-                            (Dependency(f"F{s - 1}", 1) if s else Dependency("E"),)))
-    for s in reversed(range(devices)):
-        before = Dependency(f"F{s}") if s + 1 == devices else Dependency(f"B{s + 1}", 1)
-        blocks.append(Block(f"B{s}", BlockKind.BACKWARD, (s,), draw.randint(160, 240), (-1,), (), (before,)))
-    blocks.append(Block("D", BlockKind.BACKWARD, every, 60, (), (), (Dependency("B0"),)))
-    return Problem(f"M on {devices}", tuple(Device(f"gpu{d}", memory) for d in every), tuple(blocks), (), "us",
-                   "activation")
+    inner = chain(devices, devices, memory=memory, seed=seed)
+    first, *others = inner.blocks
+    return replace(inner, name=f"M on {devices}", blocks=(
+        Block("E", BlockKind.FORWARD, every, 30), replace(first, after=(Dependency("E"),)), *others,
+        Block("D", BlockKind.BACKWARD, every, 60, (), (), (Dependency("b0"),))))
 
 
 def random_graph(blocks: int, devices: int, *, memory: int = 40, seed: int = 1) -> Problem:

@@ -55,6 +55,19 @@ def trained(pipe: Pipeline, optimizer: torch.optim.Optimizer, seeds: range, name
     return {"losses": losses, "gradients": gradients, "state": pipe.state_dict()}
 
 
+def one_run(first: dict[str, Any], rest: dict[str, Any]) -> dict[str, Any]:
+    """What two parts of a run gave."""
+    return {**{name: first[name] + rest[name] for name in ("losses", "gradients")}, "state": rest["state"]}
+
+
+def gone_on(saves: Path, copies: int = 1, **options: Any) -> dict[str, Any]:
+    """What the rest gives of a run that was saved after two steps, in four stages."""
+    with piped(made("short", SIZE), copies, cuts=[8, 16, 24], **options) as pipe:
+        optimizer = torch.optim.AdamW(pipe.parameters(), lr=1.0, eps=EPS)
+        pipe.resume(saves, optimizer)
+        return trained(pipe, optimizer, range(2, STEPS))
+
+
 def copies(folder: Path) -> dict[str, Any]:
     """Two copies of two stages on a mesh whose first dimension is the pipeline, clipped; twice, and a checkpoint."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pipeline", "data"))
@@ -88,12 +101,8 @@ def zero(folder: Path) -> dict[str, Any]:
         optimizer = optimizer_of(pipe, 1.0)
         behind = pipe.resume(folder / "zero", optimizer)
         again = trained(pipe, optimizer, range(2, STEPS))
-    with piped(made("short", SIZE), group=None, cuts=[8, 16, 24]) as pipe:  # one copy, of four stages
-        plain = torch.optim.AdamW(pipe.parameters(), lr=1.0, eps=EPS)
-        pipe.resume(folder / "zero", plain)
-        alone = trained(pipe, plain, range(2, STEPS))
-    return {"losses": first["losses"] + rest["losses"], "state": rest["state"], "held": held, "whole": whole,
-            "behind": behind, "again": again, "alone": alone}
+    alone = gone_on(folder / "zero", group=None)  # one copy, of four stages
+    return {**one_run(first, rest), "held": held, "whole": whole, "behind": behind, "again": again, "alone": alone}
 
 
 def sharded(folder: Path) -> dict[str, Any]:
@@ -117,8 +126,7 @@ def sharded(folder: Path) -> dict[str, Any]:
             evaluated = pipe.eval_step(*(a[half] for a in case.args), target=case.target[half])
             pipe.load_state_dict(first["state"])
             back = pipe.state_dict()
-        found.append({"losses": first["losses"] + rest["losses"], "gradients": first["gradients"] + rest["gradients"],
-                      "state": rest["state"], "evaluated": evaluated, "norm": pipe.norm})
+        found.append({**one_run(first, rest), "evaluated": evaluated, "norm": pipe.norm})
         assert all(torch.equal(first["state"][name], value) for name, value in back.items())
     with piped(made("short", SIZE), 2, mesh=mesh, cuts=[12], fully_shard=True) as pipe:
         optimizer = torch.optim.AdamW(pipe.parameters(), lr=1.0, eps=EPS)
@@ -130,10 +138,7 @@ def sharded(folder: Path) -> dict[str, Any]:
             optimizer.step()
             optimizer.zero_grad()
         again = {"losses": losses, "state": pipe.state_dict()}
-    with piped(made("short", SIZE), group=None, cuts=[8, 16, 24], clip_norm=0.5) as pipe:  # one copy, of four stages
-        plain = torch.optim.AdamW(pipe.parameters(), lr=1.0, eps=EPS)
-        pipe.resume(folder / "sharded", plain)
-        alone = trained(pipe, plain, range(2, STEPS))
+    alone = gone_on(folder / "sharded", group=None, clip_norm=0.5)  # one copy, of four stages
     return {"first": found[0], "again": found[1], "held": held, "whole": whole, "resting": resting, "part": part,
             "other cut": again, "alone": alone}
 
@@ -156,15 +161,11 @@ def tensor(folder: Path) -> dict[str, Any]:
             rest = trained(pipe, optimizer, range(2, STEPS))
             held = {name: (own_share(p).numel(), p.numel()) for name, p in pipe.named_parameters()}
             case = made("short", SIZE)
-            found.append({"losses": first["losses"] + rest["losses"], "state": rest["state"], "held": held,
-                          "gradients": first["gradients"] + rest["gradients"], "norm": pipe.norm,
+            found.append({**one_run(first, rest), "held": held, "norm": pipe.norm,
                           "evaluated": pipe.eval_step(*case.args, target=case.target)})
             pipe.load_state_dict(first["state"])
             assert all(torch.equal(first["state"][name], value) for name, value in pipe.state_dict().items())
-    with piped(made("short", SIZE), group=None, cuts=[8, 16, 24], clip_norm=0.5) as pipe:  # four stages, no shares
-        plain = torch.optim.AdamW(pipe.parameters(), lr=1.0, eps=EPS)
-        pipe.resume(folder / "tensor", plain)
-        alone = trained(pipe, plain, range(2, STEPS))
+    alone = gone_on(folder / "tensor", group=None, clip_norm=0.5)  # four stages, no shares
     return {"first": found[0], "again": found[1], "alone": alone,
             "heads": [heads(mesh=mesh, tensor_parallel=_divided), heads(group=None)]}
 
@@ -177,16 +178,11 @@ def degrees(folder: Path) -> dict[str, Any]:
         with piped(made("short", SIZE), 2, mesh=mesh, clip_norm=0.5, cuts=[20], tensor_parallel={
                 name: style() for name, style in PLAN.items()}) as pipe:
             optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-2, eps=EPS)
-            found.append(trained(pipe, optimizer, range(2)))
+            first = trained(pipe, optimizer, range(2))
             pipe.save(folder / "degrees", optimizer)
-            rest = trained(pipe, optimizer, range(2, STEPS))
-            found[-1] = {"losses": found[-1]["losses"] + rest["losses"], "state": rest["state"],
-                         "gradients": found[-1]["gradients"] + rest["gradients"], "place": (
-                             pipe.session.replica, pipe.session.peer, pipe.rank)}
-    with piped(made("short", SIZE), 2, data=2, clip_norm=0.5, cuts=[8, 16, 24]) as pipe:  # two copies of four stages
-        optimizer = torch.optim.AdamW(pipe.parameters(), lr=1.0, eps=EPS)
-        pipe.resume(folder / "degrees", optimizer)
-        later = trained(pipe, optimizer, range(2, STEPS))
+            found.append({**one_run(first, trained(pipe, optimizer, range(2, STEPS))), "place": (
+                pipe.session.replica, pipe.session.peer, pipe.rank)})
+    later = gone_on(folder / "degrees", 2, data=2, clip_norm=0.5)  # two copies of four stages
     return {"first": found[0], "again": found[1], "later": later}
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +94,14 @@ def refuse(pipe: Any, case: Case, fault: str) -> None:
     if fault == "adama":
         pipe.step(*case.args, target=case.target)
         AdamA(pipe.parameters()).step()
+
+
+def run_parts(parts: Mapping[str, Callable[[Path], dict[str, Any]]]) -> None:
+    """What one rank does that is called with a folder and names of ``parts``: one after another, each written."""
+    folder, port = Path(sys.argv[1]), int(os.environ["MASTER_PORT"])
+    for number, part in enumerate(sys.argv[2:]):
+        os.environ["MASTER_PORT"] = str(port + number)  # each has a store of its own
+        torch.save(parts[part](folder), folder / f"{part}.{os.environ['RANK']}.pt")
 
 
 def main() -> None:

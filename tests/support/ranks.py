@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tests.support.paths import ROOT
 from weft.runtime.ranks.children import end_with_parent
@@ -57,6 +57,21 @@ def launch_forked(ranks: int, command: Sequence[str], *, timeout: float = PATIEN
         ends = json.loads(nursery.stdout.readline())
         return [Ended(code, _read(folder, f"{rank}.out"), _read(folder, f"{rank}.err"), seconds, late)
                 for rank, (code, seconds, late) in enumerate(ends)]
+
+
+def finished(ranks: int, module: str, *arguments: str, **options: Any) -> list[Ended]:
+    """The ends of ranks that run ``module``, all of which come to theirs."""
+    ended = launch_forked(ranks, [sys.executable, "-m", module, *arguments], **options)
+    assert [end.code for end in ended] == [0] * ranks, "\n".join(end.errors[-3000:] for end in ended)
+    return ended
+
+
+def found_by_parts(ranks: int, module: str, folder: Path, parts: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """What each rank found, by the part of ``module`` that it ran."""
+    import torch
+
+    finished(ranks, module, str(folder), *parts)
+    return {part: [torch.load(folder / f"{part}.{rank}.pt") for rank in range(ranks)] for part in parts}
 
 
 def _read(folder: str, name: str) -> str:

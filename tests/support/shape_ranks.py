@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.support.captured_models import GPT, token_loss
-from tests.support.pipeline_ranks import planned_once
+from tests.support.pipeline_ranks import planned_once, run_parts
 from weft.app.pipeline.run.pipe import Pipeline
 from weft.runtime.captured.inputs.batch import ShapeError
 
@@ -141,13 +139,5 @@ PARTS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "means": means, "counts": counts, "by_modules": by_modules, "copies": copies, "added": added, "refused": refused}
 
 
-def main() -> None:
-    """What one rank does."""
-    folder, port = Path(sys.argv[1]), int(os.environ["MASTER_PORT"])
-    for number, part in enumerate(sys.argv[2:]):
-        os.environ["MASTER_PORT"] = str(port + number)  # each has a store of its own
-        torch.save({**PARTS, "torn": torn}[part](folder), folder / f"{part}.{os.environ['RANK']}.pt")
-
-
 if __name__ == "__main__":
-    main()
+    run_parts({**PARTS, "torn": torn})

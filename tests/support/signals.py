@@ -19,12 +19,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tests.support.builders import pipeline, v
 from tests.support.paths import ROOT
 from weft.solver.io.problem_files import save_problem
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
+from weft.solver.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -176,18 +177,7 @@ def _session(process: Path) -> int:
 
 def _pipeline(devices: int, memory: int) -> Problem:
     """Two stages a device, down and back, with split backward, unlike durations and little memory: never proven."""
-    kinds = (BlockKind.FORWARD, BlockKind.INPUT_GRAD, BlockKind.WEIGHT_GRAD)
-    placed = [*range(devices), *reversed(range(devices))]
-    blocks: list[Block] = []
-    for s, device in enumerate(placed):
-        after = [Dependency(f"f{s - 1}")] if s else []
-        blocks.append(Block(f"f{s}", kinds[0], (device,), 1.37, (1,), (), tuple(after)))
-    for s, device in reversed(list(enumerate(placed))):
-        after = [Dependency(f"f{s}"), *([Dependency(f"b{s + 1}")] if s + 1 < len(placed) else [])]
-        blocks.append(Block(f"b{s}", kinds[1], (device,), 1.11, (0,), (), tuple(after)))
-        blocks.append(Block(f"w{s}", kinds[2], (device,), 0.73, (-1,), (), (Dependency(f"b{s}"),)))
-    return Problem("pipeline", tuple(Device(f"gpu{d}", memory) for d in range(devices)), tuple(blocks),
-                   time_unit="ms", memory_unit="unit")
+    return replace(pipeline(v(devices), forward=1.37, split=(1.11, 0.73), memory=memory), time_unit="ms")
 
 
 def _graph(operators: int = 90) -> dict[str, object]:

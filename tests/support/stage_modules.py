@@ -71,21 +71,9 @@ class Score(nn.Module):
 class Both(nn.Module):
     """Embedding, perceptron: the first stage where it is on one rank."""
 
-    def __init__(self) -> None:
+    def __init__(self, gives: int = 1) -> None:
         super().__init__()
-        self.embed, self.mix = Embed(), Mix()
-
-    def forward(self, tokens: Tensor) -> tuple[Tensor, ...]:
-        y: tuple[Tensor, ...] = self.mix(*self.embed(tokens))
-        return y
-
-
-class EmbedTwice(nn.Module):
-    """Embedding, perceptron: the first stage where it gives two values."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed, self.mix = Embed(), Mix(2)
+        self.embed, self.mix = Embed(), Mix(gives)
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, ...]:
         y: tuple[Tensor, ...] = self.mix(*self.embed(tokens))

@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim.lr_scheduler import LRScheduler, MultiStepLR
 
 from tests.support.captured_models import Case, made
-from tests.support.pipeline_ranks import EPS, planned_once
+from tests.support.pipeline_ranks import EPS, planned_once, run_parts
 from weft.app.pipeline.run.pipe import Pipeline
 from weft.runtime.captured.materials import Materials
 
@@ -280,13 +278,5 @@ PARTS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "of_schedulers": of_schedulers, "in_halves": in_halves, "profiled": profiled}
 
 
-def main() -> None:
-    """What one rank does."""
-    folder, port = Path(sys.argv[1]), int(os.environ["MASTER_PORT"])
-    for number, part in enumerate(sys.argv[2:]):
-        os.environ["MASTER_PORT"] = str(port + number)  # each has a store of its own
-        torch.save(PARTS[part](folder), folder / f"{part}.{os.environ['RANK']}.pt")
-
-
 if __name__ == "__main__":
-    main()
+    run_parts(PARTS)

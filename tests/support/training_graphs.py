@@ -10,12 +10,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor, nn
 
-from tests.support.stage_modules import BATCH, LENGTH, VOCABULARY, Both, Embed, EmbedTwice, Mix, Score
+from tests.support.stage_modules import BATCH, LENGTH, VOCABULARY, Both, Embed, Mix, Score
 from tests.support.tessel_shapes import shape
 from weft.runtime import StageGraph
 from weft.solver.offload import Offload, with_offloads
@@ -199,7 +199,7 @@ def _skip(ranks: int) -> Case:
         stages[block] = ([(s + 1) % ranks], [*before, *(down[s:s + 1] if i else [])])
         took = f"y{i - 1}" if i else f"x{ranks - 1}"
         nodes[block] = Node(Mix, (took, f"skip{s}"), (f"y{i}",))
-    nodes[down[0]] = Node(EmbedTwice, ("tokens",), ("x0", "skip0"))
+    nodes[down[0]] = Node(partial(Both, 2), ("tokens",), ("x0", "skip0"))
     nodes[up[-1]] = Node(Score, (f"y{ranks - 2}" if ranks > 1 else "x0", "skip0", "target"), ("loss",))
     return Case("skip connections", graph_problem("U", stages), nodes)
 
@@ -210,7 +210,7 @@ def _branches(ranks: int) -> Case:
     stages: dict[str, tuple[Sequence[int], Sequence[str]]] = {"stem": ([0], [])}
     stages |= {block: ([d + 1], ["stem"]) for d, block in enumerate(branches)}
     stages["join"] = ([0], branches)
-    nodes = {"stem": Node(EmbedTwice, ("tokens",), ("x", "aside")),
+    nodes = {"stem": Node(partial(Both, 2), ("tokens",), ("x", "aside")),
              branches[0]: Node(lambda: Score(2), ("x", "aside", "target"), ("y0", "early loss"))}
     nodes |= {block: Node(Mix, ("x",), (f"y{d}",)) for d, block in enumerate(branches) if d}
     nodes["join"] = Node(Score, (*(f"y{d}" for d in range(len(branches))), "target"), ("loss",))

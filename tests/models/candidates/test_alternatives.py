@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate, islice
 
@@ -14,15 +13,14 @@ from tests.support.examples import examples
 from weft.models.candidates.alternatives import (
     OpenCandidate,
     activations_choice,
-    backward_choice,
     open_candidates,
 )
 from weft.models.candidates.build import bytes_per_parameter, candidate_of, candidates
 from weft.models.candidates.gpu_costs import gpu_costs
 from weft.models.candidates.stage_split import NoSplit, split_at
-from weft.models.candidates.stages import Backward, MemoryRule
+from weft.models.candidates.stages import MemoryRule
 from weft.models.layers.cluster import model_cluster
-from weft.models.spec.spec import Spec, SpecError, demo_spec, parse_spec
+from weft.models.spec.spec import Spec, SpecError, parse_spec
 from weft.solver.judge.validate import violations
 from weft.solver.problem import Block, BlockKind, Problem
 from weft.solver.schedule import Schedule
@@ -88,23 +86,6 @@ def test_all_stages_alike_are_the_placement_of_today(way: str, run: str, backwar
     assert compared
 
 
-def test_where_the_backward_is_open_too_names_alone_differ() -> None:
-    today = {(c.shape, c.layers_of_stage, c.backward): c for c in candidates(demo_spec())}
-    spec = demo_spec()
-    spec = spec.model_copy(update={"placement": spec.placement.model_copy(update={
-        "choices": ("activations", "backward")})})
-    compared = 0
-    modes: tuple[Backward, ...] = ("full", "split")
-    for found in open_candidates(spec):
-        for mode in modes:
-            same = today.get((found.plain.shape, found.plain.layers_of_stage, mode))
-            if same is not None and all(backward_choice(s) in found.problem.choices
-                                        for s in range(len(found.plain.stages))):
-                assert unnamed(under(found, backward=mode)) == unnamed(same.problem)
-                compared += 1
-    assert compared >= 6
-
-
 @settings(max_examples=examples(25))
 @given(st.integers(2, 3), st.sampled_from([400, 4000]), st.data())
 def test_every_assignment_is_what_its_stages_make(gpus: int, held: int, data: st.DataObject) -> None:
@@ -139,19 +120,6 @@ def test_all_memory_is_given_back(number: int) -> None:
                 for device, amount in zip(block.devices, block.memory, strict=True):
                     held[plain.pool_of[device]] += amount
             assert set(held.values()) == {0}
-
-
-def test_half_of_the_layers_lie_between_all_and_none() -> None:
-    for found in open_candidates(with_choices("activations", activations="keep, recompute, recompute-half")):
-        ways = {way: under(found, activations=way) for way in ("keep", "recompute-half", "recompute")}
-        for s, names in enumerate(found.plain.layers_of_stage):
-            if "recompute-half" not in found.problem.choices.get(activations_choice(s), ()):
-                continue
-            kept, half, again = (problem.blocks[problem.index[f"F{s}"]].memory[0] for problem in ways.values())
-            assert len(names) > 1 and again < half < kept
-            gradients = [sum(block.duration for block in problem.blocks if block.name[1:] == str(s)
-                             and block.name[0] != "F") for problem in ways.values()]
-            assert gradients == sorted(gradients)
 
 
 def test_what_recomputes_ahead_does_the_same_work_with_the_room_of_what_is_kept() -> None:
@@ -228,12 +196,3 @@ def test_choices_of_a_run_that_has_none_are_refused(run: str, sentence: str) -> 
     with pytest.raises(SpecError) as error:
         small("choices: [activations]", run=run)
     assert sentence in str(error.value)
-
-
-def _names(found: Sequence[OpenCandidate]) -> list[object]:
-    return [(c.plain.shape, c.plain.layers_of_stage, c.backward) for c in found]
-
-
-def test_each_cut_is_there_once() -> None:
-    found = open_candidates(with_choices("activations, backward"))
-    assert len(set(_names(found))) == len(found)

@@ -104,17 +104,6 @@ def test_an_estimate_is_of_each_gpu() -> None:
     assert any("in the order" in note for note in found.notes)
 
 
-def test_operators_are_placed_on_gpus_of_two_kinds() -> None:
-    problem = spec_problem(spec_of(GPT))
-    assert [(kind.name, kind.count) for kind in problem.kinds] == [("v100", 2), ("h100", 2)]
-    slow, fast = (spec_problem(spec_of(GPT, ("[v100, v100, h100, h100]", device))) for device in ("v100", "h100"))
-    for node, on_slow, on_fast in zip(problem.nodes, slow.nodes, fast.nodes, strict=True):
-        assert node.times == (*on_slow.times, *on_fast.times)
-    speeds = spec_problem(spec_of(GPT, ("[v100, v100, h100, h100]", "v100, speed: [1, 1, 1, 0.5]")))
-    assert [(kind.name, kind.count) for kind in speeds.kinds] == [("gpu x1", 3), ("gpu x0.5", 1)]
-    assert all(node.times[1] == pytest.approx(2 * node.times[0]) for node in speeds.nodes if node.times[0])
-
-
 def test_gpus_of_several_kinds_compute_no_layer_together() -> None:
     assert together(spec_of(GPT)) is None
     assert together(spec_of(GPT, ("[v100, v100, h100, h100]", "v100, speed: [1, 1, 1, 2]"))) is None

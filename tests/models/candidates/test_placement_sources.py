@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 
 import pytest
 
 import weft
-from weft.cli.main import main
 from weft.models.candidates.placement_sources import (
     Hardware,
     TrainingState,
@@ -28,9 +26,7 @@ from weft.models.times.operator_times import OperatorTime, Origin
 from weft.models.times.roofline import Roofline
 from weft.models.zoo.graphs import model_graph
 from weft.solver.io.entries import FormatError
-from weft.solver.io.problem_files import load_problem
 from weft.solver.placement.dag.place_graph import place_graph
-from weft.solver.placement.dag.stage_dag import GraphPlacement
 from weft.solver.placement.problem import PlacementError
 
 SPEC = """
@@ -56,31 +52,9 @@ def spec(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_specs_towers_run_side_by_side(spec: Path) -> None:
-    found = weft.place(spec, stage_graph=True, effort=1)
-    assert isinstance(found, GraphPlacement)
-    assert found.depths == (2, 2, 2, 1)
-    assert {node.name for node in found.problem.nodes} == {"tower0", "tower1", "tower2", "joint"}
-    assert found.problem.micro_batches == 8
-    parameters = 3 * (256 * 512 + 512 + 512 * 512 + 512) + 1536 * 64 + 64 + 64 + 1
-    assert sum(stage.resident for stage in found.stages) == parameters * (4 + 4 + 12)
-
-
 def test_a_spec_and_its_operator_graph_agree(spec: Path, graph: Path) -> None:
     ours, theirs = weft.place(spec, effort=1), weft.place(graph, devices={"v100": (4, None)}, effort=1)
     assert [stage.compute for stage in ours.stages] == pytest.approx([stage.compute for stage in theirs.stages])
-
-
-def test_gpus_of_unlike_memory_are_unlike_kinds() -> None:
-    text = SPEC.replace("memory: 16 GiB", "memory: [16 GiB, 16 GiB, 8 GiB, 8 GiB]")
-    kinds = weft.place(parse_spec(text), effort=1).problem.kinds
-    assert [(kind.name, kind.count, kind.memory) for kind in kinds] == [
-        ("gpu 16 GiB", 2, 15 * 2**30), ("gpu 8 GiB", 2, 7 * 2**30)]
-
-
-def test_operators_may_be_cut_apart(spec: Path) -> None:
-    whole, apart = (weft.place(spec, whole_layers=layers, effort=1) for layers in (True, False))
-    assert len(apart.problem.nodes) > len(whole.problem.nodes) == 4
 
 
 def test_devices_of_several_types_have_times_of_their_own(graph: Path) -> None:
@@ -119,22 +93,6 @@ def test_a_file_that_is_neither_is_refused(tmp_path: Path) -> None:
         weft.place(path)
 
 
-def test_the_command_shows_depth_and_what_follows(spec: Path, graph: Path, tmp_path: Path,
-                                                  capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["place", str(spec), "--stage-graph", "--effort", "1", "--quiet"]) == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith("towers: ") and " ms compute" in shown
-    assert "depth       2 stages, lower bound 2" in shown
-    assert "depth 2, then 3" in shown
-    output = tmp_path / "stages.json"
-    assert main(["place", str(graph), "--devices", "v100=4", "--stage-graph", "--slack", "0.05", "--operators",
-                 "--effort", "1", "--quiet", "--json", "-o", str(output)]) == 0
-    answer = json.loads(output.read_text())
-    assert answer["depth"] == max(stage["depth"] for stage in answer["stages"])
-    assert main(["place", str(graph), "--quiet"]) == 2
-    assert "name some: --devices" in capsys.readouterr().err
-
-
 # -- replicated stages -------------------------------------------------------------------------------------------------
 
 
@@ -167,31 +125,9 @@ def test_a_spec_whose_stages_cannot_be_replicated_is_refused(change: tuple[str, 
         weft.place(parse_spec(SPEC.replace(*change)), stage_graph=True, replicate=True)
 
 
-def test_machines_are_filled_evenly_by_replicas() -> None:
-    spec = parse_spec(SPEC.replace("gpus: 4", "gpus: 8, gpus_per_machine: 3"))
-    assert [degree.devices for degree in weft.place(spec, stage_graph=True, replicate=True).problem.degrees] == [2]
-
-
 def test_replicas_over_a_link_of_unknown_devices_send_their_gradients_around_a_ring() -> None:
     spec = parse_spec(SPEC.replace("device: v100, links: nvlink-v100", "bandwidth: 10 GB/s"))
     assert all_reduce_seconds(spec, 10**9, 4) == pytest.approx(2 * 3 / 4 * 0.1)
-
-
-def test_the_command_writes_the_stages_as_blocks_that_can_be_scheduled(spec: Path, tmp_path: Path,
-                                                                       capsys: pytest.CaptureFixture[str]) -> None:
-    blocks = tmp_path / "blocks.json"
-    assert main(["place", str(spec), "--stage-graph", "--replicate", "--problem", str(blocks), "--quiet"]) == 0
-    assert f"written to {blocks}" in capsys.readouterr().out
-    problem = load_problem(blocks)
-    placed = weft.place(spec, stage_graph=True, replicate=True)
-    assert len(problem.devices) == sum(stage.devices for stage in placed.stages)
-    for device in range(len(problem.devices)):
-        assert any(sum(block.duration for block in problem.blocks if device in block.devices)
-                   == pytest.approx(stage.load) for stage in placed.stages)
-    found = weft.solve(problem, micro_batches=8, effort=1)
-    assert found.makespan >= 8 * placed.objective * (1 - 1e-9)
-    assert main(["place", str(spec), "--problem", str(blocks), "--quiet"]) == 2
-    assert "add --stage-graph" in capsys.readouterr().err
 
 
 SECOND = OperatorTime(1.0, 1.5, 0.5, Origin.MODELLED)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zipfile
 from functools import cache
 from pathlib import Path
@@ -14,16 +13,11 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-from tests.support.exported_models import MODELS, Attention, Tied
-from weft.models.capture.capture import capture_file, capture_module, save_exported
+from tests.support.damage import rewritten
+from tests.support.exported_models import MODELS, Attention, Tied, made, saved_model
+from weft.models.capture.capture import capture_file, capture_module
 from weft.models.capture.exported import ExportFault
 from weft.models.graph.operators import OperatorGraph
-
-
-def made(name: str) -> tuple[nn.Module, tuple[Any, ...]]:
-    torch.manual_seed(3)
-    module, inputs = MODELS[name]
-    return module(), inputs()
 
 
 @cache
@@ -134,9 +128,7 @@ def test_layers_are_the_modules_paths() -> None:
 
 @pytest.mark.parametrize("name", ["tied", "residual"])
 def test_a_file_and_its_module_are_captured_alike(name: str, tmp_path: Path) -> None:
-    module, inputs = made(name)
-    save_exported(module, inputs, tmp_path / "model.pt2")
-    assert capture_file(tmp_path / "model.pt2").operators == captured(name).operators
+    assert capture_file(saved_model(name, tmp_path)).operators == captured(name).operators
 
 
 def test_dynamic_sizes_are_those_of_the_example(tmp_path: Path) -> None:
@@ -156,24 +148,9 @@ def test_products_without_a_formula_are_said() -> None:
 # -- files that are something else -----------------------------------------------------------------------------------
 
 
-def rewritten(source: Path, target: Path, change: Any) -> Path:
-    """The archive ``source`` with its program's JSON changed."""
-    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
-        for name in old.namelist():
-            data = old.read(name)
-            if name.endswith("models/model.json"):
-                program = json.loads(data)
-                change(program)
-                data = json.dumps(program).encode()
-            new.writestr(name, data)
-    return target
-
-
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("saved") / "model.pt2"
-    save_exported(*made("mlp"), path)
-    return path
+    return saved_model("mlp", tmp_path_factory.mktemp("saved"))
 
 
 def test_nothing_pickled_is_opened(saved: Path, tmp_path: Path) -> None:

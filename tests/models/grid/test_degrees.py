@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from weft.models.grid.degrees import Degrees, divisors, require_degrees, require_precision
+from weft.models.grid.degrees import Degrees, require_degrees, require_precision
 from weft.models.hardware.devices import DEVICES
 from weft.models.spec.families import GptModel, MoeModel
 from weft.models.spec.spec import SpecError
@@ -58,8 +58,3 @@ def test_eight_bits_need_a_device_that_has_them() -> None:
     require_precision("fp8", DEVICES["h100"], "spec")
     with pytest.raises(SpecError, match="v100 multiplies in no 8 bits; name one of h100, h800, h200, b200"):
         require_precision("fp8", DEVICES["v100"], "spec")
-
-
-def test_divisors() -> None:
-    assert divisors(1) == [1]
-    assert divisors(36) == [1, 2, 3, 4, 6, 9, 12, 18, 36]

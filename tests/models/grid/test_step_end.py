@@ -29,26 +29,6 @@ def test_the_last_sum_and_the_first_gathering_are_beside_nothing() -> None:
     assert end.parameters == pytest.approx(gathered(own[0], degrees, fast, ADAM))
 
 
-def test_slow_sums_wait_for_each_other() -> None:
-    degrees, slow = Degrees(data=8), links(near=1e9)
-    own = layers()
-    end = step_end([own], degrees, slow, ADAM)
-    sums = sum(reduced(layer, degrees, slow) for layer in own)
-    backward = sum(layer.cost.backward for layer in own)
-    assert sums - backward < end.gradients <= sums
-    assert end.gradients == pytest.approx(sums - backward + own[-1].cost.backward)  # the head's backward comes first
-
-
-def test_gpus_down_the_pipeline_have_time() -> None:
-    own, slow = layers(), links(near=1e9)
-    stages = [own[:3], own[3:]]
-    degrees = Degrees(data=4, pipeline=2)
-    end = step_end(stages, degrees, slow, ADAM)
-    first, second = (step_end([stage], Degrees(data=4), slow, ADAM).seconds for stage in stages)
-    spare = sum(layer.cost.forward + layer.cost.backward for layer in stages[0])
-    assert end.seconds == pytest.approx(max(first, second - spare))
-
-
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 @pytest.mark.parametrize("near", [1e9, 450e9])
 def test_no_step_ends_sooner_than_its_first_layer_allows(zero: int, near: float) -> None:

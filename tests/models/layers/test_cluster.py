@@ -11,7 +11,6 @@ from tests.support.paths import ROOT
 from weft.models.candidates.build import candidates
 from weft.models.candidates.estimate import estimate_spec
 from weft.models.candidates.gpu_costs import family_costs
-from weft.models.candidates.memory_candidates import decided_candidates
 from weft.models.candidates.placement_sources import spec_problem
 from weft.models.hardware.devices import DEVICES
 from weft.models.layers.cluster import AffineLink, MeasuredLink, model_cluster
@@ -73,24 +72,6 @@ def test_stages_on_single_gpus_wait_for_the_link_between_them(shape: str, backwa
         assert found["F3", "F4"] == pytest.approx(30e-6 + 4e-3)  # from the last GPU back to the first
     if shape == "v":
         assert found["F3", "F4"] == 0.0 and found["F5", "F6"] == pytest.approx(30e-6 + 6e-3)
-
-
-def test_in_one_machine_nothing_changes() -> None:
-    alone = listed("bandwidth: 10 GB/s, latency: 1 us")
-    roomy = listed(CLUSTER.replace("gpus_per_machine: 2", "gpus_per_machine: 8"))
-    assert [c.problem for c in candidates(alone)] == [c.problem for c in candidates(roomy)]
-    assert [c.problem for c in candidates(alone)] != [c.problem for c in candidates(listed())]
-
-
-def test_chains_in_which_memory_is_decided_wait_too() -> None:
-    (candidate, *_) = decided_candidates(listed(more="placement: {memory: decide}\n"), time_limit=3000.0)
-    cuts = candidate.decided.cuts if candidate.decided else ()
-    operators = candidate.decided.problem.operators if candidate.decided else ()
-    found = lags(candidate.problem)
-    for s in range(3):
-        megabytes = operators[cuts[s + 1] - 1].output // 10**6
-        assert found[f"F{s}", f"F{s + 1}"] == found[f"B{s + 1}", f"B{s}"] == pytest.approx(
-            by_hand(megabytes, s, s + 1), abs=2e-9)
 
 
 def test_measured_links_of_several_machines_use_the_measured_network(tmp_path: Path) -> None:
@@ -188,15 +169,6 @@ def test_no_group_lies_across_machines_that_it_could_share() -> None:
     for per_machine, degrees in ((3, (1, 6)), (4, (1, 2, 4)), (6, (1, 2, 4, 6))):
         cluster = CLUSTER.replace("gpus_per_machine: 2", f"gpus_per_machine: {per_machine}")
         assert _space(gpt(cluster, "tensor", gpus=6)).degrees == degrees
-
-
-@pytest.mark.parametrize(("gpus", "per_machine"), [(3, 2), (6, 4), (6, 5)])
-def test_gpus_that_do_not_fill_machines_evenly_do_not_all_compute_together(gpus: int, per_machine: int) -> None:
-    cluster = CLUSTER.replace("gpus_per_machine: 2", f"gpus_per_machine: {per_machine}")
-    found, refused = shape_candidates(_space(gpt(cluster, "chain", gpus=gpus)), ("tensor", "m", "groups"), ("full",))
-    assert {candidate.shape for candidate in found} <= {"groups"}
-    reasons = {entry.shape: entry.reason for entry in refused}
-    assert all(f"do not fill machines of {per_machine} evenly" in reasons[shape] for shape in ("tensor", "m"))
 
 
 def test_placed_operators_pay_for_the_slower_link_and_the_name_says_so() -> None:

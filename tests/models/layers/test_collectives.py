@@ -43,13 +43,6 @@ def test_measured_curves_never_fall_and_leave_out_what_could_not_be_run(kind: Co
     assert points[-1][1] < 1
 
 
-@pytest.mark.parametrize(("count", "machines", "device"), [(16, 1, V100), (8, 2, V100), (8, 1, A100), (3, 1, V100)])
-def test_elsewhere_times_are_modelled(count: int, machines: int, device: object) -> None:
-    assert device in (V100, A100)
-    chosen = V100 if device is V100 else A100
-    assert collective_time("all_gather", MIB, count, chosen, machines=machines).origin is Origin.MODELLED
-
-
 def test_a_ring_passes_on_all_parts_but_its_own() -> None:
     assert ring_seconds("all_gather", 100, 4, 10.0, 1.0, 0.5) == pytest.approx(1 + 3 * 100 / 5)
     assert ring_seconds("reduce_scatter", 100, 4, 10.0, 1.0, 0.5) == pytest.approx(1 + 3 * 25 / 5)

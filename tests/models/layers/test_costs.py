@@ -11,9 +11,8 @@ import pytest
 from weft.models.candidates.build import layer_costs
 from weft.models.layers.cluster import AffineLink, MeasuredLink, model_cluster
 from weft.models.layers.costs import LayerCost
-from weft.models.layers.measured_gpt import profile_sizes
 from weft.models.spec.spec import Spec, SpecError, demo_spec, parse_spec
-from weft.models.times.profiles import PROFILES, ProfileError, load_p2p_curve, shipped_profile
+from weft.models.times.profiles import PROFILES, ProfileError, load_p2p_curve
 
 MIB = 1024**2
 HIDDEN, HEADS, SEQUENCE, VOCABULARY = 2048, 32, 2048, 51200
@@ -29,23 +28,6 @@ costs: {costs}
 cluster: {{gpus: 1, memory: 1 B}}
 training: {{micro_batches: 1, micro_batch_size: {micro_batch_size}, recompute: {str(recompute).lower()}}}
 """, folder=folder)
-
-
-@pytest.mark.parametrize("size", sorted(PROFILES["gpt-1.3b-v100"]))
-def test_a_profile_says_what_it_was_measured_for(size: int) -> None:
-    sizes = profile_sizes(shipped_profile("gpt-1.3b-v100", size), "profile")
-    assert (sizes.hidden, sizes.heads, sizes.vocabulary, sizes.sequence) == (HIDDEN, HEADS, VOCABULARY, SEQUENCE)
-    assert sizes.micro_batch_size == size
-
-
-@pytest.mark.parametrize("size", sorted(PROFILES["gpt-1.3b-v100"]))
-def test_times_are_the_profile_s(size: int) -> None:
-    operators = shipped_profile("gpt-1.3b-v100", size).values()
-    embedding, block, head = layer_costs(gpt(size, layers=1))
-    layers = embedding, block, head
-    assert sum(layer.forward for layer in layers) == pytest.approx(sum(o.forward for o in operators), abs=1e-9)
-    assert sum(layer.backward for layer in layers) == pytest.approx(sum(o.backward for o in operators), abs=1e-9)
-    assert head.forward == pytest.approx({1: 9.523035e-3, 2: 18.964165e-3, 4: 37.645282e-3, 8: 75.226345e-3}[size])
 
 
 @pytest.mark.parametrize("recompute", [False, True])
@@ -75,11 +57,6 @@ def test_sizes_of_the_layers() -> None:
     assert (embedding.output_bytes, block.output_bytes, head.output_bytes) == (state, state, 0)
     assert block.weight_grad_bytes == 16 * state and head.weight_grad_bytes == state + logits
     assert embedding.input_grad == 0  # nobody waits for it
-
-
-def test_the_measured_model_has_its_name_s_parameters() -> None:
-    layers = layer_costs(demo_spec())
-    assert sum(layer.parameters for layer in layers[:-1]) == pytest.approx(1.3e9, rel=0.02)
 
 
 def test_recomputation_keeps_the_input_and_runs_the_forward_again() -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from weft.cli.main import main
-from weft.models.candidates.build import candidates, layer_costs
+from weft.models.candidates.build import layer_costs
 from weft.models.candidates.stages import Stages
 from weft.models.graph.operator_files import save_graph
 from weft.models.graph.operators import Operator, OperatorError, OperatorGraph, Tensor, Work
@@ -63,15 +62,6 @@ def test_a_stage_keeps_and_holds_what_its_operators_do(model: Section) -> None:
         stage = stages.stage(first, last)
         assert stage.activation == graph.saved_bytes(inside)
         assert stage.parameters == graph.parameter_count(inside)
-
-
-@pytest.mark.parametrize("model", [T5, PUBLISHED["flava"]], ids=lambda model: model.family)
-def test_a_cut_carries_every_tensor_that_is_read_behind_it(model: Section) -> None:
-    graph, stages = graph_and_layers(model)
-    for cut in range(1, len(stages.layers)):
-        names = {layer.name for layer in stages.layers[:cut]}
-        _, given = graph.crossing([operator.name for operator in graph.operators if operator.layer in names])
-        assert stages.layers[cut - 1].output_bytes == sum(graph.tensors[name].bytes for name in given)
 
 
 def test_what_is_no_chain_is_known_as_such() -> None:
@@ -135,33 +125,6 @@ def spec_text(model: str = T5_SIZES, costs: str = "costs: v100\n", gpus: int = 2
     return SPEC.format(model=model, costs=costs, gpus=gpus, device=device, run=run, more=more)
 
 
-def test_a_family_s_layers_become_problems() -> None:
-    found = candidates(parse_spec(spec_text()))
-    assert {candidate.shape for candidate in found} == {"chain", "v", "loop"}
-    inference = candidates(parse_spec(spec_text(run="inference")))
-    assert all(block.kind.letter == "F" for candidate in inference for block in candidate.problem.blocks)
-
-
-def test_a_schedule_says_that_the_model_was_put_in_a_row_and_its_costs_modelled(
-        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "t5.yaml"
-    path.write_text(spec_text())
-    assert main(["solve", str(path), "--quiet", "--effort", "0.05"]) == 0
-    told = capsys.readouterr().out
-    assert "note      times on v100 are modelled" in told and "note      the model is no chain" in told
-    listed = "{layers: [{name: a, forward: 1 ms, backward: 2 ms}, {name: b, forward: 1 ms, backward: 2 ms}]}"
-    path.write_text(spec_text(listed, costs="") + "placement: {shapes: [chain, v, loop]}\n")
-    assert main(["solve", str(path), "--quiet", "--effort", "0.05"]) == 0
-    assert "note" not in capsys.readouterr().out
-
-
-def test_runs_without_gradients_have_no_backward_blocks() -> None:
-    model = "{family: evoformer, blocks: 2, residues: 16, sequences: 8, recycles: 3}"
-    chain = next(c for c in candidates(parse_spec(spec_text(model, gpus=4))) if c.shape == "chain")
-    forwards = [block.name for block in chain.problem.blocks if block.kind.letter == "F"]
-    assert len(forwards) == 4 and "B0" not in {block.name for block in chain.problem.blocks}
-
-
 @pytest.mark.parametrize(("text", "words"), [
     (spec_text(costs=""), "cluster.device is missing: modelled costs need it"),
     (spec_text(costs="costs: roofline\n"), "cluster.device is missing"),
@@ -184,13 +147,6 @@ def test_a_mistake_in_a_family_s_spec_is_named(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=r"spec: |none\.json") as caught:
         layer_costs(parse_spec(text))
     assert words in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_a_device_in_the_cluster_is_enough() -> None:
-    named = layer_costs(parse_spec(spec_text(costs="", device=", device: h100")))
-    assert named == layer_costs(parse_spec(spec_text(costs="costs: h100\n")))
-    with pytest.raises(SpecError):
-        layer_costs(parse_spec(spec_text(costs="costs: h1000\n")))
 
 
 @pytest.fixture

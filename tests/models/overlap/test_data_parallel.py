@@ -52,15 +52,6 @@ def test_the_search_finds_what_looking_at_every_assignment_does() -> None:
         assert max(told[GRADIENTS, way], told[BUCKETS, buckets]) <= makespan * (1 + 1e-9)
 
 
-def test_in_one_bucket_nothing_overlaps() -> None:
-    found = data_parallel(spec_of())
-    assert found.bare == tuple({GRADIENTS: way, BUCKETS: "1"} for way in (WHOLE, SCATTERED))
-    for way in (WHOLE, SCATTERED):
-        times = under(found, way, 1)
-        answer = solve_wide(found.problem.under({GRADIENTS: way, BUCKETS: "1"}), 1, effort=1.0)
-        assert answer.makespan == pytest.approx(sum(times.values()))
-
-
 def test_a_slice_is_updated_and_gathered() -> None:
     found = data_parallel(spec_of(gpus=4, count=4))
     whole, scattered, fused = (under(found, way, 2) for way in WAYS)

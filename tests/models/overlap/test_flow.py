@@ -13,41 +13,6 @@ from weft.solver.timing import time_orders
 from weft.solver.wide.block import WideBlock
 from weft.solver.wide.problem import WideProblem
 
-COUNTS = (1, 2, 4, 8, 16)
-
-
-def chunked(compute: float, collective: float, after: float, launch: float) -> list[FlowStep]:
-    """The chunked pipeline of one collective between two computations."""
-    divides = {"batch": 16}
-    return [FlowStep("compute", (), compute, divides=divides),
-            FlowStep("collective", (0,), collective + launch, divides=divides,
-                     pieces={count: collective / count + launch for count in COUNTS}),
-            FlowStep("after", (1,), after, divides=divides)]
-
-
-@pytest.mark.parametrize(("times", "best", "count"), [
-    ((1000, 1000, 100, 20), 1297.5, 8), ((1000, 500, 50, 20), 1054.375, 16), ((500, 1000, 50, 20), 1217.5, 4)])
-def test_one_collective_is_the_chunked_pipeline(times: tuple[int, int, int, int], best: float, count: int) -> None:
-    steps = chunked(*times)
-    found = {each: duration(steps, each, "batch") for each in COUNTS}
-    assert found[1] == serial(steps) == sum(times)
-    assert min(found.values()) == found[count] == pytest.approx(best)
-
-
-def test_what_cannot_be_cut_waits_for_all_chunks() -> None:
-    steps = chunked(100, 100, 40, 0)
-    assert duration(steps, 2, "batch") == 100 + 50 + 20
-    steps[2] = FlowStep("after", (1,), 40)
-    assert duration(steps, 2, "batch") == 100 + 50 + 40
-    assert duration(steps, 2, "sequence") == 240
-    assert duration(steps, 3, "batch") == 240  # 16 units do not make three chunks
-
-
-def test_a_weight_gradient_runs_beside_the_collective() -> None:
-    steps = [FlowStep("inner", (), 10), FlowStep("sum", (0,), 8, pieces={1: 8}), FlowStep("weights", (0,), 6),
-             FlowStep("next", (1,), 5)]
-    assert serial(steps) == 29 and duration(steps, 1) == 10 + 8 + 5
-
 
 def test_narrow_cuts_leave_matrix_products_whole_that_no_collective_reads() -> None:
     divides = {"batch": 4}

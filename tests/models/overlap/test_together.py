@@ -90,19 +90,6 @@ def test_apart_a_collective_runs_beside_another_micro_batch() -> None:
     assert all(len(block.devices) == 2 for block in written.blocks)
 
 
-def test_without_overlap_it_is_the_placement_as_it_was() -> None:
-    candidate, found = made(GROUPS, degrees=(2, 2))
-    bare = found.problem.under(found.bare[0]).plain()
-    plain = {block.name: block for block in candidate.problem.blocks}
-    assert [block.name for block in bare.blocks] == [block.name for block in candidate.problem.blocks]
-    for block in bare.blocks:
-        own = plain[block.name]
-        assert (block.duration, block.after) == (own.duration, own.after)
-        assert (block.memory[:1], block.workspace[:1]) == (own.memory[:1], own.workspace[:1])
-    own_memory = [device.memory for device in bare.devices if device.lane_of is None]
-    assert own_memory == [device.memory for device in candidate.problem.devices]
-
-
 def test_slices_keep_less_and_are_sent_faster() -> None:
     space, _ = listed(GROUPS)
     candidate, found = made(GROUPS, degrees=(2, 2))
@@ -137,17 +124,6 @@ def test_in_pairs_two_micro_batches_are_one() -> None:
     beside = two.problem.under({"overlap: stage 0": "side by side"}).plain()
     assert beside.blocks[0].workspace[0] == 2 * bare.blocks[0].workspace[0]
     assert beside.blocks[0].duration < bare.blocks[0].duration
-
-
-@pytest.mark.parametrize("backward", ["full", "split"])
-def test_more_chunks_are_never_slower_and_leave_weight_gradients_alone(backward: Backward) -> None:
-    space, candidates = listed(SMALL)
-    found = Ways(space, backward).of(candidates[0].parts[0])
-    for between in ("whole", "sliced"):
-        costs = [way.cost for way in found if way.between == between and way.apart is None]
-        assert len(costs) > 1
-        assert [cost.load for cost in costs] == sorted((cost.load for cost in costs), reverse=True)
-        assert len({(cost.weight_grad, cost.activation, cost.parameters) for cost in costs}) == 1
 
 
 def test_stages_that_are_many_share_one_choice(monkeypatch: pytest.MonkeyPatch) -> None:

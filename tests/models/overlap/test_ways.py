@@ -74,11 +74,3 @@ def test_weight_gradients_follow_the_collective_that_they_run_beside() -> None:
     assert "layer0.attention.qkv, weights" in names[sums[1] + 1:]
     readers = {source for step in row for source in step.waits}
     assert not any(name.endswith("weights") and number in readers for number, name in enumerate(names))
-
-
-def test_with_recomputation_a_layer_runs_again_before_its_backward() -> None:
-    row = steps_of(space_of(recompute=True), 4).backward([1, 2], weights=True)
-    names = [step.name for step in row]
-    assert names.index("layer1.norm1") < names.index("layer0.norm1")
-    assert names.count("layer0.mlp.up") == 2  # forward again, and the gradient of its input
-    assert sum(step.is_sent for step in row) == 8

@@ -6,8 +6,7 @@ import pytest
 
 from weft.models.candidates.build import candidates
 from weft.models.candidates.estimate import estimate_spec
-from weft.models.hardware.devices import DEVICES
-from weft.models.layers.cluster import AffineLink, Network, model_cluster
+from weft.models.layers.cluster import Network, model_cluster
 from weft.models.layers.collectives import Collective, group_time
 from weft.models.spec.spec import Spec, SpecError, parse_spec
 
@@ -49,19 +48,6 @@ def test_two_tiers_are_machines_with_a_network() -> None:
         for kind in KINDS:
             assert group_time(kind, 10**6, group, flat) == group_time(kind, 10**6, group, tiers)
     assert flat.seconds(10**6, (1,), (2,)) == tiers.seconds(10**6, (1,), (2,))
-
-
-def test_a_device_has_the_first_rate_and_all_latencies() -> None:
-    h100 = DEVICES["h100"]
-    network = network_of("{name: machine, size: 4}", "{name: rail, bandwidth: 50 GB/s}", more=", device: h100")
-    assert network.near == AffineLink(h100.link_latency, h100.link)
-    assert network.far == AffineLink(h100.network_latency, 50e9)
-
-
-def test_tiers_larger_than_the_cluster_join_nothing_more() -> None:
-    assert [tier.name for tier in network_of(MACHINE, RACK, HALL, gpus=4).tiers] == ["machine", "rack"]
-    assert [tier.name for tier in network_of(MACHINE, RACK, HALL, gpus=2).tiers] == ["machine"]
-    assert network_of(MACHINE, RACK, HALL, gpus=6).seconds(10**6, (0,), (5,)) == pytest.approx(9e-6 + 1e-3)
 
 
 @pytest.mark.parametrize(("cluster", "words"), [

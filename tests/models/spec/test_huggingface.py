@@ -9,15 +9,8 @@ from typing import Any
 import pytest
 
 from experiments.lib.model_configs import CONFIGS as MODELS
-from tests.support.examples import slow
-from weft.models.graph.operator_files import graph_from_json, graph_to_json
-from weft.models.hardware.devices import DEVICES
-from weft.models.layers.layering import layers_of
 from weft.models.spec.families import GptModel
 from weft.models.spec.huggingface import ConfigError, known_types, model_of_config, read_config
-from weft.models.tensor_parallel.part_times import PartTimes
-from weft.models.tensor_parallel.shard import shard
-from weft.models.times.roofline import Roofline
 from weft.models.zoo.gpt import layer_sizes
 from weft.models.zoo.graphs import model_graph
 from weft.models.zoo.published import PUBLISHED
@@ -78,21 +71,6 @@ def test_a_published_config_has_the_parameters_that_transformers_gives_it(name: 
     row = COUNTED[name]
     ours = model_graph(model_of_config(MODELS[name], sequence=None if row["type"] in IMAGES else 16)).parameter_count()
     assert ours == row["transformers"] + row.get("predict", 0) + row.get("head", 0)
-
-
-@pytest.mark.parametrize("name", [
-    name if number % 6 == 0 else slow(name)
-    for number, name in enumerate({config["model_type"]: name for name, config in MODELS.items()}.values())])
-def test_each_type_can_be_cut_and_computed_by_several_gpus(name: str) -> None:
-    """Costs of its layers, a file that gives the graph back, and parts on two GPUs that hold less."""
-    graph = model_graph(model_of_config(MODELS[name], sequence=None if COUNTED[name]["type"] in IMAGES else 16), 2)
-    assert graph_from_json(graph_to_json(graph)) == graph
-    roofline = Roofline(DEVICES["h100"])
-    times = roofline.times(graph)
-    layers = layers_of(graph, times, training=True)
-    assert all(layer.forward > 0 and layer.backward > 0 for layer in layers if layer.parameters)
-    parts = shard(graph, PartTimes(graph, times, 2, roofline), lambda kind, size: 0.0)
-    assert 0.49 * graph.parameter_count() < parts.graph.parameter_count() < graph.parameter_count()
 
 
 def test_attention_is_fused_where_transformers_has_it_so() -> None:

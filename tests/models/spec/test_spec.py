@@ -12,10 +12,8 @@ from tests.support.loading import loaded_after
 from tests.support.paths import SPECS
 from weft.models.files.limits import MAX_MICRO_BATCHES
 from weft.models.hardware.devices import DEVICES
-from weft.models.spec.families import GptModel
-from weft.models.spec.model_sections import ExplicitModel
 from weft.models.spec.quantities import format_bytes, parse_bandwidth, parse_bytes, parse_seconds
-from weft.models.spec.spec import SpecError, demo_spec, load_spec, parse_spec
+from weft.models.spec.spec import SpecError, load_spec, parse_spec
 from weft.models.spec.spec import spec_schema as schema
 
 GPT = """\
@@ -55,32 +53,6 @@ def refusal(text: str) -> str:
     message = str(caught.value)
     assert message.startswith("a.yaml: ") and "\n" not in message
     return message
-
-
-def test_a_family_spec_gets_its_defaults() -> None:
-    spec = parse_spec(GPT)
-    assert isinstance(spec.model, GptModel) and spec.training is not None
-    assert spec.cluster.memory == (32 * 1024**3,) and spec.cluster.reserve == 1024**3
-    assert spec.training.micro_batch_size == 1 and not spec.training.recompute
-    assert spec.training.parameter_bytes == spec.training.gradient_bytes == 2
-    assert spec.training.optimizer_bytes_per_parameter == 12
-    assert spec.placement.shapes == ("chain", "v", "loop", "wave", "groups", "tensor", "m", "nn", "k")
-    assert spec.placement.chunks == 3 and spec.placement.cut is None
-    assert spec.placement.backward == ("full", "split")
-    assert spec.micro_batches == 16
-
-
-def test_listed_layers_take_quantities_with_and_without_units() -> None:
-    model = parse_spec(LAYERS).model
-    assert isinstance(model, ExplicitModel)
-    block, head = model.layers
-    assert (block.forward, block.activation_memory, block.output) == (1e-3, 1024**2, 1024)
-    assert (head.forward, head.weight_grad, head.weights) == (2e-3, 5e-4, 2_000_000)
-
-
-def test_memory_may_be_listed_for_each_gpu() -> None:
-    spec = parse_spec(GPT.replace("32 GiB", "[32 GiB, 16GB, 8 gib, 1024]"))
-    assert spec.cluster.memory == (32 * 1024**3, 16 * 10**9, 8 * 1024**3, 1024)
 
 
 def test_a_known_device_has_its_memory() -> None:
@@ -146,10 +118,6 @@ def test_devices_and_speeds_may_be_listed_for_each_gpu() -> None:
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_the_example_specs_are_valid(path: Path) -> None:
     assert load_spec(path).where == str(path)
-
-
-def test_the_demo_spec_ships_with_the_package() -> None:
-    assert demo_spec().cluster.gpus == 4
 
 
 @pytest.mark.parametrize(("old", "new", "line", "words"), [

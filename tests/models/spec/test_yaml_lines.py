@@ -6,26 +6,6 @@ import pytest
 
 from weft.models.spec.yaml_lines import LinedYaml, YamlError, show_path
 
-TEXT = """\
-name: a
-model:
-  layers:
-    - {name: x}
-    - name: "long"
-      forward: 1 ms
-"""
-
-
-@pytest.mark.parametrize(("path", "line", "text"), [
-    (("name",), 1, "'a'"), (("model", "layers"), 3, "a list"), (("model", "layers", 0, "name"), 4, "'x'"),
-    (("model", "layers", 1, "forward"), 6, "'1 ms'"), (("model", "layers", 1, "missing"), 5, None),
-    (("model", "layers", 7), 3, None), (("cluster",), 1, None), (("name", "below"), 1, None),
-])
-def test_every_entry_has_its_line_and_what_is_missing_that_above(path: tuple[str | int, ...], line: int,
-                                                                  text: str | None) -> None:
-    source = LinedYaml(TEXT)
-    assert (source.line(path), source.text(path)) == (line, text)
-
 
 def test_a_path_is_shown_as_people_write_it() -> None:
     assert show_path(("model", "layers", 2, "forward")) == "model.layers[2].forward"

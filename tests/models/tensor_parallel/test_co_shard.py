@@ -15,9 +15,8 @@ from tests.oracles.exchanges import co_shard_faults
 from tests.support.examples import examples
 from weft.app.lib.verdicts import choice_lines
 from weft.models.candidates.stages import Stages, static_bytes
-from weft.models.graph.operators import Operator, OperatorGraph, Work
+from weft.models.graph.operators import OperatorGraph, Work
 from weft.models.hardware.devices import DEVICES
-from weft.models.layers.layering import layers_of
 from weft.models.spec.base import Section
 from weft.models.spec.families import GptModel, T5Model
 from weft.models.spec.sections import Spec
@@ -119,29 +118,6 @@ def test_memory_of_a_part_is_what_its_tensors_are(parts: int) -> None:
                                        4 * state // parts + 2 * 4 * h * h // parts + state), rel=0.01)
 
 
-def test_a_layer_keeps_only_what_parts_read() -> None:
-    """What a layer keeps of (s, b, h): 34 sbh + 5 a s^2 b whole, 10 sbh with both in parts (norms' inputs and outputs,
-    and two masks), whatever their number; with recomputation only its input, and of the workspace one part's."""
-    graph = model_graph(GPT.model_copy(update={"sequence": 1024}), 2)
-    sbh, ass = 2 * 1024 * 512, 2 * 8 * 1024 * 1024
-
-    def layer(parts: int, *, recompute: bool = False) -> object:
-        found = both(graph, parts) if parts > 1 else None
-        return layers_of(found.graph if found else graph, found.times if found else ROOFLINE.times(graph),
-                         training=True, recompute=recompute)[1]
-
-    def kept(parts: int) -> int:
-        return layer(parts).activation_bytes  # type: ignore[attr-defined, no-any-return]
-
-    assert kept(1) == pytest.approx(34 * sbh + 5 * ass, rel=0.01)
-    for parts in (2, 4, 8):
-        assert kept(parts) == pytest.approx(10 * sbh, rel=0.01)
-    peaks = [layer(parts, recompute=True) for parts in (1, 2, 4, 8)]
-    assert {found.activation_bytes for found in peaks} == {2 * sbh}  # type: ignore[attr-defined]
-    needs = [found.workspace_backward for found in peaks]  # type: ignore[attr-defined]
-    assert needs == sorted(needs, reverse=True) and needs[3] < needs[0] / 2.5
-
-
 def test_time_is_that_of_all_parts_their_forward_again_and_the_additions() -> None:
     graph = model_graph(GPT, 2)
     times, found = ROOFLINE.times(graph), both(graph, 4)
@@ -186,18 +162,6 @@ def test_any_layer_in_parts_passes_the_check_and_keeps_less(batch: int, heads: i
             known = before.setdefault(segment.family, peaks)
             assert all(now <= then for now, then in zip(peaks, known, strict=True))
             before[segment.family] = peaks
-
-
-def test_operators_outside_stay_as_they_are() -> None:
-    graph = model_graph(GPT)
-    found = both(graph, 2)
-    inside = {name for segment in found.segments for name in segment.choices}
-
-    def names(operators: tuple[Operator, ...]) -> list[str]:
-        return [operator.name for operator in operators if operator.kind != "co_shard" and operator.name not in inside]
-
-    assert names(found.graph.operators) == names(graph.operators)
-    assert set(found.times) == set(found.graph.by_name)
 
 
 LONG = """

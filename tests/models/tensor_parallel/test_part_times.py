@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
@@ -97,19 +96,6 @@ def test_a_row_shorter_than_its_collective_leaves_the_model() -> None:
     name = "encoder0.attention.dense"
     time = parts.of(graph.by_name[name], found.choices[name])
     assert time.origin is Origin.MODELLED and time.forward > 0
-
-
-def test_another_split_and_rows_of_another_size_are_modelled() -> None:
-    graph, profile = model_graph(GPT, 2), profile_of("gpt-1.3b-v100", 2)
-    parts, _ = sharded(graph, profile, 2)
-    operator = graph.by_name["layer0.attention.dense"]
-    by_rows = next(split for split in operator.splits if split.dimension == "output")
-    assert parts.of(operator, by_rows).origin is Origin.MODELLED
-    swapped = replace(profile, together={4: profile.together[2]})  # weights of half the size for a fourth
-    found, _ = sharded(graph, swapped, 4)
-    assert found.of(operator, next(s for s in operator.splits if s.dimension == "input")).origin is Origin.MODELLED
-    wider = model_graph(GPT.model_copy(update={"hidden": 1024}), 2)
-    assert not profile.rows_together(wider, 2)
 
 
 def test_a_profile_s_files_for_several_gpus_are_found_by_name(tmp_path: Path) -> None:

@@ -50,27 +50,6 @@ def test_a_batch_split_leaves_no_tensor_of_the_batch_whole(graph: OperatorGraph)
                     assert split.inputs.get(name) == 0, (operator.name, name)
 
 
-def test_only_what_can_be_trained_has_a_backward(graph: OperatorGraph) -> None:
-    for operator in graph.operators:
-        if operator.layer.startswith("recycle"):
-            assert operator.input_grad is operator.weight_grad is None and not operator.keeps
-        elif operator.parameters:
-            assert operator.weight_grad is not None, operator.name
-        if operator.deferred is not None:
-            assert set(operator.deferred) <= set(operator.keeps)
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_inference_keeps_nothing_and_computes_the_same_forward(name: str) -> None:
-    trained, run = (model_graph(SMALL[name], 2, training=training) for training in (True, False))
-    assert run.saved_bytes() == 0 and all(not operator.keeps for operator in run.operators)
-    assert all(operator.input_grad is None and operator.weight_grad is None for operator in run.operators)
-    assert run.parameter_count() == trained.parameter_count()
-    matrix = {"linear", "matmul", "convolution", "expert_linear"}
-    assert (sum(o.forward.flops for o in run.operators if o.kind in matrix)
-            == sum(o.forward.flops for o in trained.operators if o.kind in matrix))
-
-
 @pytest.mark.parametrize(("name", "giga"), [("resnet50", 4.09), ("resnet152", 11.51), ("wide-resnet50-2", 11.40),
                                             ("swin-t", 4.49), ("swin-b", 15.43)])
 def test_multiplications_are_as_many_as_published(name: str, giga: float) -> None:
@@ -124,26 +103,6 @@ def test_a_gpt_layer_keeps_what_pytorch_keeps() -> None:
     assert sum(kept.values()) == ours
 
 
-def test_tied_tables_are_one_parameter_of_two_operators() -> None:
-    graph = model_graph(SMALL["t5"])
-    holders = [o.name for o in graph.operators if any(p.name == "embedding.tokens.weight" for p in o.parameters)]
-    assert holders == ["embedding.tokens", "bridge.tokens", "head.logits"]
-
-
-def test_the_encoder_s_output_goes_to_every_layer_of_the_decoder() -> None:
-    graph = model_graph(SMALL["t5"])
-    assert graph.readers["bridge.norm"] == ("decoder0.cross.kv", "decoder1.cross.kv")
-
-
-def test_towers_do_not_wait_for_each_other() -> None:
-    graph = model_graph(SMALL["graphpipe-mmt"]).graph
-    ends = [f"branch{i}.layer7.add2" for i in range(4)]
-    assert set(graph.predecessors("join.joined")) == set(ends)
-    import networkx as nx
-    above = [nx.ancestors(graph, end) for end in ends]
-    assert not set.intersection(*map(set, above[:2]))
-
-
 def test_recycled_runs_share_their_parameters_and_come_first() -> None:
     graph = model_graph(SMALL["evoformer"])
     once = model_graph(SMALL["evoformer"].model_copy(update={"recycles": 0}))
@@ -152,42 +111,8 @@ def test_recycled_runs_share_their_parameters_and_come_first() -> None:
     assert sum(o.forward.flops for o in graph.operators) > 3.9 * sum(o.forward.flops for o in once.operators)
 
 
-def test_a_vocabulary_of_a_million_is_most_of_a_small_gpt() -> None:
-    graph = model_graph(GptModel(family="gpt", layers=2, hidden=64, heads=4, vocabulary=1_000_000, sequence=16))
-    assert graph.parameters["embedding.tokens.weight"].count == 64_000_000
-    assert graph.parameter_count() < 1.01 * 64_000_000
-    (vocabulary,) = [s for s in graph.by_name["embedding.tokens"].splits if s.dimension == "vocabulary"]
-    assert vocabulary.size == 1_000_000 and vocabulary.outputs == {"embedding.tokens": "partial"}
-
-
 def test_building_graphs_loads_neither_torch_nor_a_solver() -> None:
     assert loaded_after("import weft.models.zoo.graphs", "torch", "ortools", "altair") == []
-
-
-def test_tensor_parallel_layers_need_two_sums_and_no_other_exchange() -> None:
-    """Megatron-LM's layout (Shoeybi et al. 2019, section 3): by heads, then by hidden width, each followed by one
-    all-reduce; every tensor in between is read as it was left."""
-    graph = model_graph(SMALL["gpt"], 4)
-    chosen = {"attention.qkv": "output", "attention.dense": "input", "mlp.up": "output", "mlp.gelu": "axis2",
-              "mlp.down": "input", "attention.score": "heads", "attention.softmax": "heads",
-              "attention.dropout": "heads", "attention.context": "heads"}
-    lies: dict[str, int | str] = {}
-    sums = []
-    for operator in graph.operators:
-        if operator.layer != "layer0":
-            continue
-        part = operator.name.removeprefix("layer0.")
-        split = next((split for split in operator.splits if split.dimension == chosen.get(part)), None)
-        assert (split is None) == (part not in chosen)
-        for name in operator.inputs:
-            wanted = "whole" if split is None else split.inputs.get(name, "whole")
-            if lies.get(name, "whole") == "partial" and wanted == "whole":
-                sums.append(name)
-            else:
-                assert lies.get(name, "whole") == wanted, (operator.name, name)
-        for tensor in operator.outputs:
-            lies[tensor.name] = "whole" if split is None else split.outputs.get(tensor.name, "whole")
-    assert sums == ["layer0.attention.dense", "layer0.mlp.down"]
 
 
 @pytest.mark.parametrize("dimension", ["batch", "sequence"])

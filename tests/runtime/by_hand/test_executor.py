@@ -13,7 +13,7 @@ import torch
 from torch import distributed as dist
 
 from tests.support.programs import attention, convolutions, experts, mlp, numbers, random_plan, transformer
-from tests.support.ranks import launch_forked
+from tests.support.ranks import finished
 from weft.app.lib.options import SearchOptions
 from weft.app.plans.checking import run_dense
 from weft.app.plans.run import PlanOnRank
@@ -50,8 +50,7 @@ def plans(ranks: int) -> dict[str, TransformPlan]:
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_plans_on_gloo_ranks_compute_what_one_device_does(ranks: int, tmp_path: Path) -> None:
-    ended = launch_forked(ranks, [sys.executable, "-m", __name__, str(tmp_path)])
-    assert [end.code for end in ended] == [0] * ranks, "\n".join(end.errors[-2000:] for end in ended)
+    finished(ranks, __name__, str(tmp_path))
     of_ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(ranks)]
     for name, plan in plans(ranks).items():
         program = plan.planned.program

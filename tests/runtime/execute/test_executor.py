@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.support.builders import chain, pipeline, v
-from tests.support.ranks import PATIENCE, launch_forked
+from tests.support.ranks import PATIENCE, finished, launch_forked
 from tests.support.stages import BATCH, WIDTH, Mix, gradients, largest_difference
 from weft.runtime.interface.training import Boundary, Training
 from weft.runtime.plan.plan import Plan, plan_of, save_plan
@@ -105,8 +105,7 @@ def training_plans() -> dict[str, Plan]:
 
 @pytest.mark.slow
 def test_pipelined_training_is_single_process_training() -> None:
-    ended = launch_forked(2, [sys.executable, "-m", __name__, "train"])
-    assert [end.code for end in ended] == [0, 0], ended
+    ended = finished(2, __name__, "train")
     found = [json.loads(end.output) for end in ended]
     assert found[0].keys() == found[1].keys() == training_plans().keys()
     for name in training_plans():

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.support.expert_ranks import EXPERTS, HIDDEN, given, layer_of, masks, placements
-from tests.support.ranks import launch_forked
+from tests.support.ranks import finished
 from weft.runtime.experts.layer import ExpertLayer, ExpertPlacement, grouped_product
 
 
@@ -24,8 +23,7 @@ def dense(layer: ExpertLayer, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 @pytest.fixture(scope="module", params=[2, 4])
 def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("experts")
-    ends = launch_forked(request.param, [sys.executable, "-m", "tests.support.expert_ranks", str(folder), "layers"])
-    assert [end.code for end in ends] == [0] * request.param, ends[0].errors
+    finished(request.param, "tests.support.expert_ranks", str(folder), "layers")
     return [torch.load(folder / f"layers-{rank}.pt") for rank in range(request.param)]
 
 

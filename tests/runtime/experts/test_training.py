@@ -8,14 +8,13 @@ import pytest
 import torch
 
 from tests.support.expert_ranks import STEPS
-from tests.support.ranks import launch_forked
+from tests.support.ranks import finished, launch_forked
 from weft.runtime.experts.layer import ExpertPlacement
 from weft.runtime.experts.training import ExpertFamily, moved
 
 
 def launched(folder: Path, ranks: int, part: str) -> dict[str, Any]:
-    ends = launch_forked(ranks, [sys.executable, "-m", "tests.support.expert_ranks", str(folder), part])
-    assert [end.code for end in ends] == [0] * ranks, ends[0].errors
+    finished(ranks, "tests.support.expert_ranks", str(folder), part)
     every = [torch.load(folder / f"{part}-{rank}.pt") for rank in range(ranks)]
     assert all(other["adam switched"] == every[0]["adam switched"] for other in every)
     loaded: dict[str, Any] = every[0]

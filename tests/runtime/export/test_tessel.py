@@ -20,7 +20,6 @@ from weft.solver.baselines import baseline
 from weft.solver.io.entries import FormatError
 from weft.solver.judge.validate import violations
 from weft.solver.problem import Block, BlockKind, Device, Problem
-from weft.solver.schedule import Operation, Schedule
 from weft.solver.step.search import solve
 
 TESSEL = {"ndevs": 2, "blocks": [
@@ -35,42 +34,6 @@ def test_tessels_file_of_one_micro_batch() -> None:
     assert tessel_to_json(solve(shape("chain", 2, 2), 1)) == TESSEL
     back = tessel_from_json(json.loads(json.dumps(TESSEL)), "t.json")
     assert back.problem.blocks[3].after[0].block == "b02" and back.makespan == 8 and violations(back) == []
-
-
-def test_the_repetend_holds_every_block_once() -> None:
-    value = tessel_to_json(solve(shape("chain", 2, 2), 6))
-    first, behind = value["repetend"]
-    inside = [block for block in value["blocks"] if first <= block["step"] < behind]
-    assert sorted(block["gid"] for block in inside) == [0, 1, 2, 3] and 0 < first < behind
-    before = {(block["gid"], block["mid"]) for block in value["blocks"] if block["step"] < first}
-    in_it = {block["gid"]: block["mid"] for block in inside}
-    assert before == {(gid, m) for gid, last in in_it.items() for m in range(last)}
-
-
-def repeated(value: dict[str, Any], more: int) -> list[tuple[int, int, int]]:
-    """``(block, micro-batch, step)`` as Tessel's ``unroll`` makes them of a file it has loaded: what starts before the
-    repetend once, the repetend every period, then the rest."""
-    first, behind = value["repetend"]
-    inside = [block for block in value["blocks"] if first <= block["step"] < behind]
-    period = max(max(block["step"] + block["span"] for block in row) - min(block["step"] for block in row)
-                 for device in range(value["ndevs"])
-                 if (row := [block for block in inside if device in block["device"]]))
-    operations = []
-    for block in value["blocks"]:
-        copies = [0] if block["step"] < first else range(more + 1) if block["step"] < behind else [more]
-        operations += [(block["gid"], block["mid"] + copy, block["step"] + copy * period) for copy in copies]
-    return operations
-
-
-@pytest.mark.parametrize("kind", ["chain", "m", "nn", "k"])
-@pytest.mark.parametrize("memory", [None, 6])
-def test_tessel_may_repeat_the_repetend(kind: str, memory: int | None) -> None:
-    problem = shape(kind, 2, memory)
-    value = tessel_to_json(solve(problem, 12, effort=0.5))
-    assert value["repetend"][0] < value["repetend"][1]
-    operations = tuple(Operation(block, m, step, step + problem.blocks[block].duration)
-                       for block, m, step in repeated(value, 5))
-    assert violations(Schedule(problem, 17, operations, 0.0)) == []
 
 
 @settings(max_examples=examples(50))

@@ -21,7 +21,7 @@ from weft.runtime.export.torch_import import parse_table, schedule_of_table
 from weft.solver.baselines import baseline
 from weft.solver.io.entries import FormatError
 from weft.solver.judge.validate import violations
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
+from weft.solver.problem import Block, BlockKind, Device, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.timing import time_orders
 
@@ -107,33 +107,7 @@ def test_a_schedule_comes_back_as_it_was(problem: Problem, micro_batches: int, d
         assert torch_csv(alone) == torch_csv(schedule)
 
 
-def test_waits_that_the_chain_implies_make_no_messages() -> None:
-    plain = pipeline(chain(3))
-    waits = {"b0": "f2", "b1": "f0"}  # each on another device than what waits for it
-    more = replace(plain, blocks=tuple(
-        replace(block, after=(*block.after, Dependency(waits[block.name]))) if block.name in waits else block
-        for block in plain.blocks))
-    with_them = baseline("1f1b", more, 3)
-    assert with_them.device_orders == baseline("1f1b", plain, 3).device_orders
-    text = torch_csv(with_them, communication=True)
-    assert text == torch_csv(baseline("1f1b", plain, 3), communication=True)
-    assert check_communication(parse_table(text)) == []
-
-
 # -- in ------------------------------------------------------------------------------------------------------------
-
-
-def test_a_file_alone_gets_unit_durations() -> None:
-    schedule = schedule_of_table(parse_table(ZB_H1_COMPUTE, "files/zb.csv"))
-    durations = {block.name: block.duration for block in schedule.problem.blocks}
-    assert durations == {"F0": 1, "F1": 1, "I1": 1, "W1": 1, "B0": 2}
-    assert schedule.problem.name == "zb" and schedule.peak_memory == (2, 2)
-    assert schedule.makespan == 10
-
-
-def test_overlapped_pairs_run_one_after_the_other() -> None:
-    schedule = schedule_of_table(parse_table("0F0,(0F1;0B0)OVERLAP_F_B,,0B1\n"))
-    assert [(o.block, o.micro_batch) for o in schedule.operations] == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
 def test_a_stage_with_whole_and_split_backwards() -> None:
@@ -204,12 +178,6 @@ def test_an_order_that_only_buffers_allow_is_told() -> None:
     assert check_communication(parse_table(crossed)) == [
         "PyTorch runs it only where messages are buffered: ranks 1 and 0 do not see their messages in the same order: "
         "SEND 1B0>0 on rank 1 meets SEND 0F1>1 on rank 0"]
-
-
-def test_a_gradient_that_nobody_reduces_is_told() -> None:
-    assert check_communication(parse_table(COMMS)) == []
-    notes = check_communication(parse_table(COMMS.replace(",1REDUCE_GRAD", "")))
-    assert len(notes) == 1 and notes[0].startswith("no REDUCE_GRAD of stage 1: PyTorch 2.10 and newer leave gradients")
 
 
 @given(st.builds(TorchAction, st.integers(0, 99), st.sampled_from(["F", "B", "I", "W", "SEND_F", "WAIT_SEND_B"]),

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.ranks import launch_forked
+from tests.support.ranks import finished
 from weft.runtime.graph_network.layers import LAYERS
 
 Cell = tuple[str, dict[str, Any]]
@@ -19,8 +18,7 @@ QUICK: dict[int, list[Cell]] = {2: [("gated-gcn", {"chunks": 3})],
 
 
 def ran(ranks: int, cells: list[Cell], folder: Path) -> None:
-    ends = launch_forked(ranks, [sys.executable, "-m", "tests.support.graph_ranks", str(folder), json.dumps(cells)])
-    assert [end.code for end in ends] == [0] * ranks, ends[0].errors[-3000:]
+    finished(ranks, "tests.support.graph_ranks", str(folder), json.dumps(cells))
     for rank in range(ranks):
         for cell, found in zip(cells, json.loads((folder / f"{rank}.json").read_text()), strict=True):
             worst = {what: found[what] for what in ("outputs", "loss", "gradients")}

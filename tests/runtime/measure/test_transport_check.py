@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
@@ -13,7 +12,7 @@ import pytest
 import torch
 
 from tests.support.check_ranks import NAMES
-from tests.support.ranks import launch_forked
+from tests.support.ranks import finished
 from weft.runtime.measure.transport_check import CASES, STEPS, case_parcel, rpc_refuses
 from weft.runtime.ranks.session import Session
 
@@ -22,8 +21,7 @@ CPU = torch.device("cpu")
 
 @pytest.mark.slow
 def test_what_arrives_is_compared_and_calls_are_timed() -> None:
-    ended = launch_forked(2, [sys.executable, "-m", "tests.support.check_ranks"])
-    assert [end.code for end in ended] == [0, 0], ended
+    ended = finished(2, "tests.support.check_ranks")
     found = json.loads(ended[0].output)
     assert [found[name] for name in NAMES] == [""] * len(NAMES)
     assert found["damaged"].startswith("of a message of 64 bytes") and "came with other numbers" in found["damaged"]

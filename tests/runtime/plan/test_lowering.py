@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support.plans import GOOD, PIPE
-from weft.runtime.plan.check import check_program
 from weft.runtime.plan.lowering import LoweringError, lower
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
+from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.schedule import Operation, Schedule
 from weft.solver.timing import Orders, time_orders
 
@@ -38,28 +37,6 @@ def test_messages_around_blocks(blocks: tuple[Block, ...], rows: list[list[tuple
     problem = Problem("two", (Device("0"), Device("1")), blocks)
     program = lower(schedule_of(problem, max(m for row in rows for _, m in row) + 1, rows))
     assert program.to_text()[rank] == text
-
-
-def test_a_result_is_sent_once_to_each_rank_that_needs_it() -> None:
-    problem = Problem("fan", (Device("0"), Device("1"), Device("2")), (
-        Block("a", O, (0,), 1),
-        Block("b", O, (1,), 1, after=(Dependency("a", 1), Dependency("a", 2, distance=1))),
-        Block("c", O, (1,), 1, after=(Dependency("a"),)),
-        Block("d", O, (2,), 1, after=(Dependency("a"),)),
-    ))
-    program = lower(schedule_of(problem, 1, [[(0, 0)], [(1, 0), (2, 0)], [(3, 0)]]))
-    assert program.to_text() == (("a[0]", "SEND a[0]>1", "SEND a[0]>2"), ("RECV a[0]<0", "b[0]", "c[0]"),
-                                 ("RECV a[0]<0", "d[0]"))
-
-
-def test_a_block_on_several_devices_stands_in_each_row_and_sends_over_the_link_named() -> None:
-    problem = Problem("tensor parallel", (Device("0"), Device("1"), Device("2")), (
-        Block("both", O, (0, 1), 1),
-        Block("next", O, (2,), 1, after=(Dependency("both", 1, "one to two"),)),
-    ), (Link("one to two", 1, 2),))
-    program = lower(schedule_of(problem, 1, [[(0, 0)], [(0, 0)], [(1, 0)]]))
-    assert program.to_text() == (("both[0]",), ("both[0]", "SEND both[0]>2"), ("RECV both[0]<1", "next[0]"))
-    check_program(program, problem, 1)
 
 
 def test_an_incomplete_or_contradictory_schedule_is_refused() -> None:

@@ -91,14 +91,6 @@ def test_a_plan_of_jobs_names_blocks_and_micro_batches_as_they_do() -> None:
         plan_from_json(value)
 
 
-def test_rounds_of_micro_batches_that_are_all_alike_are_micro_batches() -> None:
-    block = WideBlock("F", BlockKind.FORWARD, (0,), 2, job="one")
-    wide = WideProblem("one job", (Device("gpu"),), (block,))
-    plan = plan_of(schedule_of_rounds(wide, Run.of(wide, {"one": 4}, {"one": 2})))
-    assert plan.rounds is None and plan.micro_batches == 4
-    assert plan.program.to_text() == (("0F0", "0F1", "0F2", "0F3"),)
-
-
 def test_what_can_be_emulated_only_says_why() -> None:
     assert plan_of_two().why_not_trained is None
     assert plan_of(laned_schedule()).why_not_trained == (

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.support.builders import pipeline
-from tests.support.plans import plan_of_two, two_stages
+from tests.support.plans import plan_of_two
 from weft.runtime.plan.check import check_program
 from weft.runtime.plan.plan import plan_of
 from weft.runtime.plan.program import Program, ProgramError
 from weft.solver.baselines import baseline
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
-from weft.solver.schedule import Schedule
-from weft.solver.timing import time_orders
 
 
 def test_what_stages_share_is_summed_behind_the_last_of_their_backwards_on_all_their_ranks() -> None:
@@ -24,19 +20,6 @@ def test_what_stages_share_is_summed_behind_the_last_of_their_backwards_on_all_t
     assert shared.sharing([]) == plan and plan.sharing([]) is plan
     assert shared.program.to_text()[0][-3:] == ("0B1", "REDUCE 0", "REDUCE 0+1")
     assert shared.program.to_text()[1][-4:] == ("1B1", "SEND 1B1>0", "REDUCE 1", "REDUCE 0+1")
-
-
-def test_a_stage_that_is_done_sums_while_another_of_its_rank_goes_on() -> None:
-    problem = pipeline([0, 1, 1, 0])
-    plan = plan_of(baseline("greedy", problem, 2))
-    row = plan.program.to_text()[0]
-    assert row.index("3B1") < row.index("REDUCE 3") < row.index("0B1") < row.index("REDUCE 0")
-
-
-def test_inference_sums_nothing() -> None:
-    problem = replace(two_stages(), blocks=two_stages().blocks[:2])
-    plan = plan_of(Schedule(problem, 1, time_orders(problem, 1, [[(0, 0)], [(1, 0)]]), 0.0))
-    assert not any(text.startswith("REDUCE") for row in plan.program.to_text() for text in row)
 
 
 @pytest.mark.parametrize(("rank", "row", "message"), [

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders import any_order, both_ways, chain, pipeline
+from tests.support.builders import any_order
 from tests.support.paths import DATA
 from tests.support.tessel_shapes import shape
 from tests.support.training_graphs import MODES, SHAPES, case, varied
 from weft.runtime.plan.check import check_program
 from weft.runtime.plan.plan import plan_from_json, plan_of, plan_to_json
-from weft.runtime.plan.program import BlockWork, Program, ProgramError, StageWork, Vocabulary
+from weft.runtime.plan.program import Program, ProgramError
 from weft.runtime.plan.stage_graph import NotAStageGraph, StageGraph
 from weft.solver.baselines import baseline
 from weft.solver.io.problem_files import load_problem
@@ -41,38 +41,6 @@ def passes(graph: StageGraph) -> list[tuple[tuple[int, ...], dict[str, str]]]:
 # -- recognising -------------------------------------------------------------------------------------------------------
 
 
-def test_a_chain_is_a_graph_of_the_same_stages() -> None:
-    made = pipeline(chain(3), split=(1, 1), first_input_grad=False)
-    vocabulary = Vocabulary(made)
-    assert vocabulary.pipeline is not None and vocabulary.graph is not None
-    assert passes(vocabulary.graph) == [((s,), {made.blocks[b].kind.letter: made.blocks[b].name for b in stage.blocks})
-                                        for s, stage in enumerate(vocabulary.pipeline.stages)]
-
-
-def test_the_k_shape_has_two_towers_and_a_stage_on_all_ranks() -> None:
-    graph = StageGraph.of(shape("k", 4, 8))
-    assert passes(graph) == [((0,), {"F": "b00", "B": "b08"}), ((2,), {"F": "b01", "B": "b09"}),
-                             ((1,), {"F": "b02", "B": "b06"}), ((3,), {"F": "b03", "B": "b07"}),
-                             ((0, 1, 2, 3), {"F": "b04", "B": "b05"})]
-
-
-@pytest.mark.parametrize("kind", ["m", "nn"])
-def test_blocks_on_all_ranks_are_paired_from_the_outside_in(kind: str) -> None:
-    made = shape(kind, 4, 8)
-    forwards = [block.name for block in made.blocks if block.kind == F]
-    backwards = [block.name for block in made.blocks if block.kind == B]
-    assert [list(stage.values()) for _, stage in passes(StageGraph.of(made))] == [
-        [f, b] for f, b in zip(forwards, reversed(backwards), strict=True)]
-
-
-def test_two_replicas_in_one_problem_are_two_chains() -> None:
-    found = passes(StageGraph.of(both_ways(2, split=(1, 1))))
-    assert found == [((0,), {"F": "down.f0", "I": "down.b0", "W": "down.w0"}),
-                     ((1,), {"F": "down.f1", "I": "down.b1", "W": "down.w1"}),
-                     ((1,), {"F": "up.f0", "I": "up.b0", "W": "up.w0"}),
-                     ((0,), {"F": "up.f1", "I": "up.b1", "W": "up.w1"})]
-
-
 def test_a_gradient_that_waits_for_a_forward_belongs_to_it() -> None:
     """Two branches alike on one device: order alone would pair the first with the first."""
     twins = [("stem", F, [0], ""), ("one", F, [1], "stem"), ("two", F, [1], "stem"), ("join", F, [0], "one two"),
@@ -88,14 +56,6 @@ def test_a_choice_that_leads_nowhere_is_taken_back() -> None:
         ("f0", F, [0], ""), ("f1", F, [1], "f0"), ("f2", F, [0], "f1"), ("f3", F, [1, 2], "f2"),
         ("b3", B, [1, 2], "f3"), ("b2", B, [0], "b3"), ("b1", B, [1], "b2"), ("b0", B, [0], "b1 f2"))))
     assert [list(stage.values()) for _, stage in found] == [["f0", "b0"], ["f1", "b1"], ["f2", "b2"], ["f3", "b3"]]
-
-
-def test_a_source_may_have_a_weight_gradient_alone_and_a_frozen_stage_none() -> None:
-    found = passes(StageGraph.of(problem(
-        ("frozen", F, [0], ""), ("source", F, [1], ""), ("join", F, [0, 1], "frozen source"),
-        ("i", I, [0, 1], "join"), ("w", W, [0, 1], "i"), ("w source", W, [1], "i"))))
-    assert found == [((0,), {"F": "frozen"}), ((1,), {"F": "source", "W": "w source"}),
-                     ((0, 1), {"F": "join", "I": "i", "W": "w"})]
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -132,25 +92,12 @@ def test_a_lone_backward_is_refused_in_words() -> None:
         plan_of(any_order(made, 2, random.Random(0)))
 
 
-def test_a_second_backward_of_one_forward_can_be_emulated() -> None:
-    """It waits for a forward, so it may mean something; but it is no pass of a stage."""
-    made = problem(("f", F, [0], ""), ("b", B, [0], "f"), ("b2", B, [1], "f"))
-    plan = plan_of(any_order(made, 2, random.Random(0)))
-    assert plan.stage_groups is None and BlockWork("b2", 1) in plan.times
-
-
 def test_offload_must_give_memory_and_load_take_it() -> None:
     blocks: list[Any] = [("f", F, [0], ""), ("out", O, [0], "f"), ("in", O, [0], "out"), ("b", B, [0], "f in")]
     found = passes(StageGraph.of(problem(*blocks, memory={"f": 3, "out": -2, "in": 2, "b": -3})))
     assert found == [((0,), {"F": "f", "B": "b", "O": "out", "L": "in"})]
     with pytest.raises(NotAStageGraph, match="neither offload nor load"):
         StageGraph.of(problem(*blocks, memory={"f": 3, "in": 2, "b": -3}))
-
-
-def test_blocks_that_are_no_stages_keep_their_names() -> None:
-    vocabulary = Vocabulary(problem(("a", O, [0], ""), ("b", O, [1], "a")))
-    assert vocabulary.graph is None and vocabulary.work(1, 2) == BlockWork("b", 2)
-    assert Vocabulary(shape("m", 2, 4)).work(0, 2) == StageWork(0, "F", 2)
 
 
 @pytest.mark.parametrize("name", SHAPES)

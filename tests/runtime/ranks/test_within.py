@@ -11,7 +11,7 @@ import torch
 
 from tests.support.captured_models import made
 from tests.support.mesh_ranks import EPS, PARTS, SIZE, STEPS
-from tests.support.ranks import launch_forked
+from tests.support.ranks import finished, found_by_parts, launch_forked
 
 RANKS = 4
 Ranks = dict[str, list[dict[str, Any]]]
@@ -23,10 +23,7 @@ Plain = tuple[list[float], list[dict[str, torch.Tensor]], Any]
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
     """What each rank found, by part."""
-    folder = tmp_path_factory.mktemp("mesh")
-    ended = launch_forked(RANKS, [sys.executable, "-m", "tests.support.mesh_ranks", str(folder), *RUN])
-    assert [end.code for end in ended] == [0] * RANKS, ended
-    return {part: [torch.load(folder / f"{part}.{rank}.pt") for rank in range(RANKS)] for part in RUN}
+    return found_by_parts(RANKS, "tests.support.mesh_ranks", tmp_path_factory.mktemp("mesh"), RUN)
 
 
 def plain(seeds: list[int], clip: float = float("inf")) -> Plain:
@@ -121,8 +118,7 @@ def test_ranks_with_shares_train_as_one_process_whole_or_split_backwards_and_dro
 @pytest.mark.slow
 def test_copies_shares_and_stages_at_once_train_as_one_process_bit_by_bit_again(tmp_path: Path) -> None:
     wanted = plain(list(range(STEPS)), clip=0.5)
-    ended = launch_forked(8, [sys.executable, "-m", "tests.support.mesh_ranks", str(tmp_path), "degrees"], timeout=400)
-    assert [end.code for end in ended] == [0] * 8, ended
+    finished(8, "tests.support.mesh_ranks", str(tmp_path), "degrees", timeout=400)
     for rank in range(8):
         each = torch.load(tmp_path / f"degrees.{rank}.pt")
         assert_trained_as(wanted, each["first"], each["again"])

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from tests.support.builders import chain, pipeline, v
-from tests.support.ranks import PATIENCE, launch_forked
+from tests.support.ranks import PATIENCE, finished
 from weft.runtime import counted
 from weft.runtime.interface.optim import AdamA
 from weft.runtime.interface.training import Boundary, Ports, Training
@@ -220,8 +220,7 @@ def test_what_needs_means_refuses_sums() -> None:
 @pytest.mark.slow
 def test_pipelines_and_replicas_are_one_process() -> None:
     for case in ("pipelines", "replicas"):
-        ended = launch_forked(2, [sys.executable, "-m", __name__, case])
-        assert [end.code for end in ended] == [0, 0], ended
+        ended = finished(2, __name__, case)
         for end in ended:
             assert max(json.loads(end.output).values()) < 1e-12, end.output
 

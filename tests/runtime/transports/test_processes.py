@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.builders import any_order, pipeline
 from tests.support.mixed_shapes import Mixed
-from tests.support.ranks import PATIENCE, launch_forked
+from tests.support.ranks import PATIENCE, finished
 from tests.support.threads import Tracer, expected
 from weft.runtime.execute.executor import Executor
 from weft.runtime.plan.plan import Plan, load_plan, plan_of, save_plan
@@ -46,8 +46,7 @@ def random_plan(seed: int) -> Plan:
 def test_random_schedules_run_right_over_every_transport(tmp_path: Path) -> None:
     for seed in range(PLANS):
         save_plan(random_plan(seed), tmp_path / f"{seed}.json")
-    ended = launch_forked(RANKS, [sys.executable, "-m", __name__, str(tmp_path)])
-    assert [end.code for end in ended] == [0] * RANKS, ended
+    ended = finished(RANKS, __name__, str(tmp_path))
     assert [end.output for end in ended] == [f"{PLANS * STEPS * len(TRANSPORTS)} steps\n"] * RANKS
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -12,7 +11,7 @@ from tests.runtime.transports.test_processes import random_plan
 from tests.support.builders import chain, pipeline
 from tests.support.lane_problems import laned_schedule
 from tests.support.mixed_shapes import Mixed
-from tests.support.ranks import launch_forked
+from tests.support.ranks import finished
 from tests.support.threads import Tracer, expected, run_in_threads
 from tests.support.unknown_ranks import RANKS, STEPS, TRANSPORTS
 from weft.runtime.execute.executor import Executor, Parcel
@@ -26,8 +25,7 @@ from weft.solver.baselines import baseline
 
 @pytest.mark.slow
 def test_lengths_that_differ_train_over_every_transport_as_in_one_process() -> None:
-    ended = launch_forked(RANKS, [sys.executable, "-m", "tests.support.unknown_ranks"])
-    assert [end.code for end in ended] == [0] * RANKS, ended
+    ended = finished(RANKS, "tests.support.unknown_ranks")
     assert [end.output for end in ended] == [f"{STEPS * (len(TRANSPORTS) + 2) + 2} steps\n"] * RANKS
 
 

@@ -88,14 +88,6 @@ def test_zb_v(p: int, m: int) -> None:
     assert schedule.bubble.span == 0
 
 
-@pytest.mark.parametrize("m", [1, 2, 3, 5, 6])
-@pytest.mark.parametrize(("name", "stages", "split"), [
-    ("gpipe", v(4), True), ("gpipe", loop(4), False), ("1f1b", chain(4), True), ("zb-h1", chain(4), True),
-    ("zb-v", v(4), True)])
-def test_fewer_micro_batches_than_the_ramp_takes(name: str, stages: list[int], split: bool, m: int) -> None:
-    validate(baseline(name, pipeline(stages, split=(1, 1) if split else None, lag=0.25), m))
-
-
 @pytest.mark.parametrize(("name", "stages", "n"), [("gpipe", chain(4), 8), ("1f1b", chain(4), 8),
                                                    ("interleaved", loop(4), 8)])
 def test_a_split_backward_runs_back_to_back(name: str, stages: list[int], n: int) -> None:
@@ -106,34 +98,12 @@ def test_a_split_backward_runs_back_to_back(name: str, stages: list[int], n: int
     assert split.makespan <= full.makespan
 
 
-@pytest.mark.parametrize("m", [1, 4, 9])
-def test_stage_0_without_an_input_gradient(m: int) -> None:
-    for name, stages in (("gpipe", chain(4)), ("1f1b", chain(4)), ("zb-h1", chain(4)), ("zb-v", v(4))):
-        validate(baseline(name, pipeline(stages, split=(1, 1), first_input_grad=False), m))
-
-
 def test_inference_runs_forwards_only() -> None:
     schedule = baseline("gpipe", pipeline(chain(4), backward=None), 10)
     assert schedule.makespan == 13
 
 
 # -- when they do not apply --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("name", "problem", "message"), [
-    ("interleaved", pipeline(v(4)), "stage s on device s modulo the number of devices"),
-    ("interleaved", pipeline(chain(4)), "it needs two stages or more on each device"),
-    ("1f1b", pipeline(v(4)), "it needs one stage on each device, but device 'gpu0' has 2"),
-    ("1f1b", pipeline(chain(4), backward=None), "this pipeline has no backward"),
-    ("zb-h1", pipeline(chain(4)), "it needs backwards split into input_grad and weight_grad blocks"),
-    ("zb-h1", pipeline(v(4), split=(1, 1)), "it needs one stage on each device, in device order"),
-    ("zb-v", pipeline(v(4)), "it needs backwards split"),
-    ("zb-v", pipeline(loop(4), split=(1, 1)), "in a V"),
-])
-def test_not_applicable_says_why(name: str, problem: Problem, message: str) -> None:
-    with pytest.raises(NotApplicable) as caught:
-        baseline(name, problem, 6)
-    assert message in str(caught.value)
 
 
 def test_bad_arguments() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.builders import both_ways, loop, v, waves
-from weft.solver.baselines import NotApplicable, baseline
+from weft.solver.baselines import baseline
 from weft.solver.judge.validate import validate
 from weft.solver.problem import Problem
 
@@ -35,17 +35,3 @@ def test_more_units_leave_no_gap_where_passes_are_alike(p: int) -> None:
 def test_any_number_of_micro_batches_within_memory(m: int) -> None:
     for memory in (None, 16, 11):
         validate(baseline("bitpipe", both_ways(4, stages=v(4), split=(2, 1), memory=memory, lag=0.25), m))
-
-
-@pytest.mark.parametrize(("problem", "message"), [
-    (both_ways(4), "two stages or more of each chain on each device"),
-    (both_ways(3, stages=v(3)), "an even number of devices, not 3"),
-    (both_ways(4, stages=v(4), backward=None), "no backward"),
-])
-def test_it_says_what_it_needs(problem: Problem, message: str) -> None:
-    with pytest.raises(NotApplicable) as caught:
-        baseline("bitpipe", problem, 4)
-    assert message in str(caught.value)
-    for name in ("chimera", "dualpipe"):
-        with pytest.raises(NotApplicable):
-            baseline(name, both_ways(4, stages=v(4), split=(1, 1)), 4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.builders import pipeline, waves
-from weft.solver.baselines import NotApplicable, baseline
+from weft.solver.baselines import baseline
 from weft.solver.judge.validate import validate
 
 
@@ -46,9 +46,3 @@ def test_long_runs_keep_the_pace_of_short_ones() -> None:
     for split in (None, (1, 1)):
         spans = [baseline("hanayo", pipeline(ways(4, 3), split=split), m).makespan - 9 * m for m in (64, 640)]
         assert spans[1] <= spans[0] + 9
-
-
-def test_it_says_what_it_needs() -> None:
-    for devices in ([0, 1, 2], [0, 1, 1, 0, 1, 0], [1, 0, 0, 1]):
-        with pytest.raises(NotApplicable, match="in waves"):
-            baseline("hanayo", pipeline(devices), 4)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.builders import loop, pipeline
 from tests.support.examples import slow
-from weft.solver.baselines import NotApplicable, baseline
+from weft.solver.baselines import baseline
 from weft.solver.baselines.lib.alternating import TurnRule, groupings
 from weft.solver.judge.validate import validate
 from weft.solver.pipeline import Pipeline
@@ -82,10 +82,3 @@ def test_long_runs_are_judged_by_short_ones(memory: int | None, m: int) -> None:
     schedule = baseline("interleaved", pipeline(loop(8), split=(2, 2), forward=2, memory=memory), m)
     validate(schedule)
     assert schedule.makespan <= (12 * m + 7 * 6) * (1.1 if memory == 12 else 1)
-
-
-def test_it_says_what_it_needs() -> None:
-    with pytest.raises(NotApplicable, match="it needs backwards split into input_grad and weight_grad"):
-        baseline("interleaved-zb", pipeline(loop(4)), 8)
-    with pytest.raises(NotApplicable, match="stage s on device s modulo the number of devices"):
-        baseline("interleaved-zb", pipeline([0, 1, 2], split=(1, 1)), 8)

@@ -207,7 +207,12 @@ FORMS = [("zb-h2", pipeline(chain(4), forward=3, split=(2, 1), lag=0.25)),
          ("bitpipe", both_ways(4, stages=v(4), forward=3, split=(2, 1), memory=20, lag=0.25)),
          ("seq1f1b", in_chunks(loop(3), 3, forward=3, split=(2, 1), memory=12, lag=0.25)),
          ("dynapipe", pipeline([0, 1, 1, 2, 0], forward=3, split=(2, 1), memory=12, lag=0.25)),
-         ("1f1b+", shape("nn", 4, 1000))]
+         ("1f1b+", shape("nn", 4, 1000)),
+         ("gpipe", pipeline(v(4), split=(1, 1), lag=0.25)), ("gpipe", pipeline(loop(4), lag=0.25)),
+         ("1f1b", pipeline(chain(4), split=(1, 1), lag=0.25)), ("zb-h1", pipeline(chain(4), split=(1, 1), lag=0.25)),
+         ("zb-v", pipeline(v(4), split=(1, 1), lag=0.25)),
+         ("zb-auto", pipeline(chain(4), split=(2, 1), memory=4, lag=0.25)),
+         ("zb-v-auto", pipeline(v(4), split=(2, 1), memory=8, lag=0.25))]
 
 
 @pytest.mark.parametrize("m", [1, 2, 3, 5, 6, 7])
@@ -219,7 +224,8 @@ def test_fewer_micro_batches_than_the_ramp_takes(name: str, problem: Problem, m:
 @pytest.mark.parametrize("m", [1, 4, 9])
 def test_stage_0_without_an_input_gradient(m: int) -> None:
     for name, stages in (("zb-h2", chain(4)), ("v-min", v(4)), ("v-half", v(4)), ("dualpipe-v", v(4)),
-                         ("hanayo", waves(3, 2)), ("v-block", loop(3))):
+                         ("hanayo", waves(3, 2)), ("v-block", loop(3)), ("gpipe", chain(4)), ("1f1b", chain(4)),
+                         ("zb-h1", chain(4)), ("zb-v", v(4)), ("zb-auto", chain(4)), ("zb-v-auto", v(4))):
         validate(baseline(name, pipeline(stages, split=(1, 1), first_input_grad=False), m))
 
 
@@ -240,6 +246,34 @@ def test_stage_0_without_an_input_gradient(m: int) -> None:
     ("hanayo", pipeline(loop(4)), "in waves"),
     ("1f1b+", pipeline(chain(4)), "it needs blocks on several devices at once"),
     ("1f1b+", shape("k", 4, 9), "it needs a pipeline, but"),
+    ("interleaved", pipeline(v(4)), "stage s on device s modulo the number of devices"),
+    ("interleaved", pipeline(chain(4)), "it needs two stages or more on each device"),
+    ("interleaved-zb", pipeline(loop(4)), "it needs backwards split into input_grad and weight_grad"),
+    ("interleaved-zb", pipeline([0, 1, 2], split=(1, 1)), "stage s on device s modulo the number of devices"),
+    ("1f1b", pipeline(v(4)), "it needs one stage on each device, but device 'gpu0' has 2"),
+    ("1f1b", pipeline(chain(4), backward=None), "this pipeline has no backward"),
+    ("zb-h1", pipeline(chain(4)), "it needs backwards split into input_grad and weight_grad blocks"),
+    ("zb-h1", pipeline(v(4), split=(1, 1)), "it needs one stage on each device, in device order"),
+    ("zb-v", pipeline(v(4)), "it needs backwards split"),
+    ("zb-v", pipeline(loop(4), split=(1, 1)), "in a V"),
+    ("zb-auto", pipeline(chain(3)), "it needs backwards split"),
+    ("zb-auto", pipeline(v(3), split=(1, 1)), "it needs one stage on each device, in device order"),
+    ("zb-auto", pipeline(chain(3), split=(1, 1), memory=0), "no setting of its heuristic fits"),
+    ("zb-v-auto", pipeline(v(3)), "it needs backwards split"),
+    ("zb-v-auto", pipeline(chain(3), split=(1, 1)), "in a V"),
+    ("zb-v-auto", pipeline(v(3), split=(1, 1), memory=1), "no setting of its heuristic fits"),
+    ("bitpipe", both_ways(4), "two stages or more of each chain on each device"),
+    ("bitpipe", both_ways(3, stages=v(3)), "an even number of devices, not 3"),
+    ("bitpipe", both_ways(4, stages=v(4), backward=None), "no backward"),
+    *((name, both_ways(4, stages=v(4), split=(1, 1)), "it needs one chain") for name in ("chimera", "dualpipe")),
+    *(("hanayo", pipeline(devices), "in waves") for devices in ([0, 1, 2], [0, 1, 1, 0, 1, 0], [1, 0, 0, 1])),
+    ("dynapipe", pipeline(chain(4), memory=0), "none of its variants"),
+    ("dynapipe", pipeline(chain(4), backward=None), "no backward"),
+    ("3f1b", pipeline(chain(4)), "have no gradients, before those that have them"),
+    ("3f1b", pipeline(chain(4), backward=None), "have no gradients"),
+    ("stream", pipeline(chain(2)), "it needs devices with lanes"),
+    ("seq1f1b", pipeline(loop(4), split=(1, 1)), "it needs micro-batches in chunks of their sequence"),
+    ("seq1f1b", in_chunks(v(3), 2), "one stage on each device, in device order, or several in a loop"),
 ])
 def test_not_applicable_says_why(name: str, problem: Problem, message: str) -> None:
     with pytest.raises(NotApplicable) as caught:

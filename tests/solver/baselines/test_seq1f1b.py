@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.builders import chain, in_chunks, loop, pipeline, v
+from tests.support.builders import chain, in_chunks, loop, pipeline
 from weft.solver.baselines import NotApplicable, baseline
 from weft.solver.baselines.seq1f1b import SequencePipeline
 from weft.solver.judge.validate import validate
@@ -80,9 +80,6 @@ def without(problem: Problem, block: str, waits: str) -> Problem:
 
 
 @pytest.mark.parametrize(("problem", "message"), [
-    (pipeline(chain(4)), "it needs micro-batches in chunks of their sequence"),
-    (pipeline(loop(4), split=(1, 1)), "it needs micro-batches in chunks of their sequence"),
-    (in_chunks(v(3), 2), "one stage on each device, in device order, or several in a loop"),
     (without(in_chunks(chain(3), 2), "F1.1", "F1.0"), "chunks of their sequence"),
     (without(in_chunks(chain(3), 2), "B1.0", "B1.1"), "a backward for each forward"),
     (without(in_chunks(chain(3), 2), "B2.1", "F2.1"), "block 'B2.1' does not wait for the last forward"),

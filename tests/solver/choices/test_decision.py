@@ -87,18 +87,6 @@ def test_what_leaves_it_is_judged_and_of_the_assignment_it_says(seed: int, also:
     check(climb, problem)
 
 
-def test_it_repeats() -> None:
-    problem = keep_or_recompute(4)
-    root = Partial(problem, Run.of(problem, 4), "makespan")
-    found = []
-    for _ in range(2):
-        climb = begun(root, root.any_leaf(), seed=5)
-        assert climb is not None
-        climb.run(climb.budget.slice(0.1))
-        found.append([(kept.decision.key, kept.schedule.orders) for kept in climb.kept])
-    assert found[0] == found[1]
-
-
 @pytest.mark.parametrize("seed", [101, 103])
 def test_it_ends_at_the_best_classes_in_the_best_places(seed: int) -> None:
     wide = drawn_pipeline(seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.alternatives import drawn_alternatives, least_over
+from tests.support.alternatives import least_over
 from tests.support.wide_problems import keep_or_recompute
 from weft.solver.choices.decision import Taken
 from weft.solver.choices.node import ChoiceNode
@@ -83,15 +83,3 @@ def test_what_the_climb_finds_is_its_leaf_s(seed: int) -> None:
     for kept in tree._climb.kept:
         leaf = tree.leaves.get(kept.decision.key)
         assert leaf is None or leaf.value <= kept.makespan
-
-
-def test_runs_repeat_for_a_seed_and_an_effort() -> None:
-    problem = drawn_alternatives(4)
-    found = []
-    for _ in range(2):
-        budget = Budget(600, deterministic=0.3, seed=7, without=frozenset({"whole choices"}))
-        tree = Tree(Partial(problem, Run.of(problem, 5), "makespan"), budget, "makespan", lambda _: None)
-        tree.run()
-        assert tree.leader is not None and tree.leader.search is not None and tree.leader.search.best is not None
-        found.append((tree.leader.of.node.key, tree.leader.search.best.orders, tree.bound, budget.deterministic_used))
-    assert found[0] == found[1]

@@ -15,7 +15,10 @@ from weft.solver.timing import DeadlockError, time_orders
 kernels = pytest.mark.parametrize("kernel_class", KERNELS)
 
 
-def starts_are_those_of_fixed_orders(kernel_class: type[Kernel], some: Case) -> None:
+@kernels
+@given(st.sampled_from(KINDS), st.integers(0, 10**6))
+def test_starts_are_those_of_fixed_orders(kernel_class: type[Kernel], kind: str, number: int) -> None:
+    some = case(kind, number)
     kernel, n = kernel_class(some.tables), some.micro_batches
     if not kernel.set(some.flat):
         assert some.tables.instance.mixed_pools  # what waits for memory alone may wait for ever
@@ -40,19 +43,6 @@ def exceeded(some: Case) -> int:
             over += max(0, level + instance.take[device][block] - capacity)
             level += instance.change[device][block]
     return over
-
-
-@kernels
-@pytest.mark.parametrize("kind", KINDS)
-def test_starts_are_those_of_fixed_orders(kernel_class: type[Kernel], kind: str) -> None:
-    for number in range(8):
-        starts_are_those_of_fixed_orders(kernel_class, case(kind, number))
-
-
-@kernels
-@given(st.sampled_from(KINDS), st.integers(0, 10**6))
-def test_starts_are_those_of_fixed_orders_on_any_problem(kernel_class: type[Kernel], kind: str, number: int) -> None:
-    starts_are_those_of_fixed_orders(kernel_class, case(kind, number))
 
 
 @kernels

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.oracles.brute import least_makespan
 from tests.oracles.generated import drawn
+from tests.oracles.whole import least_makespan
 from tests.support.builders import any_order, chain, pipeline
-from tests.support.kernels import KERNELS, KINDS, Case, Kernel, case, tight
+from tests.support.kernels import KERNELS, KINDS, Kernel, case, tight
 from weft.solver.judge.validate import validate
 from weft.solver.orders.tables import Tables
 from weft.solver.orders.timed_rows import NEVER
@@ -69,7 +69,10 @@ def started(kernel_class: type[Kernel], problem: Problem, micro_batches: int, se
     return kernel
 
 
-def the_judge_agrees(kernel_class: type[Kernel], some: Case, seed: int) -> None:
+@kernels
+@given(st.sampled_from(KINDS), st.integers(0, 10**6), st.booleans())
+def test_the_judge_agrees(kernel_class: type[Kernel], kind: str, seed: int, half: bool) -> None:
+    some = tight(case(kind, seed)) if half else case(kind, seed)
     kernel, instance = kernel_class(some.tables), some.tables.instance
     if not kernel.set(some.flat):
         return
@@ -84,20 +87,6 @@ def the_judge_agrees(kernel_class: type[Kernel], some: Case, seed: int) -> None:
         found = Schedule(some.problem, some.micro_batches, time_orders(some.problem, some.micro_batches, orders), 0.0)
         validate(found)
         assert found.makespan == pytest.approx(instance.time(kernel.best))
-
-
-@kernels
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_judge_agrees(kernel_class: type[Kernel], kind: str) -> None:
-    for number in range(6):
-        the_judge_agrees(kernel_class, case(kind, number), number)
-
-
-@kernels
-@given(st.sampled_from(KINDS), st.integers(0, 10**6), st.booleans())
-def test_the_judge_agrees_on_any_problem(kernel_class: type[Kernel], kind: str, number: int, half: bool) -> None:
-    some = case(kind, number)
-    the_judge_agrees(kernel_class, tight(some) if half else some, number)
 
 
 @kernels

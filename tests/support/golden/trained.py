@@ -6,7 +6,6 @@ Numbers are in double precision and kept to ten digits, as the last ones depend 
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from functools import cache, partial
@@ -100,7 +99,6 @@ def _all_on_ranks() -> dict[str, Any]:
 
 
 def _launch(module: str, arguments: list[str], environment: Mapping[str, str]) -> None:
-    from tests.support.ranks import launch_forked
+    from tests.support.ranks import finished
 
-    ended = launch_forked(2, [sys.executable, "-m", module, *arguments], environment=environment)
-    assert [end.code for end in ended] == [0, 0], "\n".join(end.errors[-2000:] for end in ended)
+    finished(2, module, *arguments, environment=environment)

@@ -18,7 +18,7 @@ from tests.support.tessel_shapes import shape
 from weft.cli.commands import commands, summary
 from weft.cli.main import main
 from weft.solver.baselines import baseline
-from weft.solver.io.problem_files import problem_to_json, save_problem
+from weft.solver.io.problem_files import save_problem
 from weft.solver.io.schedule_files import load_schedule, save_schedule
 from weft.solver.io.writing import write_atomically
 from weft.solver.problem import Problem
@@ -54,14 +54,6 @@ def test_solve_writes_a_schedule_that_check_passes(problem: Path, tmp_path: Path
     assert f"{output}: valid" in capsys.readouterr().out
 
 
-def test_solve_prints_json(problem: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("solve", problem, "-n", 8, "--effort", 1, "--json", "--quiet") == 0
-    printed = capsys.readouterr()
-    result = json.loads(printed.out)
-    assert (result["makespan"], result["status"], result["period"]) == (36, "optimal", 4)
-    assert printed.err == ""
-
-
 def test_check_names_what_is_wrong_and_says_no(schedule: Path, capsys: pytest.CaptureFixture[str]) -> None:
     value: dict[str, Any] = json.loads(schedule.read_text())
     value["operations"][-1]["start"] -= 1
@@ -95,18 +87,6 @@ def test_a_model_spec_is_solved_over_its_placements(tmp_path: Path, capsys: pyte
     solved = json.loads(capsys.readouterr().out)["solver"]
     assert solved["bound_over_placements"] <= comparison.weft.makespan
     assert solved["placement"]
-
-
-@pytest.mark.slow
-def test_draw_and_plan_write_their_files(schedule: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    outputs = [tmp_path / f"picture{ending}" for ending in (".svg", ".png", ".html", ".json")]
-    assert run("draw", schedule, *(word for output in outputs for word in ("-o", output))) == 0
-    assert all(output.stat().st_size > 500 for output in outputs)
-    assert run("plan", schedule, "-o", tmp_path / "plan.json") == 0
-    assert json.loads((tmp_path / "plan.json").read_text())["format"] == "weft.plan/2"
-    capsys.readouterr()
-    assert run("plan", schedule) == 0
-    assert json.loads(capsys.readouterr().out)["micro_batches"] == 4
 
 
 @pytest.mark.parametrize("command", ["check", "draw", "plan", "export"])
@@ -148,23 +128,6 @@ def test_a_bad_spec_gets_one_sentence(name: str, content: str | None, status: in
     assert len(printed.splitlines()) == 1
 
 
-@pytest.mark.parametrize(("damage", "message"), [
-    ({"devices": [7]}, "names device 7, but there are 2 devices (0 to 1)"),
-    ({"duration": -1}, "duration is -1, it must be greater than 0"),
-    ({"after": ["b03"]}, "wait for each other in a cycle"),
-    ({"memori": 1}, "unknown field 'memori'; did you mean 'memory'?"),
-])
-def test_a_bad_problem_gets_one_sentence(damage: dict[str, Any], message: str, tmp_path: Path,
-                                         capsys: pytest.CaptureFixture[str]) -> None:
-    value = problem_to_json(shape("chain", 2, 2))
-    value["blocks"][0].update(damage)
-    (tmp_path / "p.json").write_text(json.dumps(value))
-    assert run("solve", tmp_path / "p.json", "-n", 2) == 2
-    printed = capsys.readouterr().err
-    assert message in printed and "p.json" in printed
-    assert len(printed.splitlines()) == 1
-
-
 def test_a_problem_that_fits_no_memory_is_a_no(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tight: Problem = pipeline(chain(2), activation=5, memory=4)
     save_problem(tight, tmp_path / "tight.json")
@@ -199,14 +162,6 @@ def test_bad_usage_is_said_in_one_line(arguments: list[str], capsys: pytest.Capt
         main(arguments)
     assert exit_.value.code == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
-
-
-def test_an_output_that_cannot_be_written_is_refused_before_the_search(problem: Path, tmp_path: Path,
-                                                                       capsys: pytest.CaptureFixture[str]) -> None:
-    for output in (tmp_path / "nowhere" / "out.json", tmp_path):
-        assert run("solve", problem, "-n", 2, "-o", output) == 2
-        printed = capsys.readouterr().err
-        assert str(output) in printed and len(printed.splitlines()) == 1
 
 
 def test_a_full_disk_at_the_end_loses_nothing(problem: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

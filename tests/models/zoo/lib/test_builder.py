@@ -28,16 +28,6 @@ def test_bytes_of_each_pass_follow_from_what_is_read_kept_and_written() -> None:
     assert second.splits == ()  # one part is no split
 
 
-def test_without_a_gradient_nothing_is_kept_and_what_is_internal_is_workspace() -> None:
-    b = GraphBuilder("one", training=False)
-    x = b.input("x", (4, 8))
-    y, inner = b.tensor("y", (4, 8)), b.tensor("inner", (4, 8))
-    b.add("softmax", "y", [x], [y], work=Passes(1.0, weight_grad=Work(1.0, 2, 3)), saved=Saved([y], internal=[inner]))
-    (operator,) = b.graph(y).operators
-    assert (operator.input_grad, operator.weight_grad, operator.keeps, operator.internal) == (None, None, (), ())
-    assert operator.workspace == 64 and operator.forward == Work(1.0, 64, 128)
-
-
 def test_forward_only_operators_share_the_parameters_of_another_layer() -> None:
     b = GraphBuilder("one")
     x = b.input("x", (4, 8))

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from weft.models.graph.operators import OperatorGraph
 from weft.models.zoo.lib.builder import GraphBuilder
-from weft.models.zoo.lib.experts import ExpertSizes
 from weft.models.zoo.lib.transformers import AttentionSizes, LatentSizes, LayerSizes, attention, transformer_layer
 
 
@@ -17,28 +14,10 @@ def layer(sizes: LayerSizes, hidden: int = 64) -> OperatorGraph:
     return b.graph(transformer_layer(b, b.input("x", (2, 16, hidden)), sizes))
 
 
-@pytest.mark.parametrize(("place", "order"), [
-    ("before", ["norm1", "attention.dense", "add1", "norm2", "mlp.down", "add2"]),
-    ("after", ["attention.dense", "add1", "norm1", "mlp.down", "add2", "norm2"]),
-    ("output", ["attention.dense", "norm1_out", "add1", "mlp.down", "norm2_out", "add2"]),
-    ("both", ["norm1", "attention.dense", "norm1_out", "add1", "norm2", "mlp.down", "norm2_out", "add2"])])
-def test_norms_stand_where_the_model_has_them(place: str, order: list[str]) -> None:
-    graph = layer(LayerSizes(AttentionSizes(4), 128, place=place))  # type: ignore[arg-type]
-    assert [name for name in graph.order if name in order] == order
-    norms = [name for name in order if name.startswith("norm")]
-    assert sum(o.kind == "layer_norm" for o in graph.operators) == len(norms)
-
-
 def test_parts_beside_each_other_may_share_their_norm() -> None:
     two, one = (layer(LayerSizes(AttentionSizes(4), 128, parallel=True, one_norm=one)) for one in (False, True))
     assert "norm2" in two.by_name and "norm2" not in one.by_name
     assert one.by_name["mlp.up"].inputs == one.by_name["attention.qkv"].inputs == ("norm1",)
-
-
-def test_a_window_saves_what_lies_outside_it() -> None:
-    whole, seen = (layer(LayerSizes(AttentionSizes(4, fused=True, window=window), 128)).by_name["attention.core"]
-                   for window in (None, 4))
-    assert seen.forward.flops == whole.forward.flops * 4 / 16 and seen.outputs == whole.outputs
 
 
 @pytest.mark.parametrize("window", [None, 4, 16, 20])
@@ -84,34 +63,10 @@ def test_keys_may_be_without_biases_and_scores_have_sinks() -> None:
     assert [p.count for p in unfused.by_name["attention.softmax"].parameters] == [4]
 
 
-def test_a_shared_expert_is_a_feed_forward_part_with_its_gate() -> None:
-    experts = ExpertSizes(8, 2, 32, shared=48, shared_gate=True, router_bias=True)
-    graph = layer(LayerSizes(AttentionSizes(4), 128, "swiglu", bias=False, experts=experts))
-    own = {name: p.count for name, p in graph.parameters.items() if name.startswith("experts.")}
-    assert own == {"experts.router.weight": 8 * 64, "experts.router.bias": 8,
-                   "experts.up.weight": 8 * 64 * 64, "experts.down.weight": 8 * 32 * 64,
-                   "experts.shared.up.weight": 96 * 64, "experts.shared.down.weight": 48 * 64,
-                   "experts.shared_gate.weight": 64}
-    up = graph.by_name["experts.up"]
-    assert up.outputs[0].shape == (8, math.ceil(32 * 2 / 8), 64)
-
-
 def graph_of(sizes: AttentionSizes, *, memory: bool = False) -> OperatorGraph:
     b = GraphBuilder("one", dropout=False)
     x, other = b.input("x", (2, 16, 64)), b.input("other", (2, 8, 64))
     return b.graph(attention(b, x, sizes, memory=other if memory else None))
-
-
-def test_grouped_queries_share_keys_and_values() -> None:
-    qkv = graph_of(AttentionSizes(8, kv_heads=2)).by_name["attention.qkv"]
-    assert qkv.outputs[0].shape == (2, 16, (8 + 2 * 2) * 8) and len(qkv.parameters) == 2
-    assert {split.dimension: split.size for split in qkv.splits}["output"] == 2
-
-
-def test_biases_of_the_projections_and_of_the_last_one_are_apart() -> None:
-    graph = graph_of(AttentionSizes(4, head_size=32, bias=False, out_bias=True))
-    assert [len(graph.by_name[name].parameters) for name in ("attention.qkv", "attention.dense")] == [1, 2]
-    assert graph.by_name["attention.dense"].parameters[0].shape == (64, 128)
 
 
 def test_a_fused_kernel_keeps_no_scores() -> None:
@@ -119,13 +74,3 @@ def test_a_fused_kernel_keeps_no_scores() -> None:
     assert "attention.core" in names and "attention.score" not in names
     scores = graph_of(AttentionSizes(4), memory=True).by_name["attention.score"]
     assert scores.outputs[0].shape == (2, 4, 16, 8)
-
-
-def test_attention_to_another_tensor_has_neither_groups_nor_rotation() -> None:
-    b = GraphBuilder("one", dropout=False)
-    x, memory = b.input("x", (2, 16, 64)), b.input("memory", (2, 8, 64))
-    sizes = LayerSizes(AttentionSizes(8, kv_heads=2, out_bias=False, rotary=True), 128)
-    graph = b.graph(transformer_layer(b, x, sizes, memory=memory))
-    assert "attention.rotary" in graph.by_name and "cross.rotary" not in graph.by_name
-    assert graph.by_name["cross.kv"].outputs[0].shape == (2, 8, 128)
-    assert [len(graph.by_name[name].parameters) for name in ("attention.dense", "cross.dense")] == [1, 2]

@@ -40,20 +40,6 @@ def test_megatrons_layout_holds_every_layer_in_its_stage() -> None:
                                                          '--pipeline-model-parallel-layout "E|(t*3|)*2L"\n')
 
 
-def test_torchtitans_settings_are_toml_with_a_name_for_every_module() -> None:
-    for placement, name, expected in ((chain(2), "1f1b", "1F1B"), (loop(2), "interleaved", "Interleaved1F1B"),
-                                      (v(2), "gpipe", "ZBVZeroBubble")):
-        ends = (4, 8) if len(placement) == 2 else (2, 4, 6, 8)
-        schedule = with_layers(baseline(name, pipeline(placement), 4), *ends)
-        table = tomllib.loads(torchtitan_settings(schedule, "o.csv"))["parallelism"]
-        assert table["pipeline_parallel_schedule"] == expected
-        assert (table["pipeline_parallel_degree"], table["num_pp_microbatches"]) == (2, 4)
-        assert table["pipeline_parallel_schedule_csv"] == "o.csv"
-        assert [*itertools.chain(*table["module_fqns_per_model_part"])] == [
-            "tok_embeddings", *(f"layers.{i}" for i in range(6)), "norm", "output"]
-        assert len(table["module_fqns_per_model_part"]) == len(placement)
-
-
 def test_torchtitans_own_names_stay() -> None:
     names = [["tok_embeddings", "layers.0"], ["layers.1", "norm", "output"]]
     schedule = baseline("1f1b", pipeline(chain(2)), 2).with_solver(layers_of_stage=names)

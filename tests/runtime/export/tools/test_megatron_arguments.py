@@ -87,14 +87,6 @@ def test_what_says_nothing_of_the_plan_is_passed_over() -> None:
     assert len(found.stages(80)) == 40
 
 
-@pytest.mark.parametrize(("modules", "recompute"), [
-    ("--recompute-modules mlp mla_up_proj --bf16", "light"), ("model.recompute_modules=[mla_up_proj,mlp]", "light"),
-    ("--recompute-modules core_attn layernorm", "selective")])
-def test_modules_that_run_again_say_how_much_does(modules: str, recompute: str) -> None:
-    for text in (f"--recompute-granularity selective {modules}", f"{modules} --recompute-granularity selective"):
-        assert read_megatron(text).recompute == recompute
-
-
 @pytest.mark.parametrize(("text", "layers", "predict", "stages"), [
     ("--pipeline-model-parallel-size 2", 4, 0, ("Ett", "ttL")),
     ("--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1", 4, 0, ("Et", "t", "t", "tL")),

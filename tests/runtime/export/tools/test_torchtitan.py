@@ -3,34 +3,14 @@
 from __future__ import annotations
 
 import tomllib
-from itertools import accumulate, pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tests.support.builders import chain, loop, pipeline, v
+from tests.support.builders import chain, pipeline
 from weft.runtime.export.tools.torchtitan import TorchtitanSettings, read_torchtitan, save_torchtitan
-from weft.runtime.export.torch_import import read_table
 from weft.solver.baselines import baseline
 from weft.solver.io.entries import FormatError
-
-
-@given(st.integers(2, 3), st.sampled_from(["chain", "loop", "v"]), st.data())
-def test_what_is_written_is_read_again(tmp_path_factory: pytest.TempPathFactory, p: int, shape: str,
-                                       data: st.DataObject) -> None:
-    devices = {"chain": chain, "loop": loop, "v": v}[shape](p)
-    cut = data.draw(st.lists(st.integers(1, 3), min_size=len(devices), max_size=len(devices)))
-    names = ["embedding", *(f"layer{i}" for i in range(sum(cut) - 2)), "head"]
-    schedule = baseline("gpipe", pipeline(devices), 4).with_solver(
-        layers_of_stage=[names[a:b] for a, b in pairwise((0, *accumulate(cut)))])
-    path = tmp_path_factory.mktemp("torchtitan") / "t.toml"
-    csv = save_torchtitan(schedule, path)
-    found = read_torchtitan(path)
-    assert (found.pipeline, found.shape, found.micro_batches, found.csv) == (p, shape, 4, str(csv))
-    assert [*map(len, found.stages)] == cut and "".join(found.stages) == "E" + "t" * (sum(cut) - 2) + "L"
-    assert read_table(csv).micro_batches == 4
 
 
 @pytest.mark.parametrize("zero", [0, 2, 3])

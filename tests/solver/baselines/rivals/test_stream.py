@@ -11,7 +11,6 @@ import pytest
 
 from tests.oracles.generated import drawn
 from tests.oracles.streams import drawn_stream, plain_streamer
-from tests.support.builders import chain, pipeline
 from tests.support.examples import slow
 from tests.support.lane_problems import laned_pipeline
 from weft.solver.baselines import NotApplicable, baseline
@@ -35,12 +34,6 @@ def test_streams_are_no_longer_than_a_plain_streamers_or_than_with_less_memory(g
         assert schedule.makespan <= plain_streamer(problem)
         found.append(schedule.makespan)
     assert all(more <= less for less, more in pairwise(found))
-
-
-@pytest.mark.parametrize(("slots", "makespan", "plain"), [(2, 258, 430), (4, 241, 254), (8, 236, 248)])
-def test_makespans_of_a_grid_of_six(slots: int, makespan: float, plain: float) -> None:
-    problem = drawn_stream(6, slots, 0)
-    assert (baseline("stream", problem, 1).makespan, plain_streamer(problem)) == (makespan, plain)
 
 
 def test_the_order_of_the_file_does_not_matter() -> None:
@@ -89,11 +82,6 @@ def test_several_micro_batches_overlap() -> None:
 def test_less_than_a_slot_fits_nothing() -> None:
     with pytest.raises(NotApplicable, match="even one micro-batch at a time does not fit"):
         baseline("stream", drawn_stream(3, 0, 0), 1)
-
-
-def test_it_needs_lanes() -> None:
-    with pytest.raises(NotApplicable, match="it needs devices with lanes"):
-        baseline("stream", pipeline(chain(2)), 4)
 
 
 @pytest.mark.parametrize("number", range(40))

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.builders import chain, pipeline, uneven, v
-from weft.solver.baselines import NotApplicable, baseline
+from tests.support.builders import chain, pipeline, uneven
+from weft.solver.baselines import baseline
 from weft.solver.judge.validate import validate, violations
 
 
@@ -43,21 +43,7 @@ def test_own_costs_own_memory(seed: int) -> None:
     validate(baseline("zb-auto", problem, 9))
 
 
-@pytest.mark.parametrize("m", [1, 2, 3, 7])
-def test_few_micro_batches_and_a_first_stage_without_an_input_gradient(m: int) -> None:
-    for first in (True, False):
-        validate(baseline("zb-auto", pipeline(chain(4), split=(2, 1), memory=4, lag=0.25, first_input_grad=first), m))
-
-
 def test_many_micro_batches_repeat() -> None:
     schedule = baseline("zb-auto", pipeline(chain(4), split=(1, 1), memory=4), 500)
     validate(schedule)
     assert schedule.makespan == 500 * 3 + 3
-
-
-def test_when_it_does_not_apply() -> None:
-    for problem, reason in ((pipeline(chain(3)), "it needs backwards split"),
-                            (pipeline(v(3), split=(1, 1)), "it needs one stage on each device, in device order"),
-                            (pipeline(chain(3), split=(1, 1), memory=0), "no setting of its heuristic fits")):
-        with pytest.raises(NotApplicable, match=reason):
-            baseline("zb-auto", problem, 4)

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from tests.support.builders import chain, pipeline, uneven, v
-from weft.solver.baselines import NotApplicable, baseline
+from tests.support.builders import pipeline, uneven, v
+from weft.solver.baselines import baseline
 from weft.solver.judge.validate import validate
 
 
@@ -35,17 +35,3 @@ def test_unequal_costs_in_any_memory(seed: int) -> None:
     p = chance.choice((2, 3, 5))
     problem = uneven(pipeline(v(p), split=(1, 1), memory=chance.randint(2, 2 * p + 2)), chance, 9, 3)
     validate(baseline("zb-v-auto", problem, chance.randint(1, 4 * p)))
-
-
-@pytest.mark.parametrize("m", [1, 2, 3, 7])
-def test_few_micro_batches_and_a_first_stage_without_an_input_gradient(m: int) -> None:
-    for first in (True, False):
-        validate(baseline("zb-v-auto", pipeline(v(4), split=(2, 1), memory=8, lag=0.25, first_input_grad=first), m))
-
-
-def test_when_it_does_not_apply() -> None:
-    for problem, reason in ((pipeline(v(3)), "it needs backwards split"),
-                            (pipeline(chain(3), split=(1, 1)), "in a V"),
-                            (pipeline(v(3), split=(1, 1), memory=1), "no setting of its heuristic fits")):
-        with pytest.raises(NotApplicable, match=reason):
-            baseline("zb-v-auto", problem, 4)

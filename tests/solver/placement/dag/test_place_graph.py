@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
-from tests.support.stage_graphs import EFFORT, best_graph, forks, problems
+from tests.support.stage_graphs import EFFORT, best_graph, forks
 from weft.solver.cpsat.budget import Budget
 from weft.solver.placement.chain.place import place
 from weft.solver.placement.dag.levels.ideals import TooWide
@@ -34,62 +34,10 @@ def test_two_branches_of_four_layers_on_eight_devices_are_four_deep_and_not_eigh
     assert [stage.in_flight for stage in graph.stages] == [4, 4, 3, 3, 2, 2, 1, 1]
 
 
-def test_branches_fit_where_stages_in_a_row_do_not() -> None:
-    problem = forks(3, 1, devices=4, memory=2.0)
-    with pytest.raises(NoPlacement):
-        place(problem, effort=EFFORT)
-    graph = place_graph(problem, effort=EFFORT)
-    assert graph.depths == (2, 2, 2, 1)
-    assert graph.status == "optimal"
-    assert max(stage.memory for stage in graph.stages) == 2
-
-
-def test_nothing_fits_in_less_than_the_deepest_stage_needs() -> None:
-    with pytest.raises(NoPlacement, match="no graph of stages fits"):
-        place_graph(forks(3, 1, devices=4, memory=1.5), effort=EFFORT)
-
-
-def test_micro_batches_cap_what_is_in_flight() -> None:
-    problem = dataclasses.replace(forks(2, 2, devices=5), micro_batches=2)
-    assert [stage.in_flight for stage in place_graph(problem, effort=EFFORT).stages] == [2, 2, 2, 2, 1]
-
-
-def test_slack_buys_depth() -> None:
-    """Balanced to the last bit the branches must share stages; a little more load and each has its own."""
-    problem = forks(2, 3, devices=3, times=(2.0, 2.0, 3.0), end=1.0)
-    exact, loose = (place_graph(problem, slack=slack, effort=EFFORT) for slack in (0.0, 0.6))
-    assert loose.depth < exact.depth
-    assert loose.objective > exact.objective
-    assert loose.objective <= loose.limit
-
-
 @pytest.mark.parametrize("slack", [-0.1, float("nan"), float("inf")])
 def test_slack_out_of_range_is_refused(slack: float) -> None:
     with pytest.raises(PlacementError, match=f"slack is {slack}, it must be 0 or more and finite"):
         place_graph(forks(2, 1, devices=2), slack=slack)
-
-
-def test_the_answer_says_depth_and_what_follows() -> None:
-    answer = place_graph(forks(2, 1, devices=3), effort=EFFORT).to_json()
-    assert answer["status"] == "optimal"
-    assert (answer["depth"], answer["depth_bound"]) == (2, 2)
-    assert [(stage["depth"], stage["after"]) for stage in answer["stages"]] == [(2, [2]), (2, [2]), (1, [])]
-
-
-@settings(max_examples=examples(25))
-@given(problems(kinds=2), st.sampled_from([0.0, 0.3]))
-def test_the_encoding_finds_the_least_load_and_then_the_least_depth(problem: PlacementProblem, slack: float) -> None:
-    """On devices of two kinds, which the levels are not for."""
-    best = best_graph(problem, slack)
-    if best is None:
-        with pytest.raises(NoPlacement):
-            place_graph(problem, slack=slack, effort=EFFORT)
-        return
-    found = place_graph(problem, slack=slack, effort=EFFORT)
-    assert found.status == "optimal" or (found.objective > found.bound and slack)
-    assert found.bound == pytest.approx(best[0], rel=1e-6)
-    assert found.limit == pytest.approx(best[0] * (1 + slack), rel=1e-6)
-    assert found.depth == found.depth_bound == best[1]
 
 
 @st.composite

@@ -9,11 +9,8 @@ from hypothesis import given, settings
 
 from tests.support.examples import examples
 from tests.support.sized_stages import every_choice, every_cut, sized_problems
-from tests.support.stage_graphs import forks
-from weft.solver.placement.dag.front import FrontPoint
-from weft.solver.placement.joint.cuts import cut_of
 from weft.solver.placement.joint.size_search import SizeSearch
-from weft.solver.placement.joint.sized import SizedProblem, affine
+from weft.solver.placement.joint.sized import SizedProblem
 from weft.solver.placement.joint.step_bound import stage_bounds
 
 
@@ -35,9 +32,3 @@ def test_every_choice_comes_out_by_rising_bound(sized: SizedProblem) -> None:
         for sizes in possible - out:  # a twin of it came out
             assert cut.twins and any(sorted(sizes) == sorted(other) for other in out)
         assert out <= possible
-
-
-def test_equal_branches_exchanged_come_out_once() -> None:
-    sized = affine(forks(3, 1, devices=4), 1, (1, 2), 0.5, 4)
-    cut = cut_of(sized, FrontPoint(0.0, 0, tuple((0, (node,)) for node in range(4)), (1,) * 4))
-    assert len(list(SizeSearch([cut]).below(math.inf, 10**6))) == 4 * 2  # not 2 ** 4

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +12,6 @@ from tests.support.examples import examples
 from tests.support.sized_stages import best_step, every_choice, every_cut, sized_problems
 from tests.support.stage_graphs import forks
 from weft.solver.placement.dag.front import FrontPoint
-from weft.solver.placement.joint.candidates import candidate_of
 from weft.solver.placement.joint.cuts import cut_of
 from weft.solver.placement.joint.sized import SizedProblem, affine
 from weft.solver.placement.joint.step_bound import open_sizes, stage_bounds
@@ -29,16 +27,6 @@ def test_no_choice_from_open_sizes_has_a_shorter_step(sized: SizedProblem, data:
     for sizes in itertools.product(*allowed):
         best = best_step(cut, sizes)
         assert max(by_size[size] for by_size, size in zip(bounds, sizes, strict=True)) <= best * (1 + 1e-9)
-
-
-def test_the_bound_is_met_by_equal_stages() -> None:
-    """Three stages in a row, N rounds: N + 2 forwards and backwards one after another."""
-    sized = affine(forks(1, 2, devices=3, times=(3.0,), end=3.0), 1, (1, 2), 0.0, 8)
-    cut = cut_of(sized, FrontPoint(0.0, 0, ((0, (0,)), (0, (1,)), (0, (2,))), (1,) * 3))
-    for size in (1, 2):
-        bounds = stage_bounds(cut, ((size,),) * 3)
-        assert max(by_size[size] for by_size in bounds) == pytest.approx((8 // size + 2) * 3 * size)
-        assert candidate_of(cut, (size,) * 3, 0.0).value == pytest.approx((8 // size + 2) * 3 * size)
 
 
 def test_a_stage_without_room_for_a_later_stages_micro_batch_has_no_schedule() -> None:

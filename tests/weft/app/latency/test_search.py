@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.support.builders import chain, loop, pipeline, together_spec
+from tests.support.builders import loop, pipeline, together_spec
 from weft.app.latency.serving import Serving, parse_period, parse_throughput
 from weft.app.lib.case import case_of
 from weft.cli.main import main
@@ -42,13 +42,6 @@ def problem(tmp_path: Path) -> Path:
     return path
 
 
-def test_two_rounds_over_two_devices_have_two_points(problem: Path) -> None:
-    """Derived by hand in test_latency.py."""
-    found = weft.latency(problem, effort=10.0)
-    assert front(found) == [(4, 10), (6, 8)]
-    assert all(point.gap == 0 for point in found.points)
-
-
 def test_every_placement_that_is_best_somewhere_is_on_the_front() -> None:
     found = weft.latency(parse_spec(json.dumps(SPEC)), effort=20.0)
     assert [point.placement.split(",")[0] for point in found.points][-1] == "1 stage a GPU"
@@ -62,11 +55,6 @@ def test_every_placement_that_is_best_somewhere_is_on_the_front() -> None:
         at_floor = weft.latency(parse_spec(json.dumps(SPEC)), period=point.period, effort=20.0)
         assert front(at_floor) == [(round(point.period, 9), round(point.latency, 9))]
         assert at_floor.points[0].bound == pytest.approx(point.bound)
-
-
-def test_a_chain_has_one_point_for_every_throughput() -> None:
-    found = weft.latency(pipeline(chain(3), forward=2, backward=None), effort=5.0)
-    assert front(found) == [(2, 6)]
 
 
 def test_a_floor_that_cannot_be_met_says_what_can(problem: Path) -> None:

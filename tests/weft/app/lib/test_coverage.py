@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -54,15 +53,6 @@ def test_solve_says_and_saves_what_its_proof_covers(tmp_path: Path, capsys: pyte
     assert stages.items() >= {"1 stage a GPU, I+W": 2, "V, 2 chunks, I+W": 4, "loop, 2 chunks, I+W": 4}.items()
     assert main(["explain", str(output)]) == 0
     assert "no schedule of this placement is shorter (proven)" in capsys.readouterr().out
-
-
-def test_compare_names_what_its_proof_covers(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", str(SPEC), "--effort", "0.1", "--quiet"]) == 0
-    assert f"proven optimal over {COVERED}{WHOLE}; other shapes may be faster" in plain(capsys.readouterr().out)
-    assert main(["compare", str(SPEC), "--effort", "0.1", "--quiet", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["placements"]
-    assert [(entry["placement"], len(entry["cut"])) for entry in found][:3] == [
-        ("1 stage a GPU, I+W", 2), ("V, 2 chunks, I+W", 4), ("loop, 2 chunks, I+W", 4)]
 
 
 def test_sweep_and_latency_name_what_their_gaps_are_over() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft.app.place.place import blocks_of, placement_text
+from weft.app.place.place import blocks_of
 from weft.cli.main import main
 from weft.solver.io.problem_files import load_problem, problem_from_json, problem_to_json
 from weft.solver.io.schedule_files import load_schedule
@@ -89,13 +89,3 @@ def test_devices_without_limits_show_what_they_hold_too() -> None:
 def test_static_memory_that_means_nothing_is_refused(static: float) -> None:
     with pytest.raises(ProblemError, match="device 'gpu': static is"):
         Device("gpu", 1, static)
-
-
-def test_people_read_what_the_limit_is_relative_to() -> None:
-    nodes = tuple(Node(f"n{i}", (time,)) for i, time in enumerate((2.0, 1.0, 2.0)))
-    problem = PlacementProblem("p", (DeviceKind("gpu", 3),), nodes,
-                               (PlacementTensor(0, (1,)), PlacementTensor(1, (2,))))
-    shown = placement_text(place_graph(problem, slack=0.5, effort=1.0))
-    assert "depth       2 stages, lower bound 2 with loads up to 3 ms, 50.0% above the least, 2 ms" in shown
-    assert "bottleneck  3 ms, lower bound 2 ms: gap at most 50.00%" in shown
-    assert "above" not in placement_text(place_graph(problem, effort=1.0))

@@ -5,32 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
 import weft
-from tests.models.capture.test_capture import rewritten
+from tests.support.damage import rewritten
 from tests.support.examples import slow
-from tests.support.exported_models import MODELS
+from tests.support.exported_models import saved_model
 from weft.app.profile import operators
 from weft.app.profile.operators import profile_operators
 from weft.cli.main import main
-from weft.models.capture.capture import capture_file, save_exported
+from weft.models.capture.capture import capture_file
 from weft.models.graph.layers_view import by_layer
 from weft.models.graph.operator_files import load_graph
 from weft.models.times.measured_times import load_times
 from weft.models.times.operator_times import Origin
 
 
-def saved(name: str, folder: Path) -> Path:
-    torch.manual_seed(3)
-    module, inputs = MODELS[name]
-    save_exported(module(), inputs(), folder / "model.pt2")
-    return folder / "model.pt2"
-
-
 @pytest.mark.parametrize("name", ["attention", slow("encoder"), "tied"])
 def test_each_operator_is_measured_once_and_keeps_what_the_graph_says(name: str, tmp_path: Path) -> None:
-    path = saved(name, tmp_path)
+    path = saved_model(name, tmp_path)
     times, graph = profile_operators(path, repeats=2), capture_file(path)
     assert sorted(times.by_name) == sorted(graph.by_name)
     if name != "attention":  # blocks alike are one
@@ -52,7 +44,7 @@ def test_what_would_not_fit_or_cannot_be_run_is_filled_in(tmp_path: Path, monkey
         nodes = program["graph_module"]["graph"]["nodes"]  # type: ignore[index]
         next(node for node in nodes if "gelu" in node["target"])["target"] = "torch.ops.mylib.gelu.default"
 
-    path = rewritten(saved("attention", tmp_path), tmp_path / "changed.pt2", change)
+    path = rewritten(saved_model("attention", tmp_path), tmp_path / "changed.pt2", change)
     monkeypatch.setattr(operators, "available_bytes", lambda device: 40_000)
     times = profile_operators(path, repeats=1)
     unknown, big = times.by_name["gelu"], times.by_name["linear_2"]
@@ -67,14 +59,14 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
         if done == 8:
             raise KeyboardInterrupt
 
-    times = profile_operators(saved("attention", tmp_path), repeats=1, on_progress=stop)
+    times = profile_operators(saved_model("attention", tmp_path), repeats=1, on_progress=stop)
     left = [entry for entry in times.operators if entry.note]
     assert left and len(left) < len(times.operators) and all("interrupted" in entry.note for entry in left)
     assert all(entry.forward is not None for entry in times.operators)
 
 
 def test_capture_writes_the_operators_and_shows_the_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = saved("tied", tmp_path)
+    path = saved_model("tied", tmp_path)
     assert main(["capture", str(path), "-o", str(tmp_path / "graph.json")]) == 0
     shown = capsys.readouterr().out
     assert load_graph(tmp_path / "graph.json") == weft.capture(path)
@@ -86,7 +78,7 @@ def test_capture_writes_the_operators_and_shows_the_layers(tmp_path: Path, capsy
 
 
 def test_profile_writes_times(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = saved("mlp", tmp_path)
+    path = saved_model("mlp", tmp_path)
     assert main(["profile", str(path), "--repeats", "2", "-o", str(tmp_path / "times.json")]) == 0
     assert "4 operators, 4 distinct" in capsys.readouterr().out
     times = load_times(tmp_path / "times.json").times(weft.capture(path))

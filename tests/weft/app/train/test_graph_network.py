@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import weft
-from tests.support.ranks import launch_forked
+from tests.support.ranks import finished
 from weft.cli.main import main
 from weft.solver.io.schedule_files import save_schedule
 
@@ -38,9 +37,7 @@ def solved(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 def trained(spec: str, schedule: str, *arguments: str) -> dict[str, Any]:
     """What two ranks say."""
-    ended = launch_forked(2, [sys.executable, "-m", "weft", "train", spec, "--schedule", schedule, "--json",
-                              *arguments], timeout=250)
-    assert [end.code for end in ended] == [0, 0], ended
+    ended = finished(2, "weft", "train", spec, "--schedule", schedule, "--json", *arguments, timeout=250)
     found: dict[str, Any] = json.loads(ended[0].output)
     return found
 

@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 
@@ -132,24 +132,6 @@ def test_numbers_beyond_any_meaning_are_refused(command: str, option: list[str],
         main([command, "x.json", *option])
     printed = capsys.readouterr().err
     assert exit_.value.code == 2 and len(printed.splitlines()) == 1 and "it must be a" in printed
-
-
-def test_names_mean_nothing_to_the_table(capsys: pytest.CaptureFixture[str]) -> None:
-    from rich.table import Table
-
-    from weft.app.lib.results import Tabular
-    from weft.cli.lib.output import show
-
-    class Found(Tabular):
-        def table(self) -> Any:
-            table = Table(title="[/x] :smile:")
-            table.add_column("name")
-            table.add_row("[bold]" + "n" * 100_000)
-            return table
-
-    show(Found(), as_json=False)
-    printed = capsys.readouterr().out
-    assert "[/x] :smile:" in printed and "[bold]" in printed and len(printed) < 2000
 
 
 @pytest.fixture

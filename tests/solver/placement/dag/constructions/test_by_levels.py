@@ -2,43 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
-from tests.support.replicated_stages import every_row, load, problems, shared, two
+from tests.support.replicated_stages import every_row, load, problems
 from weft.solver.placement import judge
 from weft.solver.placement.bracket import simple_bound
 from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.dag.stage_dag import stages_by_depth
 from weft.solver.placement.groups import groups_of
-from weft.solver.placement.problem import DeviceKind, PlacementProblem
+from weft.solver.placement.problem import PlacementProblem
 from weft.solver.placement.refusals import NoPlacement
-
-
-def test_the_heavy_stage_of_a_row_gets_the_other_devices() -> None:
-    found = place_graph(shared(two(4), 2, 3))
-    assert [(stage.devices, stage.load) for stage in found.stages] == [(1, 1.0), (3, 1.0)]
-    assert found.status == "optimal"
-    assert [stage["devices"] for stage in found.to_json()["stages"]] == [1, 3]
-
-
-def test_an_all_reduce_that_costs_more_than_it_spares_is_left_out() -> None:
-    found = place_graph(shared(two(4), 2, 3, all_reduce=9.0))
-    assert [stage.devices for stage in found.stages] == [1, 1]
-
-
-def test_what_fits_no_device_may_fit_two() -> None:
-    problem = two(3, memory=5.0)
-    with pytest.raises(NoPlacement, match="'a' holds 6"):
-        place_graph(problem)
-    with pytest.raises(NoPlacement, match="no graph of stages fits"):
-        place_graph(shared(problem, 2))  # the first of two stages holds two micro-batches
-    one_stage = dataclasses.replace(problem, kinds=(DeviceKind("gpu", 3, 8.0),))
-    assert [stage.devices for stage in place_graph(shared(one_stage, 2)).stages] == [2]
 
 
 @settings(max_examples=examples(60))

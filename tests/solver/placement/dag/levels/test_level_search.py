@@ -4,39 +4,18 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.support.examples import examples
 from tests.support.placements import best_load
-from tests.support.stage_graphs import EFFORT, best_graph, forks, problems
+from tests.support.stage_graphs import EFFORT, forks, problems
 from weft.solver.cpsat.budget import Budget
-from weft.solver.placement import judge
 from weft.solver.placement.bracket import simple_bound
 from weft.solver.placement.dag.levels.ideals import TooWide
 from weft.solver.placement.dag.levels.level_search import LevelGoal, levels
 from weft.solver.placement.dag.place_graph import place_graph
-from weft.solver.placement.dag.stage_dag import GraphPlacement, stages_by_depth
+from weft.solver.placement.dag.stage_dag import GraphPlacement
 from weft.solver.placement.groups import groups_of
 from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem
-
-
-@settings(max_examples=examples(80))
-@given(problems(), st.sampled_from([0.0, 0.3]))
-def test_levels_find_the_least_load_and_then_the_least_depth(problem: PlacementProblem, slack: float) -> None:
-    best = best_graph(problem, slack)
-    groups = groups_of(problem)
-    found = levels(groups, Budget(), LevelGoal(least=simple_bound(groups), slack=slack))
-    if best is None:
-        assert found.stages is None
-        return
-    assert found.stages is not None
-    assert found.bound == pytest.approx(best[0], rel=1e-6)
-    assert found.depth == best[1]
-    stages, _, deep = stages_by_depth(problem, [(kind, [n for g in inside for n in groups.members[g]])
-                                                for kind, inside in found.stages.stages])
-    assert not judge.breaches(problem, stages)
-    assert max(deep) <= found.depth
-    assert max(stage.load for stage in stages) <= best[0] * (1 + slack) * (1 + 1e-6)
 
 
 @settings(max_examples=examples(60))

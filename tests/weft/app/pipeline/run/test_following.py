@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 import torch
 
 from tests.support.follow_ranks import STEPS, SWITCHES
-from tests.support.ranks import launch_forked
+from tests.support.ranks import finished
 from weft.app.pipeline.run.following import Following, _steps
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.experts.gate import DensityMonitor
@@ -20,8 +19,7 @@ from weft.solver.io.entries import FormatError
 
 @pytest.mark.slow
 def test_switching_plans_changes_no_loss(tmp_path: Path) -> None:
-    ended = launch_forked(2, [sys.executable, "-m", "tests.support.follow_ranks", str(tmp_path)])
-    assert [end.code for end in ended] == [0, 0], ended
+    finished(2, "tests.support.follow_ranks", str(tmp_path))
     found = {part: [torch.load(tmp_path / f"{part}.{rank}.pt") for rank in range(2)]
              for part in ("plain", "steps", "density", "killed", "resumed")}
     for rank in range(2):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import nullcontext
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch.optim.lr_scheduler import MultiStepLR
 
 from tests.support.captured_models import made
 from tests.support.pipeline_ranks import EPS, one_process
-from tests.support.ranks import launch_forked
+from tests.support.ranks import found_by_parts
 from tests.support.state_ranks import MICRO_BATCHES, PARTS, SIZE
 from weft.runtime.captured.materials import Materials
 from weft.runtime.interface.precision import MasterWeights
@@ -28,9 +27,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
     """What each rank found, by part."""
     folder = tmp_path_factory.mktemp("state")
     torch.save(made("gpt", SIZE).model.state_dict(), folder / "gpt.pt")
-    ended = launch_forked(RANKS, [sys.executable, "-m", "tests.support.state_ranks", str(folder), *PARTS])
-    assert [end.code for end in ended] == [0] * RANKS, ended
-    return {part: [torch.load(folder / f"{part}.{rank}.pt") for rank in range(RANKS)] for part in PARTS}
+    return found_by_parts(RANKS, "tests.support.state_ranks", folder, [*PARTS])
 
 
 def furthest(found: list[dict[str, torch.Tensor]], wanted: dict[str, torch.Tensor]) -> float:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.support.captured_models import token_loss
-from tests.support.ranks import launch_forked
+from tests.support.ranks import found_by_parts, launch_forked
 from tests.support.shape_ranks import EPS, PARTS, SHAPES, batch, mean_of, model_of, sum_and_count
 
 RANKS = 2
@@ -19,10 +19,7 @@ RANKS = 2
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
     """What each rank found, by part."""
-    folder = tmp_path_factory.mktemp("shapes")
-    ended = launch_forked(RANKS, [sys.executable, "-m", "tests.support.shape_ranks", str(folder), *PARTS])
-    assert [end.code for end in ended] == [0] * RANKS, ended
-    return {part: [torch.load(folder / f"{part}.{rank}.pt") for rank in range(RANKS)] for part in PARTS}
+    return found_by_parts(RANKS, "tests.support.shape_ranks", tmp_path_factory.mktemp("shapes"), [*PARTS])
 
 
 def require_equal(found: list[dict[str, Any]], count: int, loss: Any = token_loss, copies: int = 1) -> None:

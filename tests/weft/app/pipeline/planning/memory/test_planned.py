@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ import torch
 from tests.runtime.captured.conftest import without_traces  # noqa: F401
 from tests.support.captured_models import Checkpointed, made, token_loss
 from tests.support.memory_ranks import CASES, LIMIT, batch, model
-from tests.support.ranks import launch_forked
+from tests.support.ranks import finished
 from weft.app.pipeline.lib.options import PipelineOptions
 from weft.app.pipeline.planning.memory.planned import (
     OPERATOR_MEMORY,
@@ -35,8 +34,7 @@ from weft.solver.placement.memory.plan_memory import NoMemoryPlan, plan_memory
 
 @pytest.mark.slow
 def test_what_was_decided_runs_on_two_ranks(tmp_path: Path) -> None:
-    ended = launch_forked(2, [sys.executable, "-m", "tests.support.memory_ranks", str(tmp_path)])
-    assert [end.code for end in ended] == [0, 0], ended
+    finished(2, "tests.support.memory_ranks", str(tmp_path))
     plain, wanted = model(), 0.0
     for part in batch().chunk(4):
         loss = token_loss(plain(part), part) / 4
