@@ -397,6 +397,18 @@ def test_a_solve_without_any_time_has_a_schedule() -> None:
     validate(found)
 
 
+
+def test_what_waited_says_nothing_once_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time may have come just before there was something to show."""
+    stream = io.StringIO()
+    waiting = Waiting(stream)
+    waiting.end()
+    come = iter((False, True))
+    monkeypatch.setattr(waiting._over, "wait", lambda _: next(come))
+    waiting._wait()
+    assert stream.getvalue() == ""
+
+
 def test_a_command_says_that_it_is_at_work_until_it_has_something_to_show(
         monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     stream = io.StringIO()

@@ -42,6 +42,7 @@ class Waiting:
         self.every = every
         self._began = began()
         self._over = threading.Event()
+        self._saying = threading.Lock()
         self._listening = contextlib.ExitStack()
 
     def __enter__(self) -> Waiting:
@@ -56,13 +57,16 @@ class Waiting:
         self._listening.close()
 
     def end(self) -> None:
-        """From now on there is something to show."""
-        self._over.set()
+        """From now on there is something to show, and nothing more is said."""
+        with self._saying:
+            self._over.set()
 
     def _wait(self) -> None:
         pause = _FIRST_WORD - (time.monotonic() - self._began)
         while not self._over.wait(max(0.0, pause)):
-            self.say(time.monotonic() - self._began)
+            with self._saying, contextlib.suppress(OSError):  # the terminal may be gone
+                if not self._over.is_set():
+                    self.say(time.monotonic() - self._began)
             pause = self.every
 
     def say(self, seconds: float) -> None:
