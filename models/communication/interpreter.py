@@ -55,14 +55,12 @@ def run(program: CommunicationProgram, given: Mapping[str, Any]) -> Values:
     """
     values: Values = {name: lay_out(tensor, given, program.ranks) for name, tensor in program.tensors.items()
                       if tensor.source != "stage"}
-    chains = {overlap.stages[0]: overlap for overlap in program.overlaps}
-    chunked = {name for overlap in program.overlaps for name in overlap.stages}
-    for stage in in_order(program):
-        if stage.name in chains:
-            _run_chunks(program, chains[stage.name], values)
-        elif stage.name not in chunked:
-            for leaf in stage.leaves():
-                values[leaf.outputs[0]] = _leaf(leaf, program, values, _places(program, leaf))
+    for unit in in_order(program):
+        if isinstance(unit, Overlap):
+            _run_chunks(program, unit, values)
+            continue
+        for leaf in unit.leaves():
+            values[leaf.outputs[0]] = _leaf(leaf, program, values, _places(program, leaf))
     return values
 
 
@@ -176,7 +174,7 @@ def _places(program: CommunicationProgram, leaf: ProgramStage) -> list[Array] | 
 
 def _run_chunks(program: CommunicationProgram, overlap: Overlap, values: Values) -> None:
     """All chunks of a chain, each stage's after that of the one before; what they make is put together."""
-    leaves = [leaf for name in overlap.stages for leaf in program.stage(name).leaves()]
+    leaves = [leaf for stage in program.members(overlap) for leaf in stage.leaves()]
     made = [leaf.outputs[0] for leaf in leaves]
     for name in made:
         tensor = program.tensors[name]
