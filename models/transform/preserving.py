@@ -72,6 +72,12 @@ class Communication:
         """All that take part."""
         return tuple(sorted({view.device for view in self.producers} | set(self.wanted)))
 
+    def held(self, device: int) -> tuple[list[View], Box]:
+        """What parts of a device made, and the elements of the frame that they have together."""
+        own = [view for view in self.producers if view.device == device]
+        return own, tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(
+            hull(view.box for view in own), self.frame, strict=True))
+
     def __str__(self) -> str:
         what = " + ".join(self.kinds) or "in place"
         way = f" {self.conversion}" if self.conversion is not None and self.kinds else ""
@@ -86,6 +92,15 @@ def communications(planned: Planned, prices: LayoutPrices | None = None) -> tupl
     device, and views that do not cover what is read.
     """
     return tuple(_Preserving(planned, prices or uniform()).all())
+
+
+def serving(joined: Sequence[Communication]) -> dict[tuple[str, bool, Part], list[int]]:
+    """By a tensor, whether it is that of the next step, and a part that reads it, the communications that bring it."""
+    found: dict[tuple[str, bool, Part], list[int]] = {}
+    for i, entry in enumerate(joined):
+        for part in dict.fromkeys(view.part for view in entry.readers):
+            found.setdefault((entry.tensor, entry.next_step, part), []).append(i)
+    return found
 
 
 class _Frame(NamedTuple):

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -59,6 +59,16 @@ class PlanOperation:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     follows: str | None = None
     phase: Literal["forward", "recomputed", "backward", "update"] = "forward"
+
+    @property
+    def reads(self) -> Iterator[tuple[str, Dimensions]]:
+        """Its inputs, and the names of their dimensions."""
+        return zip(self.inputs, self.annotation.inputs, strict=True)
+
+    @property
+    def gives(self) -> Iterator[tuple[str, Dimensions]]:
+        """Its outputs, and the names of their dimensions."""
+        return zip(self.outputs, self.annotation.outputs, strict=True)
 
 
 @dataclass(frozen=True)

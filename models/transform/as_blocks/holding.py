@@ -66,10 +66,9 @@ class _Holdings:
         """All that is made or brought. What an update makes takes the place of what it read."""
         made: dict[tuple[Part, str], _Tensor] = {}
         for part, block in self.block_of.items():
-            operation = self.program.by_name[part.operation]
-            for name, dimensions in zip(operation.outputs, operation.annotation.outputs, strict=True):
+            for name, box in self.done.planned.outputs(part):
                 if name not in self.program.carried:
-                    size = volume(self.done.planned.box(part, dimensions)) * self.program.tensors[name].itemsize
+                    size = volume(box) * self.program.tensors[name].itemsize
                     made[part, name] = _Tensor(self.done.planned.device(part), size, block, part)
         found = list(made.values())
         for i, entry in enumerate(self.done.joined):

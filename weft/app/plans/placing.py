@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from math import inf
 
 from weft.models.layouts.conversion import LayoutPrices
-from weft.models.transform import planned as transformations
+from weft.models.transform import transformations
 from weft.models.transform.as_blocks.costs import OperatorCosts
+from weft.models.transform.as_blocks.problem import part_seconds
 from weft.models.transform.planned import Planned
-from weft.models.transform.program import PlanError, PlanOperation
+from weft.models.transform.program import PlanError
 from weft.solver.placement.chain.place import place
 from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, PlacementTensor
 
@@ -117,7 +118,7 @@ def _problem(planned: Planned, names: Sequence[str], count: int, costs: Operator
     for operation in program.operations:
         at = index.get(operation.name, index.get(operation.follows or ""))
         if at is not None:
-            seconds[at] += _seconds(planned, operation, costs)
+            seconds[at] += sum(part_seconds(planned, part, costs) for part in planned.parts(operation.name))
     tensors = []
     for name, tensor in program.tensors.items():
         producer = index.get(program.producer.get(name, ""))
@@ -131,11 +132,3 @@ def _problem(planned: Planned, names: Sequence[str], count: int, costs: Operator
     return PlacementProblem(program.name, (DeviceKind("device", count),),
                             tuple(Node(name, (time,)) for name, time in zip(names, seconds, strict=True)),
                             tuple(tensors), time_unit="s")
-
-
-def _seconds(planned: Planned, operation: PlanOperation, costs: OperatorCosts) -> float:
-    total = 0.0
-    for part in planned.parts(operation.name):
-        sizes = {name: high - low for name, (low, high) in planned.spans(part).items()}
-        total += costs.seconds(planned.program, operation, sizes)
-    return total
