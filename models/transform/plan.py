@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Concatenate, ParamSpec
 
 from weft.models.layouts.conversion import LayoutPrices
@@ -73,35 +73,23 @@ class Preserved:
     @cached_property
     def peaks(self) -> dict[int, int]:
         """Bytes of what parts made that each device holds at most at once, kept until its last reader has run."""
-        last: dict[tuple[Part, str], int] = {}
         position = {part: i for i, part in enumerate(self.order)}
-        made: dict[int, list[tuple[Part, str, int]]] = {}
-        program = self.planned.program
+        last: dict[tuple[Part, str], int] = {}
         for entry in self.joined:
             end = max((position[view.part] for view in entry.readers), default=0)
-            for view in entry.producers:
-                for term in entry.terms:
-                    if not entry.next_step and program.producer[term] == view.part.operation:
-                        near = [position[read.part] for read in entry.readers if read.device == view.device
-                                and intersection(read.box, view.box) is not None]
-                        when = max(near, default=position[view.part]) if entry.silent else end
-                        last[view.part, term] = max(last.get((view.part, term), 0), when)
+            for view in entry.producers if not entry.next_step else ():
+                near = [position[read.part] for read in entry.readers if read.device == view.device
+                        and intersection(read.box, view.box) is not None]
+                when = max(near, default=position[view.part]) if entry.silent else end
+                last |= {(view.part, term): max(last.get((view.part, term), 0), when) for term in entry.terms}
+        changes: dict[int, list[int]] = {}
         for part in self.order:
+            change = changes.setdefault(self.planned.device(part), [0] * (len(self.order) + 1))
             for name, box in self.planned.outputs(part):
-                size = program.tensors[name].itemsize * volume(box)
-                made.setdefault(self.planned.device(part), []).append((part, name, size))
-        found = {}
-        for device, tensors in made.items():
-            change = [0] * (len(self.order) + 1)
-            for part, name, size in tensors:
+                size = self.planned.program.tensors[name].itemsize * volume(box)
                 change[position[part]] += size
                 change[last.get((part, name), position[part]) + 1] -= size
-            total = most = 0
-            for step in change:
-                total += step
-                most = max(most, total)
-            found[device] = most
-        return found
+        return {device: max(accumulate(change)) for device, change in changes.items()}
 
     def __str__(self) -> str:
         lines = [str(entry) for entry in self.communications]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 
 from weft.models.layouts.layout import Box, intersection, volume
 from weft.models.transform.as_blocks.grouping import Grouped
@@ -149,8 +150,4 @@ class _Holdings:
             inside = tensor.readers <= {block}
             if inside and tensor.last:
                 steps[max(position[part] for part in tensor.last) + 1] -= tensor.size
-        total = most = 0
-        for step in steps:
-            total += step
-            most = max(most, total)
-        return most
+        return max(accumulate(steps))
