@@ -34,9 +34,7 @@ def random_values(program: CommunicationProgram, seed: int = 0) -> dict[str, Any
     """
     draw = np.random.default_rng(seed)
     found: dict[str, Any] = {}
-    for name, tensor in program.tensors.items():
-        if tensor.source == "stage":
-            continue
+    for name, tensor in program.given.items():
         numbers = [draw.standard_normal(tensor.shape) for _ in range(program.ranks)]
         if tensor.layout == "local":
             found[name] = numbers
@@ -53,8 +51,7 @@ def run(program: CommunicationProgram, given: Mapping[str, Any]) -> Values:
     A local one is given as a list, of each rank, all others whole. Raises
     :class:`~weft.models.communication.program.CommunicationError` where one is not given, or has another shape.
     """
-    values: Values = {name: lay_out(tensor, given, program.ranks) for name, tensor in program.tensors.items()
-                      if tensor.source != "stage"}
+    values: Values = {name: lay_out(tensor, given, program.ranks) for name, tensor in program.given.items()}
     for unit in in_order(program):
         if isinstance(unit, Overlap):
             _run_chunks(program, unit, values)

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from weft.models.graph.dataflow import Dataflow
 
@@ -140,11 +140,12 @@ class CommunicationProgram(Dataflow[ProgramStage]):
     outputs: tuple[str, ...]
     carried: Mapping[str, str] = field(default_factory=dict)
     overlaps: tuple[Overlap, ...] = ()
+    word: ClassVar[str] = "stage"
 
     def __post_init__(self) -> None:
         if self.ranks < 1:
             raise CommunicationError(f"ranks is {self.ranks}, a program runs on at least one")
-        known = self.require_made("stage", CommunicationError)
+        known = self.require_made(CommunicationError)
         for name in (*self.outputs, *self.carried):
             if name not in known:
                 raise CommunicationError(f"the output {name!r} is made by no stage")

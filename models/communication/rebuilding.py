@@ -26,8 +26,7 @@ def rebuilt(program: CommunicationProgram, stages: Iterable[ProgramStage], *,
     Overlaps stay. Raises :class:`~weft.models.communication.program.CommunicationError` for stages that wait for each
     other, or of layouts that do not fit.
     """
-    tensors = {name: tensor for name, tensor in program.tensors.items() if tensor.source != "stage"}
-    tensors |= sources or {}
+    tensors = program.given | dict(sources or {})
     rest, done = list(stages), []
     while rest:
         at = next((i for i, stage in enumerate(rest) if all(name in tensors for name in stage.inputs)), None)
@@ -145,7 +144,7 @@ def in_order(program: CommunicationProgram) -> list[ProgramStage | Overlap]:
     """
     chain_of = {overlap.stages[0]: overlap for overlap in program.overlaps}
     later = {name for overlap in program.overlaps for name in overlap.stages[1:]}
-    known = {name for name, tensor in program.tensors.items() if tensor.source != "stage"}
+    known = set(program.given)
     rest = [chain_of.get(stage.name, stage) for stage in program.stages if stage.name not in later]
     done = []
     while rest:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 #: An operator or a stage: it has a ``name`` and the names of its ``inputs``, and ``outputs``.
 Step = TypeVar("Step")
 
 
 class Dataflow(Generic[Step]):
-    """``tensors`` by name, and :attr:`steps` in an order in which they can run."""
+    """``tensors`` by name, and :attr:`steps` in an order in which they can run. ``word``: what a step is called, and
+    the source of tensors that one makes."""
+
+    word: ClassVar[str] = "operator"
 
     if TYPE_CHECKING:
         @property
@@ -53,10 +56,15 @@ class Dataflow(Generic[Step]):
                 found.setdefault(name, []).append(step.name)
         return {name: tuple(readers) for name, readers in found.items()}
 
-    def require_made(self, word: str, error: type[ValueError]) -> set[str]:
-        """All tensors that there are: from outside, and made by a step, a ``word`` such as operator. Raises ``error``
-        for names that are used twice or come from nowhere."""
-        known = {name for name, tensor in self.tensors.items() if tensor.source != word}
+    @property
+    def given(self) -> dict[str, Any]:
+        """The tensors that come from outside, by name."""
+        return {name: tensor for name, tensor in self.tensors.items() if tensor.source != self.word}
+
+    def require_made(self, error: type[ValueError]) -> set[str]:
+        """All tensors that there are: from outside, and made by a step. Raises ``error`` for names that are used twice
+        or come from nowhere."""
+        known, word = set(self.given), self.word
         seen: set[str] = set()
         every: Sequence[Any] = self.steps
         for step in every:

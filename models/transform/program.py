@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -89,7 +89,7 @@ class PlanProgram(Dataflow[PlanOperation]):
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        known = self.require_made("operator", PlanError)
+        known = self.require_made(PlanError)
         for name in self.outputs:
             if not set(self.sums.get(name, (name,))) <= known:
                 raise PlanError(f"the output {name!r} is made by no operator")
@@ -98,6 +98,16 @@ class PlanProgram(Dataflow[PlanOperation]):
     def steps(self) -> tuple[PlanOperation, ...]:
         """The operators."""
         return self.operations
+
+    def require_given(self, values: Mapping[str, Any], names: Collection[str] | None = None) -> None:
+        """Raise :class:`~weft.models.transform.program.PlanError` unless all that comes from outside, or that of these
+        ``names``, is among ``values`` in its shape."""
+        for name, tensor in self.given.items():
+            shape = getattr(values.get(name), "shape", None)
+            if (names is None or name in names) and (shape is None or tuple(shape) != tensor.shape):
+                what = "is missing" if name not in values else f"is of shape {tuple(shape)}" if shape is not None else (
+                    f"is given as {type(values[name]).__name__}, it must be a tensor")
+                raise PlanError(f"the {tensor.source} {name!r} of shape {tensor.shape} {what}")
 
     def terms(self, name: str) -> tuple[str, ...]:
         """The tensors that ``name`` is the sum of: itself, for most."""

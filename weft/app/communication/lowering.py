@@ -104,8 +104,7 @@ class _ProgramLowering:
         values = {name: RankTensor(tensor.held_shape(self.program.ranks), tensor.itemsize, tensor.layout, tensor.axis,
                                    tensor.shape) for name, tensor in tensors.items()}
         kept = [*dict.fromkeys((*self.program.outputs, *self.program.carried))]
-        given = [name for name, tensor in tensors.items()
-                 if tensor.source != "stage" and name in mine and (name in self.read or name in kept)]
+        given = [name for name in self.program.given if name in mine and (name in self.read or name in kept)]
         digest = hashlib.sha256(repr((self.program, keys)).encode()).hexdigest()
         return LaneProgram(self.rank % self.program.ranks, self.program.ranks, self.group, self.program.groups,
                            f"{self.program.name}, {digest[:16]}", tuple(self.instructions), values, tuple(given),

@@ -55,7 +55,7 @@ def _widened(value: Any) -> Any:
 
 def run_dense(program: PlanProgram, given: Mapping[str, Array]) -> dict[str, Array]:
     """All tensors of a program on one device, from its inputs, parameters and states."""
-    _require_given(program, given)
+    program.require_given(given)
     values = dict(given)
 
     def value(name: str) -> Array:
@@ -79,7 +79,7 @@ def run_planned(planned: Planned, joined: Sequence[Communication], order: Sequen
     Raises :class:`~weft.models.transform.program.PlanError` where a part reads what its device does not have, and
     where devices that should hold the same do not.
     """
-    _require_given(planned.program, given)
+    planned.program.require_given(given)
     return _VirtualDevices(planned, joined, given).go(order)
 
 
@@ -99,13 +99,6 @@ def _error(found: Array, dense: Array) -> float:
     largest = float(np.abs(dense, where=np.isfinite(dense), out=np.zeros(dense.shape)).max(initial=0))
     return float(np.abs(np.subtract(found, dense, where=~same, out=np.zeros(dense.shape))).max(initial=0)) / max(
         1.0, largest)
-
-
-def _require_given(program: PlanProgram, given: Mapping[str, Array]) -> None:
-    for name, tensor in program.tensors.items():
-        if tensor.source != "operator" and (name not in given or tuple(given[name].shape) != tensor.shape):
-            what = "is missing" if name not in given else f"is of shape {tuple(given[name].shape)}"
-            raise PlanError(f"the {tensor.source} {name!r} of shape {tensor.shape} {what}")
 
 
 class _VirtualDevices:
