@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from weft.models.layouts.conversion import Conversion, LayoutPrices, convert, step_bytes, uniform
+from weft.models.layouts.conversion import Conversion, LayoutPrices, busiest, convert, step_bytes, uniform
 from weft.models.layouts.layout import Box, Layout, LayoutError, Piece, Placed, hull, intersection, shape_of, volume
 from weft.models.transform.planned import Part, Planned, View
 from weft.models.transform.program import PlanError
@@ -180,11 +180,8 @@ class _Preserving:
             _messages(term, [view for view in views if view.part.operation == self.program.producer[term]], wanted)
             for term in terms))
         sent = [(m.device, m.target, volume(m.box) * itemsize) for m in messages]
-        out: dict[int, int] = {}
-        for source, to, size in sent:
-            out[source] = out.get(source, 0) + (size if source != to else 0)
         return Communication(tensor, terms, frame.box, tuple(views), tuple(readers), wanted, None, messages,
-                             self.prices.messages(sent), max(out.values(), default=0), next_step)
+                             self.prices.messages(sent), busiest(sent), next_step)
 
     def _converted(self, source: Placed, target: Placed, shape: tuple[int, ...], itemsize: int) -> Conversion:
         key = (source, target, shape, itemsize)

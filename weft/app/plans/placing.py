@@ -8,9 +8,9 @@ these with each of its cuts moved by an operator. Then what is proven is proven 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 
 from weft.models.layouts.conversion import LayoutPrices
 from weft.models.transform import transformations
@@ -34,7 +34,7 @@ class Placements:
 
 
 def placements(planned: Planned, names: Sequence[str], devices: int, costs: OperatorCosts, prices: LayoutPrices,
-               effort: float, left: Callable[[], float] = lambda: inf) -> Placements:
+               effort: float, left: Callable[[], float] = lambda: math.inf) -> Placements:
     """Where the operators ``names`` may be. ``left``: the seconds left to look for stages; the first, on one device,
     are made in any case. Raises :class:`~weft.models.transform.program.PlanError` for operators
     in parts beside each other, which need devices of their own each."""
@@ -124,9 +124,7 @@ def _problem(planned: Planned, names: Sequence[str], count: int, costs: Operator
         producer = index.get(program.producer.get(name, ""))
         readers = tuple(sorted({index[reader] for reader in program.readers.get(name, ()) if reader in index}))
         if producer is not None and readers and readers != (producer,):
-            size = tensor.itemsize
-            for length in tensor.shape:
-                size *= length
+            size = tensor.itemsize * math.prod(tensor.shape)
             tensors.append(PlacementTensor(producer, tuple(reader for reader in readers if reader != producer),
                                            prices.messages([(0, 1, size)]) * (2 if tensor.gradient else 1)))
     return PlacementProblem(program.name, (DeviceKind("device", count),),
