@@ -23,7 +23,7 @@ from torch import Tensor, nn
 import weft
 
 if TYPE_CHECKING:
-    from weft.app.pipeline.run.pipe import Pipeline
+    from weft.app.pipeline.run.pipe import PipelineEngine
 
 sys.path.insert(0, str(Path(__file__).parent))
 from train_gpt import GPT, LENGTH
@@ -62,7 +62,7 @@ class Texts:
 class Accelerated:
     """A loop over batches: two are one step of the optimizer."""
 
-    def __init__(self, pipe: Pipeline, folder: Path, batches: int = 2) -> None:
+    def __init__(self, pipe: PipelineEngine, folder: Path, batches: int = 2) -> None:
         self.pipe, self.folder, self.batches = pipe, folder, batches
         self.optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-2)
         self.rate = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: min(1.0, (step + 1) / 5))

@@ -71,6 +71,22 @@ class Step:
         """Names of its results that are tensors."""
         return [name for name in self.outputs if name is not None]
 
+    @property
+    def given(self) -> str:
+        """Its first result, a tensor, by name."""
+        given = self.outputs[0]
+        assert given is not None
+        return given
+
+    @property
+    def kind(self) -> str:
+        """Its operator's name without library and overload: ``torch.ops.aten.slice.Tensor`` is a ``slice``."""
+        return self.target.split(".")[3]
+
+    def at(self, place: int, name: str, default: Any = None) -> Any:
+        """An argument by place or name."""
+        return self.arguments[place] if place < len(self.arguments) else self.keywords.get(name, default)
+
 
 def refs(value: Any) -> Iterator[str]:
     """Names of the tensors in arguments."""

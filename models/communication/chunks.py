@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from weft.models.communication.inference import extends
+from weft.models.communication.inference import annotated, cut_with
 from weft.models.communication.program import (
     CommunicationError,
     CommunicationProgram,
@@ -51,6 +51,11 @@ class Cutting:
         made = {name for leaf in leaves for name in leaf.outputs}
         whole: set[str] = set()
         for leaf in leaves:
+            if leaf.kind == "norm":
+                raise CommunicationError(f"overlap: the stage {leaf.name!r} is a norm, which needs all chunks at once")
+            if leaf.kind == "matmul" and leaf.inputs[0] == leaf.inputs[1]:
+                raise CommunicationError(f"overlap: the stage {leaf.name!r} multiplies {leaf.inputs[0]!r} by itself, "
+                                         "and needs all of it for each chunk")
             cut = [name for name in leaf.inputs if name in cutting.axes and name in made]
             (output,) = leaf.outputs
             if cut:
@@ -63,7 +68,7 @@ class Cutting:
             else:
                 raise CommunicationError(f"overlap: the stage {leaf.name!r} makes something of another shape than the "
                                          "chain, and would make it again for each chunk")
-            inputs = _backward(program, leaf, cutting.axes[output])
+            inputs = cut_with(leaf, program.tensors, cutting.axes[output], "overlap")
             for name, along in inputs.items():
                 cutting._assign(program, name, along)
             whole.update(name for name in leaf.inputs if name not in inputs)
@@ -98,47 +103,12 @@ class Cutting:
 
 def _forward(program: CommunicationProgram, leaf: ProgramStage, name: str, axis: int | None) -> int | None:
     """Where the output of a stage is cut whose input ``name`` is cut along ``axis``."""
-    given, made = program.tensors[name], program.tensors[leaf.outputs[0]]
-    if leaf.kind == "norm":
-        raise CommunicationError(f"overlap: the stage {leaf.name!r} is a norm, which needs all chunks at once")
-    if leaf.kind == "matmul":
-        if axis is None:
-            raise _matmul(leaf)
-        if name == leaf.inputs[0] and axis < len(given.shape) - 1:
-            return axis
-        if name == leaf.inputs[1] and axis == 1:
-            return len(made.shape) - 1
-        raise CommunicationError(f"overlap: the stage {leaf.name!r} sums over the axis of {name!r} that is cut")
     if axis is None:
-        if given.shape != made.shape:
+        if program.tensors[name].shape != program.tensors[leaf.outputs[0]].shape:
             raise CommunicationError(f"overlap: the stage {leaf.name!r} broadcasts {name!r}, which is cut flattened")
         return None
-    return axis + len(made.shape) - len(given.shape)
-
-
-def _backward(program: CommunicationProgram, leaf: ProgramStage, axis: int | None) -> dict[str, int | None]:
-    """Where the inputs of a stage are cut whose output is cut along ``axis``; those not named are read whole."""
-    made = program.tensors[leaf.outputs[0]]
-    if leaf.kind == "norm":
-        raise CommunicationError(f"overlap: the stage {leaf.name!r} is a norm, which needs all chunks at once")
-    if leaf.kind == "matmul":
-        if axis is None:
-            raise _matmul(leaf)
-        if leaf.inputs[0] == leaf.inputs[1]:
-            raise CommunicationError(f"overlap: the stage {leaf.name!r} multiplies {leaf.inputs[0]!r} by itself, and "
-                                     "needs all of it for each chunk")
-        return {leaf.inputs[1]: 1} if axis == len(made.shape) - 1 else {leaf.inputs[0]: axis}
-    found: dict[str, int | None] = {}
-    for name in leaf.inputs:
-        tensor = program.tensors[name]
-        if not extends(tensor, axis, len(made.shape)):
-            continue
-        if axis is None and tensor.shape != made.shape:
-            raise CommunicationError(f"overlap: the stage {leaf.name!r} broadcasts {name!r}, of which no flattened "
-                                     "chunk can be taken")
-        found[name] = None if axis is None else axis - len(made.shape) + len(tensor.shape)
-    return found
-
-
-def _matmul(leaf: ProgramStage) -> CommunicationError:
-    return CommunicationError(f"overlap: the stage {leaf.name!r} is a matmul, of which no flattened chunk can be made")
+    how = annotated(leaf, [program.tensors[one].shape for one in leaf.inputs])
+    at = how.inputs[leaf.inputs.index(name)][axis]
+    if at not in how.outputs[0]:
+        raise CommunicationError(f"overlap: the stage {leaf.name!r} sums over the axis of {name!r} that is cut")
+    return how.outputs[0].index(at)

@@ -8,6 +8,7 @@ from typing import Any
 
 from weft.models.communication.functions import function_named
 from weft.models.communication.program import CommunicationError, CommunicationTensor, ProgramStage
+from weft.models.transform.program import Annotation
 
 
 def made_by(stage: ProgramStage, tensors: Mapping[str, CommunicationTensor], ranks: int) -> tuple[CommunicationTensor,
@@ -104,76 +105,92 @@ def _refused(stage: ProgramStage, why: str) -> CommunicationError:
 # -- a rule for each kind: the tensor made, whatever its name -----------------------------------------------------
 
 
-def _matmul(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks: int) -> CommunicationTensor:
-    left, right = inputs
-    if len(left.shape) < 2 or len(right.shape) != 2 or left.shape[-1] != right.shape[0]:
-        raise _refused(stage, f"matmul multiplies (..., m, k) by (k, n), not {left.shape} by {right.shape}")
-    last = len(left.shape) - 1
-    made = CommunicationTensor(stage.name, (*left.shape[:-1], right.shape[1]),
-                               itemsize=max(left.itemsize, right.itemsize),
-                               group=left.group)
-    match left.layout, right.layout:
-        case "replicated", "replicated":
-            return made
-        case ("local", "local" | "replicated") | ("replicated", "local"):
-            return replace(made, layout="local")
-        case "sliced", "sliced" if left.axis == last and right.axis == 0:
-            return replace(made, layout="local")
-        case "sliced", "replicated" if left.axis is not None and left.axis < last:
-            return replace(made, layout="sliced", axis=left.axis)
-        case "replicated", "sliced" if right.axis == 1:
-            return replace(made, layout="sliced", axis=last)
-    raise _refused(stage, f"matmul cannot read {left.name!r} {left.lies} and {right.name!r} {right.lies}: both are cut "
-                          "where they are summed, or one of them elsewhere")
+def annotated(stage: ProgramStage, shapes: Sequence[Sequence[int]]) -> Annotation:
+    """How a stage that computes splits, as operators of plans say it: a matmul sums over ``k``; of all others the
+    dimensions that are aligned at the ends of the shapes are one."""
+    size = max(map(len, shapes))
+    aligned = tuple(tuple((f"d{size - len(shape) + i}",) for i in range(len(shape))) for shape in shapes)
+    if stage.kind != "matmul":
+        return Annotation(aligned, (tuple((f"d{i}",) for i in range(size)),), {})
+    rows = aligned[0][:-1]
+    return Annotation(((*rows, ("k",)), (("k",), ("n",))), ((*rows, ("n",)),), {"k": "+"})
 
 
-def _pointwise(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks: int) -> CommunicationTensor:
+def cut_with(stage: ProgramStage, tensors: Mapping[str, CommunicationTensor], axis: int | None, why: str
+             ) -> dict[str, int | None]:
+    """Where the inputs of a stage are cut whose output is cut along ``axis`` (``None``: flattened); those not named are
+    needed whole. Raises :class:`~weft.models.communication.program.CommunicationError`, which ``why`` begins, where a
+    part of an input is none in a row."""
+    made, found = tensors[stage.outputs[0]], dict[str, int | None]()
+    if axis is None and stage.kind == "matmul":
+        raise CommunicationError(f"{why}: the stage {stage.name!r} is a matmul, of which no flattened part can be made")
+    how = annotated(stage, [tensors[name].shape for name in stage.inputs])
+    for name, dimensions in zip(stage.inputs, how.inputs, strict=True):
+        tensor = tensors[name]
+        if axis is not None and how.outputs[0][axis] in dimensions:
+            own = dimensions.index(how.outputs[0][axis])
+            found |= {name: own} if tensor.shape[own] > 1 else {}
+        elif axis is None and tensor.elements > 1:
+            if tensor.shape != made.shape:
+                raise CommunicationError(f"{why}: the stage {stage.name!r} broadcasts {name!r}, of which there is no "
+                                         "flattened part to go with: cut along an axis")
+            found[name] = None
+    return found
+
+
+def _computed(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks: int) -> CommunicationTensor:
+    """Of a matmul, or of what is computed element by element: cut where the inputs are, which must be alike; terms
+    where that is summed over."""
+    how, shape = annotated(stage, [tensor.shape for tensor in inputs]), _shape(stage, inputs)
+    made = CommunicationTensor(stage.name, shape, itemsize=max(tensor.itemsize for tensor in inputs),
+                               group=inputs[0].group)
+    local, sliced, replicated = ([tensor for tensor in inputs if tensor.layout == layout]
+                                 for layout in ("local", "sliced", "replicated"))
+
+    def refused(why: str) -> CommunicationError:
+        return _refused(stage, why if stage.kind != "matmul" else "matmul cannot read " + " and ".join(
+            f"{tensor.name!r} {tensor.lies}" for tensor in inputs)
+            + ": both are cut where they are summed, or one of them elsewhere")
+
+    if local:
+        if sliced:
+            raise refused(f"{local[0].name!r} is local and {sliced[0].name!r} is sliced: reduce-scatter the local one "
+                          "first")
+        if replicated and stage.kind != "matmul" and not function_named(stage.attributes["function"]).scales:
+            raise refused(f"{local[0].name!r} is local and {replicated[0].name!r} replicated, and {_what(stage)} does "
+                          "not scale: all-reduce the local one first")
+        return replace(made, layout="local")
+    if not sliced:
+        return made
+    cuts = {None if tensor.axis is None else dimensions[tensor.axis]
+            for tensor, dimensions in zip(inputs, how.inputs, strict=True) if tensor.layout == "sliced"}
+    if len(cuts) > 1:
+        raise refused(f"{sliced[0].name!r} is {sliced[0].lies} and {sliced[-1].name!r} is {sliced[-1].lies}: cut them "
+                      "alike")
+    cut = cuts.pop()
+    if cut is None and (stage.kind == "matmul" or any(tensor.shape != shape for tensor in sliced)):
+        raise refused(f"{sliced[0].name!r} is flattened and cannot be broadcast: slice along an axis")
+    for tensor, dimensions in zip(inputs, how.inputs, strict=True):
+        extends = tensor.elements > 1 if cut is None else cut in dimensions and tensor.shape[dimensions.index(cut)] > 1
+        if tensor.layout == "replicated" and extends:
+            raise refused(f"{tensor.name!r} is replicated where {sliced[0].name!r} is {sliced[0].lies}: slice it, or "
+                          "gather the other")
+    if cut is not None and cut not in how.outputs[0]:
+        return replace(made, layout="local")
+    return replace(made, layout="sliced", axis=None if cut is None else how.outputs[0].index(cut))
+
+
+def _shape(stage: ProgramStage, inputs: Sequence[CommunicationTensor]) -> tuple[int, ...]:
+    if stage.kind == "matmul":
+        left, right = inputs
+        if len(left.shape) < 2 or len(right.shape) != 2 or left.shape[-1] != right.shape[0]:
+            raise _refused(stage, f"matmul multiplies (..., m, k) by (k, n), not {left.shape} by {right.shape}")
+        return *left.shape[:-1], right.shape[1]
     shape = broadcast_shape([tensor.shape for tensor in inputs])
     if shape is None:
         raise _refused(stage, "the shapes " + ", ".join(str(tensor.shape) for tensor in inputs)
                        + " do not broadcast to one")
-    made = CommunicationTensor(stage.name, shape, itemsize=max(tensor.itemsize for tensor in inputs),
-                               group=inputs[0].group)
-    local = [tensor for tensor in inputs if tensor.layout == "local"]
-    sliced = [tensor for tensor in inputs if tensor.layout == "sliced"]
-    replicated = [tensor for tensor in inputs if tensor.layout == "replicated"]
-    if local:
-        if sliced:
-            raise _refused(stage, f"{local[0].name!r} is local and {sliced[0].name!r} is sliced: reduce-scatter the "
-                                  "local one first")
-        if replicated and not function_named(stage.attributes["function"]).scales:
-            raise _refused(stage, f"{local[0].name!r} is local and {replicated[0].name!r} replicated, and "
-                                  f"{_what(stage)} does not scale: all-reduce the local one first")
-        return replace(made, layout="local")
-    if not sliced:
-        return made
-    return replace(made, layout="sliced", axis=_common_axis(stage, sliced, replicated, shape))
-
-
-def _common_axis(stage: ProgramStage, sliced: Sequence[CommunicationTensor], replicated: Sequence[CommunicationTensor],
-                 shape: tuple[int, ...]
-                 ) -> int | None:
-    """Where a pointwise result is cut whose operands are cut alike; those not cut must not extend there."""
-    axes = {None if tensor.axis is None else tensor.axis + len(shape) - len(tensor.shape) for tensor in sliced}
-    if len(axes) > 1:
-        raise _refused(stage, f"{sliced[0].name!r} is {sliced[0].lies} and {sliced[-1].name!r} is {sliced[-1].lies}: "
-                              "cut them alike")
-    axis = axes.pop()
-    if axis is None and any(tensor.shape != shape for tensor in sliced):
-        raise _refused(stage, f"{sliced[0].name!r} is flattened and cannot be broadcast: slice along an axis")
-    for tensor in replicated:
-        if extends(tensor, axis, len(shape)):
-            raise _refused(stage, f"{tensor.name!r} is replicated where {sliced[0].name!r} is {sliced[0].lies}: slice "
-                                  "it, or gather the other")
-    return axis
-
-
-def extends(tensor: CommunicationTensor, axis: int | None, dimensions: int) -> bool:
-    """Whether a tensor has more than one element along an axis of a shape that it is broadcast to."""
-    if axis is None:
-        return tensor.elements > 1
-    own = axis - (dimensions - len(tensor.shape))
-    return own >= 0 and tensor.shape[own] > 1
+    return shape
 
 
 def _norm(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks: int) -> CommunicationTensor:
@@ -243,6 +260,6 @@ def _sent(stage: ProgramStage, inputs: Sequence[CommunicationTensor], ranks: int
 
 Rule = Callable[[ProgramStage, Sequence[CommunicationTensor], int], CommunicationTensor]
 _RULES: Mapping[Any, Rule] = {
-    "matmul": _matmul, "pointwise": _pointwise, "norm": _norm, "dropout": _dropout, "cast": _cast, "update": _update,
+    "matmul": _computed, "pointwise": _computed, "norm": _norm, "dropout": _dropout, "cast": _cast, "update": _update,
     "all_reduce": _summed, "reduce_scatter": _scattered, "all_gather": _gathered, "broadcast": _summed,
     "reduce": _summed, "slice": _sliced, "send": _sent}

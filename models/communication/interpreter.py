@@ -34,9 +34,7 @@ def random_values(program: CommunicationProgram, seed: int = 0) -> dict[str, Any
     """
     draw = np.random.default_rng(seed)
     found: dict[str, Any] = {}
-    for name, tensor in program.tensors.items():
-        if tensor.source == "stage":
-            continue
+    for name, tensor in program.given.items():
         numbers = [draw.standard_normal(tensor.shape) for _ in range(program.ranks)]
         if tensor.layout == "local":
             found[name] = numbers
@@ -53,16 +51,13 @@ def run(program: CommunicationProgram, given: Mapping[str, Any]) -> Values:
     A local one is given as a list, of each rank, all others whole. Raises
     :class:`~weft.models.communication.program.CommunicationError` where one is not given, or has another shape.
     """
-    values: Values = {name: lay_out(tensor, given, program.ranks) for name, tensor in program.tensors.items()
-                      if tensor.source != "stage"}
-    chains = {overlap.stages[0]: overlap for overlap in program.overlaps}
-    chunked = {name for overlap in program.overlaps for name in overlap.stages}
-    for stage in in_order(program):
-        if stage.name in chains:
-            _run_chunks(program, chains[stage.name], values)
-        elif stage.name not in chunked:
-            for leaf in stage.leaves():
-                values[leaf.outputs[0]] = _leaf(leaf, program, values, _places(program, leaf))
+    values: Values = {name: lay_out(tensor, given, program.ranks) for name, tensor in program.given.items()}
+    for unit in in_order(program):
+        if isinstance(unit, Overlap):
+            _run_chunks(program, unit, values)
+            continue
+        for leaf in unit.leaves():
+            values[leaf.outputs[0]] = _leaf(leaf, program, values, _places(program, leaf))
     return values
 
 
@@ -176,7 +171,7 @@ def _places(program: CommunicationProgram, leaf: ProgramStage) -> list[Array] | 
 
 def _run_chunks(program: CommunicationProgram, overlap: Overlap, values: Values) -> None:
     """All chunks of a chain, each stage's after that of the one before; what they make is put together."""
-    leaves = [leaf for name in overlap.stages for leaf in program.stage(name).leaves()]
+    leaves = [leaf for stage in program.members(overlap) for leaf in stage.leaves()]
     made = [leaf.outputs[0] for leaf in leaves]
     for name in made:
         tensor = program.tensors[name]

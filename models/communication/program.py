@@ -12,7 +12,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from weft.models.graph.dataflow import Dataflow
 
 Layout: TypeAlias = Literal["local", "replicated", "sliced"]
 #: Where a tensor comes from: from outside, as a weight, as an optimizer's state, or from a stage.
@@ -121,7 +123,7 @@ class Overlap:
 
 
 @dataclass(frozen=True)
-class CommunicationProgram:
+class CommunicationProgram(Dataflow[ProgramStage]):
     """``stages`` in an order in which they can run, on ``ranks`` ranks (of each pipeline group).
 
     ``tensors`` by name; ``outputs``: what leaves it; ``carried``: by the tensor that an ``update`` makes, the parameter
@@ -138,55 +140,33 @@ class CommunicationProgram:
     outputs: tuple[str, ...]
     carried: Mapping[str, str] = field(default_factory=dict)
     overlaps: tuple[Overlap, ...] = ()
+    word: ClassVar[str] = "stage"
 
     def __post_init__(self) -> None:
         if self.ranks < 1:
             raise CommunicationError(f"ranks is {self.ranks}, a program runs on at least one")
-        known = {name for name, tensor in self.tensors.items() if tensor.source != "stage"}
-        seen: set[str] = set()
-        for stage in self.stages:
-            if stage.name in seen:
-                raise CommunicationError(f"the stage name {stage.name!r} is used twice")
-            seen.add(stage.name)
-            for name in stage.inputs:
-                if name not in known:
-                    raise CommunicationError(f"stage {stage.name!r} reads {name!r}, which nothing before it makes")
-            for name in stage.outputs:
-                if name in known or name not in self.tensors:
-                    raise CommunicationError(f"stage {stage.name!r} makes {name!r}, which is made twice or is no "
-                                             "tensor")
-                known.add(name)
+        known = self.require_made(CommunicationError)
         for name in (*self.outputs, *self.carried):
             if name not in known:
                 raise CommunicationError(f"the output {name!r} is made by no stage")
         chunked = [name for overlap in self.overlaps for name in overlap.stages]
         for name in chunked:
-            if name not in seen or chunked.count(name) > 1:
+            if name not in self.by_name or chunked.count(name) > 1:
                 raise CommunicationError(f"the stage {name!r} that runs in chunks is in two overlaps, or is not there")
 
-    @cached_property
-    def by_name(self) -> Mapping[str, ProgramStage]:
-        """Stages by name."""
-        return {stage.name: stage for stage in self.stages}
-
-    @cached_property
-    def producer(self) -> Mapping[str, str]:
-        """The stage that makes each tensor that a stage makes."""
-        return {name: stage.name for stage in self.stages for name in stage.outputs}
-
-    @cached_property
-    def readers(self) -> Mapping[str, tuple[str, ...]]:
-        """The stages that read each tensor; none where nothing does."""
-        found: dict[str, list[str]] = {name: [] for name in self.tensors}
-        for stage in self.stages:
-            for name in dict.fromkeys(stage.inputs):
-                found[name].append(stage.name)
-        return {name: tuple(readers) for name, readers in found.items()}
+    @property
+    def steps(self) -> tuple[ProgramStage, ...]:
+        """The stages."""
+        return self.stages
 
     @cached_property
     def kept(self) -> frozenset[str]:
         """The tensors that are needed when it is done: outputs, and what is carried to the next step."""
         return frozenset((*self.outputs, *self.carried))
+
+    def members(self, unit: ProgramStage | Overlap) -> list[ProgramStage]:
+        """The stages of a chain; a stage itself."""
+        return [unit] if isinstance(unit, ProgramStage) else [self.by_name[name] for name in unit.stages]
 
     def stage(self, name: str) -> ProgramStage:
         """The stage of that name. Raises :class:`CommunicationError` where there is none."""

@@ -13,6 +13,7 @@ from weft.models.communication.program import (
     CommunicationError,
     CommunicationProgram,
     CommunicationTensor,
+    Overlap,
     ProgramStage,
 )
 
@@ -25,8 +26,7 @@ def rebuilt(program: CommunicationProgram, stages: Iterable[ProgramStage], *,
     Overlaps stay. Raises :class:`~weft.models.communication.program.CommunicationError` for stages that wait for each
     other, or of layouts that do not fit.
     """
-    tensors = {name: tensor for name, tensor in program.tensors.items() if tensor.source != "stage"}
-    tensors |= sources or {}
+    tensors = program.given | dict(sources or {})
     rest, done = list(stages), []
     while rest:
         at = next((i for i, stage in enumerate(rest) if all(name in tensors for name in stage.inputs)), None)
@@ -136,29 +136,28 @@ def _behind(program: CommunicationProgram, stages: Iterable[str], around: Collec
     return list(found)
 
 
-def in_order(program: CommunicationProgram) -> list[ProgramStage]:
-    """The stages so that a chain in chunks stands together, behind all that it reads from outside.
+def in_order(program: CommunicationProgram) -> list[ProgramStage | Overlap]:
+    """Stages, and chains in chunks as one each, behind all that they read from outside, as early as the program has the
+    first of them.
 
     Raises :class:`~weft.models.communication.program.CommunicationError` for two chains that wait for each other.
     """
-    units = {name: overlap.stages for overlap in program.overlaps for name in overlap.stages}
-    known = {name for name, tensor in program.tensors.items() if tensor.source != "stage"}
-    rest, done = list(program.stages), list[ProgramStage]()
-
-    def ready(stage: ProgramStage) -> bool:
-        unit = [program.by_name[name] for name in units.get(stage.name, (stage.name,))]
-        made = {name for one in unit for name in one.outputs}
-        return all(name in known or name in made for one in unit for name in one.inputs)
-
+    chain_of = {overlap.stages[0]: overlap for overlap in program.overlaps}
+    later = {name for overlap in program.overlaps for name in overlap.stages[1:]}
+    known = set(program.given)
+    rest = [chain_of.get(stage.name, stage) for stage in program.stages if stage.name not in later]
+    done = []
     while rest:
-        stage = next((stage for stage in rest if ready(stage)), None)
-        if stage is None:
-            names = [entry.name for entry in rest if entry.name in units]
+        for unit in rest:
+            stages = program.members(unit)
+            made = {name for stage in stages for name in stage.outputs}
+            if all(name in known or name in made for stage in stages for name in stage.inputs):
+                break
+        else:
+            names = [name for unit in rest if isinstance(unit, Overlap) for name in unit.stages]
             raise CommunicationError(f"the chains in chunks wait for each other: {', '.join(map(repr, names))}: run "
                                      "one of them whole")
-        for name in units.get(stage.name, (stage.name,)):
-            found = program.by_name[name]
-            rest.remove(found)
-            known.update(found.outputs)
-            done.append(found)
+        known |= made
+        done.append(unit)
+        rest.remove(unit)
     return done

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, TypeAlias
 
+from weft.models.graph.dataflow import Dataflow
 from weft.solver.late import nx
 
 #: How a tensor lies on the devices that compute an operator together: all of it on each, terms on each that have yet
@@ -161,7 +162,7 @@ class Operator:
 
 
 @dataclass(frozen=True)
-class OperatorGraph:
+class OperatorGraph(Dataflow[Operator]):
     """A model's operators for one micro-batch.
 
     ``inputs``: tensors that come from outside (tokens, images). ``outputs``: names of the tensors that leave it (a
@@ -205,10 +206,14 @@ class OperatorGraph:
 
     # -- look-ups --------------------------------------------------------------------------------------------------
 
-    @cached_property
-    def by_name(self) -> Mapping[str, Operator]:
-        """Operators by name."""
-        return {operator.name: operator for operator in self.operators}
+    @property
+    def steps(self) -> tuple[Operator, ...]:
+        """The operators."""
+        return self.operators
+
+    def made(self, step: Operator) -> Iterator[str]:
+        """The names of what an operator makes."""
+        return (tensor.name for tensor in step.outputs)
 
     @cached_property
     def tensors(self) -> Mapping[str, Tensor]:
@@ -224,20 +229,6 @@ class OperatorGraph:
     def constants(self) -> Mapping[str, Parameter]:
         """All constants by name; a shared one stands once."""
         return {constant.name: constant for operator in self.operators for constant in operator.constants}
-
-    @cached_property
-    def producer(self) -> Mapping[str, str]:
-        """The operator that produces each tensor; inputs of the model have none."""
-        return {tensor.name: operator.name for operator in self.operators for tensor in operator.outputs}
-
-    @cached_property
-    def readers(self) -> Mapping[str, tuple[str, ...]]:
-        """The operators that read each tensor, in the order of ``operators``."""
-        found: dict[str, list[str]] = {name: [] for name in self.tensors}
-        for operator in self.operators:
-            for name in dict.fromkeys(operator.inputs):
-                found[name].append(operator.name)
-        return {name: tuple(readers) for name, readers in found.items()}
 
     @property
     def edges(self) -> Iterator[tuple[str, str]]:

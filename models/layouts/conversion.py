@@ -118,14 +118,18 @@ def step_bytes(step: LayoutStep, shape: Sequence[int], itemsize: int) -> int:
     if step.kind in ("slice", "term"):
         return 0
     if step.kind == "send":
-        sent: dict[int, int] = {}
-        for message in step.messages:
-            if message.source != message.target:
-                sent[message.source] = sent.get(message.source, 0) + volume(message.box) * itemsize
-        return max(sent.values(), default=0)
+        return busiest((m.source, m.target, volume(m.box) * itemsize) for m in step.messages)
     if step.kind == "all_gather":
         return size * (k - 1)
     return -(-size // k) * (k - 1) * (2 if step.kind == "all_reduce" else 1)
+
+
+def busiest(sent: Iterable[tuple[int, int, int]]) -> int:
+    """Of messages, source, target and bytes of each, what the device that sends most sends."""
+    out: Counter[int] = Counter()
+    for source, target, size in sent:
+        out[source] += size if source != target else 0
+    return max(out.values(), default=0)
 
 
 class LayoutPrices(Protocol):

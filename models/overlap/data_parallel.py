@@ -59,23 +59,37 @@ _GROUPS = 8
 _INSTANT = 1e-9
 
 
-def why_not_data_parallel(spec: Spec, micro_batches: int | None = None) -> str | None:
-    """Why ``spec`` is not trained with the whole model on every GPU, in a sentence; ``None`` where it can be."""
-    run, gpus = spec.run, spec.cluster.gpus
-    count = micro_batches or run.micro_batches
-    if not isinstance(run, TrainingRun):
+def why_not_divided(spec: Spec, count: int) -> str | None:
+    """Why the ``count`` micro-batches of ``spec`` are not divided over all GPUs, in a sentence; ``None`` where they can
+    be."""
+    gpus = spec.cluster.gpus
+    if not isinstance(spec.run, TrainingRun):
         return "inference has no gradients to sum"
-    if run.lengths is not None:
+    if spec.run.lengths is not None:
         return "training.lengths lists micro-batches that differ"
-    if run.optimizer != "adam":
-        return f"training.optimizer is {run.optimizer}, which frees gradients before they could be summed"
     if gpus < 2:
         return "cluster.gpus is 1, there is nobody to sum gradients with"
     if count % gpus:
-        return f"{count} micro-batches cannot be divided over {gpus} GPUs"
-    stages = layer_groups(spec, _GROUPS)
-    missing = (static_bytes(stages, held_bytes(spec, sliced=True)) + peak_bytes(stages, [1] * len(stages), "full")
-               - min(model_cluster(spec.cluster).available))
+        return f"{count} micro-batches cannot be divided over {gpus} GPUs; give a multiple of {gpus}"
+    return None
+
+
+def why_not_data_parallel(spec: Spec, micro_batches: int | None = None) -> str | None:
+    """Why ``spec`` is not trained with the whole model on every GPU, in a sentence; ``None`` where it can be."""
+    reason = why_not_divided(spec, micro_batches or spec.run.micro_batches)
+    if reason is not None:
+        return reason
+    assert isinstance(spec.run, TrainingRun)
+    if spec.run.optimizer != "adam":
+        return f"training.optimizer is {spec.run.optimizer}, which frees gradients before they could be summed"
+    return why_too_large(spec, layer_groups(spec, _GROUPS), held_bytes(spec, sliced=True))
+
+
+def why_too_large(spec: Spec, stages: Sequence[StageCost], held: int) -> str | None:
+    """Why the whole model does not fit on each GPU, where one holds ``held`` bytes of each parameter; ``None`` where it
+    does."""
+    missing = static_bytes(stages, held) + peak_bytes(stages, [1] * len(stages), "full") - min(
+        model_cluster(spec.cluster).available)
     return None if missing <= 0 else f"the whole model on each GPU needs {format_bytes(missing)} more than there is"
 
 

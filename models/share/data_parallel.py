@@ -17,7 +17,14 @@ from weft.models.candidates.placement_sources import all_reduce_seconds
 from weft.models.candidates.stage_blocks import forward_block, gradient_blocks, seconds_of
 from weft.models.candidates.stages import peak_bytes, static_bytes
 from weft.models.layers.cluster import model_cluster
-from weft.models.overlap.data_parallel import grouped_layers, slowest_layers
+from weft.models.overlap.data_parallel import (
+    grouped_layers,
+    layer_groups,
+    slowest_layers,
+    why_not_divided,
+    why_too_large,
+)
+from weft.models.overlap.placement import lane_name
 from weft.models.share.job import Job, SharingError, job_of
 from weft.models.spec.sections import Spec, TrainingRun
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
@@ -26,29 +33,11 @@ from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 GROUPS = 4
 
 
-def network_lane(gpu: str) -> str:
-    """The name of a GPU's engine that sums gradients."""
-    return f"{gpu} network"
-
-
 def why_not_data_parallel(spec: Spec) -> str | None:
     """Why ``spec`` is not trained with the whole model on every GPU, in a sentence; ``None`` where it can be."""
-    run = spec.run
-    if not isinstance(run, TrainingRun):
-        return f"{spec.where}: inference has no gradients to sum; it runs as a pipeline"
-    gpus = spec.cluster.gpus
-    if run.lengths is not None:
-        return f"{spec.where}: training.lengths lists micro-batches that differ; leave them out"
-    if gpus < 2:
-        return f"{spec.where}: cluster.gpus is 1, there is nobody to sum gradients with"
-    if run.micro_batches % gpus:
-        return (f"{spec.where}: {run.micro_batches} micro-batches (training.micro_batches) cannot be divided over "
-                f"{gpus} GPUs; give a multiple of {gpus}")
-    missing = [need - own for own, need in zip(model_cluster(spec.cluster).available, _needs(spec), strict=True)]
-    if max(missing) > 0:
-        return (f"{spec.where}: the whole model on each GPU needs {max(missing) / 2**30:.1f} GiB more than GPU "
-                f"{missing.index(max(missing))} has")
-    return None
+    reason = why_not_divided(spec, spec.run.micro_batches) or why_too_large(
+        spec, layer_groups(spec, GROUPS), bytes_per_parameter(spec))
+    return None if reason is None else f"{spec.where}: {reason}"
 
 
 def data_parallel_job(spec: Spec, name: str, groups: int = GROUPS) -> Job:
@@ -62,14 +51,13 @@ def data_parallel_job(spec: Spec, name: str, groups: int = GROUPS) -> Job:
         raise SharingError(reason)
     run, gpus = spec.run, spec.cluster.gpus
     assert isinstance(run, TrainingRun)
-    costs = gpu_costs(spec)
-    layers, cluster = slowest_layers(costs.layers), model_cluster(spec.cluster)
-    stages = grouped_layers(layers, groups)
+    costs, cluster = gpu_costs(spec), model_cluster(spec.cluster)
+    stages = grouped_layers(slowest_layers(costs.layers), groups)
     static = static_bytes(stages, bytes_per_parameter(spec))
     devices: list[Device] = []
     for gpu in range(gpus):
         devices += [Device(f"gpu{gpu}", cluster.available[gpu] - static, static),
-                    Device(network_lane(f"gpu{gpu}"), lane_of=f"gpu{gpu}")]
+                    Device(lane_name(f"gpu{gpu}"), lane_of=f"gpu{gpu}")]
     everywhere, networks = tuple(range(0, 2 * gpus, 2)), tuple(range(1, 2 * gpus, 2))
     total = sum(stage.parameters for stage in stages) * run.gradient_bytes
     all_seconds = all_reduce_seconds(spec, total, gpus)
@@ -98,10 +86,3 @@ def data_parallel_job(spec: Spec, name: str, groups: int = GROUPS) -> Job:
     problem = Problem(f"{spec.name} (data parallel)", tuple(devices), tuple(blocks))
     job = job_of(name, problem, f"data parallel, {len(stages)} groups of layers", costs.notes)
     return replace(job, micro_batches=rest + 1)
-
-
-def _needs(spec: Spec) -> list[int]:
-    """Bytes that each GPU needs for the whole model and one micro-batch of it."""
-    stages = grouped_layers(slowest_layers(gpu_costs(spec).layers), GROUPS)
-    need = static_bytes(stages, bytes_per_parameter(spec)) + peak_bytes(stages, [1] * len(stages), "full")
-    return [need] * spec.cluster.gpus

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
-from weft.models.transform import planned as transformations
+from weft.models.transform import transformations
 from weft.models.transform.planned import Planned
 from weft.models.transform.program import PlanError, PlanProgram
 

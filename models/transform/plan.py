@@ -16,15 +16,15 @@ An order of all parts that a search has found, as a rule of a plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import pairwise
-from typing import Literal
+from functools import cached_property, wraps
+from itertools import accumulate, pairwise
+from typing import Concatenate, ParamSpec
 
 from weft.models.layouts.conversion import LayoutPrices
 from weft.models.layouts.layout import intersection, volume
-from weft.models.transform import planned as transformations
+from weft.models.transform import transformations
 from weft.models.transform.choices import (
     OneOf,
     PlanChoice,
@@ -33,12 +33,14 @@ from weft.models.transform.choices import (
     choice_of_devices,
     choice_of_splits,
 )
-from weft.models.transform.planned import Part, Planned, Which
+from weft.models.transform.planned import Part, Planned
 from weft.models.transform.preserving import Communication, communications
-from weft.models.transform.program import PlanError, PlanProgram, Role
+from weft.models.transform.program import PlanError, PlanProgram
 from weft.models.transform.tensor_parallel import along
 from weft.models.transform.tensor_parallel import tensor_parallel as cut_over
 from weft.solver.late import nx
+
+_P = ParamSpec("_P")
 
 
 @dataclass(frozen=True)
@@ -71,40 +73,37 @@ class Preserved:
     @cached_property
     def peaks(self) -> dict[int, int]:
         """Bytes of what parts made that each device holds at most at once, kept until its last reader has run."""
-        last: dict[tuple[Part, str], int] = {}
         position = {part: i for i, part in enumerate(self.order)}
-        made: dict[int, list[tuple[Part, str, int]]] = {}
-        program = self.planned.program
+        last: dict[tuple[Part, str], int] = {}
         for entry in self.joined:
             end = max((position[view.part] for view in entry.readers), default=0)
-            for view in entry.producers:
-                for term in entry.terms:
-                    if not entry.next_step and program.producer[term] == view.part.operation:
-                        near = [position[read.part] for read in entry.readers if read.device == view.device
-                                and intersection(read.box, view.box) is not None]
-                        when = max(near, default=position[view.part]) if entry.silent else end
-                        last[view.part, term] = max(last.get((view.part, term), 0), when)
+            for view in entry.producers if not entry.next_step else ():
+                near = [position[read.part] for read in entry.readers if read.device == view.device
+                        and intersection(read.box, view.box) is not None]
+                when = max(near, default=position[view.part]) if entry.silent else end
+                last |= {(view.part, term): max(last.get((view.part, term), 0), when) for term in entry.terms}
+        changes: dict[int, list[int]] = {}
         for part in self.order:
-            operation = program.by_name[part.operation]
-            for name, dimensions in zip(operation.outputs, operation.annotation.outputs, strict=True):
-                size = program.tensors[name].itemsize * volume(self.planned.box(part, dimensions))
-                made.setdefault(self.planned.device(part), []).append((part, name, size))
-        found = {}
-        for device, tensors in made.items():
-            change = [0] * (len(self.order) + 1)
-            for part, name, size in tensors:
+            change = changes.setdefault(self.planned.device(part), [0] * (len(self.order) + 1))
+            for name, box in self.planned.outputs(part):
+                size = self.planned.program.tensors[name].itemsize * volume(box)
                 change[position[part]] += size
                 change[last.get((part, name), position[part]) + 1] -= size
-            total = most = 0
-            for step in change:
-                total += step
-                most = max(most, total)
-            found[device] = most
-        return found
+        return {device: max(accumulate(change)) for device, change in changes.items()}
 
     def __str__(self) -> str:
         lines = [str(entry) for entry in self.communications]
         return "\n".join(lines or ["nothing is sent"])
+
+
+def _method(transformation: Callable[Concatenate[Planned, _P], Planned]
+            ) -> Callable[Concatenate[TransformPlan, _P], TransformPlan]:
+    """A transformation as a method of a plan, which is changed and given back."""
+    @wraps(transformation)
+    def called(plan: TransformPlan, /, *arguments: _P.args, **keywords: _P.kwargs) -> TransformPlan:
+        return plan.apply(lambda planned: transformation(planned, *arguments, **keywords))
+
+    return called
 
 
 @dataclass
@@ -153,56 +152,24 @@ class TransformPlan:
         self.program.named(operators)
         return self.leave_open(choice_of_splits(operators, options))
 
-    def split(self, operators: str, along: str, parts: int, *, role: Role | None = None,
-              in_turn: bool = False) -> TransformPlan:
-        """As :func:`weft.models.transform.planned.split`."""
-        return self.apply(lambda planned: transformations.split(planned, operators, along, parts, role=role,
-                                                                in_turn=in_turn))
-
-    def replicate(self, operators: str, copies: int) -> TransformPlan:
-        """As :func:`weft.models.transform.planned.replicate`."""
-        return self.apply(lambda planned: transformations.replicate(planned, operators, copies))
-
-    def co_shard(self, operators: str, along: str | Mapping[str, str], parts: int, *,
-                 recomputed: bool = True) -> TransformPlan:
-        """As :func:`weft.models.transform.planned.co_shard`."""
-        return self.apply(lambda planned: transformations.co_shard(planned, operators, along, parts,
-                                                                   recomputed=recomputed))
-
-    def recompute(self, operators: str) -> TransformPlan:
-        """As :func:`weft.models.transform.planned.recompute`."""
-        return self.apply(lambda planned: transformations.recompute(planned, operators))
-
-    def pipeline(self, stages: Sequence[str], devices: Sequence[int | Sequence[int]],
-                 along: str | Mapping[str, str], micro_batches: int, *,
-                 schedule: Literal["1f1b", "gpipe", "open"] = "1f1b") -> TransformPlan:
-        """As :func:`weft.models.transform.planned.pipeline`."""
-        return self.apply(lambda planned: transformations.pipeline(planned, stages, devices, along, micro_batches,
-                                                                   schedule=schedule))
-
-    def tensor_parallel(self, devices: Sequence[int], operators: str = "*", *,
-                        prices: LayoutPrices | None = None) -> TransformPlan:
-        """Cut operators over devices as Megatron does, or better: the cheapest conversions decide.
-
-        As :func:`weft.models.transform.tensor_parallel.tensor_parallel`; the plan is changed and given back. Raises
-        :class:`PlanError` for devices that are named twice, and for operators that are cut over devices already.
-        """
-        return self.apply(lambda planned: cut_over(planned, devices, operators, prices=prices))
+    split = _method(transformations.split)
+    replicate = _method(transformations.replicate)
+    co_shard = _method(transformations.co_shard)
+    recompute = _method(transformations.recompute)
+    pipeline = _method(transformations.pipeline)
+    order = _method(transformations.order)
+    tensor_parallel = _method(cut_over)
 
     def along(self, tensor: str, axis: int = 0) -> dict[str, str]:
         """As :func:`weft.models.transform.tensor_parallel.along`."""
         return along(self.planned, tensor, axis)
 
     def assign(self, operators: str, devices: int | Sequence[int] | OneOf) -> TransformPlan:
-        """As :func:`weft.models.transform.planned.assign`; :func:`~weft.models.transform.choices.one_of` leaves open
-        which devices."""
+        """As :func:`weft.models.transform.transformations.assign`; :func:`~weft.models.transform.choices.one_of` leaves
+        open which devices."""
         if isinstance(devices, OneOf):
             return self.leave_open(choice_of_devices(operators, devices))
         return self.apply(lambda planned: transformations.assign(planned, operators, devices))
-
-    def order(self, first: Which, then: Which) -> TransformPlan:
-        """As :func:`weft.models.transform.planned.order`."""
-        return self.apply(lambda planned: transformations.order(planned, first, then))
 
     def preserve(self, prices: LayoutPrices | None = None) -> Preserved:
         """Derive the communication, and an order of all parts.

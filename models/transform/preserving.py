@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from weft.models.layouts.conversion import Conversion, LayoutPrices, convert, step_bytes, uniform
+from weft.models.layouts.conversion import Conversion, LayoutPrices, busiest, convert, step_bytes, uniform
 from weft.models.layouts.layout import Box, Layout, LayoutError, Piece, Placed, hull, intersection, shape_of, volume
 from weft.models.transform.planned import Part, Planned, View
 from weft.models.transform.program import PlanError
@@ -72,6 +72,12 @@ class Communication:
         """All that take part."""
         return tuple(sorted({view.device for view in self.producers} | set(self.wanted)))
 
+    def held(self, device: int) -> tuple[list[View], Box]:
+        """What parts of a device made, and the elements of the frame that they have together."""
+        own = [view for view in self.producers if view.device == device]
+        return own, tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(
+            hull(view.box for view in own), self.frame, strict=True))
+
     def __str__(self) -> str:
         what = " + ".join(self.kinds) or "in place"
         way = f" {self.conversion}" if self.conversion is not None and self.kinds else ""
@@ -86,6 +92,15 @@ def communications(planned: Planned, prices: LayoutPrices | None = None) -> tupl
     device, and views that do not cover what is read.
     """
     return tuple(_Preserving(planned, prices or uniform()).all())
+
+
+def serving(joined: Sequence[Communication]) -> dict[tuple[str, bool, Part], list[int]]:
+    """By a tensor, whether it is that of the next step, and a part that reads it, the communications that bring it."""
+    found: dict[tuple[str, bool, Part], list[int]] = {}
+    for i, entry in enumerate(joined):
+        for part in dict.fromkeys(view.part for view in entry.readers):
+            found.setdefault((entry.tensor, entry.next_step, part), []).append(i)
+    return found
 
 
 class _Frame(NamedTuple):
@@ -165,11 +180,8 @@ class _Preserving:
             _messages(term, [view for view in views if view.part.operation == self.program.producer[term]], wanted)
             for term in terms))
         sent = [(m.device, m.target, volume(m.box) * itemsize) for m in messages]
-        out: dict[int, int] = {}
-        for source, to, size in sent:
-            out[source] = out.get(source, 0) + (size if source != to else 0)
         return Communication(tensor, terms, frame.box, tuple(views), tuple(readers), wanted, None, messages,
-                             self.prices.messages(sent), max(out.values(), default=0), next_step)
+                             self.prices.messages(sent), busiest(sent), next_step)
 
     def _converted(self, source: Placed, target: Placed, shape: tuple[int, ...], itemsize: int) -> Conversion:
         key = (source, target, shape, itemsize)

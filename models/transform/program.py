@@ -18,11 +18,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
+
+from weft.models.graph.dataflow import Dataflow
 
 #: Where a tensor comes from: from outside, as a weight, as an optimizer's state, or from an operator.
 Source: TypeAlias = Literal["input", "parameter", "state", "operator"]
@@ -58,9 +60,19 @@ class PlanOperation:
     follows: str | None = None
     phase: Literal["forward", "recomputed", "backward", "update"] = "forward"
 
+    @property
+    def reads(self) -> Iterator[tuple[str, Dimensions]]:
+        """Its inputs, and the names of their dimensions."""
+        return zip(self.inputs, self.annotation.inputs, strict=True)
+
+    @property
+    def gives(self) -> Iterator[tuple[str, Dimensions]]:
+        """Its outputs, and the names of their dimensions."""
+        return zip(self.outputs, self.annotation.outputs, strict=True)
+
 
 @dataclass(frozen=True)
-class PlanProgram:
+class PlanProgram(Dataflow[PlanOperation]):
     """``operations`` in an order in which they can run. ``sums``: tensors that are the sum of others, by name.
     ``outputs``: what leaves it. ``carried``: by the tensor that is made, the parameter or state that it is in the next
     step. ``notes``: sentences on what is not known of the operators.
@@ -77,42 +89,25 @@ class PlanProgram:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        known = {name for name, tensor in self.tensors.items() if tensor.source != "operator"}
-        seen: set[str] = set()
-        for operation in self.operations:
-            if operation.name in seen:
-                raise PlanError(f"the operator name {operation.name!r} is used twice")
-            seen.add(operation.name)
-            for name in operation.inputs:
-                for term in self.sums.get(name, (name,)):
-                    if term not in known:
-                        raise PlanError(f"operator {operation.name!r} reads {term!r}, which nothing before it makes")
-            for name in operation.outputs:
-                if name in known or name not in self.tensors:
-                    raise PlanError(f"operator {operation.name!r} makes {name!r}, which is made twice or is no tensor")
-                known.add(name)
+        known = self.require_made(PlanError)
         for name in self.outputs:
             if not set(self.sums.get(name, (name,))) <= known:
                 raise PlanError(f"the output {name!r} is made by no operator")
 
-    @cached_property
-    def by_name(self) -> Mapping[str, PlanOperation]:
-        """Operators by name."""
-        return {operation.name: operation for operation in self.operations}
+    @property
+    def steps(self) -> tuple[PlanOperation, ...]:
+        """The operators."""
+        return self.operations
 
-    @cached_property
-    def producer(self) -> Mapping[str, str]:
-        """The operator that makes each tensor."""
-        return {name: operation.name for operation in self.operations for name in operation.outputs}
-
-    @cached_property
-    def readers(self) -> Mapping[str, tuple[str, ...]]:
-        """The operators that read each tensor, sums by their own name."""
-        found: dict[str, list[str]] = {}
-        for operation in self.operations:
-            for name in dict.fromkeys(operation.inputs):
-                found.setdefault(name, []).append(operation.name)
-        return {name: tuple(readers) for name, readers in found.items()}
+    def require_given(self, values: Mapping[str, Any], names: Collection[str] | None = None) -> None:
+        """Raise :class:`~weft.models.transform.program.PlanError` unless all that comes from outside, or that of these
+        ``names``, is among ``values`` in its shape."""
+        for name, tensor in self.given.items():
+            shape = getattr(values.get(name), "shape", None)
+            if (names is None or name in names) and (shape is None or tuple(shape) != tensor.shape):
+                what = "is missing" if name not in values else f"is of shape {tuple(shape)}" if shape is not None else (
+                    f"is given as {type(values[name]).__name__}, it must be a tensor")
+                raise PlanError(f"the {tensor.source} {name!r} of shape {tensor.shape} {what}")
 
     def terms(self, name: str) -> tuple[str, ...]:
         """The tensors that ``name`` is the sum of: itself, for most."""

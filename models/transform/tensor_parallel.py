@@ -54,8 +54,8 @@ def tensor_parallel(planned: Planned, devices: Sequence[int], operators: str = "
 
 def along(planned: Planned, tensor: str, axis: int = 0) -> dict[str, str]:
     """By operator, the name that a dimension of ``tensor`` has in it, wherever its elements stay in one order: what
-    :func:`~weft.models.transform.planned.pipeline` cuts micro-batches along, and
-    :func:`~weft.models.transform.planned.co_shard` parts. What makes the tensor is among the operators.
+    :func:`~weft.models.transform.transformations.pipeline` cuts micro-batches along, and
+    :func:`~weft.models.transform.transformations.co_shard` parts. What makes the tensor is among the operators.
 
     Raises :class:`PlanError` for a tensor or a dimension that is not there.
     """
@@ -68,7 +68,7 @@ def along(planned: Planned, tensor: str, axis: int = 0) -> dict[str, str]:
     for operation in program.operations:
         if operation.phase != "forward":
             continue
-        for name, dimensions in zip(operation.inputs, operation.annotation.inputs, strict=True):
+        for name, dimensions in operation.reads:
             if name in marked and dimensions[marked[name]] and operation.name not in found:
                 own = dimensions[marked[name]][0]
                 if operation.annotation.role(own) != "frozen":
@@ -77,7 +77,7 @@ def along(planned: Planned, tensor: str, axis: int = 0) -> dict[str, str]:
             made = operation.annotation.outputs[operation.outputs.index(tensor)][marked[tensor]]
             if made and operation.annotation.role(made[0]) != "frozen":
                 found[operation.name] = made[0]
-        for name, dimensions in zip(operation.outputs, operation.annotation.outputs, strict=True):
+        for name, dimensions in operation.gives:
             at = [i for i, one in enumerate(dimensions) if one and one[0] == found.get(operation.name)]
             if at:
                 marked[name] = at[0]
@@ -90,7 +90,7 @@ class _Choice:
         self.planned, self.program = planned, planned.program
         self.names, self.devices, self.prices, self.bandwidth = names, devices, prices, bandwidth
         self.operations = {name: self.program.by_name[name] for name in names}
-        self.sizes = {name: {one: high - low for one, (low, high) in planned.spans(planned.parts(name)[0]).items()}
+        self.sizes = {name: planned.sizes(planned.parts(name)[0])
                       for name in names}
         self.labels = {name: self._labels(name) for name in names}
         self.seconds: dict[tuple[Layout, Layout, tuple[int, ...], int], float] = {}
@@ -112,7 +112,7 @@ class _Choice:
         operation = self.operations[name]
         found = [one for one in operation.annotation.names if self._divides(name, one)]
         weights = [{one for axis in dimensions for one in axis}
-                   for tensor, dimensions in zip(operation.inputs, operation.annotation.inputs, strict=True)
+                   for tensor, dimensions in operation.reads
                    if self.program.tensors[tensor].source == "parameter" and self.program.tensors[tensor].gradient
                    and len(self.program.tensors[tensor].shape) > 1]
         of_weights = [one for one in found if any(one in some for some in weights)]
@@ -135,12 +135,10 @@ class _Choice:
     def _own(self, name: str, label: _Label) -> float:
         """Moving what it reads and makes, forward and backward, and adding up terms of weights' gradients."""
         operation, seconds = self.operations[name], 0.0
-        pairs = [*zip(operation.inputs, operation.annotation.inputs, strict=True),
-                 *zip(operation.outputs, operation.annotation.outputs, strict=True)]
-        for tensor, dimensions in pairs:
+        for tensor, dimensions in (*operation.reads, *operation.gives):
             layout, shape = self._layout(name, label, dimensions, gives=False), self._shape(name, dimensions)
             seconds += 3 * layout.elements(shape) * self.program.tensors[tensor].itemsize / self.bandwidth
-        for tensor, dimensions in zip(operation.inputs, operation.annotation.inputs, strict=True):
+        for tensor, dimensions in operation.reads:
             held = self.program.tensors[tensor]
             if held.source == "parameter" and held.gradient:
                 back = self._layout(name, label, dimensions, gives=True)

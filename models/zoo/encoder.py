@@ -59,7 +59,7 @@ def _tower(b: GraphBuilder, model: EncoderModel, batch: int, lead: str) -> tuple
         if model.vocabulary is not None and model.sequence is not None:
             table = b.parameter("tokens.weight", model.vocabulary, model.hidden)
             tokens = b.input(f"{lead}tokens", (batch, model.sequence), "int64")
-            x = embedding(b, tokens, model.vocabulary, model.hidden, "tokens", weight=table, types=model.types,
+            x = embedding(b, tokens, table, types=model.types,
                           positions=(model.max_positions or model.sequence) if model.positions == "learned" else 0)
         else:
             x = _patched(b, model, batch, lead)

@@ -38,7 +38,7 @@ def gpt_graph(model: GptModel, batch: int = 1, *, dtype: str = "float16", traini
     width, ends = model.embedding_width or model.hidden, layer_sizes(model, 0)
     with b.layer("embedding"):
         table = b.parameter("tokens.weight", model.vocabulary, width)
-        x = embedding(b, tokens, model.vocabulary, width, "tokens", weight=table, dropout=True,
+        x = embedding(b, tokens, table, dropout=True,
                       positions=(model.max_positions or model.sequence)
                       if model.positions == "learned" and width == model.hidden else 0)
         if width != model.hidden:
@@ -105,6 +105,6 @@ def _predicted(b: GraphBuilder, x: Tensor, tokens: Tensor, table: Parameter, mod
     """The hidden states that predict one token more: those of ``x`` and of the tokens behind, joined, through one
     layer (DeepSeek-V3, 2024, section 2.2)."""
     sizes = layer_sizes(model, model.layers - 1, share)
-    beside = embedding(b, tokens, model.vocabulary, model.hidden, "tokens", weight=table)
+    beside = embedding(b, tokens, table)
     both = concatenation(b, [sizes.normed(b, x, "norm_hidden"), sizes.normed(b, beside, "norm_tokens")], 2, "joined")
     return transformer_layer(b, linear(b, both, model.hidden, "narrowed", bias=False), sizes)

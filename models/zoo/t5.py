@@ -51,7 +51,7 @@ def t5_graph(model: T5Model, batch: int = 1, *, dtype: str = "float16", training
 
 
 def _embedded(b: GraphBuilder, tokens: Tensor, model: T5Model, table: Parameter, places: int | Parameter) -> Tensor:
-    return embedding(b, tokens, model.vocabulary, model.hidden, "tokens", weight=table, positions=places, dropout=True)
+    return embedding(b, tokens, table, positions=places, dropout=True)
 
 
 def _heard(b: GraphBuilder, x: Tensor, model: T5Model) -> Tensor:

@@ -64,6 +64,7 @@ class Host:
         self.features, self.edges, self.vertices = features, edges, len(features)
         self.labels = torch.full((self.vertices,), -1) if labels is None else labels.long()
         self.degree = {loops: chunked.degree.to(dtype)[:, None] for loops, chunked in edges.items()}
+        self._loops = [layer.loops for layer in network.layers]
         self._held: dict[tuple[str, int, int], Tensor] = {}
         for number, (layer, width) in enumerate(zip(network.layers, found, strict=True)):
             for kind, columns in _columns(layer, width, labels is not None).items():
@@ -72,10 +73,15 @@ class Host:
                         self._held[kind, number, part] = torch.empty(
                             (self.vertices, wide), dtype=dtype, pin_memory=pinned)
 
-    def of(self, kind: str, layer: int) -> list[Tensor]:
-        """The arrays of ``kind``; of inputs those that the layer before has written, or the features."""
+    def of(self, layer: int, *kinds: str) -> list[Tensor]:
+        """The arrays of ``kinds``; of inputs those that the layer before has written, or the features."""
+        return [array for kind in kinds for array in self._of(layer, kind)]
+
+    def _of(self, layer: int, kind: str) -> list[Tensor]:
         if kind == "inputs":
-            return [self.features] if layer == 0 else self.of("outputs", layer - 1)
+            return [self.features] if layer == 0 else self._of(layer - 1, "outputs")
+        if kind in ("degree", "labels"):
+            return [self.labels if kind == "labels" else self.degree[self._loops[layer]]]
         return [self._held[key] for part in range(3) if (key := (kind, layer, part)) in self._held]
 
 

@@ -27,6 +27,14 @@ from weft.runtime.ranks.stopwatch import sleep_until
 
 #: What a rank tells another that waits for one of its blocks: that it is done.
 _DONE = "done"
+#: By kind of step, the host's arrays whose rows it brings to the device.
+_BROUGHT: Mapping[str, tuple[str, ...]] = {
+    "in": ("inputs", "degree"), "stay": ("source",), "enter": ("inputs", "degree"), "see": ("outputs", "labels"),
+    "prepare_in": ("inputs", "degree", "g_source", "g_target", "g_inputs")}
+#: By kind of step, whose results it stores, and in which of the host's arrays.
+_STORED: Mapping[str, tuple[str, ...]] = {
+    "keep": ("prepare", "source", "target"), "leave": ("vertex", "outputs", "state"), "tell": ("loss", "g_outputs"),
+    "back_out": ("vertex_back", "back", "g_inputs"), "prepare_out": ("prepare_back", "g_inputs")}
 
 
 class ChunkWorker(Held, Worker):
@@ -80,7 +88,8 @@ class ChunkWorker(Held, Worker):
         """What the block ``work`` does."""
         assert isinstance(work, BlockWork)
         step = self._by_name[work.block]
-        act = getattr(self, f"_{step.kind.rstrip('0123456789')}")
+        kind = step.kind.rstrip("0123456789")
+        act = self._from_host if kind in _BROUGHT else self._to_host if kind in _STORED else getattr(self, f"_{kind}")
         least = self._seconds(step)
 
         def run(results: Mapping[Work, Parcel]) -> Parcel:
@@ -93,8 +102,14 @@ class ChunkWorker(Held, Worker):
 
     # -- what steps share ----------------------------------------------------------------------------------------------
 
-    def _degree(self, layer: int) -> Tensor:
-        return self.host.degree[self.network.layers[layer].loops]
+    def _from_host(self, step: StepLike) -> None:
+        kinds = _BROUGHT[step.kind.rstrip("0123456789")]
+        self._bring(step, max(step.i, step.j), *self.host.of(step.layer, *kinds))
+
+    def _to_host(self, step: StepLike) -> None:
+        maker, *kinds = _STORED[step.kind]
+        place = (step.i, -1) if maker.startswith("prepare") else (-1, step.i)
+        self._store(self._taken(maker, step.layer, *place), self.host.of(step.layer, *kinds), step.i)
 
     def _entry(self, layer: int, chunk: int) -> LayerInput:
         return LayerInput(self.dropout, self.seeds[layer], int(self._begins[chunk]))
@@ -117,29 +132,19 @@ class ChunkWorker(Held, Worker):
 
     # -- forward -------------------------------------------------------------------------------------------------------
 
-    def _in(self, step: StepLike) -> None:
-        self._bring(step, step.i, *self.host.of("inputs", step.layer), self._degree(step.layer))
-
     def _prepare(self, step: StepLike) -> None:
         x, degree = self._given("in", step.layer, step.i, -1)
         with self.account.counting():
             self._put(step, *kernels.prepare(self.network.layers[step.layer], self.parameters[step.layer], x, degree,
                                              self._entry(step.layer, step.i)))
 
-    def _keep(self, step: StepLike) -> None:
-        self._store(self._taken("prepare", step.layer, step.i, -1),
-                    [*self.host.of("source", step.layer), *self.host.of("target", step.layer)], step.i)
-
     def _open(self, step: StepLike) -> None:
         layer, rows = self.network.layers[step.layer], self._rows(step.j)
-        columns = self.found[step.layer].state(layer.gather, bool(self.host.of("state", step.layer)))
-        self._bring(step, step.j, *self.host.of("target", step.layer),
+        columns = self.found[step.layer].state(layer.gather, bool(self.host.of(step.layer, "state")))
+        self._bring(step, step.j, *self.host.of(step.layer, "target"),
                     new=[(rows.stop - rows.start, wide) for wide in columns])
         found = self._there["open", step.layer, -1, step.j]
         kernels.opened(layer, [tensor for tensor in found[-len(columns):] if tensor is not None])
-
-    def _stay(self, step: StepLike) -> None:
-        self._bring(step, step.i, *self.host.of("source", step.layer))
 
     def _drop(self, step: StepLike) -> None:
         self._taken("stay", step.layer, step.i, -1)
@@ -148,7 +153,7 @@ class ChunkWorker(Held, Worker):
         edges = self._edges(step, by_source=False)
         source: Tensor | None = None
         if (step.layer, step.i) not in self._stays:
-            array = self.host.of("source", step.layer)[0][self._rows(step.i)]
+            array = self.host.of(step.layer, "source")[0][self._rows(step.i)]
             if self.steps.selected(step.layer, step.i, step.j):
                 rows = self.host.edges[self.network.layers[step.layer].loops].selected(step.i, step.j)[0]
                 source = self.account.room((len(rows), array.shape[1]), array.dtype, self.device)
@@ -173,9 +178,6 @@ class ChunkWorker(Held, Worker):
         found = self._given("open", layer, -1, j, keep)
         return (found[0], found[1:]) if self.found[layer].target else (None, found)
 
-    def _enter(self, step: StepLike) -> None:
-        self._bring(step, step.j, *self.host.of("inputs", step.layer), self._degree(step.layer))
-
     def _vertex(self, step: StepLike) -> None:
         number = step.layer
         layer, last = self.network.layers[number], number + 1 == len(self.network.layers)
@@ -184,16 +186,9 @@ class ChunkWorker(Held, Worker):
         with self.account.counting():
             total = kernels.closed(layer, state, degree)
             y = kernels.vertex(layer, self.parameters[number], x, total, degree, last, self._entry(number, step.j))
-            self._put(step, y, *(state if self.host.of("state", number) else ()))
-
-    def _leave(self, step: StepLike) -> None:
-        self._store(self._taken("vertex", step.layer, -1, step.i),
-                    [*self.host.of("outputs", step.layer), *self.host.of("state", step.layer)], step.i)
+            self._put(step, y, *(state if self.host.of(number, "state") else ()))
 
     # -- backward ------------------------------------------------------------------------------------------------------
-
-    def _see(self, step: StepLike) -> None:
-        self._bring(step, step.j, *self.host.of("outputs", step.layer), self.host.labels)
 
     def _loss(self, step: StepLike) -> None:
         y, labels = self._given("see", step.layer, -1, step.j)
@@ -202,15 +197,11 @@ class ChunkWorker(Held, Worker):
             self._put(step, gy)
         self.loss += loss.to("cpu", torch.float64)
 
-    def _tell(self, step: StepLike) -> None:
-        self._store(self._taken("loss", step.layer, -1, step.i), self.host.of("g_outputs", step.layer), step.i)
-
     def _back_in(self, step: StepLike) -> None:
         number = step.layer
         last = number + 1 == len(self.network.layers)
-        gy = self.host.of("g_outputs", number) if last else self.host.of("g_inputs", number + 1)
-        self._bring(step, step.j, *gy, *self.host.of("inputs", number), self._degree(number),
-                    *self.host.of("state", number))
+        gy = self.host.of(number, "g_outputs") if last else self.host.of(number + 1, "g_inputs")
+        self._bring(step, step.j, *gy, *self.host.of(number, "inputs", "degree", "state"))
 
     def _vertex_back(self, step: StepLike) -> None:
         number = step.layer
@@ -222,13 +213,9 @@ class ChunkWorker(Held, Worker):
             self._add_gradients(number, own)
             self._put(step, *back, *([gx] if number else ()))
 
-    def _back_out(self, step: StepLike) -> None:
-        self._store(self._taken("vertex_back", step.layer, -1, step.i),
-                    [*self.host.of("back", step.layer), *self.host.of("g_inputs", step.layer)], step.i)
-
     def _row_open(self, step: StepLike) -> None:
         rows = self._rows(step.i)
-        self._bring(step, step.i, *self.host.of("source", step.layer),
+        self._bring(step, step.i, *self.host.of(step.layer, "source"),
                     new=[(rows.stop - rows.start, self.found[step.layer].source)])
         into = self._there["row_open", step.layer, step.i, -1][1]
         assert into is not None
@@ -236,7 +223,7 @@ class ChunkWorker(Held, Worker):
 
     def _load_back(self, step: StepLike) -> None:
         edges, rows = self._edges(step, by_source=True), self._rows(step.j)
-        values = [*self.host.of("target", step.layer), *self.host.of("back", step.layer)]
+        values = self.host.of(step.layer, "target", "back")
         self._put(step, *(self._brought(array[rows]) for array in values), *edges)
 
     def _gather_back(self, step: StepLike) -> None:
@@ -255,17 +242,11 @@ class ChunkWorker(Held, Worker):
 
     def _add(self, step: StepLike) -> None:
         found, = self._given("gather_back", step.layer, step.i, step.j)
-        self.host.of("g_target", step.layer)[0][self._rows(step.j)].add_(found.cpu())
+        self.host.of(step.layer, "g_target")[0][self._rows(step.j)].add_(found.cpu())
 
     def _row_keep(self, step: StepLike) -> None:
         _, into = self._given("row_open", step.layer, step.i, -1)
-        self._store([into], self.host.of("g_source", step.layer), step.i)
-
-    def _prepare_in(self, step: StepLike) -> None:
-        number = step.layer
-        self._bring(step, step.i, *self.host.of("inputs", number), self._degree(number),
-                    *self.host.of("g_source", number), *self.host.of("g_target", number),
-                    *self.host.of("g_inputs", number))
+        self._store([into], self.host.of(step.layer, "g_source"), step.i)
 
     def _prepare_back(self, step: StepLike) -> None:
         number = step.layer
@@ -277,20 +258,17 @@ class ChunkWorker(Held, Worker):
             self._add_gradients(number, own)
             self._put(step, found)
 
-    def _prepare_out(self, step: StepLike) -> None:
-        self._store(self._taken("prepare_back", step.layer, step.i, -1), self.host.of("g_inputs", step.layer), step.i)
-
     # -- between ranks -------------------------------------------------------------------------------------------------
 
     def _exchange(self, step: StepLike) -> None:
-        self._share([*self.host.of("source", step.layer), *self.host.of("target", step.layer)])
+        self._share(self.host.of(step.layer, "source", "target"))
 
     def _exchange_back(self, step: StepLike) -> None:
-        self._share(self.host.of("back", step.layer))
+        self._share(self.host.of(step.layer, "back"))
 
     def share_outputs(self) -> None:
         """Let every rank have the outputs of all."""
-        self._share(self.host.of("outputs", len(self.network.layers) - 1))
+        self._share(self.host.of(len(self.network.layers) - 1, "outputs"))
 
     def _share(self, arrays: Sequence[Tensor]) -> None:
         """Everyone gets every chunk from its owner."""
@@ -299,5 +277,5 @@ class ChunkWorker(Held, Worker):
                 dist.broadcast(array[self._rows(chunk)], rank, self.group)
 
     def _sum(self, step: StepLike) -> None:
-        for array in self.host.of("g_target", step.layer):
+        for array in self.host.of(step.layer, "g_target"):
             dist.all_reduce(array, group=self.group)

@@ -38,7 +38,7 @@ class Streamed:
     @property
     def outputs(self) -> Tensor:
         """Of the last layer at every vertex, in the last pass; of other ranks' vertices after :meth:`share_outputs`."""
-        return self.worker.host.of("outputs", len(self.network.layers) - 1)[0]
+        return self.worker.host.of(len(self.network.layers) - 1, "outputs")[0]
 
     def run(self, *, training: bool = True) -> float:
         """One pass: the loss, with gradients in the parameters, summed over ranks. ``training``: with dropout, another
@@ -51,7 +51,7 @@ class Streamed:
         worker.dropout = self.network.dropout if training else 0.0
         worker.seeds = self.seeds(self.passes)
         for number in range(len(self.network.layers)):
-            for array in worker.host.of("g_target", number):
+            for array in worker.host.of(number, "g_target"):
                 array.zero_()
         self.measured = self.executor.run()
         self.passes += 1

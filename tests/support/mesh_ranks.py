@@ -20,13 +20,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tests.support.captured_models import Case, made
 from tests.support.pipeline_ranks import planned_once
-from weft.app.pipeline.run.pipe import Pipeline
+from weft.app.pipeline.run.pipe import PipelineEngine
 from weft.runtime.train.sharding import own_share, whole_of
 
 SIZE, MICRO_BATCHES, EPS, STEPS = 8, 2, 1e-3, 5
 
 
-def piped(case: Case, copies: int = 1, **options: Any) -> Pipeline:
+def piped(case: Case, copies: int = 1, **options: Any) -> PipelineEngine:
     """A pipeline whose example is the part of the batch that each of ``copies`` is given."""
     size = SIZE // copies
     of = (type(case.model), copies, *sorted({"mesh", "tensor_parallel", "fully_shard"} & options.keys()),
@@ -36,7 +36,7 @@ def piped(case: Case, copies: int = 1, **options: Any) -> Pipeline:
                            **options})
 
 
-def stepped(pipe: Pipeline, seed: int, name: str = "short") -> float:
+def stepped(pipe: PipelineEngine, seed: int, name: str = "short") -> float:
     """One step on this copy's part of the batch of that seed."""
     case, copy = made(name, SIZE, seed), pipe.session.replica
     size = SIZE // pipe.session.replicas
@@ -44,7 +44,8 @@ def stepped(pipe: Pipeline, seed: int, name: str = "short") -> float:
     return pipe.step(*(a[part] for a in case.args), target=case.target[part])
 
 
-def trained(pipe: Pipeline, optimizer: torch.optim.Optimizer, seeds: range, name: str = "short") -> dict[str, Any]:
+def trained(pipe: PipelineEngine, optimizer: torch.optim.Optimizer, seeds: range, name: str = "short"
+            ) -> dict[str, Any]:
     """Losses and gradients of steps on these batches, and the state after them."""
     losses, gradients = [], []
     for seed in seeds:
@@ -86,7 +87,7 @@ def zero(folder: Path) -> dict[str, Any]:
     """The same with the optimizer's states divided; saved after two steps, and gone on from with as many copies."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "pipeline"))
 
-    def optimizer_of(pipe: Pipeline, lr: float) -> torch.optim.Optimizer:
+    def optimizer_of(pipe: PipelineEngine, lr: float) -> torch.optim.Optimizer:
         return ZeroRedundancyOptimizer(pipe.parameters(), torch.optim.AdamW, process_group=pipe.data_group, lr=lr,
                                        eps=EPS)
 

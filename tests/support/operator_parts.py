@@ -9,8 +9,9 @@ import torch
 
 from weft.app.plans.checking import computed
 from weft.models.layouts.values import Array
-from weft.models.transform.planned import Part, Planned, split
+from weft.models.transform.planned import Part, Planned
 from weft.models.transform.program import PlanError, PlanOperation, PlanProgram
+from weft.models.transform.transformations import split
 from weft.runtime.by_hand.instructions import KernelCall
 from weft.runtime.by_hand.kernels import run_kernel
 

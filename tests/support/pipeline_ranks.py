@@ -18,7 +18,7 @@ import weft
 from tests.support.captured_models import Case, made
 from tests.support.uncut import Whole
 from weft.app.pipeline.of_module import pipeline
-from weft.app.pipeline.run.pipe import Pipeline
+from weft.app.pipeline.run.pipe import PipelineEngine
 from weft.runtime.captured.captured import Captured
 from weft.runtime.captured.loss import loss_of
 from weft.runtime.interface.optim import AdamA
@@ -34,11 +34,11 @@ EPS = 1e-3  # of AdamW: with its 1e-8, rounding in a gradient that is nought (a 
 _PLANS: dict[Hashable, Plan] = {}
 
 
-def planned_once(of: Hashable, module: nn.Module, args: tuple[Any, ...], **options: Any) -> Pipeline:
+def planned_once(of: Hashable, module: nn.Module, args: tuple[Any, ...], **options: Any) -> PipelineEngine:
     """:func:`weft.pipeline`, which measures and plans what it is ``of`` at the first call in this process; at others
     it is given that plan. All ranks call it in one order."""
     options |= {"plan": _PLANS[of]} if of in _PLANS else {}
-    pipe: Pipeline = pipeline(module, args, **options)
+    pipe: PipelineEngine = pipeline(module, args, **options)
     _PLANS[of] = pipe.plan
     return pipe
 

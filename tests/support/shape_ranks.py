@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tests.support.captured_models import GPT, token_loss
 from tests.support.pipeline_ranks import planned_once, run_parts
-from weft.app.pipeline.run.pipe import Pipeline
+from weft.app.pipeline.run.pipe import PipelineEngine
 from weft.runtime.captured.inputs.batch import ShapeError
 
 WORDS, LENGTH, SIZE, EPS = 23, 12, 8, 1e-3
@@ -52,7 +52,8 @@ def mean_of(loss: Callable[..., Any], output: Tensor, labels: Tensor) -> Tensor:
     return mean
 
 
-def piped(loss: Callable[..., Any] = token_loss, kind: type[GPT] = GPT, copies: int = 1, **options: Any) -> Pipeline:
+def piped(loss: Callable[..., Any] = token_loss, kind: type[GPT] = GPT, copies: int = 1,
+          **options: Any) -> PipelineEngine:
     """A pipeline made for batches of eight texts of twelve words on each copy."""
     ids, labels = batch(SIZE)
     of = (loss.__name__, kind, copies, *(str(options.get(name)) for name in ("cuts", "split", "schedule")))
@@ -60,7 +61,7 @@ def piped(loss: Callable[..., Any] = token_loss, kind: type[GPT] = GPT, copies: 
         "micro_batches": 4, "schedule": "1f1b", "time_limit": 1.0, "timeout": 900.0, "cuts": [20], **options})
 
 
-def trained(pipe: Pipeline, shapes: Sequence[tuple[int, int]]) -> dict[str, Any]:
+def trained(pipe: PipelineEngine, shapes: Sequence[tuple[int, int]]) -> dict[str, Any]:
     """Steps on batches of these sizes and lengths: losses, gradients, and what an evaluation of seven texts gives."""
     optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-2, eps=EPS)
     losses, gradients, copy = [], [], pipe.session.replica

@@ -17,13 +17,13 @@ from torch.optim.lr_scheduler import LRScheduler, MultiStepLR
 
 from tests.support.captured_models import Case, made
 from tests.support.pipeline_ranks import EPS, planned_once, run_parts
-from weft.app.pipeline.run.pipe import Pipeline
+from weft.app.pipeline.run.pipe import PipelineEngine
 from weft.runtime.captured.materials import Materials
 
 SIZE, MICRO_BATCHES = 8, 4
 
 
-def piped(case: Case, **options: Any) -> Pipeline:
+def piped(case: Case, **options: Any) -> PipelineEngine:
     """A pipeline of ``case``; where it is cut, no measuring decides."""
     of = (type(case.model), str(next(case.model.parameters()).device), "compile" in options,
           *(str(options.get(name)) for name in ("cuts", "schedule", "dtype", "autocast")))
@@ -32,7 +32,7 @@ def piped(case: Case, **options: Any) -> Pipeline:
         "time_limit": 2.0, "timeout": 900.0, **options})
 
 
-def stepped(pipe: Pipeline, seed: int, name: str = "gpt", dtype: torch.dtype = torch.float64) -> float:
+def stepped(pipe: PipelineEngine, seed: int, name: str = "gpt", dtype: torch.dtype = torch.float64) -> float:
     """One step on the batch of that seed."""
     batch = made(name, SIZE, seed, dtype)
     return pipe.step(*batch.args, target=batch.target, **batch.kwargs)
@@ -67,7 +67,7 @@ def added(folder: Path) -> dict[str, Any]:
                 "third": {n: g.clone() for n, g in pipe.gradients().items()}}
 
 
-def trained(pipe: Pipeline, optimizer: torch.optim.Optimizer, seeds: range, dtype: torch.dtype = torch.float64,
+def trained(pipe: PipelineEngine, optimizer: torch.optim.Optimizer, seeds: range, dtype: torch.dtype = torch.float64,
             name: str = "gpt", scheduler: LRScheduler | None = None) -> list[float]:
     """The losses of steps on the batches of these seeds, whose learning rate may be scheduled."""
     losses = []
@@ -122,7 +122,7 @@ def drawn_again(folder: Path) -> dict[str, Any]:
         return {"behind": behind, "losses": trained(pipe, optimizer, range(2, 3), name="adapted")}
 
 
-def held(pipe: Pipeline) -> dict[str, int]:
+def held(pipe: PipelineEngine) -> dict[str, int]:
     """The bytes of what this rank has numbers for, by name."""
     tensors = (*pipe.model.named_parameters(), *pipe.model.named_buffers())
     return {name: tensor.nbytes for name, tensor in tensors if not tensor.is_meta}
@@ -218,7 +218,7 @@ def with_compile(folder: Path) -> dict[str, Any]:
 
 def of_schedulers(folder: Path) -> dict[str, Any]:
     """Four steps, and the last two from a checkpoint, in other stages; the last state as a DCP, too."""
-    def ready(pipe: Pipeline, lr: float) -> tuple[torch.optim.Optimizer, MultiStepLR]:
+    def ready(pipe: PipelineEngine, lr: float) -> tuple[torch.optim.Optimizer, MultiStepLR]:
         optimizer = torch.optim.AdamW(pipe.parameters(), lr=lr, eps=EPS)
         return optimizer, MultiStepLR(optimizer, [1, 3], gamma=0.1)
 

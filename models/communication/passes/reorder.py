@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from weft.models.communication.inference import extends, made_by
+from weft.models.communication.inference import cut_with, made_by
 from weft.models.communication.program import (
     CommunicationError,
     CommunicationProgram,
@@ -120,14 +120,9 @@ class _Moving:
         name = next(name for name in stage.inputs if name in self.parts)
         cut = self.tensors[self.parts[name]]
         axis = None if cut.axis is None else cut.axis + len(shape) - len(cut.shape)
-        for other in stage.inputs:
-            tensor = self.tensors[other]
-            if other in self.parts or not extends(tensor, axis, len(shape)):
-                continue
-            if axis is None and tensor.shape != shape:
-                raise CommunicationError(f"reorder: the stage {stage.name!r} broadcasts {other!r}, of which there is "
-                                         "no flattened slice to go with: split along an axis")
-            self._slice(tensor, None if axis is None else axis - len(shape) + len(tensor.shape))
+        for other, along in cut_with(stage, self.tensors, axis, "reorder").items():
+            if other not in self.parts:
+                self._slice(self.tensors[other], along)
 
     def _slice(self, tensor: CommunicationTensor, axis: int | None) -> None:
         if tensor.name in self.parts:

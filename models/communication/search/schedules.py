@@ -276,8 +276,7 @@ def _moved(program: CommunicationProgram, gather: str) -> int:
 
 def _key(program: CommunicationProgram) -> object:
     """The same for programs that differ in the order of their stages alone: names follow from what is done."""
-    sources = tuple(sorted((tensor.name, tensor.layout, str(tensor.axis)) for tensor in program.tensors.values()
-                           if tensor.source != "stage"))
+    sources = tuple(sorted((tensor.name, tensor.layout, str(tensor.axis)) for tensor in program.given.values()))
     return sources, frozenset(map(_shape, program.stages)), frozenset(program.carried.items())
 
 

@@ -295,13 +295,8 @@ def folded(blocks: Sequence[Grouped], pairs: Sequence[tuple[int, int]]) -> Repea
 
 def _look(done: Preserved, block: Grouped, seconds: float) -> _Look:
     return (block.phase, block.devices, block.turn[1:], round(seconds, 12),
-            tuple((part.operation, *_sizes(done, part)) for part in block.parts),
+            tuple((part.operation, *done.planned.sizes(part).values()) for part in block.parts),
             tuple(sorted((done.joined[i].tensor, done.joined[i].kinds, done.joined[i].bytes) for i in block.joined)))
-
-
-def _sizes(done: Preserved, part: object) -> tuple[int, ...]:
-    spans = done.planned.spans(part)  # type: ignore[arg-type]
-    return tuple(high - low for low, high in spans.values())
 
 
 def _swaps(blocks: Sequence[Grouped], one: dict[_Look, int], other: dict[_Look, int]) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 
 from weft.models.layouts.layout import Box, intersection, volume
 from weft.models.transform.as_blocks.grouping import Grouped
@@ -66,10 +67,9 @@ class _Holdings:
         """All that is made or brought. What an update makes takes the place of what it read."""
         made: dict[tuple[Part, str], _Tensor] = {}
         for part, block in self.block_of.items():
-            operation = self.program.by_name[part.operation]
-            for name, dimensions in zip(operation.outputs, operation.annotation.outputs, strict=True):
+            for name, box in self.done.planned.outputs(part):
                 if name not in self.program.carried:
-                    size = volume(self.done.planned.box(part, dimensions)) * self.program.tensors[name].itemsize
+                    size = volume(box) * self.program.tensors[name].itemsize
                     made[part, name] = _Tensor(self.done.planned.device(part), size, block, part)
         found = list(made.values())
         for i, entry in enumerate(self.done.joined):
@@ -150,8 +150,4 @@ class _Holdings:
             inside = tensor.readers <= {block}
             if inside and tensor.last:
                 steps[max(position[part] for part in tensor.last) + 1] -= tensor.size
-        total = most = 0
-        for step in steps:
-            total += step
-            most = max(most, total)
-        return most
+        return max(accumulate(steps))

@@ -16,7 +16,7 @@ from weft.models.transform.as_blocks.costs import OperatorCosts
 from weft.models.transform.as_blocks.grouping import Grouped, RepeatedBlocks, folded, grouped, twins
 from weft.models.transform.as_blocks.holding import holdings, resident
 from weft.models.transform.plan import Preserved
-from weft.models.transform.planned import Part
+from weft.models.transform.planned import Part, Planned
 from weft.models.transform.program import PlanError
 from weft.solver.late import nx
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
@@ -210,15 +210,13 @@ def _seconds(done: Preserved, block: Grouped, costs: OperatorCosts) -> float:
     planned = done.planned
     for part in block.parts:
         device = planned.device(part)
-        total[device] = total.get(device, 0.0) + part_seconds(done, part, costs)
+        total[device] = total.get(device, 0.0) + part_seconds(planned, part, costs)
     return max(total.values())
 
 
-def part_seconds(done: Preserved, part: Part, costs: OperatorCosts) -> float:
+def part_seconds(planned: Planned, part: Part, costs: OperatorCosts) -> float:
     """What a part takes."""
-    operation = done.planned.program.by_name[part.operation]
-    sizes = {name: high - low for name, (low, high) in done.planned.spans(part).items()}
-    found = costs.seconds(done.planned.program, operation, sizes)
+    found = costs.seconds(planned.program, planned.program.by_name[part.operation], planned.sizes(part))
     if not (math.isfinite(found) and 0 <= found <= _MOST):
         raise PlanError(f"costs: {part} takes {found} seconds, it must be a number from 0 to {_MOST:g}")
     return found

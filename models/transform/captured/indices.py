@@ -6,11 +6,12 @@ One indexed dimension of numbers may be cut: parts are terms of a sum.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from weft.models.capture.exported import Ref, Step
 from weft.models.transform.captured.products import broadcast_all
-from weft.models.transform.captured.writer import Arguments, UnknownError, Writer, rule
+from weft.models.transform.captured.writer import UnknownError, Writer, rule
 from weft.models.transform.program import Axis
 
 
@@ -28,8 +29,7 @@ def _index(w: Writer, step: Step) -> None:
     _indexed(w, step, x, at, [w.tensor(given[i]) for i in at])
 
 
-def _indexed(w: Writer, step: Step, x: str, at: Sequence[int], indices: Sequence[str], *, last: bool = True,
-             name: str | None = None) -> str:
+def _indexed(w: Writer, step: Step, x: str, at: Sequence[int], indices: Sequence[str]) -> str:
     """Dimensions of indices stand where the first of theirs stood, in front where theirs are apart."""
     axes: list[Axis] = [(w.fresh(),) for _ in w.shape(x)]
     sides, shared = broadcast_all(w, [w.shape(one) for one in indices])
@@ -38,8 +38,8 @@ def _indexed(w: Writer, step: Step, x: str, at: Sequence[int], indices: Sequence
     output = [*rest[:place], *shared, *rest[place:]]
     names = [axes[i][0] for i in at]
     extra = _cut(w, step, names[0]) if len(at) == 1 else {"frozen": names}
-    return w.add(step, "index", [(x, axes), *zip(indices, sides, strict=True)], output, at=tuple(at), last=last,
-                 name=name, length=w.shape(x)[at[0]], **extra)
+    return w.add(step, "index", [(x, axes), *zip(indices, sides, strict=True)], output, at=tuple(at),
+                 length=w.shape(x)[at[0]], **extra)
 
 
 @rule("index_select")
@@ -64,11 +64,10 @@ def _gather(w: Writer, step: Step) -> None:
     _gathered(w, step, x, index, step.arguments[1] % max(1, len(w.shape(x))))
 
 
-def _gathered(w: Writer, step: Step, x: str, index: str, axis: int, *, name: str | None = None,
-              last: bool = True) -> str:
+def _gathered(w: Writer, step: Step, x: str, index: str, axis: int, name: str | None = None) -> str:
     axes, own = _along(w, x, index, axis)
     return w.add(step, "gather", [(x, axes), (index, own)], own, axis=axis, length=w.shape(x)[axis], name=name,
-                 last=last, **_cut(w, step, axes[axis][0]))
+                 **_cut(w, step, axes[axis][0]))
 
 
 @rule("scatter")
@@ -94,7 +93,7 @@ def _scatter_add(w: Writer, step: Step) -> None:
     axes, own = _along(w, x, index, axis)
     _added(w, step, x, w.add(
         step, "gather_grad", [(source, own), (index, own)], axes, reduced=own[axis], axis=axis,
-        sizes={axes[axis][0]: w.shape(x)[axis]}, length=w.shape(x)[axis], part="scattered"))
+        sizes={axes[axis][0]: w.shape(x)[axis]}, length=w.shape(x)[axis], name=".scattered"))
 
 
 def _added(w: Writer, step: Step, x: str, more: str) -> None:
@@ -113,7 +112,7 @@ def _index_add(w: Writer, step: Step) -> None:
     own = [*axes[:axis], (place,), *axes[axis + 1:]]
     _added(w, step, x, w.add(
         step, "index_grad", [(source, own), (index, [(place,)])], axes, reduced=[place], at=(axis,),
-        sizes={axes[axis][0]: w.shape(x)[axis]}, length=w.shape(x)[axis], part="scattered"))
+        sizes={axes[axis][0]: w.shape(x)[axis]}, length=w.shape(x)[axis], name=".scattered"))
 
 
 @rule("masked_scatter")
@@ -131,60 +130,35 @@ def _masked_scatter(w: Writer, step: Step) -> None:
 # -- order -----------------------------------------------------------------------------------------------------------
 
 
-def _placed(w: Writer, step: Step, axis: int, count: int, *, largest: bool) -> tuple[str, str]:
-    """The tensor, and where its largest (or smallest) elements are."""
-    x = w.tensor(step.arguments[0])
+@rule("topk", "sort", "argsort")
+def _ordered(w: Writer, step: Step) -> None:
+    """Where the largest (or smallest) elements are; these are gathered, so that a gradient flows back through them."""
+    x, top = w.tensor(step.arguments[0]), step.kind == "topk"
+    at = 2 if top or (step.kind == "sort" and "stable" in step.target) else 1
+    axis = step.at(at, "dim", -1) % len(w.shape(x))
+    count = step.arguments[1] if top else w.shape(x)[axis]
+    largest = step.at(3, "largest", True) if top else step.at(at + 1, "descending", False)
     axes: list[Axis] = [(w.fresh(),) for _ in w.shape(x)]
     short = w.fresh()
-    output = [*axes[:axis], (short,), *axes[axis + 1:]]
-    made = w.add(step, "places", [(x, axes)], output, frozen=[axes[axis][0], short], sizes={short: count}, axis=axis,
-                 count=count, largest=largest, part="places")
+    found = w.add(step, "places", [(x, axes)], [*axes[:axis], (short,), *axes[axis + 1:]], name=".places",
+                  frozen=[axes[axis][0], short], sizes={short: count}, axis=axis, count=count, largest=largest)
     w.used = set()
-    tensor = w.builder.tensors[made]
-    w.builder.tensors[made] = type(tensor)(tensor.name, tensor.shape, tensor.source, 8, False)
-    return x, made
-
-
-def _both(w: Writer, step: Step, axis: int, count: int, *, largest: bool) -> None:
-    """Elements in order and their places; elements are gathered, so that a gradient flows back through them."""
-    x, made = _placed(w, step, axis, count, largest=largest)
+    w.builder.tensors[found] = replace(w.builder.tensors[found], itemsize=8, gradient=False)
+    if step.kind == "argsort":
+        w.gives(step, found)
+        return
     values, places = step.outputs
     if places is not None:
-        w.names[places] = made
+        w.names[places] = found
     if values is not None:
-        w.names[values] = _gathered(w, step, x, made, axis, name=values, last=False)
-
-
-@rule("topk")
-def _topk(w: Writer, step: Step) -> None:
-    call = Arguments(step)
-    axis = call.at(2, "dim", -1) % len(w.shape(w.tensor(step.arguments[0])))
-    _both(w, step, axis, step.arguments[1], largest=call.at(3, "largest", True))
-
-
-@rule("sort")
-def _sort(w: Writer, step: Step) -> None:
-    call = Arguments(step)
-    shape = w.shape(w.tensor(step.arguments[0]))
-    at = 2 if "stable" in step.target else 1
-    axis = call.at(at, "dim", -1) % len(shape)
-    _both(w, step, axis, shape[axis], largest=call.at(at + 1, "descending", False))
-
-
-@rule("argsort")
-def _argsort(w: Writer, step: Step) -> None:
-    call = Arguments(step)
-    shape = w.shape(w.tensor(step.arguments[0]))
-    axis = call.at(1, "dim", -1) % len(shape)
-    w.gives(step, _placed(w, step, axis, shape[axis], largest=call.at(2, "descending", False))[1])
+        w.names[values] = _gathered(w, step, x, found, axis, values)
 
 
 @rule("embedding")
 def _embedding(w: Writer, step: Step) -> None:
-    call = Arguments(step)
     table, ids = (w.tensor(step.arguments[i]) for i in (0, 1))
-    padding = call.at(2, "padding_idx", -1)
-    if call.at(3, "scale_grad_by_freq", False):
+    padding = step.at(2, "padding_idx", -1)
+    if step.at(3, "scale_grad_by_freq", False):
         raise UnknownError
     rows, width = w.fresh("v"), w.fresh("m")
     axes: list[Axis] = [(w.fresh(),) for _ in w.shape(ids)]

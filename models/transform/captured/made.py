@@ -7,17 +7,15 @@ from typing import Any
 
 from weft.models.capture.exported import Ref, Step
 from weft.models.transform.captured.pointwise import elementwise
-from weft.models.transform.captured.writer import Arguments, Rule, UnknownError, Writer, rule
+from weft.models.transform.captured.writer import Rule, UnknownError, Writer, rule
 from weft.models.transform.program import Axis
 
 
 def _full(value: float | None, place: int = 1) -> Rule:
     """``value``, or the argument at ``place``."""
     def known(w: Writer, step: Step) -> None:
-        given = step.outputs[0]
-        assert given is not None
-        meta = w.exported.metas[given]
-        number = Arguments(step).at(place, "fill_value") if value is None else value
+        meta = w.given(step)
+        number = step.at(place, "fill_value") if value is None else value
         if not isinstance(number, int | float | bool) or "complex" in meta.dtype:
             raise UnknownError
         axes = w.axes(meta.shape)
@@ -38,28 +36,26 @@ for _name, _place in (("full", 1), ("new_full", 2), ("full_like", 1), ("scalar_t
 def _arange(w: Writer, step: Step) -> None:
     numbers = [one for one in step.arguments if isinstance(one, int | float)]
     start, end, stride = {1: (0, *numbers, 1), 2: (*numbers, 1), 3: tuple(numbers)}.get(len(numbers), (0, 0, 0))
-    given = step.outputs[0]
-    assert given is not None
-    meta = w.exported.metas[given]
+    meta = w.given(step)
     if not stride or meta.shape != (max(0, math.ceil((end - start) / stride)),):
         raise UnknownError
-    _row(w, step, meta.shape[0], start, stride, meta.dtype, step.name, last=True)
+    _row(w, step, meta.shape[0], start, stride, meta.dtype)
 
 
-def _row(w: Writer, step: Step, count: int, start: float, stride: float, dtype: str, name: str, *, last: bool) -> str:
+def _row(w: Writer, step: Step, count: int, start: float, stride: float, dtype: str,
+         name: str | None = None) -> str:
     axis: Axis = (w.fresh("n"),)
-    return w.add(step, "range", [], [axis], sizes={axis[0]: count}, start=start, stride=stride, dtype=dtype, name=name,
-                 last=last)
+    return w.add(step, "range", [], [axis], sizes={axis[0]: count}, start=start, stride=stride, dtype=dtype, name=name)
 
 
 def _triangle(lower: bool) -> Rule:
     def known(w: Writer, step: Step) -> None:
-        x, diagonal = w.tensor(step.arguments[0]), Arguments(step).at(1, "diagonal", 0)
+        x, diagonal = w.tensor(step.arguments[0]), step.at(1, "diagonal", 0)
         rows, columns = w.shape(x)[-2:]
-        row = _row(w, step, rows, diagonal, 1, "int64", f"{step.name}.rows", last=False)
-        column = _row(w, step, columns, 0, 1, "int64", f"{step.name}.columns", last=False)
+        row = _row(w, step, rows, diagonal, 1, "int64", ".rows")
+        column = _row(w, step, columns, 0, 1, "int64", ".columns")
         upright = _upright(w, step, row)
-        seen = elementwise(w, step, "ge" if lower else "le", [upright, column], part="seen")
+        seen = elementwise(w, step, "ge" if lower else "le", [upright, column], name=".seen")
         elementwise(w, step, "where", [seen, x, 0])
 
     return known
@@ -67,7 +63,7 @@ def _triangle(lower: bool) -> Rule:
 
 def _upright(w: Writer, step: Step, row: str) -> str:
     axis: Axis = (w.fresh("n"),)
-    return w.add(step, "einsum", [(row, [axis])], [axis, ()], part="upright")
+    return w.add(step, "einsum", [(row, [axis])], [axis, ()], name=".upright")
 
 
 rule("tril")(_triangle(True))
@@ -83,6 +79,6 @@ def _fill(w: Writer, step: Step) -> None:
     if not isinstance(value, Ref):
         w.add(step, "full", [], axes, sizes=sizes, value=value, dtype=meta.dtype)
         return
-    number = w.add(step, "cast", [(w.tensor(value), [])], [], part="number",
+    number = w.add(step, "cast", [(w.tensor(value), [])], [], name=".number",
                    dtype=meta.dtype, source=w.exported.metas[value.name].dtype)
     w.add(step, "einsum", [(number, [])], axes, sizes=sizes)

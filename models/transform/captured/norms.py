@@ -7,8 +7,9 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from weft.models.capture.exported import Ref, Step, refs
-from weft.models.transform.captured.writer import Arguments, Rule, UnknownError, Writer, rule
+from weft.models.capture.exported import Step, refs
+from weft.models.transform.captured.reductions import centred
+from weft.models.transform.captured.writer import Rule, UnknownError, Writer, rule
 from weft.models.transform.program import Axis
 
 
@@ -25,9 +26,8 @@ def _over_last(w: Writer, step: Step) -> None:
 @rule("group_norm")
 def _group_norm(w: Writer, step: Step) -> None:
     """Groups may be cut; of channels that are one dimension, groups change slowest."""
-    call = Arguments(step)
     x, groups = w.tensor(step.arguments[0]), step.arguments[1]
-    weight, bias = call.at(2, "weight"), call.at(3, "bias")
+    weight, bias = step.at(2, "weight"), step.at(3, "bias")
     if weight is None and bias is not None:
         raise UnknownError
     n, g, c = (w.fresh(name) for name in "ngc")
@@ -36,7 +36,7 @@ def _group_norm(w: Writer, step: Step) -> None:
     inputs: list[tuple[str, Sequence[Axis]]] = [(x, [(n,), channels, *places])]
     inputs += [(w.tensor(one), [channels]) for one in (weight, bias) if one is not None]
     over = (c, *(name for axis in places for name in axis))
-    w.add(step, "norm", inputs, [(n,), channels, *places], frozen=over, over=over, eps=float(call.at(4, "eps", 1e-5)),
+    w.add(step, "norm", inputs, [(n,), channels, *places], frozen=over, over=over, eps=float(step.at(4, "eps", 1e-5)),
           sizes={g: groups, c: w.shape(x)[1] // groups})
 
 
@@ -52,58 +52,39 @@ def _batch_norm(w: Writer, step: Step) -> None:
     n, c, *places = (w.fresh(name) for name in ("n", "c", *("d" for _ in w.shape(x)[2:])))
     axes: list[Axis] = [(n,), (c,), *((name,) for name in places)]
     kept: list[Axis] = [(n,), (c,)] if instance else [(c,)]
-    apart, scale = _standardizing(w, step, x, axes, kept, mean, variance, float(eps), bool(training),
-                                  None if momentum is None else float(momentum))
+    if training:
+        middle, apart, gone = centred(w, step, x, axes, kept)
+        count = math.prod(w.shape(x)) // math.prod(w.shape(middle))
+        spread = w.add(step, "einsum", [(apart, axes), (apart, axes)], kept, reduced=gone, scale=1 / count,
+                       name=".variance")
+        if mean is not None and (variance is None or momentum is None):
+            raise UnknownError
+        for buffer, now, what, share in () if mean is None else (
+                (mean, middle, "mean", momentum), (variance, spread, "variance", momentum * count / (count - 1))):
+            w.keeps(buffer.name, w.add(step, "add", [(w.tensor(buffer), kept), (now, kept)], kept,
+                                       name=f".running_{what}", signs=(1 - float(momentum), float(share))))
+    else:
+        apart = w.add(step, "add", [(x, axes), (w.tensor(mean), kept)], axes, signs=(1.0, -1.0), name=".apart")
+        spread = w.tensor(variance)
+    shifted = w.add(step, "add", [(spread, kept)], kept, signs=(1.0,), constant=float(eps), name=".shifted")
+    scale = w.add(step, "rsqrt", [(shifted, kept)], kept, name=".scale")
     inputs: list[tuple[str, Iterable[Axis]]] = [(apart, axes), (scale, kept)]
     inputs += [(w.tensor(one), [(c,)]) for one in (weight,) if one is not None]
-    made = w.add(step, "einsum", inputs, axes, last=bias is None,
-                 name=step.name if bias is None else f"{step.name}.scaled")
+    made = w.add(step, "einsum", inputs, axes, name=None if bias is None else ".scaled")
     if bias is not None:
         w.add(step, "add", [(made, axes), (w.tensor(bias), [(c,)])], axes)
-
-
-def _standardizing(w: Writer, step: Step, x: str, axes: Sequence[Axis], kept: Sequence[Axis], mean: Ref | None,
-                   variance: Ref | None, eps: float, training: bool, momentum: float | None) -> tuple[str, str]:
-    """What is left of ``x`` without its mean, and what that is to be multiplied by."""
-    gone = [axis[0] for axis in axes if axis not in kept]
-    count = math.prod(size for size, axis in zip(w.shape(x), axes, strict=True) if axis not in kept)
-
-    if not training:
-        assert mean is not None and variance is not None
-        apart = w.add(step, "add", [(x, axes), (w.tensor(mean), kept)], axes, signs=(1.0, -1.0), part="apart")
-        spread = w.tensor(variance)
-    else:
-        middle = w.add(step, "einsum", [(x, axes)], kept, reduced=gone, scale=1 / count, part="mean")
-        apart = w.add(step, "add", [(x, axes), (middle, kept)], axes, signs=(1.0, -1.0), part="apart")
-        spread = w.add(step, "einsum", [(apart, axes), (apart, axes)], kept, reduced=gone, scale=1 / count,
-                       part="variance")
-        if mean is not None and variance is not None and momentum is not None:
-            for buffer, now, share in ((mean, middle, momentum), (variance, spread, momentum * count / (count - 1))):
-                held = w.tensor(buffer)
-                what = "running_mean" if buffer is mean else "running_variance"
-                w.keeps(buffer.name, w.add(step, "add", [(held, kept), (now, kept)], kept, part=what,
-                                           signs=(1 - momentum, share)))
-        elif mean is not None:
-            raise UnknownError
-    shifted = w.add(step, "add", [(spread, kept)], kept, signs=(1.0,), constant=eps, part="shifted")
-    return apart, _root(w, step, shifted, kept)
-
-
-def _root(w: Writer, step: Step, x: str, axes: Sequence[Axis]) -> str:
-    """One over the root."""
-    return w.add(step, "rsqrt", [(x, axes)], axes, part="scale")
 
 
 @rule("_weight_norm")
 def _weight_norm(w: Writer, step: Step) -> None:
     """A direction times a length, of each place along one dimension."""
     direction, length = (w.tensor(step.arguments[i]) for i in (0, 1))
-    axis = Arguments(step).at(2, "dim", 0) % len(w.shape(direction))
+    axis = step.at(2, "dim", 0) % len(w.shape(direction))
     axes = w.axes(w.shape(direction))
     kept: list[Axis] = [one if i == axis else () for i, one in enumerate(axes)]
     gone = [name for i, one in enumerate(axes) for name in one if i != axis]
-    square = w.add(step, "einsum", [(direction, axes), (direction, axes)], kept, reduced=gone, part="square")
-    scale = w.add(step, "rsqrt", [(square, kept)], kept, part="scale")
+    square = w.add(step, "einsum", [(direction, axes), (direction, axes)], kept, reduced=gone, name=".square")
+    scale = w.add(step, "rsqrt", [(square, kept)], kept, name=".scale")
     w.add(step, "einsum", [(direction, axes), (length, kept), (scale, kept)], axes)
 
 
@@ -125,12 +106,11 @@ rule("log_softmax", "_log_softmax")(_softmax("log_softmax"))
 @rule("scaled_dot_product_attention")
 def _attention(w: Writer, step: Step) -> None:
     """Heads that share keys are (keys' heads, heads of each); a mask may lack any of the names."""
-    call = Arguments(step)
     q, k, v = (w.tensor(step.arguments[i]) for i in range(3))
-    mask, rank = call.at(3, "attn_mask"), len(w.shape(q))
-    if call.at(4, "dropout_p", 0.0) or rank < 2 or rank != len(w.shape(k)) or w.shape(k)[:-2] != w.shape(v)[:-2]:
+    mask, rank = step.at(3, "attn_mask"), len(w.shape(q))
+    if step.at(4, "dropout_p", 0.0) or rank < 2 or rank != len(w.shape(k)) or w.shape(k)[:-2] != w.shape(v)[:-2]:
         raise UnknownError
-    shared = bool(call.at(7, "enable_gqa", False)) and w.shape(q)[-3] != w.shape(k)[-3]
+    shared = bool(step.at(7, "enable_gqa", False)) and w.shape(q)[-3] != w.shape(k)[-3]
     leading = rank - 3 if shared else rank - 2
     if w.shape(q)[:leading] != w.shape(k)[:leading]:
         raise UnknownError
@@ -142,7 +122,7 @@ def _attention(w: Writer, step: Step) -> None:
         h, r = w.fresh("h"), w.fresh("r")
         heads = [*lead, (h, r)], [*lead, (h,)]
         sizes = {h: w.shape(k)[-3], r: w.shape(q)[-3] // w.shape(k)[-3]}
-    scale = step.keywords.get("scale", call.at(6, "scale"))
+    scale = step.keywords.get("scale", step.at(6, "scale"))
     extra: dict[str, Any] = {} if scale is None else {"scale": float(scale)}
     inputs: list[tuple[str, Sequence[Axis]]] = [
         (q, [*heads[0], (s,), (d,)]), (k, [*heads[1], (t,), (d,)]), (v, [*heads[1], (t,), (e,)])]
@@ -157,4 +137,4 @@ def _attention(w: Writer, step: Step) -> None:
         inputs.append((given, [() if size == 1 else axis for size, axis in zip(w.shape(given), own, strict=True)]))
         extra["mask"] = "truths" if w.exported.metas[mask.name].dtype == "bool" else "added"
     w.add(step, "attention", inputs, [*heads[0], (s,), (e,)], frozen=[t, d, e], sizes=sizes,
-          causal=bool(call.at(5, "is_causal", False)), **extra)
+          causal=bool(step.at(5, "is_causal", False)), **extra)

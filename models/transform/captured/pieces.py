@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from weft.models.capture.exported import Step
-from weft.models.transform.captured.products import repeated
-from weft.models.transform.captured.writer import Arguments, Rule, UnknownError, Writer, rule
+from weft.models.transform.captured.products import expanded, repeated
+from weft.models.transform.captured.writer import Rule, UnknownError, Writer, rule
 from weft.models.transform.program import Axis
 
 
@@ -15,8 +15,7 @@ from weft.models.transform.program import Axis
 def _taken(w: Writer, step: Step) -> None:
     """The captured operator itself, for each of its outputs; the other dimensions may be cut."""
     x = w.tensor(step.arguments[0])
-    axis = Arguments(step).at(2 if step.target.split(".")[3] in ("split", "chunk", "split_with_sizes") else 1, "dim",
-                              0) % len(w.shape(x))
+    axis = step.at(2 if step.kind in ("split", "chunk", "split_with_sizes") else 1, "dim", 0) % len(w.shape(x))
     for place, given in enumerate(step.outputs):
         if given is None:
             continue
@@ -29,19 +28,22 @@ def _taken(w: Writer, step: Step) -> None:
 @rule("cat", "concat", "concatenate")
 def _join(w: Writer, step: Step) -> None:
     tensors = [w.tensor(one) for one in step.arguments[0]]
-    axis = Arguments(step).at(1, "dim", 0) % len(w.shape(tensors[-1]))
+    axis = step.at(1, "dim", 0) % len(w.shape(tensors[-1]))
     some = [tensor for tensor in tensors if w.shape(tensor) != (0,)]
-    w.gives(step, _joined(w, step, some, axis, step.name) if len(some) > 1 else some[0])
+    _joined(w, step, some, axis)
 
 
-def _joined(w: Writer, step: Step, tensors: Sequence[str], axis: int, name: str) -> str:
+def _joined(w: Writer, step: Step, tensors: Sequence[str], axis: int) -> None:
     """One tensor behind the other along an axis, which is frozen."""
+    if len(tensors) == 1:
+        w.gives(step, tensors[0])
+        return
     axes: list[Axis] = [(w.fresh(),) for _ in w.shape(tensors[0])]
     own = [w.fresh() for _ in tensors]
     lengths = tuple(w.shape(tensor)[axis] for tensor in tensors)
-    return w.add(step, "join", [(tensor, [*axes[:axis], (one,), *axes[axis + 1:]]) for tensor, one in zip(
+    w.add(step, "join", [(tensor, [*axes[:axis], (one,), *axes[axis + 1:]]) for tensor, one in zip(
         tensors, own, strict=True)], axes, frozen=[axes[axis][0], *own], sizes={axes[axis][0]: sum(lengths)}, axis=axis,
-                 lengths=lengths, name=name, last=False)
+          lengths=lengths)
 
 
 @rule("stack")
@@ -49,13 +51,13 @@ def _stack(w: Writer, step: Step) -> None:
     """Each tensor gets a dimension of one element; these are joined."""
     tensors = [w.tensor(one) for one in step.arguments[0]]
     rank = len(w.shape(tensors[0])) + 1
-    axis = Arguments(step).at(1, "dim", 0) % rank
+    axis = step.at(1, "dim", 0) % rank
     axes: list[Axis] = [(w.fresh(),) for _ in range(rank)]
     rest = [*axes[:axis], *axes[axis + 1:]]
-    upright = [w.add(step, "einsum", [(tensor, rest)], [*axes[:axis], (), *axes[axis + 1:]], name=f"{step.name}.{i}",
-                     last=False) for i, tensor in enumerate(tensors)]
+    upright = [w.add(step, "einsum", [(tensor, rest)], [*axes[:axis], (), *axes[axis + 1:]], name=f".{i}")
+               for i, tensor in enumerate(tensors)]
     w.used = set()
-    w.gives(step, _joined(w, step, upright, axis, step.name))
+    _joined(w, step, upright, axis)
 
 
 @rule("repeat", "tile")
@@ -78,8 +80,7 @@ def _repeat(w: Writer, step: Step) -> None:
 @rule("repeat_interleave")
 def _repeat_interleave(w: Writer, step: Step) -> None:
     """A dimension each of whose elements is repeated is (itself, times)."""
-    call = Arguments(step)
-    x, count, dim = w.tensor(step.arguments[0]), step.arguments[1], call.at(2, "dim")
+    x, count, dim = w.tensor(step.arguments[0]), step.arguments[1], step.at(2, "dim")
     if not isinstance(count, int) or (dim is None and len(w.shape(x)) != 1):
         raise UnknownError
     axis = (dim or 0) % len(w.shape(x))
@@ -91,15 +92,12 @@ def _repeat_interleave(w: Writer, step: Step) -> None:
 
 @rule("diff")
 def _diff(w: Writer, step: Step) -> None:
-    call = Arguments(step)
-    axis = call.at(2, "dim", -1) % len(w.shape(w.tensor(step.arguments[0])))
-    given = [one for one in (step.arguments[0], call.at(3, "prepend"), call.at(4, "append")) if one is not None]
+    axis = step.at(2, "dim", -1) % len(w.shape(w.tensor(step.arguments[0])))
+    given = [one for one in (step.arguments[0], step.at(3, "prepend"), step.at(4, "append")) if one is not None]
     axes = [(w.fresh(),) for _ in w.shape(w.tensor(given[0]))]
     sides: dict[str, Sequence[Axis]] = {w.tensor(one): [*axes[:axis], (w.fresh(),), *axes[axis + 1:]] for one in given}
-    output = step.outputs[0]
-    assert output is not None
     w.call(step, list(sides.items()), axes, frozen=[axes[axis][0], *(own[axis][0] for own in sides.values())],
-           sizes={axes[axis][0]: w.exported.metas[output].shape[axis]}, linear=len(sides) == 1)
+           sizes={axes[axis][0]: w.given(step).shape[axis]}, linear=len(sides) == 1)
 
 
 def _short(w: Writer, step: Step, axis: int, shape: Sequence[int], name: str, place: int = 0) -> str:
@@ -114,11 +112,10 @@ def _short(w: Writer, step: Step, axis: int, shape: Sequence[int], name: str, pl
 @rule("slice_scatter")
 def _slice_scatter(w: Writer, step: Step) -> None:
     """What is before a slice, what is put there, and what is behind it."""
-    call = Arguments(step)
     x, source = w.tensor(step.arguments[0]), w.tensor(step.arguments[1])
-    axis = call.at(2, "dim", 0) % len(w.shape(x))
+    axis = step.at(2, "dim", 0) % len(w.shape(x))
     size = w.shape(x)[axis]
-    start, stop, stride = slice(call.at(3, "start"), call.at(4, "end"), call.at(5, "step", 1)).indices(size)
+    start, stop, stride = slice(step.at(3, "start"), step.at(4, "end"), step.at(5, "step", 1)).indices(size)
     if stride != 1 or stop < start:
         raise UnknownError
     _put_between(w, step, x, source, axis, start, stop)
@@ -130,7 +127,7 @@ def _select_scatter(w: Writer, step: Step) -> None:
     axis = step.arguments[2] % len(w.shape(x))
     at = step.arguments[3] % w.shape(x)[axis]
     axes = w.axes(w.shape(source))
-    upright = w.add(step, "einsum", [(source, axes)], [*axes[:axis], (), *axes[axis:]], part="upright")
+    upright = w.add(step, "einsum", [(source, axes)], [*axes[:axis], (), *axes[axis:]], name=".upright")
     _put_between(w, step, x, upright, axis, at, at + 1)
 
 
@@ -142,11 +139,7 @@ def _put_between(w: Writer, step: Step, x: str, source: str, axis: int, start: i
                        keywords={})
         return [_short(w, part, axis, [*shape[:axis], high - low, *shape[axis + 1:]], name)] if low < high else []
 
-    some = [*kept(0, start, f"{step.name}.before"), source, *kept(stop, shape[axis], f"{step.name}.behind")]
-    if len(some) == 1:
-        w.gives(step, source)
-    else:
-        w.gives(step, _joined(w, step, some, axis, step.name))
+    _joined(w, step, [*kept(0, start, ".before"), source, *kept(stop, shape[axis], ".behind")], axis)
 
 
 @rule("copy")
@@ -154,13 +147,10 @@ def _copy(w: Writer, step: Step) -> None:
     """The second tensor in the first one's shape and type."""
     to, of = (w.exported.metas[step.arguments[i].name] for i in (0, 1))
     source = w.tensor(step.arguments[1])
-    own = w.axes(of.shape)
-    axes: list[Axis] = [(w.fresh(),) for _ in to.shape[:len(to.shape) - len(of.shape)]]
-    axes += [one if one else (w.fresh(),) for one in own]
-    sizes = {axis[0]: size for axis, size in zip(axes, to.shape, strict=True)}
     if to.dtype != of.dtype:
-        source = w.add(step, "cast", [(source, own)], own, part="cast", dtype=to.dtype, source=of.dtype)
-    w.add(step, "einsum", [(source, own)], axes, sizes=sizes)
+        own = w.axes(of.shape)
+        source = w.add(step, "cast", [(source, own)], own, name=".cast", dtype=to.dtype, source=of.dtype)
+    expanded(w, step, source, to.shape)
 
 
 @rule("broadcast_tensors")
@@ -169,23 +159,15 @@ def _broadcast_tensors(w: Writer, step: Step) -> None:
         if given is None:
             raise UnknownError
         x, shape = w.tensor(one), w.exported.metas[given].shape
-        if w.shape(x) == shape:
-            w.names[given] = x
-            continue
-        output: list[Axis] = [(w.fresh(),) for _ in shape]
-        own = output[len(shape) - len(w.shape(x)):]
-        axes: list[Axis] = [() if size == 1 else axis for size, axis in zip(w.shape(x), own, strict=True)]
-        w.names[given] = w.add(step, "einsum", [(x, axes)], output, name=given, last=False, sizes={
-            axis[0]: size for axis, size in zip(output, shape, strict=True)})
+        w.names[given] = x if w.shape(x) == shape else expanded(w, step, x, shape, given)
 
 
-def _along(which: Callable[[Arguments, int], Collection[int]], *, linear: bool = True) -> Rule:
+def _along(which: Callable[[Step, int], Collection[int]], *, linear: bool = True) -> Rule:
     """``which`` dimensions, of the arguments and how many there are."""
     def known(w: Writer, step: Step) -> None:
-        x, given = w.tensor(step.arguments[0]), step.outputs[0]
-        assert given is not None
-        before, after = w.shape(x), w.exported.metas[given].shape
-        frozen = {dim % len(before) for dim in which(Arguments(step), len(before))}
+        x = w.tensor(step.arguments[0])
+        before, after = w.shape(x), w.given(step).shape
+        frozen = {dim % len(before) for dim in which(step, len(before))}
         if len(before) != len(after) or not frozen:
             raise UnknownError
         axes: list[Axis] = [(w.fresh(),) for _ in before]
@@ -200,16 +182,16 @@ def _along(which: Callable[[Arguments, int], Collection[int]], *, linear: bool =
 def _pad(w: Writer, step: Step) -> None:
     amounts = step.arguments[1]
     if any(amounts):
-        _along(lambda call, rank: [-1 - i for i in range(len(amounts) // 2) if any(amounts[2 * i:2 * i + 2])])(w, step)
+        _along(lambda step, rank: [-1 - i for i in range(len(amounts) // 2) if any(amounts[2 * i:2 * i + 2])])(w, step)
     else:
         w.gives(step, w.tensor(step.arguments[0]))
 
 
-rule("roll")(_along(lambda call, rank: repeated(call.at(2, "dims", []) or (), 1)))
-rule("flip")(_along(lambda call, rank: call.step.arguments[1]))
-rule("cumsum")(_along(lambda call, rank: [call.step.arguments[1]]))
+rule("roll")(_along(lambda step, rank: repeated(step.at(2, "dims", []) or (), 1)))
+rule("flip")(_along(lambda step, rank: step.arguments[1]))
+rule("cumsum")(_along(lambda step, rank: [step.arguments[1]]))
 for _rank, _kind in ((1, "linear"), (2, "bilinear"), (3, "trilinear")):
     _last = range(-_rank, 0)
-    rule(f"max_pool{_rank}d")(_along(lambda call, rank, last=_last: last, linear=False))  # type: ignore[misc]
+    rule(f"max_pool{_rank}d")(_along(lambda step, rank, last=_last: last, linear=False))  # type: ignore[misc]
     rule(f"avg_pool{_rank}d", f"adaptive_avg_pool{_rank}d", f"upsample_nearest{_rank}d", f"upsample_{_kind}{_rank}d")(
-        _along(lambda call, rank, last=_last: last))  # type: ignore[misc]
+        _along(lambda step, rank, last=_last: last))  # type: ignore[misc]

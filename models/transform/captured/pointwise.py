@@ -14,7 +14,7 @@ from weft.models.transform.captured.writer import Rule, UnknownError, Writer, ru
 
 def _sum_of_two(sign: float, *, turned: bool = False) -> Rule:
     def rule(w: Writer, step: Step) -> None:
-        if step.outputs[0] is not None and w.exported.metas[step.outputs[0]].dtype == "bool":
+        if step.outputs[0] is not None and w.given(step).dtype == "bool":
             raise UnknownError  # true and true are true, not two
         one, other = (_number(w, step, i) for i in ((1, 0) if turned else (0, 1)))
         scale = sign * float(step.keywords.get("alpha", 1))
@@ -33,23 +33,21 @@ def _sum_of_two(sign: float, *, turned: bool = False) -> Rule:
 def _number(w: Writer, step: Step, place: int) -> Any:
     """An operand: a tensor by name, a number."""
     operand = step.arguments[place]
-    return _typed(w, step, operand, f"{step.name}.{place}") if isinstance(operand, Ref) else operand
+    return _typed(w, step, operand, f".{place}") if isinstance(operand, Ref) else operand
 
 
 def _typed(w: Writer, step: Step, operand: Ref, name: str) -> str:
     """An operand of the output's type: truths, whole numbers beside others, and numbers of fewer digits are cast."""
-    given = step.outputs[0]
-    assert given is not None
-    of, to, found = w.exported.metas[operand.name].dtype, w.exported.metas[given].dtype, w.tensor(operand)
+    of, to, found = w.exported.metas[operand.name].dtype, w.given(step).dtype, w.tensor(operand)
     if of == to or not (of == "bool" or "float" in to):
         return found
     axes = w.axes(w.shape(found))
     w.used = set()
-    return w.add(step, "cast", [(found, axes)], axes, name=name, last=False, dtype=to, source=of)
+    return w.add(step, "cast", [(found, axes)], axes, name=name, dtype=to, source=of)
 
 
 def scaled(w: Writer, step: Step, x: Any, scale: float, constant: float) -> None:
-    name = x if isinstance(x, str) else _typed(w, step, x, f"{step.name}.number")
+    name = x if isinstance(x, str) else _typed(w, step, x, ".number")
     axes = w.axes(w.shape(name))
     w.add(step, "add", [(name, axes)], axes, signs=(scale,), constant=constant)
 
@@ -57,8 +55,7 @@ def scaled(w: Writer, step: Step, x: Any, scale: float, constant: float) -> None
 @rule("mul")
 def _product(w: Writer, step: Step) -> None:
     one, other = step.arguments[:2]
-    given = step.outputs[0]
-    if given is not None and "float" not in w.exported.metas[given].dtype:
+    if step.outputs[0] is not None and "float" not in w.given(step).dtype:
         pointwise(w, step)
     elif isinstance(one, Ref) and isinstance(other, Ref):
         product_of(w, step, w.tensor(one), w.tensor(other))
@@ -82,7 +79,7 @@ def _quotient(w: Writer, step: Step) -> None:
         return
     b = w.tensor(other)
     axes = w.axes(w.shape(b))
-    inverse = w.add(step, "reciprocal", [(b, axes)], axes, part="inverse")
+    inverse = w.add(step, "reciprocal", [(b, axes)], axes, name=".inverse")
     product_of(w, step, w.tensor(one), inverse)
 
 
@@ -110,9 +107,7 @@ def _dropout(w: Writer, step: Step) -> None:
       "positive")
 def same_tensor(w: Writer, step: Step) -> None:
     """What changes no number: the same tensor by another name; of another type, a cast."""
-    given = step.outputs[0]
-    assert given is not None
-    to, of = w.exported.metas[given].dtype, w.exported.metas[step.arguments[0].name].dtype
+    to, of = w.given(step).dtype, w.exported.metas[step.arguments[0].name].dtype
     x = w.tensor(step.arguments[0])
     if to == of and "detach" not in step.target:
         w.gives(step, x)
@@ -122,7 +117,7 @@ def same_tensor(w: Writer, step: Step) -> None:
     axes = w.axes(w.shape(x))
     w.add(step, "cast", [(x, axes)], axes, dtype=to, source=of)
     if "detach" in step.target:
-        w.stopped(given)
+        w.stopped(step.given)
 
 
 rule("add")(_sum_of_two(1.0))
@@ -130,20 +125,17 @@ rule("sub")(_sum_of_two(-1.0))
 rule("rsub")(_sum_of_two(-1.0, turned=True))
 
 
-def elementwise(w: Writer, step: Step, kind: str, operands: Sequence[Any], *, name: str | None = None,
-                last: bool = True, part: str = "") -> str:
+def elementwise(w: Writer, step: Step, kind: str, operands: Sequence[Any], name: str | None = None) -> str:
     """One that the step does not call itself, of tensors (of the export, or of the program) and numbers."""
     tensors = [w.tensor(one) if isinstance(one, Ref) else one for one in operands if isinstance(one, Ref | str)]
     numbers = [one for one in operands if not isinstance(one, Ref | str)]
     if not tensors or not all(isinstance(one, int | float) for one in numbers):
         raise UnknownError
     sides, output = broadcast_all(w, [w.shape(tensor) for tensor in tensors])
-    given = step.outputs[0]
-    assert given is not None
     constants = tuple(None if isinstance(one, Ref | str) else one for one in operands)
     extra: dict[str, Any] = {"constants": constants} if numbers else {}
-    return w.add(step, kind, list(zip(tensors, sides, strict=True)), output, name=name, last=last, part=part,
-                 dtype="bool" if kind in TRUTHS else w.exported.metas[given].dtype, **extra)
+    return w.add(step, kind, list(zip(tensors, sides, strict=True)), output, name=name,
+                 dtype="bool" if kind in TRUTHS else w.given(step).dtype, **extra)
 
 
 #: By torch's names.

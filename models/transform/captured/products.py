@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft.models.capture.exported import Step
-from weft.models.transform.captured.writer import Arguments, Rule, UnknownError, Writer, rule
+from weft.models.transform.captured.writer import Rule, UnknownError, Writer, rule
 from weft.models.transform.program import Axis
 
 
 @rule("linear")
 def _linear(w: Writer, step: Step) -> None:
     x, weight = (w.tensor(step.arguments[i]) for i in (0, 1))
-    bias = Arguments(step).at(2, "bias")
+    bias = step.at(2, "bias")
     axes, out, inner = w.axes(w.shape(x)[:-1]), w.fresh("n"), w.fresh("k")
     biased(w, step, bias, [*axes, (out,)], [(x, [*axes, (inner,)]), (weight, [(out,), (inner,)])], inner)
 
@@ -34,7 +34,7 @@ def biased(w: Writer, step: Step, bias: Any, output: Sequence[Axis], inputs: Seq
     if bias is None:
         w.add(step, "einsum", inputs, output, reduced=[inner])
         return
-    product = w.add(step, "einsum", inputs, output, reduced=[inner], part="product")
+    product = w.add(step, "einsum", inputs, output, reduced=[inner], name=".product")
     given = w.tensor(bias)
     w.add(step, "add", [(product, output), (given, output[len(output) - len(w.shape(given)):])], output)
 
@@ -93,6 +93,15 @@ def broadcast_all(w: Writer, shapes: Sequence[Sequence[int]]) -> tuple[list[list
     return sides, output
 
 
+def expanded(w: Writer, step: Step, x: str, shape: Sequence[int], name: str | None = None) -> str:
+    """``x`` in a shape that it is broadcast to, which the step gives but where it has a ``name``."""
+    output: list[Axis] = [(w.fresh(),) for _ in shape]
+    own = output[len(shape) - len(w.shape(x)):]
+    axes: list[Axis] = [() if size == 1 else axis for size, axis in zip(w.shape(x), own, strict=True)]
+    return w.add(step, "einsum", [(x, axes)], output, name=name,
+                 sizes={axis[0]: size for axis, size in zip(output, shape, strict=True)})
+
+
 def repeated(value: Any, rank: int) -> tuple[int, ...]:
     """One number for each of ``rank`` axes."""
     found = tuple(value) if isinstance(value, list | tuple) else (value,)
@@ -111,29 +120,26 @@ def _padding(given: Any, rank: int, kernel: tuple[int, ...], dilation: tuple[int
 
 def _convolution(rank: int, *, transposed: bool = False) -> Rule:
     def known(w: Writer, step: Step) -> None:
-        call = Arguments(step)
         x, weight = (w.tensor(step.arguments[i]) for i in (0, 1))
         if len(w.shape(x)) != rank + 2:
             raise UnknownError
-        stride, groups, dilation = (call.at(i, name, 1) for i, name in (
+        stride, groups, dilation = (step.at(i, name, 1) for i, name in (
             (3, "stride"), *(((6, "groups"), (7, "dilation")) if transposed else ((6, "groups"), (5, "dilation")))))
         kernel, dilation = w.shape(weight)[2:], repeated(dilation, rank)
-        padding = _padding(call.at(4, "padding", 0), rank, kernel, dilation)
+        padding = _padding(step.at(4, "padding", 0), rank, kernel, dilation)
         g = (w.fresh("g"),) if groups > 1 else ()
         n, c, o = (w.fresh(name) for name in "nco")
         places, windows, made = ([w.fresh(name) for _ in range(rank)] for name in "ypu")
-        given = step.outputs[0]
-        assert given is not None
-        sizes = dict(zip(made, w.exported.metas[given].shape[2:], strict=True)) | {name: groups for name in g}
+        sizes = dict(zip(made, w.given(step).shape[2:], strict=True)) | {name: groups for name in g}
         first, second = ((*g, c), (o,)) if transposed else ((*g, o), (c,))
         weights: list[Axis] = [first, second, *((name,) for name in windows)]
         output: list[Axis] = [(n,), (*g, o), *((name,) for name in made)]
-        bias = call.at(2, "bias")
+        bias = step.at(2, "bias")
         product = w.add(
             step, "convolution_transposed" if transposed else "convolution",
             [(x, [(n,), (*g, c), *((name,) for name in places)]), (weight, weights)], output, reduced=[c],
-            frozen=[*places, *windows, *made], sizes=sizes, last=bias is None,
-            name=step.name if bias is None else f"{step.name}.product", stride=repeated(stride, rank), padding=padding,
+            frozen=[*places, *windows, *made], sizes=sizes,
+            name=None if bias is None else ".product", stride=repeated(stride, rank), padding=padding,
             dilation=dilation, **({"groups": g[0]} if g else {}))
         if bias is not None:
             w.add(step, "add", [(product, output), (w.tensor(bias), [(*g, o)])], output, sizes=dict.fromkeys(g, groups))

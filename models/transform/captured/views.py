@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from weft.models.capture.exported import Step
+from weft.models.transform.captured.products import expanded
 from weft.models.transform.captured.writer import Rule, UnknownError, Writer, rule
 from weft.models.transform.program import Axis, Dimensions
 
@@ -14,10 +15,9 @@ from weft.models.transform.program import Axis, Dimensions
 @rule("view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze",
       "view_as", "reshape_as")
 def _reshape(w: Writer, step: Step) -> None:
-    x, given = w.tensor(step.arguments[0]), step.outputs[0]
-    assert given is not None
-    before, after = w.shape(x), w.exported.metas[given].shape
-    if w.exported.metas[given].dtype != w.exported.metas[step.arguments[0].name].dtype or not math.prod(before):
+    x = w.tensor(step.arguments[0])
+    before, after = w.shape(x), w.given(step).shape
+    if w.given(step).dtype != w.exported.metas[step.arguments[0].name].dtype or not math.prod(before):
         raise UnknownError
     one, other, frozen, sizes = _common_axes(w, before, after)
     w.add(step, "reshape", [(x, one)], other, frozen=frozen, sizes=sizes)
@@ -74,13 +74,8 @@ def _swapped(step: Step, rank: int) -> list[int]:
 
 @rule("expand", "expand_as", "broadcast_to")
 def _expand(w: Writer, step: Step) -> None:
-    x, given = w.tensor(step.arguments[0]), step.outputs[0]
-    assert given is not None
-    before, after = w.shape(x), w.exported.metas[given].shape
-    out: list[Axis] = [(w.fresh(),) for _ in after]
-    own = out[len(after) - len(before):]
-    axes = [() if size == 1 else axis for size, axis in zip(before, own, strict=True)]
-    w.add(step, "einsum", [(x, axes)], out, sizes={axis[0]: size for axis, size in zip(out, after, strict=True)})
+    expanded(w, step, w.tensor(step.arguments[0]), w.given(step).shape)
+
 
 rule("permute")(_permute(lambda step, rank: [int(i) % rank for i in step.arguments[1]]))
 for _kind in ("transpose", "swapaxes", "swapdims"):

@@ -9,10 +9,10 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
-from weft.models.capture.exported import Exported, Named, Ref, Step, refs
+from weft.models.capture.exported import Exported, Meta, Named, Ref, Step, refs
 from weft.models.transform.backward import OWN, TRUTHS
 from weft.models.transform.program import (
     Annotation,
@@ -219,16 +219,20 @@ class Writer:
     def shape(self, name: str) -> tuple[int, ...]:
         return self.builder.tensors[name].shape
 
+    def given(self, step: Step) -> Meta:
+        """What the export says of what a step gives."""
+        return self.exported.metas[step.given]
+
     def add(self, step: Step, kind: str, inputs: Sequence[tuple[str, Iterable[Axis]]], output: Iterable[Axis], *,
             reduced: Iterable[str] = (), frozen: Iterable[str] = (), sizes: Mapping[str, int] | None = None,
-            name: str | None = None, last: bool = True, part: str = "", **attributes: Any) -> str:
-        """An operator of ``step``; ``last``: what it makes is what the step gives. ``part``: what it makes on the way
-        there."""
+            name: str | None = None, **attributes: Any) -> str:
+        """An operator of ``step``, which makes what the step gives unless it has a ``name``: one that begins with a dot
+        stands behind the step's own."""
         marks = {**dict.fromkeys(reduced, "+"), **dict.fromkeys(frozen, "^")}
         how = Annotation(tuple(tuple(axes) for _, axes in inputs), (tuple(output),), marks)
-        made = self.builder.add(f"{step.name}.{part}" if part else name or step.name, kind, how,
-                                [tensor for tensor, _ in inputs], sizes=sizes, **attributes)
-        if last and not part:
+        full = step.name if name is None else f"{step.name}{name}" if name.startswith(".") else name
+        made = self.builder.add(full, kind, how, [tensor for tensor, _ in inputs], sizes=sizes, **attributes)
+        if name is None:
             self.gives(step, made)
         return made
 
@@ -241,8 +245,7 @@ class Writer:
         called = self.called(step, [tensor for tensor, _ in inputs]) | ({"linear": True} if linear else {})
         if name is not None:
             called["given"] = (place,)
-        return self.add(step, step.target.split(".")[3], inputs, output, frozen=frozen, sizes=sizes, name=name,
-                        last=name is None, **called)
+        return self.add(step, step.kind, inputs, output, frozen=frozen, sizes=sizes, name=name, **called)
 
     def called(self, step: Step, reads: Sequence[str]) -> dict[str, Any]:
         """What calls the operator of a step: its target and its arguments, tensors by their places in ``reads``."""
@@ -273,10 +276,6 @@ class Writer:
         made = self.names[name]
         self.builder.tensors[made] = replace(self.builder.tensors[made], gradient=False)
 
-    def number(self, name: str, value: float, dtype: str) -> str:
-        """A tensor of one element, the same for all."""
-        return self.builder.add(name, "full", Annotation((), ((),), {}), [], value=value, dtype=dtype)
-
     def seed(self) -> str:
         """What chance is drawn from in a step: one whole number, an input of the program."""
         if "seed" not in self.builder.tensors:
@@ -286,22 +285,9 @@ class Writer:
         return "seed"
 
     def gives(self, step: Step, made: str) -> None:
-        given = step.outputs[0]
-        assert given is not None
-        if self.exported.metas[given].shape != self.shape(made):
+        if self.given(step).shape != self.shape(made):
             raise UnknownError
-        self.names[given] = made
-
-
-@dataclass(frozen=True)
-class Arguments:
-    """A step's arguments by place or name."""
-
-    step: Step
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-
-    def at(self, place: int, name: str, default: Any = None) -> Any:
-        return self.step.arguments[place] if place < len(self.step.arguments) else self.step.keywords.get(name, default)
+        self.names[step.given] = made
 
 
 #: Writes the operators of a step.

@@ -190,10 +190,10 @@ def _laid(tensors: Sequence[Tensor], layout: Layout) -> dict[str, Layout]:
     return {tensor.name: layout for tensor in tensors}
 
 
-def linear(b: GraphBuilder, x: Tensor, out: int, name: str, *, bias: bool = True, weight: Parameter | None = None,
-           units: int | None = None, input_units: int | None = None, biases: int | None = None) -> Tensor:
-    """``y = x w^T`` on the last axis. ``weight``: another layer's, to share it. ``biases``: how many outputs have a
-    bias where not all have.
+def linear(b: GraphBuilder, x: Tensor, out: int, name: str, *, bias: bool | int = True, weight: Parameter | None = None,
+           units: int | None = None, input_units: int | None = None) -> Tensor:
+    """``y = x w^T`` on the last axis. ``weight``: another layer's, to share it. ``bias``: whether outputs have one, or
+    how many of them.
 
     ``units`` and ``input_units``: how many equal parts the output and the input can be cut into (default: every
     element; attention's projections are cut by heads). Cut by output, weights are divided and the output lies cut; cut
@@ -202,7 +202,7 @@ def linear(b: GraphBuilder, x: Tensor, out: int, name: str, *, bias: bool = True
     width, tokens = x.shape[-1], math.prod(x.shape[:-1])
     y = b.tensor(name, (*x.shape[:-1], out))
     matrix = weight or b.parameter(f"{name}.weight", out, width)
-    vector = (b.parameter(f"{name}.bias", biases or out),) if bias else ()
+    vector = (b.parameter(f"{name}.bias", out if bias is True else bias),) if bias else ()
     last = len(x.shape) - 1
     splits = [*along_rows(b, x, y),
               Split("output", units or out, {}, {y.name: last}, frozenset(p.name for p in (matrix, *vector))),

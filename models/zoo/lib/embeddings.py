@@ -9,18 +9,16 @@ from weft.models.graph.operators import Parameter, Split, Tensor, Work
 from weft.models.zoo.lib.builder import GraphBuilder, Passes, Saved, along_rows
 
 
-def embedding(b: GraphBuilder, ids: Tensor, entries: int, width: int, name: str, *,
-              positions: int | Parameter = 0, weight: Parameter | None = None, dropout: bool = False,
+def embedding(b: GraphBuilder, ids: Tensor, table: Parameter, *, positions: int | Parameter = 0, dropout: bool = False,
               types: int = 0) -> Tensor:
-    """Rows of a table by number; ``ids`` is (batch, sequence).
+    """Rows of ``table`` by number; ``ids`` is (batch, sequence).
 
-    ``positions``: so many learned positions are added (0: none), or those of another layer's table. ``weight``: another
-    layer's table, to share it.
+    ``positions``: so many learned positions are added (0: none), or those of another layer's table.
 
     Split by vocabulary every device looks up the rows it holds, and the terms are added up; the gradient of the table
     is dense, as frameworks make it.
     """
-    table = weight or b.parameter(f"{name}.weight", entries, width)
+    name, (entries, width) = "tokens", table.shape
     place = (positions,) if isinstance(positions, Parameter) else (
         b.parameter(f"{name}.positions", positions, width),) if positions else ()
     if types:

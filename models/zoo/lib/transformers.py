@@ -176,8 +176,8 @@ def attention(b: GraphBuilder, x: Tensor, sizes: AttentionSizes, name: str = "at
         sources = [_projected(b, x, sizes, size, groups, name)]
     else:
         sources = [linear(b, x, heads * size, f"{name}.q", bias=sizes.bias, units=heads),
-                   linear(b, memory, 2 * groups * size, f"{name}.kv", bias=sizes.bias, units=groups,
-                          biases=None if sizes.key_bias else groups * size)]
+                   linear(b, memory, 2 * groups * size, f"{name}.kv", units=groups,
+                          bias=sizes.bias and (sizes.key_bias or groups * size))]
         keys = memory.shape[-2]
     sinks = (b.parameter(f"{name}.sinks", heads),) if sizes.sinks else ()
     core = _Core(sources, queries, keys, heads, groups, key_size, value_size, sinks)
@@ -195,8 +195,8 @@ def attention(b: GraphBuilder, x: Tensor, sizes: AttentionSizes, name: str = "at
 def _projected(b: GraphBuilder, x: Tensor, sizes: AttentionSizes, size: int, groups: int, name: str) -> Tensor:
     """Queries, keys and values side by side, normalised and rotated where the model does that."""
     heads = sizes.heads
-    both = linear(b, x, (heads + 2 * groups) * size, f"{name}.qkv", bias=sizes.bias, units=groups,
-                  biases=None if sizes.key_bias else (heads + groups) * size)
+    both = linear(b, x, (heads + 2 * groups) * size, f"{name}.qkv", units=groups,
+                  bias=sizes.bias and (sizes.key_bias or (heads + groups) * size))
     if sizes.qk_norm is not None:
         both = _normed(b, both, sizes, size, groups, f"{name}.qk_norm")
     return pointwise(b, "rotary", f"{name}.rotary", [both], flops=3.0) if sizes.rotary else both

@@ -52,9 +52,9 @@ def test_micro_batches_before_the_last_are_one_block() -> None:
 
 @pytest.mark.parametrize(("old", "new", "reason"), [
     ("training: {micro_batches: 2, gradient_bytes: 4}", "inference: {micro_batches: 2}", "has no gradients to sum"),
-    ("micro_batches: 2", "micro_batches: 3", "3 micro-batches .* cannot be divided over 2 GPUs; give a multiple of 2"),
+    ("micro_batches: 2", "micro_batches: 3", "3 micro-batches cannot be divided over 2 GPUs; give a multiple of 2"),
     ("gpus: 2", "gpus: 1", "cluster.gpus is 1"),
-    ("memory: 8 GiB", "memory: 2 GiB", r"needs 0\.1 GiB more than GPU 0 has"),
+    ("memory: 8 GiB", "memory: 2 GiB", "on each GPU needs .* more than there is"),
 ])
 def test_why_a_spec_is_not_trained_so(old: str, new: str, reason: str) -> None:
     spec = parse_spec(SPEC.replace(old, new))

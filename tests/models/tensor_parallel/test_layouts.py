@@ -79,11 +79,11 @@ def test_nothing_makes_terms_of_a_sum() -> None:
 def graph_of_one(kind: str) -> tuple[OperatorGraph, Operator]:
     """A linear layer or an embedding, with one before it so that gradients flow."""
     b = GraphBuilder("one", dtype="float64")
-    tokens = b.input("tokens", (2, 4), "int64")
-    x = embedding(b, tokens, 8, 8, "table")
+    ids = b.input("ids", (2, 4), "int64")
+    x = embedding(b, ids, b.parameter("tokens.weight", 8, 8))
     y = linear(b, x, 16, "linear") if kind == "linear" else x
     graph = b.graph(y)
-    return graph, graph.by_name["linear" if kind == "linear" else "table"]
+    return graph, graph.by_name["linear" if kind == "linear" else "tokens"]
 
 
 @pytest.mark.parametrize("dimension, devices",
@@ -94,7 +94,7 @@ def test_a_linear_layer_in_parts_is_the_linear_layer(dimension: str, devices: in
     split = next(s for s in operator.splits if s.dimension == dimension)
     rng = np.random.default_rng(2)
     x, w, dy = rng.normal(size=(2, 4, 8)), rng.normal(size=(16, 8)), rng.normal(size=(2, 4, 16))
-    need = TensorNeed(split.inputs.get("table", "whole"), divided=True)
+    need = TensorNeed(split.inputs.get("tokens", "whole"), divided=True)
     made: Layout = split.outputs.get("linear", "whole")
     weights = {"output": np.split(w, devices, axis=0), "input": np.split(w, devices, axis=1)}.get(
         dimension, [w] * devices)
@@ -125,7 +125,7 @@ def test_an_embedding_in_parts_is_the_embedding(dimension: str, devices: int) ->
     parts = [np.where((ids // rows == d)[..., None], table[ids], 0.0) for d in range(devices)]
     if dimension == "hidden":
         parts = [part[ids] for part in np.split(table, devices, axis=1)]
-    made = split.outputs["table"]
+    made = split.outputs["tokens"]
     for whole in happen(step(made, "whole"), parts, made, "whole"):
         np.testing.assert_allclose(whole, table[ids])
     assert step(made, "whole") == {"vocabulary": "all_reduce", "hidden": "all_gather"}[dimension]

@@ -9,8 +9,9 @@ import pytest
 from tests.support.programs import mlp
 from weft.models.transform.choices import Refused, Variant, one_of, unassigned, variants
 from weft.models.transform.plan import TransformPlan
-from weft.models.transform.planned import Planned, split
+from weft.models.transform.planned import Planned
 from weft.models.transform.program import PlanError
+from weft.models.transform.transformations import split
 
 
 def test_every_way_is_the_plan_written_so() -> None:

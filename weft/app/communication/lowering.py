@@ -33,6 +33,7 @@ from weft.models.communication.program import (
     Overlap,
     ProgramStage,
 )
+from weft.models.communication.rebuilding import in_order
 from weft.runtime.communication.instructions import (
     Chunk,
     Instruction,
@@ -103,8 +104,7 @@ class _ProgramLowering:
         values = {name: RankTensor(tensor.held_shape(self.program.ranks), tensor.itemsize, tensor.layout, tensor.axis,
                                    tensor.shape) for name, tensor in tensors.items()}
         kept = [*dict.fromkeys((*self.program.outputs, *self.program.carried))]
-        given = [name for name, tensor in tensors.items()
-                 if tensor.source != "stage" and name in mine and (name in self.read or name in kept)]
+        given = [name for name in self.program.given if name in mine and (name in self.read or name in kept)]
         digest = hashlib.sha256(repr((self.program, keys)).encode()).hexdigest()
         return LaneProgram(self.rank % self.program.ranks, self.program.ranks, self.group, self.program.groups,
                            f"{self.program.name}, {digest[:16]}", tuple(self.instructions), values, tuple(given),
@@ -196,7 +196,7 @@ class StageOrder:
 
         Raises :class:`~weft.models.communication.program.CommunicationError` for a schedule of another program.
         """
-        default = [key for unit in _units(self.program) for key in _chunks(self.program, unit)]
+        default = [key for unit in in_order(self.program) for key in _chunks(self.program, unit)]
         return default if self.schedule is None else self._by(self.schedule, default)
 
     def reads(self, key: Key) -> Iterator[Key]:
@@ -257,7 +257,7 @@ def _chunks(program: CommunicationProgram, unit: ProgramStage | Overlap) -> Iter
     if isinstance(unit, ProgramStage):
         yield unit.name, 0
         return
-    runs = _runs([program.stage(name) for name in unit.stages])
+    runs = _runs(program.members(unit))
     lag = 1 if len(runs) > 2 else unit.chunks
     for beat in range(unit.chunks + lag * (len(runs) - 1)):
         for number, run in enumerate(runs):
@@ -273,22 +273,3 @@ def _runs(stages: Sequence[ProgramStage]) -> list[list[ProgramStage]]:
             found.append([])
         found[-1] += run
     return found
-
-
-def _units(program: CommunicationProgram) -> Iterator[ProgramStage | Overlap]:
-    """Stages and chains, each once all that it reads from outside is there, as early as the program has its first."""
-    chain_of = {name: overlap for overlap in program.overlaps for name in overlap.stages}
-    known = {name for name, tensor in program.tensors.items() if tensor.source != "stage"}
-    rest = list(program.stages)
-    while rest:
-        for stage in rest:
-            overlap = chain_of.get(stage.name)
-            unit = [stage] if overlap is None else [program.stage(name) for name in overlap.stages]
-            made = {name for one in unit for name in one.outputs}
-            if all(name in known or name in made for one in unit for name in one.inputs):
-                break
-        else:
-            raise CommunicationError(f"the stage {rest[0].name!r} waits for a chain in chunks that waits for it")
-        yield stage if overlap is None else overlap
-        known |= made
-        rest = [other for other in rest if other not in unit]

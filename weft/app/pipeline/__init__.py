@@ -5,5 +5,5 @@
 (:mod:`~weft.app.pipeline.planning.spec`) or what it shows (:mod:`~weft.app.pipeline.planning.machine`); cuts are
 proposed on single operators (:mod:`~weft.app.pipeline.planning.row`), measured
 (:mod:`~weft.app.pipeline.planning.measuring`) and made block problems of (:mod:`~weft.app.pipeline.planning.problems`).
-What comes out is a :class:`~weft.app.pipeline.run.pipe.Pipeline`.
+What comes out is a :class:`~weft.app.pipeline.run.pipe.PipelineEngine`.
 """

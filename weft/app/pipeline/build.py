@@ -29,7 +29,7 @@ from weft.app.pipeline.planning.decide import Example, decide
 from weft.app.pipeline.planning.frozen import require_backwards
 from weft.app.pipeline.planning.memory.planned import require_memory_plan, treated_as_planned
 from weft.app.pipeline.run.feeding import target_spec
-from weft.app.pipeline.run.pipe import Pipeline
+from weft.app.pipeline.run.pipe import PipelineEngine
 from weft.app.pipeline.run.shapes import Alike
 from weft.runtime.backends.stages import stages_by
 from weft.runtime.by_modules.trace import trace
@@ -55,7 +55,7 @@ _LAUNCHED: list[Session] = []
 
 
 def make_pipeline(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None,
-                  options: PipelineOptions) -> Pipeline:
+                  options: PipelineOptions) -> PipelineEngine:
     """See :func:`weft.pipeline`."""
     stack = ExitStack()
     session = stack.enter_context(_joined(options))
@@ -113,7 +113,7 @@ def _joined(options: PipelineOptions) -> Iterator[Session]:
 
 
 def _made(session: Session, close: Callable[[BaseException | None], None], module: nn.Module, args: tuple[Any, ...],
-          kwargs: dict[str, Any], options: PipelineOptions) -> Pipeline:
+          kwargs: dict[str, Any], options: PipelineOptions) -> PipelineEngine:
     _require_plain(module, options, session.device)
     session.agree_on(options.settings(), "the arguments of weft.pipeline")
     session.watch.doing("capturing the model")
@@ -193,7 +193,7 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
 
         return own, alike
 
-    pipe = Pipeline(session, close, recut, made, replace(goal, seed=seed), inputs, options, notes, full)
+    pipe = PipelineEngine(session, close, recut, made, replace(goal, seed=seed), inputs, options, notes, full)
     if materials is None and options.state is not None:
         pipe.load_state_dict(options.state)
     return pipe

@@ -12,7 +12,7 @@ from weft.app.pipeline.lib.options import PipelineOptions
 if TYPE_CHECKING:
     from torch import nn
 
-    from weft.app.pipeline.run.pipe import Pipeline
+    from weft.app.pipeline.run.pipe import PipelineEngine
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class _Asked(PipelineOptions):
 
 
 @taking(_Asked)
-def pipeline(asked: _Asked) -> Pipeline:
+def pipeline(asked: _Asked) -> PipelineEngine:
     """Make a running pipeline of ``module``: every rank that ``torchrun`` started calls this alike.
 
     ``args`` and ``kwargs`` are one whole batch as an example; batches are cut into ``micro_batches`` equal parts along

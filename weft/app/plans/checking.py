@@ -21,7 +21,7 @@ from weft.models.layouts.steps import LayoutStep
 from weft.models.layouts.values import Array, applied
 from weft.models.transform.plan import Preserved
 from weft.models.transform.planned import Part, Planned, View
-from weft.models.transform.preserving import Communication
+from weft.models.transform.preserving import Communication, serving
 from weft.models.transform.program import PlanError, PlanOperation, PlanProgram
 from weft.runtime.by_hand.instructions import KernelCall
 
@@ -55,7 +55,7 @@ def _widened(value: Any) -> Any:
 
 def run_dense(program: PlanProgram, given: Mapping[str, Array]) -> dict[str, Array]:
     """All tensors of a program on one device, from its inputs, parameters and states."""
-    _require_given(program, given)
+    program.require_given(given)
     values = dict(given)
 
     def value(name: str) -> Array:
@@ -79,7 +79,7 @@ def run_planned(planned: Planned, joined: Sequence[Communication], order: Sequen
     Raises :class:`~weft.models.transform.program.PlanError` where a part reads what its device does not have, and
     where devices that should hold the same do not.
     """
-    _require_given(planned.program, given)
+    planned.program.require_given(given)
     return _VirtualDevices(planned, joined, given).go(order)
 
 
@@ -101,25 +101,12 @@ def _error(found: Array, dense: Array) -> float:
         1.0, largest)
 
 
-def _require_given(program: PlanProgram, given: Mapping[str, Array]) -> None:
-    for name, tensor in program.tensors.items():
-        if tensor.source != "operator" and (name not in given or tuple(given[name].shape) != tensor.shape):
-            what = "is missing" if name not in given else f"is of shape {tuple(given[name].shape)}"
-            raise PlanError(f"the {tensor.source} {name!r} of shape {tensor.shape} {what}")
-
-
 class _VirtualDevices:
     def __init__(self, planned: Planned, joined: Sequence[Communication], given: Mapping[str, Array]) -> None:
         self.planned, self.program, self.given = planned, planned.program, given
         self.made: dict[tuple[Part, str], Array] = {}
         self.brought: dict[tuple[int, int], Array] = {}  # communication, device
-        self.serving: dict[tuple[str, Part], list[int]] = {}
-        self.joined = joined
-        for i, entry in enumerate(joined):
-            for view in entry.readers:
-                mine = self.serving.setdefault((f"{entry.tensor}{' next' if entry.next_step else ''}", view.part), [])
-                if i not in mine:
-                    mine.append(i)
+        self.joined, self.serving = joined, serving(joined)
 
     def go(self, order: Sequence[Part]) -> dict[str, Array]:
         for part in order:
@@ -133,17 +120,11 @@ class _VirtualDevices:
         return found
 
     def run(self, part: Part) -> None:
-        operation = self.program.by_name[part.operation]
-        spans = self.planned.spans(part)
         device = self.planned.device(part)
-        arrays = []
-        for name, dimensions in zip(operation.inputs, operation.annotation.inputs, strict=True):
-            view = View(part, device, self.planned.box(part, dimensions), (0, 1), ())
-            arrays.append(self.read(name, view))
-        sizes = {name: high - low for name, (low, high) in spans.items()}
-        results = computed(self.program, operation, arrays, sizes, {name: low for name, (low, _) in spans.items()})
-        for name, dimensions, array in zip(operation.outputs, operation.annotation.outputs, results, strict=True):
-            box = self.planned.box(part, dimensions)
+        arrays = [self.read(name, View(part, device, box, (0, 1), ())) for name, box in self.planned.inputs(part)]
+        starts = {name: low for name, (low, _) in self.planned.spans(part).items()}
+        results = computed(self.program, self.program.by_name[part.operation], arrays, self.planned.sizes(part), starts)
+        for (name, box), array in zip(self.planned.outputs(part), results, strict=True):
             if array.shape != shape_of(box):
                 raise PlanError(f"{part} gives {name} of shape {array.shape}, its part is {box}")
             self.made[part, name] = array
@@ -156,7 +137,7 @@ class _VirtualDevices:
             if term in self.given:
                 total = total + self.given[term][slices(view.box)]
                 terms.discard(term)
-        for i in self.serving.get((f"{name}{' next' if next_step else ''}", view.part), ()):
+        for i in self.serving.get((name, next_step, view.part), ()):
             entry = self.joined[i]
             if view.device not in entry.wanted or not self.inside(view.box, entry.wanted[view.device]):
                 continue
@@ -189,13 +170,10 @@ class _VirtualDevices:
         shape = shape_of(entry.frame)
         held = {}
         for device in entry.conversion.source.devices:
-            own = [view for view in entry.producers if view.device == device]
+            own, box = entry.held(device)
             if not all((view.part, name) in self.made for view in own for name in entry.terms
                        if self.program.producer[name] == view.part.operation):
                 continue
-            box = tuple((min(max(view.box[axis][0], low) for view in own),
-                         max(min(view.box[axis][1], high) for view in own))
-                        for axis, (low, high) in enumerate(entry.frame))
             held[device] = self.local(entry, own, box)
         for step in entry.conversion.steps:
             held = applied(_restricted(step, set(held)), held, shape)

@@ -12,7 +12,7 @@ from weft.models.layouts.layout import Box, intersection, shape_of, within
 from weft.models.layouts.steps import LayoutStep, box_of
 from weft.models.transform.plan import Preserved
 from weft.models.transform.planned import Part, View
-from weft.models.transform.preserving import Communication, Sent
+from weft.models.transform.preserving import Communication, Sent, serving
 from weft.models.transform.program import PlanError
 from weft.runtime.by_hand.instructions import (
     Collective,
@@ -45,13 +45,7 @@ class _PlanLowering:
         self.given: list[dict[str, tuple[str, Span]]] = [{} for _ in range(ranks)]
         self.made: list[dict[str, list[tuple[str, Span, tuple[int, int]]]]] = [{} for _ in range(ranks)]
         self.groups: dict[tuple[int, ...], None] = {}
-        self.serving: dict[tuple[str, Part], list[int]] = {}
-        for i, entry in enumerate(done.joined):
-            for view in entry.readers:
-                if not entry.next_step:
-                    mine = self.serving.setdefault((entry.tensor, view.part), [])
-                    if i not in mine:
-                        mine.append(i)
+        self.serving = serving(done.joined)
 
     def programs(self) -> tuple[RankProgram, ...]:
         """In order: each communication as soon as all that it needs is made."""
@@ -63,7 +57,7 @@ class _PlanLowering:
             later = []
             for part in waiting:
                 needed = [i for name in self.program.by_name[part.operation].inputs
-                          for i in self.serving.get((name, part), ()) if not joined[i]]
+                          for i in self.serving.get((name, False, part), ()) if not joined[i]]
                 for i in needed:
                     if open_parts[i] <= ready:
                         self.join(i)
@@ -99,17 +93,14 @@ class _PlanLowering:
 
     def compute(self, part: Part) -> None:
         operation, rank = self.program.by_name[part.operation], self.planned.device(part)
-        spans = self.planned.spans(part)
-        how = operation.annotation
-        call = KernelCall(operation.kind, how.inputs, how.outputs, {n: high - low for n, (low, high) in spans.items()},
-                          {n: low for n, (low, _) in spans.items()}, operation.attributes)
-        inputs = [self.operand(part, name, self.planned.box(part, dimensions), rank)
-                  for name, dimensions in zip(operation.inputs, how.inputs, strict=True)]
+        call = KernelCall(operation.kind, operation.annotation.inputs, operation.annotation.outputs,
+                          self.planned.sizes(part), {n: low for n, (low, _) in self.planned.spans(part).items()},
+                          operation.attributes)
+        inputs = [self.operand(part, name, box, rank) for name, box in self.planned.inputs(part)]
         outputs = []
-        for name, dimensions in zip(operation.outputs, how.outputs, strict=True):
+        for name, box in self.planned.outputs(part):
             outputs.append(_key(part, name))
-            self.made[rank].setdefault(name, []).append(
-                (outputs[-1], self.planned.box(part, dimensions), self.planned.value(part)))
+            self.made[rank].setdefault(name, []).append((outputs[-1], box, self.planned.value(part)))
         self.lists[rank].append(Compute(call, tuple(inputs), tuple(outputs)))
 
     def operand(self, part: Part, name: str, box: Box, rank: int) -> Operand:
@@ -119,7 +110,7 @@ class _PlanLowering:
                 key = f"given {term} {box}"
                 self.given[rank][key] = term, box
                 terms.append((key, within(box, box)))
-        for i in self.serving.get((name, part), ()):
+        for i in self.serving.get((name, False, part), ()):
             wanted = self.done.joined[i].wanted.get(rank)
             if wanted is not None and intersection(box, wanted) == box:
                 terms.append((f"brought {i}", within(box, wanted)))
@@ -134,10 +125,7 @@ class _PlanLowering:
             return
         names = {device: f"brought {i} at 0" for device in entry.conversion.source.devices}
         for device in entry.conversion.source.devices:
-            own = [view for view in entry.producers if view.device == device]
-            box = tuple((min(max(view.box[axis][0], low) for view in own),
-                         max(min(view.box[axis][1], high) for view in own))
-                        for axis, (low, high) in enumerate(entry.frame))
+            own, box = entry.held(device)
             self.lists[device].append(Piece(names[device], shape_of(box), tuple(self.copies(entry, own, box))))
         for at, step in enumerate(entry.conversion.steps):
             names = self.step(entry, step, names, f"brought {i} at {at + 1}")

@@ -8,15 +8,16 @@ these with each of its cuts moved by an operator. Then what is proven is proven 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 
 from weft.models.layouts.conversion import LayoutPrices
-from weft.models.transform import planned as transformations
+from weft.models.transform import transformations
 from weft.models.transform.as_blocks.costs import OperatorCosts
+from weft.models.transform.as_blocks.problem import part_seconds
 from weft.models.transform.planned import Planned
-from weft.models.transform.program import PlanError, PlanOperation
+from weft.models.transform.program import PlanError
 from weft.solver.placement.chain.place import place
 from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, PlacementTensor
 
@@ -33,7 +34,7 @@ class Placements:
 
 
 def placements(planned: Planned, names: Sequence[str], devices: int, costs: OperatorCosts, prices: LayoutPrices,
-               effort: float, left: Callable[[], float] = lambda: inf) -> Placements:
+               effort: float, left: Callable[[], float] = lambda: math.inf) -> Placements:
     """Where the operators ``names`` may be. ``left``: the seconds left to look for stages; the first, on one device,
     are made in any case. Raises :class:`~weft.models.transform.program.PlanError` for operators
     in parts beside each other, which need devices of their own each."""
@@ -117,25 +118,15 @@ def _problem(planned: Planned, names: Sequence[str], count: int, costs: Operator
     for operation in program.operations:
         at = index.get(operation.name, index.get(operation.follows or ""))
         if at is not None:
-            seconds[at] += _seconds(planned, operation, costs)
+            seconds[at] += sum(part_seconds(planned, part, costs) for part in planned.parts(operation.name))
     tensors = []
     for name, tensor in program.tensors.items():
         producer = index.get(program.producer.get(name, ""))
         readers = tuple(sorted({index[reader] for reader in program.readers.get(name, ()) if reader in index}))
         if producer is not None and readers and readers != (producer,):
-            size = tensor.itemsize
-            for length in tensor.shape:
-                size *= length
+            size = tensor.itemsize * math.prod(tensor.shape)
             tensors.append(PlacementTensor(producer, tuple(reader for reader in readers if reader != producer),
                                            prices.messages([(0, 1, size)]) * (2 if tensor.gradient else 1)))
     return PlacementProblem(program.name, (DeviceKind("device", count),),
                             tuple(Node(name, (time,)) for name, time in zip(names, seconds, strict=True)),
                             tuple(tensors), time_unit="s")
-
-
-def _seconds(planned: Planned, operation: PlanOperation, costs: OperatorCosts) -> float:
-    total = 0.0
-    for part in planned.parts(operation.name):
-        sizes = {name: high - low for name, (low, high) in planned.spans(part).items()}
-        total += costs.seconds(planned.program, operation, sizes)
-    return total

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from weft.app.plans.lowering import lower
 from weft.models.transform.plan import Preserved
-from weft.models.transform.program import ProgramTensor
 
 if TYPE_CHECKING:
     import torch
@@ -49,8 +48,8 @@ class PlanOnRank:
 
         if not isinstance(done, Preserved):
             raise ValueError(f"a preserved plan is run, not a {type(done).__name__}: write PlanOnRank(plan.preserve())")
-        unknown = {one.kind: one.name for one in done.planned.program.operations
-                   if not runs(one.kind, one.attributes)}
+        self.whole = done.planned.program
+        unknown = {one.kind: one.name for one in self.whole.operations if not runs(one.kind, one.attributes)}
         for kind, name in unknown.items():
             raise ValueError(f"operator {name!r}: torch has no kernel {kind!r} here; write it with operators that have "
                              "one")
@@ -59,8 +58,7 @@ class PlanOnRank:
             raise ValueError(f"the device is {where}, but the process group is of gloo: open one of nccl")
         self.done = done
         self.program = lower(done, dist.get_world_size())[dist.get_rank()]
-        self.wanted = dict.fromkeys(term for output in done.planned.program.outputs
-                                    for term in done.planned.program.terms(output))
+        self.wanted = dict.fromkeys(term for output in self.whole.outputs for term in self.whole.terms(output))
         kept = {key for name in self.wanted for key, _, _ in self.program.made.get(name, ())}
         kept |= {key for key, _ in self.program.carried.values()}
         self.executor = ShardedExecutor(self.program, device, kept=kept, timeout=timeout)
@@ -72,7 +70,7 @@ class PlanOnRank:
         output and, of a sum, of its terms. A rank without any has no entry. Raises ``ValueError`` for what is missing
         or of another shape, before anything is sent, and :class:`~weft.runtime.communication.others.RankError` where
         another rank does not do its part."""
-        self._require(given, set(self._given()))
+        self.whole.require_given(given)
         return self._pieces(self.executor.run(given))
 
     # -- training ------------------------------------------------------------------------------------------------------
@@ -83,11 +81,11 @@ class PlanOnRank:
         missing or of another shape."""
         import torch
 
-        tensors = self._given()
+        tensors = self.whole.given
         like = next((one for one in state.values() if one.is_floating_point()), torch.zeros(()))
         whole = {name: torch.zeros(tensor.shape, dtype=like.dtype) for name, tensor in tensors.items()
                  if tensor.source == "state"} | dict(state)
-        self._require(whole, {name for name, tensor in tensors.items() if tensor.source != "input"})
+        self.whole.require_given(whole, {name for name, tensor in tensors.items() if tensor.source != "input"})
         self.held = {}
         for key, (name, span) in self.program.given.items():
             if tensors[name].source != "input":
@@ -104,8 +102,8 @@ class PlanOnRank:
         """
         import torch
 
-        tensors = {name: tensor for name, tensor in self._given().items() if tensor.source == "input"}
-        if not self.held and any(tensor.source != "input" for tensor in self._given().values()):
+        tensors = {name: tensor for name, tensor in self.whole.given.items() if tensor.source == "input"}
+        if not self.held and any(tensor.source != "input" for tensor in self.whole.given.values()):
             raise ValueError("there are no parameters yet: call load with a state dict first")
         count = self.steps + 1
         whole = dict(inputs)
@@ -115,7 +113,7 @@ class PlanOnRank:
                 whole.setdefault(name, torch.tensor(count))
             elif name.endswith(") given") and math.prod(tensor.shape) == 1:
                 whole.setdefault(name, torch.ones(tensor.shape, dtype=dtype))
-        self._require(whole, set(tensors))
+        self.whole.require_given(whole, tensors)
         values = self.executor.run(whole, self.held)
         for key, (source, span) in self.program.carried.items():
             self.held[key] = values[source][tuple(slice(low, high) for low, high in span)]
@@ -134,7 +132,7 @@ class PlanOnRank:
             dist.get_world_size())]
         self.executor.awaited("gathering the state", range(dist.get_world_size()),
                               lambda: dist.all_gather_object(every, mine))
-        tensors = self._given()
+        tensors = self.whole.given
         found: dict[str, torch.Tensor] = {}
         for name, span, piece in (entry for entries in every for entry in entries):
             whole = found.setdefault(name, torch.zeros(tensors[name].shape, dtype=piece.dtype))
@@ -147,21 +145,9 @@ class PlanOnRank:
 
     def _counts(self) -> bool:
         """Whether the number of the step is read, by an optimizer or to draw from, and no parameter has its name."""
-        tensors = self._given()
+        tensors = self.whole.given
         read = [name for name in (_COUNT, "seed") if name in tensors]
         return bool(read) and all(tensors[name].source == "input" and tensors[name].shape == () for name in read)
-
-    def _given(self) -> dict[str, ProgramTensor]:
-        """What comes from outside and is read."""
-        program = self.done.planned.program
-        return {name: tensor for name, tensor in program.tensors.items() if tensor.source != "operator"}
-
-    def _require(self, given: Mapping[str, torch.Tensor], names: set[str]) -> None:
-        for name, tensor in self._given().items():
-            if name in names and (name not in given or tuple(getattr(given[name], "shape", ())) != tensor.shape):
-                what = "is missing" if name not in given else f"is of shape {tuple(given[name].shape)}" if hasattr(
-                    given[name], "shape") else f"is given as {type(given[name]).__name__}, it must be a tensor"
-                raise ValueError(f"the {tensor.source} {name!r} of shape {tensor.shape} {what}")
 
     def _pieces(self, values: Mapping[str, torch.Tensor]) -> dict[str, tuple[LocalPiece, ...]]:
         return {name: tuple(LocalPiece(span, value, values[key]) for key, span, value in self.program.made[name])

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from weft.app.pipeline.build import make_pipeline
 from weft.app.pipeline.lib.options import PipelineOptions
-from weft.app.pipeline.run.pipe import Pipeline
+from weft.app.pipeline.run.pipe import PipelineEngine
 from weft.app.train.options import TrainOptions
 from weft.app.train.saving import Saving, hearing
 from weft.app.train.setup import Setup, example_setup, setup_of
@@ -57,7 +57,7 @@ def train_rank(options: TrainOptions) -> int:
     return saving.code
 
 
-def _optimizer(setup: Setup, pipe: Pipeline) -> Optimizer:
+def _optimizer(setup: Setup, pipe: PipelineEngine) -> Optimizer:
     """This rank's. Raises :class:`~weft.runtime.captured.captured.CaptureError` for one that would train nothing."""
     optimizer = setup.optimizer(list(pipe.parameters()))
     trained = [parameter for _, parameter in pipe.named_parameters()]
@@ -76,7 +76,7 @@ def _options(setup: Setup, options: TrainOptions) -> PipelineOptions:
         timeout=options.timeout, **first, **setup.options)
 
 
-def _steps(pipe: Pipeline, setup: Setup, optimizer: Optimizer, saving: Saving, steps: int) -> Iterator[float]:
+def _steps(pipe: PipelineEngine, setup: Setup, optimizer: Optimizer, saving: Saving, steps: int) -> Iterator[float]:
     """The loss of each step from the checkpoint on; the optimizer's follows when the next is asked for."""
     for args, kwargs, target in itertools.islice(_batches(setup, pipe), saving.begin(), steps):
         yield pipe.step(*args, target=target, **kwargs)

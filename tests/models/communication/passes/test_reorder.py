@@ -84,7 +84,7 @@ def gathered() -> CommunicationProgram:
     (["apart"], "total", "does not read what 'total' gathers, nor anything of that shape"),
     (["sum"], "total", "is of kind all_reduce, only computation and sends are moved"),
     (["part"], "total", "leave both out"),
-    (["wide"], "flat", "broadcasts 'bias', of which there is no flattened slice to go with"),
+    (["wide"], "flat", "broadcasts 'bias', of which there is no flattened part to go with"),
     ([], "total", "no stage is named"),
     (["outer"], "inner", "is of kind matmul, computation is moved before an all_gather")])
 def test_what_a_slice_is_not_enough_for_is_refused(stages: list[str], gather: str, why: str) -> None:

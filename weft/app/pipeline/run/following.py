@@ -83,7 +83,7 @@ class Following:
 
 def following(plans: Sequence[Plan | str | os.PathLike[str]], optimizer: Optimizer, switches: Switches | None,
               borders: Sequence[float] | None, session: Session, now: Plan) -> Following:
-    """See :meth:`~weft.app.pipeline.run.pipe.Pipeline.follow`; ``now`` is the plan that runs.
+    """See :meth:`~weft.app.pipeline.run.pipe.PipelineEngine.follow`; ``now`` is the plan that runs.
 
     Raises :class:`~weft.runtime.captured.captured.CaptureError`, and what reading files raises.
     """

@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 
 class Holding:
-    """The part of a :class:`~weft.app.pipeline.run.pipe.Pipeline` that is about what it trains."""
+    """The part of a :class:`~weft.app.pipeline.run.pipe.PipelineEngine` that is about what it trains."""
 
     _state: PipelineState
     _stepping: Stepping

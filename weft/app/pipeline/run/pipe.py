@@ -38,14 +38,14 @@ from weft.runtime.ranks.session import Session, SessionError
 from weft.runtime.replay.stepping import THEIRS, Stepping, stages_of
 from weft.runtime.train.sharding import own_share
 
-__all__ = ["Pipeline", "Report"]
+__all__ = ["PipelineEngine", "Report"]
 
 Result = TypeVar("Result")
 #: How the scale of losses is called in a checkpoint.
 SCALE = "weft.scale"
 
 
-class Pipeline(Holding):
+class PipelineEngine(Holding):
     """This rank's part of a model that trains as a pipeline. All ranks call each method together, but for those that
     only read: :meth:`parameters`, :meth:`named_parameters`, :meth:`gradients`. Where one calls another, or the script
     ends on one rank earlier, all end with a sentence that names both calls.
@@ -242,7 +242,7 @@ class Pipeline(Holding):
             self._closed = True
             self._close(None)
 
-    def __enter__(self) -> Pipeline:
+    def __enter__(self) -> PipelineEngine:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:

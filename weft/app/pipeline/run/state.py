@@ -110,7 +110,7 @@ class PipelineState:
 
     def save(self, folder: Path, step: int, optimizer: Optimizer | None, keep: int | None,
              seed: int, extra: Extra | None = None) -> Path:
-        """See :meth:`~weft.app.pipeline.run.pipe.Pipeline.save`."""
+        """See :meth:`~weft.app.pipeline.run.pipe.PipelineEngine.save`."""
         self._gather_shares()
         own = {item.name: self._kept(item) for item in self.tensors if item.is_saved
                and self.owner.get(id(item.tensor), 0) == self.session.rank}
@@ -136,7 +136,7 @@ class PipelineState:
 
     def resume(self, folder: Path, optimizer: Optimizer | None,
                extra: Extra | None = None) -> Marker | None:
-        """See :meth:`~weft.app.pipeline.run.pipe.Pipeline.resume`."""
+        """See :meth:`~weft.app.pipeline.run.pipe.PipelineEngine.resume`."""
         found = model_checkpoint.find(self.session, folder)
         if found is None:
             return None

@@ -1,0 +1,81 @@
+"""Steps that read and make tensors, all by name: what operator graphs, plans and programs of communication are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+#: An operator or a stage: it has a ``name`` and the names of its ``inputs``, and ``outputs``.
+Step = TypeVar("Step")
+
+
+class Dataflow(Generic[Step]):
+    """``tensors`` by name, and :attr:`steps` in an order in which they can run. ``word``: what a step is called, and
+    the source of tensors that one makes."""
+
+    word: ClassVar[str] = "operator"
+
+    if TYPE_CHECKING:
+        @property
+        def tensors(self) -> Mapping[str, Any]:
+            """By name."""
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """All of them."""
+        raise NotImplementedError
+
+    def made(self, step: Any) -> Iterable[str]:
+        """The names of what a step makes."""
+        outputs: Iterable[str] = step.outputs
+        return outputs
+
+    def terms(self, name: str) -> tuple[str, ...]:
+        """The tensors that ``name`` is the sum of: itself, for most."""
+        return (name,)
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Step]:
+        """Steps by name."""
+        every: Sequence[Any] = self.steps
+        return {step.name: step for step in every}
+
+    @cached_property
+    def producer(self) -> Mapping[str, str]:
+        """The step that makes each tensor; what comes from outside has none."""
+        return {name: step for step in self.by_name for name in self.made(self.by_name[step])}
+
+    @cached_property
+    def readers(self) -> Mapping[str, tuple[str, ...]]:
+        """The steps that read each tensor, in their order; none where nothing does."""
+        found: dict[str, list[str]] = {name: [] for name in self.tensors}
+        every: Sequence[Any] = self.steps
+        for step in every:
+            for name in dict.fromkeys(step.inputs):
+                found.setdefault(name, []).append(step.name)
+        return {name: tuple(readers) for name, readers in found.items()}
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The tensors that come from outside, by name."""
+        return {name: tensor for name, tensor in self.tensors.items() if tensor.source != self.word}
+
+    def require_made(self, error: type[ValueError]) -> set[str]:
+        """All tensors that there are: from outside, and made by a step. Raises ``error`` for names that are used twice
+        or come from nowhere."""
+        known, word = set(self.given), self.word
+        seen: set[str] = set()
+        every: Sequence[Any] = self.steps
+        for step in every:
+            if step.name in seen:
+                raise error(f"the {word} name {step.name!r} is used twice")
+            seen.add(step.name)
+            for term in (term for name in step.inputs for term in self.terms(name)):
+                if term not in known:
+                    raise error(f"{word} {step.name!r} reads {term!r}, which nothing before it makes")
+            for name in step.outputs:
+                if name in known or name not in self.tensors:
+                    raise error(f"{word} {step.name!r} makes {name!r}, which is made twice or is no tensor")
+                known.add(name)
+        return known
