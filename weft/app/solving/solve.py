@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from weft.app.lib.case import Case, CasePlacement
 from weft.app.lib.options import SearchOptions, forewarn
 from weft.app.lib.verdicts import choice, searched
-from weft.app.lib.wide import WideCase
 from weft.app.tools.elsewhere import elsewhere
 from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.validate import InvalidSchedule, violations
@@ -21,6 +20,7 @@ from weft.text.counts import assignment_title
 
 if TYPE_CHECKING:
     from weft.app.cuts.search import CutDecision, CutSearch
+    from weft.app.lib.wide import WideCase
     from weft.solver.orders.climb import Climb
 
 #: Seconds of a placement's first slice of time; each later one is twice as long.
