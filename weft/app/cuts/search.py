@@ -215,11 +215,12 @@ class CutSearch:
                         key=lambda space: space.least or 0, default=None)
             if space is None:
                 return None
-            cut, schedule = CutDecision(self, space, *space.some(1)), None
+            [borders] = space.some(1)
+            cut, schedule = CutDecision(self, space, borders), None
             if cut.key not in looked_at:
                 looked_at.add(cut.key)
                 cut, schedule = self.look(cut, best)
-                space.raise_bound(cut.borders, _ns(cut.bound))
+                space.raise_bound(borders, _ns(cut.bound))
                 space.narrow(_ns(best))
                 if schedule is None:
                     continue
