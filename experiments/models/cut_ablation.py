@@ -31,9 +31,8 @@ from experiments.models.cut_search import searched, spec_of
 from weft.app.cuts import tries
 from weft.app.cuts.search import CutDecision, CutSearch
 from weft.app.lib.case import Case, case_of
-from weft.models.cuts.space import Carried
 from weft.models.spec.spec import Spec, demo_spec
-from weft.solver.orders.climb import Climb, Decided
+from weft.solver.orders.climb import Climb, Decided, judged
 from weft.solver.timing import Orders
 
 #: Seeds of :mod:`experiments.models.cut_search`.
@@ -41,10 +40,10 @@ SEEDS = (0, 3, 16)
 _LISTED, _CHUNK = "cuts not listed", "third chunk"
 
 
-def stays(self: CutSearch, cut: CutDecision, orders: Orders, count: int = 1) -> list[Decided[CutDecision]]:
+def stays(self: CutSearch, cut: CutDecision, orders: Orders) -> Decided[CutDecision] | None:
     """In place of ``CutSearch.carried``: the order on its own cut, where it fits."""
-    found = self._judged(cut.space, Carried(cut.borders, orders, 0))
-    return [] if found is None else [found]
+    found = judged(cut.problem, self.micro_batches, orders)
+    return None if found is None else Decided(cut, found)
 
 
 #: By what is left out: which methods are others.

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from weft.models.candidates.given_cut import cut_of, cut_shapes, most_chunks
 from weft.models.candidates.gpu_costs import GpuCosts, gpu_costs, layer_costs, under_optimizer
@@ -28,8 +28,10 @@ from weft.models.spec.sections import Spec, TrainingRun
 from weft.models.spec.spec import SpecError
 from weft.solver.control.clock import OutOfTime, unwatched
 from weft.solver.model_facts import ModelFacts, StageFacts, ties_between
-from weft.solver.placement.memory.plan import MemoryPlan
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
+
+if TYPE_CHECKING:
+    from weft.solver.placement.memory.plan import MemoryPlan
 
 __all__ = ["ModelCandidate", "CutDoesNotFit", "InFlight", "StageRow", "TooLate", "backward_modes",
            "bytes_per_parameter",

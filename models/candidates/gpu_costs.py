@@ -241,6 +241,12 @@ def uses_measured_gpt(spec: Spec) -> bool:
     return model == plain and spec.costs != "roofline" and spec.costs not in DEVICES
 
 
+def may_be_together(spec: Spec) -> bool:
+    """Whether GPUs may compute layers together: several, of one kind, and operators with costs of their own."""
+    return (spec.cluster.gpus > 1 and spec.cluster.is_plain and not isinstance(spec.model, ExplicitModel)
+            and not uses_measured_gpt(spec))
+
+
 def family_costs(spec: Spec) -> FamilyCosts:
     """The layers of the spec's model, their costs from the source that the spec names, at ``cluster.speed`` 1. Of GPUs
     of several kinds :func:`~weft.models.candidates.gpu_costs.families_by_gpu` has one for each.

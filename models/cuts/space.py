@@ -28,16 +28,6 @@ _AT_ONCE, _QUICK = 4096, 0.08
 MOST_CARRIED = 5_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Carried:
-    """A cut (``borders``: the first layer of every stage, and the number of layers) with per-device ``orders`` of its
-    blocks, and their makespan in ns."""
-
-    borders: tuple[int, ...]
-    orders: Orders
-    makespan: int
-
-
 @dataclass(eq=False)
 class CutSpace:
     """The contiguous cuts into one layout, for N micro-batches. Times in ns.
@@ -53,8 +43,8 @@ class CutSpace:
     cuts: ListedCuts | None = None
     #: Per cut, whether its bound is as good as it gets here.
     bounded: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
-    #: Cuts that somebody searches: they are listed no more.
-    taken: set[tuple[int, ...]] = field(default_factory=set)
+    #: Cuts that somebody searches, with what they take at least: they are listed no more.
+    taken: dict[tuple[int, ...], int] = field(default_factory=dict)
 
     @property
     def floor(self) -> int:
@@ -165,14 +155,15 @@ class CutSpace:
         best = int(np.argmin(np.where(fits, times, np.iinfo(np.int64).max)))
         return tuple(map(int, cuts[best])) if fits[best] and times[best] < times[0] else None
 
-    def take(self, borders: tuple[int, ...]) -> None:
-        """Leave a cut to somebody who searches it."""
-        self.taken.add(borders)
-        at = self._at(borders)
+    def take(self, borders: tuple[int, ...]) -> int:
+        """Leave a cut to somebody who searches it: what it is known to take at least."""
+        known, at = self.taken.get(borders, self.floor), self._at(borders)
         if at is not None and self.cuts is not None:
-            kept = np.ones(len(self.cuts), dtype=np.bool_)
+            known, kept = max(known, int(self.cuts.bounds[at])), np.ones(len(self.cuts), dtype=np.bool_)
             kept[at] = False
             self._keep(kept, self.cuts.left_out)
+        self.taken[borders] = known
+        return known
 
     def _at(self, borders: tuple[int, ...]) -> int | None:
         if self.cuts is None or len(borders) != self.cuts.borders.shape[1]:
@@ -189,14 +180,14 @@ class CutSpace:
         ranked = near[np.lexsort((near, widest, self.cuts.bounds[near]))]
         return [tuple(map(int, self.cuts.borders[i])) for i in ranked[:count]]
 
-    def carried(self, borders: tuple[int, ...], pipeline: Pipeline, orders: Orders, count: int = 1) -> list[Carried]:
-        """The ``count`` cuts for which ``orders`` of the blocks of ``pipeline``, the cut ``borders``, do best, of those
-        that are left and that they fit; the best first. Of very many cuts some are looked at."""
+    def carried(self, borders: tuple[int, ...], pipeline: Pipeline,
+                orders: Orders) -> tuple[int, tuple[int, ...]] | None:
+        """The cut for which ``orders`` of the blocks of ``pipeline``, the cut ``borders``, do best, of those that are
+        left and that they fit, after what it takes then. Of very many cuts some are looked at."""
         if self.cuts is None or not len(self.cuts):
-            return []
+            return None
         rows = orders_of_stages(pipeline, orders)
-        operations = sum(map(len, rows))
-        some = self._near(borders, max(4, MOST_CARRIED // operations))
+        some = self._near(borders, max(4, MOST_CARRIED // sum(map(len, rows))))
         reached: list[tuple[int, int]] = []
         for first in range(0, len(some), _AT_ONCE):
             part = some[first:first + _AT_ONCE]
@@ -207,15 +198,13 @@ class CutSpace:
             try:
                 times = makespans(variants.chosen(fits), rows, self.micro_batches)
             except DeadlockError:
-                return []
-            best = np.argsort(times, kind="stable")[:count]
-            reached = sorted([*reached, *((int(times[i]), int(part[fits[i]])) for i in best)])[:count]
-        return [self._carried(at, makespan, rows) for makespan, at in reached]
-
-    def _carried(self, at: int, makespan: int, rows: Sequence[Sequence[tuple[int, int]]]) -> Carried:
-        assert self.cuts is not None
-        borders = tuple(map(int, self.cuts.borders[at]))
-        return Carried(borders, orders_of_blocks(Pipeline.of(self.candidate(borders).problem), rows), makespan)
+                return None
+            best = int(times.argmin())
+            reached.append((int(times[best]), int(part[fits[best]])))
+        if not reached:
+            return None
+        makespan, at = min(reached)
+        return makespan, tuple(map(int, self.cuts.borders[at]))
 
     def _near(self, borders: tuple[int, ...], most: int) -> npt.NDArray[np.intp]:
         """Up to ``most`` cuts: with the least bounds, and near ``borders``."""

@@ -24,9 +24,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from weft.models.candidates.gpu_costs import device_of, family_costs, uses_measured_gpt
+from weft.models.candidates.gpu_costs import device_of, family_costs, may_be_together
 from weft.models.candidates.stages import Backward, static_bytes
-from weft.models.spec.model_sections import ExplicitModel
 from weft.models.spec.sections import Spec
 from weft.models.spec.spec import SpecError
 from weft.models.tensor_parallel.co_shard import segments_of
@@ -152,8 +151,7 @@ def together(spec: Spec) -> tuple[Space, list[ShapeCandidate], list[ShapeRefused
 
 def space_for(spec: Spec) -> Space | None:
     """The space of ``spec``, ``None`` where GPUs cannot compute together."""
-    if (spec.cluster.gpus == 1 or not spec.cluster.is_plain or isinstance(spec.model, ExplicitModel)
-            or uses_measured_gpt(spec)):
+    if not may_be_together(spec):
         return None
     space = space_of(spec, family_costs(spec)) if device_of(spec) is not None else None
     return space if space is not None and any(operator.splits for operator in space.graph.operators) else None

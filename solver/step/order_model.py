@@ -100,16 +100,17 @@ def reorder(
 
 
 class OrderModel:
-    """The model of one stretch. ``free``: the operations that have a start in it. ``latest``: by when all is over."""
+    """The model of one stretch. ``free``: the operations that have a start in it. ``latest``: by when all is over; by
+    default as soon as in these ``orders``."""
 
     def __init__(self, instance: TickProblem, micro_batches: int, orders: Orders, stretch: Stretch, bound: int,
-                 implied: Order | None) -> None:
+                 implied: Order | None, latest: int | None = None) -> None:
         self.instance = instance
         self.implied = implied
         self.orders = orders
         self.stretch = stretch
         self.fixed = FixedOrder(instance, micro_batches, orders)
-        self.latest = self.fixed.makespan
+        self.latest = self.fixed.makespan if latest is None else latest
         self._divide()
         self.number = {op: n for n, op in enumerate(self.free)}
         self.model = cp_model.CpModel()
@@ -139,7 +140,7 @@ class OrderModel:
     def _aim(self, bound: int) -> None:
         """The objective, which is at least ``bound``."""
         direct = self.fixed.longest_between(self.earlier, self.later)
-        self.makespan = self.model.new_int_var(max(bound, direct), self.fixed.makespan, "makespan")
+        self.makespan = self.model.new_int_var(max(bound, direct), self.latest, "makespan")
         self.model.minimize(self.makespan)
 
     def read(self, solver: cp_model.CpSolver) -> Orders:
@@ -211,7 +212,7 @@ class OrderModel:
         self.start: list[cp_model.IntVar] = []
         for n, op in enumerate(self.free):
             name = f"start {self.instance.problem.blocks[op[0]].name} {op[1]}"
-            start = self.model.new_int_var(self.head[n], self.latest - self.tail[n], name)
+            start = self.model.new_int_var(self.head[n], max(self.head[n], self.latest - self.tail[n]), name)
             self.model.add_hint(start, self.hint(op))
             self._limit_start(n, start)
             self.start.append(start)

@@ -82,10 +82,10 @@ def _on_space(cuts: CutSearch, space: CutSpace, name: str, known: Known | None) 
     best = current
     for _ in range(_AGAIN):
         carried = cuts.carried(CutDecision(cuts, space, following), current.schedule.orders)
-        if not carried or carried[0].decision.borders == following:
+        if carried is None or carried.decision.borders == following:
             break
         checkpoint()
-        following = carried[0].decision.borders
+        following = carried.decision.borders
         anew = _made(cuts, space, name, following)
         if anew is None:
             break

@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate
 
 from weft.app.lib.case import CasePlacement, candidate_placement
 from weft.app.lib.placements import SEARCHES
 from weft.app.lib.verdicts import backward_title, layout_title
-from weft.models.cuts.space import MOST_CARRIED, Carried, CutSpace, orders_of_blocks, orders_of_stages
-from weft.solver.bounds.makespan import least_time
+from weft.models.cuts.space import MOST_CARRIED, CutSpace, orders_of_blocks, orders_of_stages
 from weft.solver.control.clock import checkpoint
 from weft.solver.cpsat.budget import Budget, Slice
 from weft.solver.orders.climb import Decided, judged
 from weft.solver.pipeline import Pipeline
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
+from weft.solver.step.proven import Proven
+from weft.solver.step.shorter import shorter
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders
 
@@ -36,6 +38,9 @@ _PER_STAGE, _PER_BOUND, _PER_CARRIED, _PER_NEIGHBOUR = 5e-7, 1.5e-6, 2e-8, 3e-6
 _PER_ORDERED, _PER_RULE = 6e-4, 5e-5
 #: On steps of more operations no schedule is tried: the known ones alone take seconds each.
 _MOST_OPERATIONS = 20_000
+#: Of steps of no more operations it is asked whether a cut has a schedule shorter than the best, for so many
+#: deterministic seconds, and what a pair of operations of one GPU is charged for that.
+_MOST_ASKED, _ASKED, _PER_PAIR = 600, 0.1, 6e-6
 #: Cuts whose bounds are raised in one go, at most and at least.
 _RAISED, _FEWEST = 4000, 16
 
@@ -182,29 +187,26 @@ class CutSearch:
         self.budget.deterministic_used += seconds
 
     def taken(self, cut: CutDecision) -> CutDecision:
-        """``cut``, which is nobody else's from now on."""
-        cut.space.take(cut.borders)
-        return cut
+        """``cut`` with all that is known of its bound: it is nobody else's from now on."""
+        return replace(cut, bound=max(cut.bound, cut.space.take(cut.borders) / 1e9))
 
-    def carried(self, cut: CutDecision, orders: Orders, count: int = 1) -> list[Decided[CutDecision]]:
-        """The ``count`` other cuts on which ``orders``, which are of ``cut``, do best."""
-        space = cut.space
+    def carried(self, of: CutDecision, orders: Orders) -> Decided[CutDecision] | None:
+        """The cut on which ``orders``, which are of the cut ``of``, do best; None if the judge refuses them there."""
+        space = of.space
         if space.cuts is None or not len(space.cuts):
-            return []
+            return None
         self.charge(_PER_CARRIED * min(self.operations(space) * len(space.cuts), MOST_CARRIED))
-        found = [self._judged(space, carried)
-                 for carried in space.carried(cut.borders, Pipeline.of(cut.problem), orders, count)]
-        return [decided for decided in found if decided is not None]
-
-    def _judged(self, space: CutSpace, carried: Carried) -> Decided[CutDecision] | None:
-        """``carried`` with its schedule; None if the judge refuses it."""
-        cut = CutDecision(self, space, carried.borders)
-        start = judged(cut.problem, self.micro_batches, carried.orders)
+        found = space.carried(of.borders, Pipeline.of(of.problem), orders)
+        if found is None:
+            return None
+        cut = CutDecision(self, space, found[1])
+        rows = orders_of_stages(Pipeline.of(of.problem), orders)
+        start = judged(cut.problem, self.micro_batches, orders_of_blocks(Pipeline.of(cut.problem), rows))
         return None if start is None else Decided(cut, start)
 
-    def lowest(self, best: float, time: Slice) -> CutDecision | None:
-        """The cut with the least bound that a closer look does not rule out, to be searched; None where time or cuts
-        end before one is found."""
+    def lowest(self, best: float, time: Slice) -> tuple[CutDecision, Schedule | None] | None:
+        """The cut with the least bound that a closer look does not rule out, to be searched, with a schedule shorter
+        than ``best`` if that found one; None where time or cuts end before one is found."""
         looked_at: set[tuple[int, tuple[int, ...]]] = set()
         while not time.spent:
             if self._list_more(best) or self.raise_some(best, time):
@@ -214,16 +216,31 @@ class CutSearch:
             if space is None:
                 return None
             [borders] = space.some(1)
-            cut = CutDecision(self, space, borders)
-            if cut.key in looked_at:
-                return cut
-            looked_at.add(cut.key)
-            checkpoint()
-            bound = least_time(TickProblem.of(cut.problem), self.micro_batches)
-            self.charge(10 * _PER_BOUND * self.operations(space))
-            space.raise_bound(borders, math.floor(bound * 1e9))
-            space.narrow(_ns(best))
+            cut, schedule = CutDecision(self, space, borders), None
+            if cut.key not in looked_at:
+                looked_at.add(cut.key)
+                cut, schedule = self.look(cut, best)
+                space.raise_bound(borders, _ns(cut.bound))
+                space.narrow(_ns(best))
+                if schedule is None:
+                    continue
+            return cut, schedule
         return None
+
+    def look(self, cut: CutDecision, best: float, seconds: float = _ASKED) -> tuple[CutDecision, Schedule | None]:
+        """``cut`` with all bounds on it, and a schedule shorter than ``best`` where one is found in ``seconds``."""
+        checkpoint()
+        proven, operations = Proven(TickProblem.of(cut.problem), self.micro_batches), self.operations(cut.space)
+        proven.raise_by_all()
+        self.charge(10 * _PER_BOUND * operations)
+        bound, schedule = proven.makespan, None
+        if bound < best and operations <= _MOST_ASKED:
+            than = math.ceil(best / float(proven.instance.tick) * (1 - 1e-12))
+            found = shorter(proven, than, self.budget, seconds)
+            self.charge(_PER_PAIR * operations ** 2 / cut.space.ground.layout.gpus)
+            bound = max(bound, proven.instance.bound(Fraction(found.bound), self.micro_batches))
+            schedule = None if found.orders is None else judged(cut.problem, self.micro_batches, found.orders)
+        return replace(cut, bound=max(cut.bound, bound)), schedule
 
     def _list_more(self, best: float) -> bool:
         """Where the least bound is that of cuts which are not listed, list that space anew below a better makespan;

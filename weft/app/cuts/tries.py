@@ -38,7 +38,8 @@ def tried(cuts: CutSearch, climb: Climb[CutDecision], *, beside: bool) -> list[D
             if orders is None:
                 continue
             if cut.space.backward == "none":  # all orders are alike: the cut is what is searched for
-                for carried in cuts.carried(cut, orders):
+                carried = cuts.carried(cut, orders)
+                if carried is not None:
                     cut, orders = carried.decision, carried.schedule.orders
             found = climb.ordered(cut, orders, cuts.budget.slice())
             if found is not None:

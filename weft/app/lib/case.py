@@ -21,7 +21,6 @@ from weft.app.lib.placements import (
     whole_model_placements,
 )
 from weft.app.lib.verdicts import backward_title, layout_title
-from weft.app.lib.wide import WideCase, wide_case
 from weft.solver.control.clock import OutOfTime
 from weft.solver.io.problem_files import load_any_problem
 from weft.solver.problem import Problem
@@ -35,10 +34,11 @@ if TYPE_CHECKING:
     from weft.app.lib.grid_pipeline import GridPipeline
     from weft.app.lib.options import SearchOptions
     from weft.app.lib.sources import MicroBatches, Source
+    from weft.app.lib.wide import WideCase
     from weft.models.candidates.build import ModelCandidate
     from weft.models.cuts.space import CutSpace
     from weft.models.spec.spec import Spec
-    from weft.models.tensor_parallel.shapes import ShapeCandidate
+    from weft.models.tensor_parallel.shapes import ShapeCandidate, ShapeRefused
     from weft.models.tensor_parallel.space import Space
 
 __all__ = ["Case", "CasePlacement", "candidate_placement", "case_of", "grid_case", "read_source", "require_alike",
@@ -105,6 +105,8 @@ def case_of(source: Source, micro_batches: MicroBatches | None = None, options: 
     """
     source = read_source(source)
     if isinstance(source, WideProblem):
+        from weft.app.lib.wide import wide_case
+
         return _case_of_wide(wide_case(source, micro_batches, options))
     if not isinstance(source, Problem) and source.training is not None and source.training.lengths is not None:
         return _case_of_lengths(source, micro_batches, options)
@@ -209,11 +211,10 @@ def without_entries(spec: Spec, *names: str) -> Spec:
 
 def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
     from weft.models.candidates.build import CutDoesNotFit, TooLate
-    from weft.models.candidates.memory_candidates import decided_least_period
+    from weft.models.candidates.gpu_costs import may_be_together
     from weft.models.candidates.stage_split import NoSplit
     from weft.models.candidates.stages import SHAPES
     from weft.models.spec.model_sections import GraphNetworkModel
-    from weft.models.tensor_parallel.shapes import TOO_LATE, together
 
     if isinstance(spec.model, GraphNetworkModel):
         return _case_of_graph_network(spec, micro_batches)
@@ -223,11 +224,15 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
         return Case(spec.name, (), count, whole_model=whole_model, reserve=spec.cluster.reserve)
     if why_not and set(spec.placement.shapes) == {"data"}:
         raise Infeasible(f"{spec.name}: the whole model cannot be on every GPU: {why_not}")
-    try:
-        found = together(spec) if spec.placement.cut is None else None
-    except OutOfTime:
-        found, is_late = None, True
-    is_late = is_late or (found is not None and any(entry.reason == TOO_LATE for entry in found[2]))
+    found: tuple[Space, list[ShapeCandidate], list[ShapeRefused]] | None = None
+    if spec.placement.cut is None and (spec.placement.co_shard or may_be_together(spec)):
+        from weft.models.tensor_parallel.shapes import TOO_LATE, together
+
+        try:
+            found = together(spec)
+        except OutOfTime:
+            is_late = True
+        is_late = is_late or (found is not None and any(entry.reason == TOO_LATE for entry in found[2]))
     refused: list[tuple[str, str]] = [] if found is None else [(entry.shape, entry.reason) for entry in found[2]]
     placements = [] if found is None else [shape_placement(candidate, found[0])
                                          for candidate in undominated(found[1])]
@@ -257,6 +262,8 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
     except OutOfTime:
         least = None
     if least is not None and chains and spec.placement.memory == "decide":
+        from weft.models.candidates.memory_candidates import decided_least_period
+
         # Stages cut at any operator may be faster than any whose layers are whole.
         least = min(least, decided_least_period(spec))
     if least is not None:
@@ -279,16 +286,18 @@ def _case_of_graph_network(spec: Spec, micro_batches: int | None) -> Case:
 
 def _listed(spec: Spec) -> tuple[list[ModelCandidate], list[ModelCandidate]]:
     """The placements of one GPU a stage; and, where stages choose what they keep, those whose stages all recompute."""
-    from weft.models.candidates.alternatives import recomputing_spec
     from weft.models.candidates.build import CutDoesNotFit, candidates
-    from weft.models.candidates.memory_candidates import spec_candidates
     from weft.models.candidates.stage_split import NoSplit
 
+    if spec.placement.memory == "decide":
+        from weft.models.candidates.memory_candidates import spec_candidates as candidates
     if "activations" not in spec.placement.choices:
-        return undominated(spec_candidates(spec)), []
+        return undominated(candidates(spec)), []
+    from weft.models.candidates.alternatives import recomputing_spec
+
     recomputing = undominated(candidates(recomputing_spec(spec)))
     try:
-        return undominated(spec_candidates(spec)), recomputing
+        return undominated(candidates(spec)), recomputing
     except (NoSplit, CutDoesNotFit):  # it needs more memory than to recompute
         return [], recomputing
 

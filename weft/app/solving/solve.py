@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from weft.app.lib.case import Case, CasePlacement
 from weft.app.lib.options import SearchOptions, forewarn
 from weft.app.lib.verdicts import choice, searched
-from weft.app.lib.wide import WideCase
 from weft.app.tools.elsewhere import elsewhere
 from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.validate import InvalidSchedule, violations
@@ -21,6 +20,7 @@ from weft.text.counts import assignment_title
 
 if TYPE_CHECKING:
     from weft.app.cuts.search import CutDecision, CutSearch
+    from weft.app.lib.wide import WideCase
     from weft.solver.orders.climb import Climb
 
 #: Seconds of a placement's first slice of time; each later one is twice as long.
@@ -29,10 +29,10 @@ _FIRST_SLICE = 1.0
 _ACTIVE = 1
 #: Cuts of each space that are listed before there is a good schedule, which rules most of them out.
 _FEW = 40_000
-#: What each round spends on the cuts with the least bounds, as a share of a slice.
-_LOWEST = 0.5
-#: What each round spends on the climb over cuts, in slices.
-_CLIMB = 4.0
+#: What each round spends on the cuts with the least bounds, and on each of them that is searched, in slices.
+_LOWEST, _ASKED = 0.5, 0.1
+#: What each round spends on the climb over cuts, in slices, and as a share of what is left.
+_CLIMB, _CLIMB_SHARE = 4.0, 0.5
 
 
 def for_objective(case: Case, objective: str) -> Case:
@@ -147,11 +147,14 @@ class _Tournament(Portfolio[CasePlacement]):
         self._look_at_cuts()
         length = _FIRST_SLICE
         while not self.budget.spent and (self.running or (self.cuts is not None and self.cuts.left)):
-            before = self._done
+            before, settled = self._done, self.leader is not None and self.leader.proven
+            if settled:  # on its placement: then bounds of cuts come first
+                self._lowest(8 * length)
             self._climb(length)
             self._drop_beaten()
             self.round(self._active(first=length == _FIRST_SLICE), length)
-            self._lowest(length)
+            if not settled:
+                self._lowest(length if self.running else 8 * length)
             if self._done == before:
                 return  # what is left cannot be listed, or is proven
             length *= 2
@@ -185,7 +188,7 @@ class _Tournament(Portfolio[CasePlacement]):
         self.cuts.open(self.best, _FEW)
         for entry in self.entries:
             if (cut := self.cuts.cut_of(entry.of)) is not None:
-                self.cut_of[entry] = cut
+                self._is_cut(entry, cut)
         for found in tried(self.cuts, self.climb, beside=any(entry not in self.cut_of for entry in self.running)):
             self._add(found.decision, found.schedule)
         self.cuts.narrow(self.best)
@@ -194,9 +197,14 @@ class _Tournament(Portfolio[CasePlacement]):
     def _add(self, cut: CutDecision, start: Schedule | None = None) -> None:
         """Search another cut, which is nobody else's then."""
         entry = self._entry(cut.placement, start)
-        self.cut_of[entry] = cut.of.taken(cut)
+        self._is_cut(entry, cut.of.taken(cut))
         self.entries.append(entry)
         self._try(entry)
+
+    def _is_cut(self, entry: Candidate[CasePlacement], cut: CutDecision) -> None:
+        """``entry`` is this ``cut``, and what was known of that goes on to hold."""
+        self.cut_of[entry] = cut
+        entry.least = max(entry.least, cut.bound)
 
     def _active(self, *, first: bool) -> list[Candidate[CasePlacement]]:
         """What has a slice in this round: the best cuts, and all placements that are none."""
@@ -214,7 +222,7 @@ class _Tournament(Portfolio[CasePlacement]):
         for entry, cut in self.cut_of.items():
             if entry.best is not None:
                 self.climb.keep(Decided(cut, entry.best))
-        with self.budget.limited():
+        with self.budget.limited(_CLIMB_SHARE):
             self.climb.run(self.budget.slice(_CLIMB * length * (1 if self.running else 8)))
         if self.climb.kept and self.climb.kept[0].makespan < self.best:
             self._add(self.climb.kept[0].decision, self.climb.kept[0].schedule)
@@ -227,20 +235,28 @@ class _Tournament(Portfolio[CasePlacement]):
         if self.cuts is None or candidate not in self.cut_of or candidate.best is None:
             return
         with self.budget.limited():
-            for other in self.cuts.carried(self.cut_of[candidate], candidate.best.orders):
-                if other.makespan < candidate.value:
-                    self._add(other.decision, other.schedule)
+            other = self.cuts.carried(self.cut_of[candidate], candidate.best.orders)
+            if other is not None and other.makespan < candidate.value:
+                self._add(other.decision, other.schedule)
 
     def _lowest(self, length: float) -> None:
-        """A look at the cuts with the least bounds: what no bound rules out is searched for a moment."""
+        """A closer look at what has the least bounds: at cuts that are searched, longer in each round, and at others.
+        What it does not rule out is searched for a moment."""
         if self.cuts is None or self.leader is None:
             return
         self.cuts.narrow(self.best)
-        time = self.budget.slice(_LOWEST * length * (1 if self.running else 8))
+        time = self.budget.slice(_LOWEST * length)
         with self.budget.limited():
-            cut = self.cuts.lowest(self.best, time)
-            if cut is not None:
-                self._add(cut)
+            for entry in sorted(self.cut_of, key=lambda entry: entry.bound):
+                if time.spent or entry.bound > self.cuts.bound or entry.bound >= self.best:
+                    break
+                cut, schedule = self.cuts.look(self.cut_of[entry], self.best, _ASKED * length)
+                self._is_cut(entry, cut)
+                if schedule is not None and entry.search is not None:
+                    entry.search.incumbent.offer(schedule.orders, "weft")
+            found = self.cuts.lowest(self.best, time)
+            if found is not None:
+                self._add(*found)
 
     def result(self) -> Schedule:
         leader = self.leader

@@ -229,7 +229,7 @@ class _OwnOrder:
             Pipeline.of(CutDecision(cuts, space, start).problem), self.case.micro_batches), None)
         if start is not None and order is not None:
             carried = cuts.carried(CutDecision(cuts, space, start), order.orders)
-            self._descend(cuts, space, carried[0].decision.borders if carried else start)
+            self._descend(cuts, space, start if carried is None else carried.decision.borders)
 
     def _descend(self, cuts: CutSearch, space: CutSpace, borders: tuple[int, ...]) -> None:
         """Move layers from ``borders`` on while the tool's step gets shorter and fits."""

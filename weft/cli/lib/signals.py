@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -104,7 +105,9 @@ def listening(*, ends: bool = False) -> Iterator[Callable[[], None]]:
 
 
 def end_with(status: int) -> None:
-    """From now on a signal ends the process at once with ``status``: all is written, Python is only cleaning up."""
+    """From now on a signal ends the process at once with ``status``: all is written, Python is only cleaning up, and
+    looks through nothing for garbage (a tenth of a tiny command's time)."""
+    gc.freeze()
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda *_: os._exit(status))

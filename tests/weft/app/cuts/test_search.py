@@ -14,6 +14,8 @@ from tests.support.cut_specs import MODES, Mode, best_of_all_cuts, drawn_spec, s
 from weft.app.cuts.search import CutDecision, CutSearch, space_title
 from weft.app.cuts.tries import tried
 from weft.app.lib.case import case_of
+from weft.app.lib.options import SearchOptions
+from weft.app.solving.solve import solve_case
 from weft.models.cuts.spaces import cut_spaces
 from weft.solver import Infeasible
 from weft.solver.cpsat.budget import Budget
@@ -99,10 +101,42 @@ def test_a_look_at_all_cuts_leaves_the_bound_below_what_is_found() -> None:
     assert floor <= search.bound <= best * EXACT
     cut = search.lowest(best * 1.1, search.budget.slice(10.0))
     assert cut is not None
-    search.taken(cut)
+    assert floor <= search.taken(cut[0]).bound == cut[0].bound <= best * 1.1
     search.narrow(0.0)
     assert not search.left and search.bound == float("inf")
     assert search.lowest(best, search.budget.slice(10.0)) is None
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_closer_look_proves_no_more_than_holds_and_finds_what_is_shorter(mode: Mode) -> None:
+    refuted = 0
+    for number in range(3):
+        [space] = cut_spaces(drawn_spec(number, mode, count=5, shapes=["chain"], chunks=1), 3)
+        search = CutSearch([space], 3, Budget(60.0))
+        space.open(10**12)
+        for borders in space.some(4):
+            cut = CutDecision(search, space, borders)
+            try:
+                least = least_makespan(cut.problem, 3, 3_000)
+            except TooLarge:
+                continue
+            if least is None:
+                continue
+            looked, schedule = search.look(cut, float(least))
+            assert float(least) / EXACT <= looked.bound <= float(least) * EXACT and schedule is None
+            looked, schedule = search.look(cut, float(least) + 1e-3)
+            assert schedule is not None and schedule.makespan == pytest.approx(float(least), rel=1e-9)
+            refuted += looked.bound <= float(least) * EXACT
+    assert refuted >= 5
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_the_bound_that_is_told_never_falls(number: int) -> None:
+    """Nor does it when a cut gets a search of its own, which knows less of it."""
+    bounds: list[float] = []
+    case = case_of(drawn_spec(number, "split", count=8, shapes=["chain", "v", "loop"], chunks=2))
+    solve_case(case, SearchOptions(effort=0.5), lambda told: bounds.append(told.best.makespan_bound))
+    assert bounds == sorted(bounds)
 
 
 def test_a_placement_s_borders_are_the_first_layers_of_its_stages() -> None:

@@ -91,9 +91,11 @@ def test_an_opening_that_stays_the_best_is_the_answer(monkeypatch: pytest.Monkey
 
 
 def test_a_tiny_spec_is_solved_without_a_solver_and_a_library_of_graphs() -> None:
-    """They and the zoo of families take as long to import as the rest of such a search."""
+    """They, the zoo of families, and what groups of GPUs and plans of memory need take as long to import as the rest of
+    such a search."""
     code = f"import weft, weft.models.spec.spec as spec; weft.solve(spec.parse_spec({TINY_SPEC!r}))"
-    assert loaded_after(code, "torch", "ortools", "altair", "networkx", "weft.models.zoo.published") == []
+    assert loaded_after(code, "torch", "ortools", "altair", "networkx", "weft.models.zoo.published",
+                        "weft.models.tensor_parallel.shapes", "weft.solver.placement", "weft.app.lib.wide") == []
 
 
 @pytest.mark.parametrize("spec", [
