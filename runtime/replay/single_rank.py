@@ -12,13 +12,13 @@ update.
 A plan run for a few steps before anything is trained: what its blocks, its messages and its memory really come to.
 
 All ranks run their instructions through the same executor as later, with the same transport, buffers and neighbours.
-Nothing is updated, no loss is looked at; whoever calls it keeps buffers, gradients and random state. After one step
-that makes gradients and chooses kernels come some that are timed, and one whose memory is watched (which takes time, so
-that it is not timed).
+Nothing is updated, no loss is looked at; whoever calls it keeps buffers, gradients and random state. After a first step
+that makes gradients and chooses kernels come some that are timed, or one whose memory is watched, which takes time.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -217,22 +217,29 @@ class _RankAlone:
 
 
 #: Seconds that the timed steps may take together, and how many there are at least and at most; of a step that takes
-#: longer than :data:`LONG` seconds, one is timed.
-WORTH, FEWEST, MOST, LONG = 1.0, 2, 6, 5.0
+#: longer than :data:`LONG` seconds, one is timed. Where they differ by no more than the share :data:`ALIKE`, those of
+#: a quarter of these seconds are enough.
+WORTH, FEWEST, MOST, LONG, ALIKE = 1.0, 2, 6, 5.0, 0.03
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """Bytes by rank. ``peaks``: the most that were held in a step: weights, gradients, buffers, messages and what
+    blocks keep, without an optimizer's values. ``slots``: room for what is received. ``sends_at_once``: whether what a
+    rank sends is written to its receiver as soon as that has room for it; ``waiting``: results that wait for such room,
+    by the plan's times."""
+
+    peaks: tuple[int, ...]
+    slots: tuple[int, ...]
+    sends_at_once: bool
+    waiting: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class TimedSteps:
-    """The timed steps, and the most bytes that each rank held: weights, gradients, buffers, messages and what blocks
-    keep, without an optimizer's values. ``slots``: the bytes of room that each rank has for what it receives.
-    ``sends_at_once``: whether what a rank sends is written to its receiver as soon as that has room for it;
-    ``waiting``: the bytes of results that wait for such room at each rank, by the plan's times."""
+    """Steps that were timed."""
 
     timelines: tuple[Timeline, ...]
-    peaks: tuple[int, ...]
-    slots: tuple[int, ...]
-    sends_at_once: bool = False
-    waiting: tuple[int, ...] = ()
 
     @property
     def makespan(self) -> float:
@@ -242,54 +249,80 @@ class TimedSteps:
 
     @property
     def noise(self) -> float:
-        """By how many seconds the quickest of the steps took less: a difference that means nothing."""
-        return self.makespan - min(timeline.makespan for timeline in self.timelines)
+        """By how many seconds the quickest of the steps took less than their median, the upper one of two: a difference
+        that means nothing."""
+        spans = sorted(timeline.makespan for timeline in self.timelines)
+        return spans[len(spans) // 2] - spans[0]
 
 
-def calibrate(plan: Plan, session: Session, training: Training) -> TimedSteps | None:
-    """Run ``plan`` with the stages of this rank in ``training``; what was found is on rank 0. All ranks call it
-    together.
+class PlannedSteps:
+    """Steps of ``plan`` on all ranks, with the stages of this rank in ``training``. All ranks make it, and call each
+    method, together.
 
     Raises :class:`~weft.runtime.ranks.session.SessionError` for stages that are not those of the plan.
     """
-    session.add_groups(plan.groups)
-    trainer = Trainer.of(plan, session, training, None)
-    executor = Executor(trainer.gradients.plan, session, trainer.worker, reduce=trainer.gradients.start)
 
-    def step(number: int) -> list[Measured]:
-        trainer.begin(number)
-        return run()
+    def __init__(self, plan: Plan, session: Session, training: Training) -> None:
+        session.add_groups(plan.groups)
+        self.plan, self.session, self.training = plan, session, training
+        self.trainer = trainer = Trainer.of(plan, session, training, None)
+        self.executor = Executor(trainer.gradients.plan, session, trainer.worker, reduce=trainer.gradients.start)
+        self.steps = 0
 
-    def run() -> list[Measured]:
-        found = executor.run()
-        if trainer.has_backward:
-            trainer.gradients.finish()
+    def step(self) -> list[Measured]:
+        """One of them: what this rank did when."""
+        self.trainer.begin(self.steps)
+        return self._run()
+
+    def _run(self) -> list[Measured]:
+        self.steps += 1
+        found = self.executor.run()
+        if self.trainer.has_backward:
+            self.trainer.gradients.finish()
         return found
 
-    waiting = waiting_bytes(executor.plan.program.ranks, executor.tables, executor.plan.times)
-    slots, at_once = sum(executor.table.slots), executor.transport.sends_at_once
-    try:
-        first = step(0)
-        took = max((lap.end for lap in first), default=0.0) - min((lap.start for lap in first), default=0.0)
-        longest = max(session.everywhere(took, "measuring the plan"))
-        count = 1 if longest > LONG else max(FEWEST, min(MOST, int(WORTH / max(longest, 1e-9))))
-        laps = [step(1 + number) for number in range(count)]
-        trainer.begin(count + 1)
-        held = held_bytes(executor, trainer, training)
+    def timed(self, limit: float = math.inf) -> TimedSteps | None:
+        """Steps that are timed: as many as say what one takes, or that it takes more than ``limit`` seconds, as rank 0
+        has it, so that another plan has beaten this one. What was found is on rank 0."""
+        session, laps, spans = self.session, list[list[Measured]](), list[float]()
+        while not laps or not _is_enough(spans, limit):
+            laps.append(found := self.step())
+            took = max((lap.end for lap in found), default=0.0) - min((lap.start for lap in found), default=0.0)
+            everywhere = session.everywhere((took, limit), "measuring the plan")
+            limit = everywhere[0][1]
+            spans.append(max(took for took, _ in everywhere))
+        ranks = session.exchange(laps, "gathering what was measured")
+        session.watch.joined()  # what follows is planning again, and may take longer than a wait
+        unit = seconds_in_unit(self.plan) or 1.0
+        return None if session.rank else TimedSteps(tuple(
+            Timeline.of(self.plan, unit, [lap for own in ranks for lap in own[i]]) for i in range(len(laps))))
+
+    def memory(self) -> StepMemory:
+        """What is held in a further step."""
+        executor, session = self.executor, self.session
+        self.trainer.begin(self.steps)
+        held = held_bytes(executor, self.trainer, self.training)
         # A sum that is still under way where the profiler stops writes into memory that is no longer its own.
-        _, computed = memory_of(run, session.device)
-    finally:
-        executor.close()
-        trainer.worker.close()
-    everywhere = session.exchange((laps, held + computed.peak, slots, at_once), "gathering what was measured")
-    session.watch.joined()  # what follows is planning again, and may take longer than a wait
-    if session.rank:
-        return None
-    unit = seconds_in_unit(plan) or 1.0
-    return TimedSteps(tuple(Timeline.of(plan, unit, [lap for own, *_ in everywhere for lap in own[number]])
-                            for number in range(count)),
-                      tuple(peak for _, peak, _, _ in everywhere), tuple(size for _, _, size, _ in everywhere),
-                      all(at_once for *_, at_once in everywhere), waiting)
+        _, computed = memory_of(self._run, session.device)
+        peaks, slots, at_once = zip(*session.exchange((
+            held + computed.peak, sum(executor.table.slots), executor.transport.sends_at_once),
+            "gathering what was measured"), strict=True)
+        session.watch.joined()
+        return StepMemory(peaks, slots, all(at_once), waiting_bytes(
+            executor.plan.program.ranks, executor.tables, executor.plan.times))
+
+    def close(self) -> None:
+        """Give buffers and stages back."""
+        self.executor.close()
+        self.trainer.worker.close()
+
+
+def _is_enough(spans: Sequence[float], limit: float) -> bool:
+    """Whether timed steps of ``spans`` seconds say what a step takes, or that it takes more than ``limit``."""
+    least, seconds = min(spans), sum(spans)
+    if len(spans) >= MOST or least > min(limit, LONG):
+        return True
+    return len(spans) >= FEWEST and seconds >= (WORTH / 4 if max(spans) - least <= ALIKE * least else WORTH)
 
 
 def held_bytes(executor: Executor, trainer: Trainer, training: Training) -> int:

@@ -35,6 +35,7 @@ from weft.runtime.plan.buffers import OPEN_SENDS
 from weft.runtime.plan.plan import Plan, load_plan, plan_of
 from weft.runtime.ranks.session import Session
 from weft.runtime.ranks.words import some
+from weft.runtime.replay.single_rank import StepMemory
 from weft.runtime.train.stage import deferred_parameters
 from weft.solver.baselines import BASELINES
 from weft.solver.io.schedule_files import load_schedule
@@ -119,7 +120,7 @@ def _settled(ranks: Ranks, machine: Machine, cuts: Cuts) -> PipelineDecision:
     def searched() -> tuple[int, ...] | None:
         assert best is not None
         run = best.best
-        if ranks.options.schedule is None and is_worth(run, ranks.options):
+        if ranks.options.schedule is None and run.bound < GAIN * run.alone and is_worth(run, ranks.options):
             found = solve(run.fitted, ranks.options.micro_batches, time_limit=LAST * ranks.options.time_limit,
                           start=run.plain)
             if found.makespan < GAIN * run.alone:
@@ -127,27 +128,35 @@ def _settled(ranks: Ranks, machine: Machine, cuts: Cuts) -> PipelineDecision:
         return best.places if again else None
 
     places = ranks.told(searched, "searching for a schedule")
-    run = None if places is None else run_schedule(ranks, places, again[0] if again else None)
-    decision: PipelineDecision | None = None
+    run = None if places is None else run_schedule(ranks, places, again[0] if again else None,
+                                                   [] if best is None else [best.best])
+    chosen: tuple[Tried, StagesRun, Schedule] | None = None
     if best is not None:
-        decision = _decision(ranks, machine, best, best.best if run is None else least([best.best, run]), cuts)
+        quickest = best.best if run is None else least([best.best, run])
+        chosen = best, quickest, quickest.settled()
+    plan = ranks.told_plan(lambda: None if chosen is None else plan_of(chosen[2]), "planning")
+    places = ranks.told(lambda: None if chosen is None else chosen[0].places, "planning")
+    assert plan is not None and places is not None
+    with ranks.stepping(places, plan) as steps:
+        steps.step()
+        memory = steps.memory()
+    decision = None if chosen is None else _decision(ranks, machine, *chosen, memory, cuts)
     plan = ranks.told_plan(lambda: None if decision is None else decision.plan, "planning")
-    told = ranks.told(lambda: None if decision is None else (decision.places, decision.notes, decision.peaks),
-                      "planning")
+    told = ranks.told(lambda: None if decision is None else (decision.notes, decision.peaks), "planning")
     assert plan is not None and told is not None
-    return PipelineDecision(told[0], plan, told[1], told[2])
+    return PipelineDecision(places, plan, *told)
 
 
-def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: StagesRun, cuts: Cuts) -> PipelineDecision:
+def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: StagesRun, schedule: Schedule, memory: StepMemory,
+              cuts: Cuts) -> PipelineDecision:
     options, looked = ranks.options, len(cuts.looked)
     values, with_masters = copies_of_weights(options.dtype)
-    schedule = run.settled()
-    under_way = 0 if run.calibration.sends_at_once else OPEN_SENDS
+    under_way = 0 if memory.sends_at_once else OPEN_SENDS
     held = held_bytes(tried.costs, machine.ranks, options.micro_batches, with_masters, under_way)
-    if run.calibration.sends_at_once:
-        held = [own + waits for own, waits in zip(held, run.calibration.waiting, strict=True)]
+    if memory.sends_at_once:
+        held = [own + waits for own, waits in zip(held, memory.waiting, strict=True)]
     schedule = schedule.with_solver(static_memory=held, peak_memory=peak_bytes(
-                                        tried.costs, schedule, held, run.calibration.slots),
+                                        tried.costs, schedule, held, memory.slots),
                                     stages_alone=run.schedule.makespan, medians=run.alone,
                                     makespan_bound=schedule.makespan_bound)
     notes = list(machine.notes)
@@ -163,7 +172,7 @@ def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: StagesRun, cuts
                      "a published schedule; others may be better")
     if any(block.kind == BlockKind.WEIGHT_GRAD for block in schedule.problem.blocks):
         notes += _held_back(ranks.captured, divided(ranks.captured, tried.places, ranks.purity))
-    peaks = tuple(peak + state for peak, state in zip(run.calibration.peaks, optimizer_bytes(
+    peaks = tuple(peak + state for peak, state in zip(memory.peaks, optimizer_bytes(
         tried.costs, machine.ranks, values), strict=True))
     notes += uneven_notes(schedule.problem, peaks, ranks.captured, cuts.row, options)
     return PipelineDecision(tried.places, plan_with(plan_of(schedule), ranks.captured, tried.places), tuple(notes),

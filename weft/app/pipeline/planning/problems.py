@@ -162,12 +162,16 @@ class StagesRun:
         return self.calibration.makespan
 
     @property
+    def noise(self) -> float:
+        """The share of it that equal steps differ by."""
+        return self.calibration.noise / self.measured
+
+    @property
     def unrest(self) -> str:
         """What is said where equal steps took unequal times; else nothing."""
-        share = self.calibration.noise / self.measured
-        return "" if share <= QUIET else (
-            f"; the quickest of these steps took {share:.0%} less, as on a machine that has other work: another call "
-            "may find another cut, and plan=pipe.plan keeps this one")
+        return "" if self.noise <= QUIET else (
+            f"; the quickest of these steps took {self.noise:.0%} less, as on a machine that has other work: another "
+            "call may find another cut, and plan=pipe.plan keeps this one")
 
     @cached_property
     def alone(self) -> float:

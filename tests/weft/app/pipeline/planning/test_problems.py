@@ -80,7 +80,7 @@ def test_settled_times_are_those_of_the_run() -> None:
             problem.blocks[o.block].name, o.micro_batch, problem.blocks[o.block].devices[0], stretch * o.start,
             stretch * o.end) for o in schedule.operations))
 
-    run = StagesRun(schedule, TimedSteps((timeline(2.0), timeline(3.0), timeline(9.0)), (1, 2), (0, 0)))
+    run = StagesRun(schedule, TimedSteps((timeline(2.0), timeline(3.0), timeline(9.0))))
     assert run.measured == pytest.approx(3 * schedule.makespan)
     settled = run.settled()
     assert settled.makespan == pytest.approx(run.measured) and not violations(settled)
@@ -108,7 +108,7 @@ def test_a_difference_within_the_noise_of_the_steps_changes_nothing() -> None:
 
     def run(*spans: float) -> StagesRun:
         return StagesRun(schedule, TimedSteps(tuple(Timeline.of(plan_of(schedule), 1.0, [
-            Measured("F0", 0, 0, 0.0, span)]) for span in spans), (), ()))
+            Measured("F0", 0, 0, 0.0, span)]) for span in spans)))
 
     first, second, third = run(10.0, 10.1, 10.3), run(9.95, 10.05, 10.2), run(9.0, 9.01, 9.02)
     assert least([first, second]) is first and least([second, first]) is second
