@@ -175,7 +175,7 @@ def rank_main(name: str, rows: int, schedule: str | None, path: Path) -> None:
     model = made(name, rows * MICRO_BATCHES)
     begun = time.perf_counter()
     with weft.pipeline(model.module, model.args, model.kwargs, micro_batches=MICRO_BATCHES, schedule=schedule,
-                       time_limit=TIME_LIMIT, **model.settings) as pipe:
+                       time_limit=TIME_LIMIT, remeasure=True, **model.settings) as pipe:
         seconds = time.perf_counter() - begun
         optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-4)
         for _ in range(STEPS):

@@ -29,11 +29,9 @@ from weft.runtime.captured.cut import register
 from weft.runtime.captured.followed import Followed, ForwardCalls, followed, looks_of
 from weft.runtime.captured.marks import mark_of, put_mark
 from weft.runtime.captured.regions import UnderAutocast, under_autocast
-from weft.solver.io.kept import read_kept, sources_digest, write_kept
+from weft.solver.io.kept import keep, read_kept, sources_digest
 
 CAPTURE_FORMAT = "weft.capture-cache/1"
-#: Entries that a folder keeps: the oldest go.
-MOST = 64
 #: Bytes of a tensor of a graph's own that is kept: a larger one leaves the capture out.
 LARGE = 1 << 20
 #: What an operator is given that JSON does not know, by how it is written.
@@ -113,11 +111,9 @@ def _keep(path: Path, key: str, captured: Captured, args: Sequence[Any], kwargs:
     try:
         held = {"digest": run.digest, "checkpoints": list(captured.checkpoints),
                 "nodes": [_written(captured, node) for node in captured.graph_module.graph.nodes]}
-        write_kept(path, CAPTURE_FORMAT, key, "capture", held)
-        for old in sorted(path.parent.glob("*.json"), key=os.path.getmtime)[:-MOST]:
-            old.unlink(missing_ok=True)
-    except (_Unkept, OSError):
+    except _Unkept:
         return  # it is captured anew next time
+    keep(path, CAPTURE_FORMAT, key, "capture", held)
 
 
 def _written(captured: Captured, node: Node) -> dict[str, Any]:

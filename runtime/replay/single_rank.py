@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -237,9 +238,11 @@ class StepMemory:
 
 @dataclass(frozen=True)
 class TimedSteps:
-    """Steps that were timed."""
+    """Steps that were timed. ``share``: of the time that blocks took on a CPU, that in which their rank computed: the
+    least of all ranks'."""
 
     timelines: tuple[Timeline, ...]
+    share: float = 1.0
 
     @property
     def makespan(self) -> float:
@@ -284,18 +287,21 @@ class PlannedSteps:
     def timed(self, limit: float = math.inf) -> TimedSteps | None:
         """Steps that are timed: as many as say what one takes, or that it takes more than ``limit`` seconds, as rank 0
         has it, so that another plan has beaten this one. What was found is on rank 0."""
-        session, laps, spans = self.session, list[list[Measured]](), list[float]()
+        session, laps, spans, begun = self.session, list[list[Measured]](), list[float](), time.process_time()
         while not laps or not _is_enough(spans, limit):
             laps.append(found := self.step())
             took = max((lap.end for lap in found), default=0.0) - min((lap.start for lap in found), default=0.0)
             everywhere = session.everywhere((took, limit), "measuring the plan")
             limit = everywhere[0][1]
             spans.append(max(took for took, _ in everywhere))
-        ranks = session.exchange(laps, "gathering what was measured")
+        computed = time.process_time() - begun if session.device.type == "cpu" else math.inf
+        share = computed / max(sum(lap.end - lap.start for step in laps for lap in step), 1e-9)
+        ranks = session.exchange((laps, share), "gathering what was measured")
         session.watch.joined()  # what follows is planning again, and may take longer than a wait
         unit = seconds_in_unit(self.plan) or 1.0
         return None if session.rank else TimedSteps(tuple(
-            Timeline.of(self.plan, unit, [lap for own in ranks for lap in own[i]]) for i in range(len(laps))))
+            Timeline.of(self.plan, unit, [lap for own, _ in ranks for lap in own[i]]) for i in range(len(laps))),
+            min(share for _, share in ranks))
 
     def memory(self) -> StepMemory:
         """What is held in a further step."""

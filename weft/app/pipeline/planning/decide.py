@@ -12,9 +12,10 @@ A plan that the user has given, in one of the ways there are, is held against th
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.app.lib.judged import judged
+from weft.app.pipeline.lib.kept import KeptPlans, PipelineDecision
 from weft.app.pipeline.lib.options import PipelineOptions
 from weft.app.pipeline.lib.precision import copies_of_weights
 from weft.app.pipeline.lib.split import Model, divided, fixed_places, stage_counts
@@ -52,17 +53,6 @@ SHOWN = 4  # names in a sentence
 LAST = 1 / 2
 
 
-@dataclass(frozen=True)
-class PipelineDecision:
-    """Where the model is cut, the plan that runs its stages, what was said of it, and the bytes that each rank was
-    measured to hold at most (``None``: the plan was given, and not measured)."""
-
-    places: tuple[int, ...]
-    plan: Plan
-    notes: tuple[str, ...]
-    peaks: tuple[int, ...] | None = None
-
-
 def decide(captured: Model, purity: Purity | None, example: Example, goal: Goal, session: Session,
            options: PipelineOptions, materials: Materials | None = None) -> PipelineDecision:
     """The plan of ``captured`` for the ranks of ``session``, which call it together, and all get the same. Where it is
@@ -80,6 +70,9 @@ def decide(captured: Model, purity: Purity | None, example: Example, goal: Goal,
     if given is not None and options.cuts is None and isinstance(captured, Captured):
         options = replace(options, cuts=cuts_of(given))
         ranks = replace(ranks, options=options)
+    kept = KeptPlans(captured, example.target, session, options) if given is None else None
+    if kept is not None and (found := ranks.told(kept.read, "looking for a plan that was kept")) is not None:
+        return PipelineDecision.from_json(found)
     if (decisions := asked_decisions(captured, purity, options, given)):
         ranks = ranks.deciding(decisions)
     sizes = ranks.sizes()
@@ -97,7 +90,10 @@ def decide(captured: Model, purity: Purity | None, example: Example, goal: Goal,
     if ranks.told(lambda: not cuts.tried, "choosing a cut"):
         ranks = memory_planned(ranks, machine, lambda own, places: cuts.attempted(try_cut(own, machine, places, cuts)),
                                cuts.best_attempt)
-    return _settled(ranks, machine, cuts)
+    made = _settled(ranks, machine, cuts)
+    if kept is not None and ranks.decides:
+        kept.keep(made)
+    return made
 
 
 def _counts(machine: Machine, options: PipelineOptions, given: Plan | None) -> tuple[int, ...]:
@@ -142,7 +138,8 @@ def _settled(ranks: Ranks, machine: Machine, cuts: Cuts) -> PipelineDecision:
         memory = steps.memory()
     decision = None if chosen is None else _decision(ranks, machine, *chosen, memory, cuts)
     plan = ranks.told_plan(lambda: None if decision is None else decision.plan, "planning")
-    told = ranks.told(lambda: None if decision is None else (decision.notes, decision.peaks), "planning")
+    told = ranks.told(lambda: None if decision is None else (decision.notes, decision.peaks, decision.lasts),
+                      "planning")
     assert plan is not None and told is not None
     return PipelineDecision(places, plan, *told)
 
@@ -176,7 +173,7 @@ def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: StagesRun, sche
         tried.costs, machine.ranks, values), strict=True))
     notes += uneven_notes(schedule.problem, peaks, ranks.captured, cuts.row, options)
     return PipelineDecision(tried.places, plan_with(plan_of(schedule), ranks.captured, tried.places), tuple(notes),
-                            peaks)
+                            peaks, not run.unrest)
 
 
 def _held_back(captured: KnownModel, cut: ModelDivision) -> list[str]:

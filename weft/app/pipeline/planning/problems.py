@@ -168,10 +168,14 @@ class StagesRun:
 
     @property
     def unrest(self) -> str:
-        """What is said where equal steps took unequal times; else nothing."""
-        return "" if self.noise <= QUIET else (
-            f"; the quickest of these steps took {self.noise:.0%} less, as on a machine that has other work: another "
-            "call may find another cut, and plan=pipe.plan keeps this one")
+        """What is said where the machine did other work meanwhile; else nothing."""
+        busy = self.calibration.share
+        if self.noise <= QUIET and busy >= 1 - QUIET:
+            return ""
+        seen = (f"a rank computed in {busy:.0%} of the time of its blocks" if busy < 1 - QUIET else
+                f"the quickest of these steps took {self.noise:.0%} less")
+        return (f"; {seen}, as on a machine that has other work: another call measures anew, and may find another cut; "
+                "plan=pipe.plan keeps this one")
 
     @cached_property
     def alone(self) -> float:
