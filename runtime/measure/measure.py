@@ -11,7 +11,7 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,8 +49,10 @@ class Memory:
     peak: int
 
 
-def memory_of(run: Callable[[], T], device: torch.device) -> tuple[T, Memory]:
-    """What ``run()`` gives, and its memory. What ``run`` returns counts as left allocated."""
+def memory_of(run: Callable[[], T], device: torch.device,
+              elsewhere: Sequence[tuple[int, int]] = ()) -> tuple[T, Memory]:
+    """What ``run()`` gives, and its memory. What ``run`` returns counts as left allocated. ``elsewhere``: when, as of
+    ``time.time_ns``, another thread gave back how many bytes meanwhile; it may be filled by then."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         before = torch.cuda.memory_allocated(device)
@@ -63,10 +65,10 @@ def memory_of(run: Callable[[], T], device: torch.device) -> tuple[T, Memory]:
     with profile(profile_memory=True, use_kineto=True) as watched:
         result = run()
     assert watched.kineto_results is not None
-    blocks = sorted((event.start_ns(), i, event.nbytes())
-                    for i, event in enumerate(watched.kineto_results.events()) if event.name() == "[memory]")
+    blocks = [(event.start_ns(), i, event.nbytes())
+              for i, event in enumerate(watched.kineto_results.events()) if event.name() == "[memory]"]
     level = peak = 0
-    for _, _, size in blocks:
+    for _, _, size in sorted([*blocks, *((moment, -1, -size) for moment, size in elsewhere)]):
         level += size
         peak = max(peak, level)
     return result, Memory(level, peak)

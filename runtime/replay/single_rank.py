@@ -43,6 +43,7 @@ from weft.runtime.replay.options import seconds_in_unit
 from weft.runtime.replay.run import Trainer
 from weft.runtime.train.agreement import Allowed
 from weft.runtime.transports.interface import Parcel, Transfer, TransportError
+from weft.runtime.transports.one_host.one_sided import releases
 from weft.runtime.transports.tensors import allocate, view
 
 Value = TypeVar("Value")
@@ -228,7 +229,7 @@ class StepMemory:
     """Bytes by rank. ``peaks``: the most that were held in a step: weights, gradients, buffers, messages and what
     blocks keep, without an optimizer's values. ``slots``: room for what is received. ``sends_at_once``: whether what a
     rank sends is written to its receiver as soon as that has room for it; ``waiting``: results that wait for such room,
-    by the plan's times."""
+    by the times of the plan, or of steps that were timed where these say more."""
 
     peaks: tuple[int, ...]
     slots: tuple[int, ...]
@@ -303,19 +304,24 @@ class PlannedSteps:
             Timeline.of(self.plan, unit, [lap for own, _ in ranks for lap in own[i]]) for i in range(len(laps))),
             min(share for _, share in ranks))
 
-    def memory(self) -> StepMemory:
-        """What is held in a further step."""
+    def memory(self, before: Sequence[Timeline] = ()) -> StepMemory:
+        """What is held in a further step. Steps ``before`` it, as rank 0 has them, say what may wait."""
         executor, session = self.executor, self.session
         self.trainer.begin(self.steps)
         held = held_bytes(executor, self.trainer, self.training)
         # A sum that is still under way where the profiler stops writes into memory that is no longer its own.
-        _, computed = memory_of(self._run, session.device)
+        with releases() as elsewhere:
+            _, computed = memory_of(self._run, session.device, elsewhere)
         peaks, slots, at_once = zip(*session.exchange((
             held + computed.peak, sum(executor.table.slots), executor.transport.sends_at_once),
             "gathering what was measured"), strict=True)
         session.watch.joined()
-        return StepMemory(peaks, slots, all(at_once), waiting_bytes(
-            executor.plan.program.ranks, executor.tables, executor.plan.times))
+        plan, runs = executor.plan, [{(lap.block, lap.micro_batch): (lap.start, lap.end) for lap in step.operations}
+                                     for step in before]
+        blocks = {work: plan.problem.blocks[plan.vocabulary.known(work)[0]].name for work in plan.times}
+        times = [plan.times, *({work: run[block, work.micro_batch] for work, block in blocks.items()} for run in runs)]
+        waiting = [waiting_bytes(plan.program.ranks, executor.tables, each) for each in times]
+        return StepMemory(peaks, slots, all(at_once), tuple(map(max, zip(*waiting, strict=True))))
 
     def close(self) -> None:
         """Give buffers and stages back."""

@@ -135,7 +135,7 @@ def _settled(ranks: Ranks, machine: Machine, cuts: Cuts) -> PipelineDecision:
     assert plan is not None and places is not None
     with ranks.stepping(places, plan) as steps:
         steps.step()
-        memory = steps.memory()
+        memory = steps.memory(() if chosen is None else chosen[1].calibration.timelines)
     decision = None if chosen is None else _decision(ranks, machine, *chosen, memory, cuts)
     plan = ranks.told_plan(lambda: None if decision is None else decision.plan, "planning")
     told = ranks.told(lambda: None if decision is None else (decision.notes, decision.peaks, decision.lasts),
