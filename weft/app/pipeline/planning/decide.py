@@ -2,7 +2,7 @@
 
 Cuts are proposed on the times of single operators (:mod:`weft.app.pipeline.planning.row`). One after another, the best
 of them are measured stage by stage, scheduled, and run for a few steps by the executor itself
-(:mod:`weft.runtime.replay.single_rank`): what blocks, messages and the executor took then, with neighbours at work, are
+(:mod:`weft.runtime.replay.planned_steps`): what blocks, messages and the executor took then, with neighbours at work, are
 the costs of the plan, by which further cuts are proposed and the last search is made. A cut under which no schedule
 fits the memory makes way for another one.
 
@@ -36,7 +36,7 @@ from weft.runtime.plan.buffers import OPEN_SENDS
 from weft.runtime.plan.plan import Plan, load_plan, plan_of
 from weft.runtime.ranks.session import Session
 from weft.runtime.ranks.words import some
-from weft.runtime.replay.single_rank import StepMemory
+from weft.runtime.replay.planned_steps import StepMemory
 from weft.runtime.train.stage import deferred_parameters
 from weft.solver.baselines import BASELINES
 from weft.solver.io.schedule_files import load_schedule

@@ -39,7 +39,7 @@ from weft.runtime.measure.measure_stages import measure_stages
 from weft.runtime.measure.stage_costs import StageCosts
 from weft.runtime.plan.plan import Plan, plan_from_json, plan_to_json
 from weft.runtime.ranks.session import Session
-from weft.runtime.replay.single_rank import PlannedSteps
+from weft.runtime.replay.planned_steps import PlannedSteps
 from weft.runtime.replay.stepping import stages_of
 
 Value = TypeVar("Value")

@@ -11,7 +11,7 @@ from weft.app.pipeline.planning.row import rank_of
 from weft.runtime.measure.fitting import executor_gaps, fit, with_gaps
 from weft.runtime.measure.stage_costs import MeasureError, StageCosts, measured_problem, static_bytes
 from weft.runtime.plan.buffers import OPEN_SENDS
-from weft.runtime.replay.single_rank import TimedSteps
+from weft.runtime.replay.planned_steps import TimedSteps
 from weft.solver.bounds.makespan import least_time
 from weft.solver.problem import Block, Dependency, Device, Problem
 from weft.solver.schedule import Schedule

@@ -19,7 +19,7 @@ from weft.runtime.measure.measure import Memory, Sample
 from weft.runtime.measure.stage_costs import MeasureError, PassCost, StageCosts
 from weft.runtime.plan.plan import plan_of
 from weft.runtime.plan.timeline import Measured, Timeline
-from weft.runtime.replay.single_rank import TimedSteps
+from weft.runtime.replay.planned_steps import TimedSteps
 from weft.solver.baselines import baseline
 from weft.solver.judge.validate import violations
 
