@@ -2,9 +2,10 @@
 
 Cuts are proposed on the times of single operators (:mod:`weft.app.pipeline.planning.row`). One after another, the best
 of them are measured stage by stage, scheduled, and run for a few steps by the executor itself
-(:mod:`weft.runtime.replay.planned_steps`): what blocks, messages and the executor took then, with neighbours at work, are
-the costs of the plan, by which further cuts are proposed and the last search is made. A cut under which no schedule
-fits the memory makes way for another one.
+(:mod:`weft.runtime.replay.planned_steps`): what blocks, messages and the executor took then, with neighbours at work,
+are the costs of the plan, by which further cuts are proposed and the last search is made. A cut under which no schedule
+fits the memory makes way for another one. A plan that was measured quietly is kept for the next call
+(:mod:`weft.app.pipeline.lib.kept`).
 
 A plan that the user has given, in one of the ways there are, is held against the ranks instead.
 """
