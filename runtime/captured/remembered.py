@@ -252,7 +252,7 @@ def _tensor(holds: Mapping[str, Any], own: Mapping[str, Tensor]) -> Tensor:
 def _empty(look: Mapping[str, Any] | None) -> Any:
     if look is None or "plain" in look:
         return None if look is None else _read(look["plain"], {})
-    return Tensor._make_wrapper_subclass(  # type: ignore[attr-defined,no-any-return]
+    return Tensor._make_wrapper_subclass(
         _Looks, look["shape"], look["stride"], dtype=getattr(torch, look["dtype"]["torch"]), device=look["device"])
 
 

@@ -41,7 +41,7 @@ RELEASED: list[tuple[int, int]] | None = None
 def releases() -> Iterator[list[tuple[int, int]]]:
     """Inside, moments (as of ``time.time_ns``) at which the transports' threads give memory back, and how much."""
     global RELEASED
-    RELEASED = found = []
+    RELEASED = found = list[tuple[int, int]]()
     try:
         yield found
     finally:

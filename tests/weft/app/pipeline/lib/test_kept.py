@@ -54,7 +54,7 @@ def frozen() -> nn.Module:
 
 
 CHANGES: dict[str, dict[str, Any]] = {
-    "another loss": {"loss": loss_in(4)}, "other arguments": {"loss": partial(loss_in(2), wanted=Y)},
+    "another loss": {"loss": loss_in(4)}, "other arguments": {"loss": partial(nn.functional.mse_loss, reduction="sum")},
     "more micro-batches": {"micro_batches": 4}, "a limit": {"memory": 2**30}, "a spec": {"spec": {"cluster": {}}},
     "a frozen part": {"module": frozen()}, "another shape": {"x": torch.ones(4, 3)},
     "other operators": {"module": nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3))},
