@@ -79,7 +79,7 @@ class KeptPlans:
             PLAN_FORMAT, _makers(), captured.digest, captured.checkpoints, sorted(captured.checkpointed.items()),
             captured.under_autocast, [(name, p.requires_grad) for name, p in captured.model.named_parameters()],
             _of_function(options.loss), looks_of(target), asked, ranks, session.world, session.replicas,
-            session.peers, session.transport)))
+            session.peers, session.transport, session.device.type)))
         self.path = folder / "plans" / f"{self.key}.json"
 
     def read(self) -> Mapping[str, Any] | None:
