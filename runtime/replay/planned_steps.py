@@ -8,6 +8,7 @@ that makes gradients and chooses kernels come some that are timed, or one whose 
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ class StepMemory:
     """Bytes by rank. ``peaks``: the most that were held in a step: weights, gradients, buffers, messages and what
     blocks keep, without an optimizer's values. ``slots``: room for what is received. ``sends_at_once``: whether what a
     rank sends is written to its receiver as soon as that has room for it; ``waiting``: results that wait for such room,
-    by the times of the plan, or of steps that were timed where these say more."""
+    by the times of the plan, or by the median of steps that were timed where that is more."""
 
     peaks: tuple[int, ...]
     slots: tuple[int, ...]
@@ -128,8 +129,10 @@ class PlannedSteps:
                                      for step in before]
         blocks = {work: plan.problem.blocks[plan.vocabulary.known(work)[0]].name for work in plan.times}
         times = [plan.times, *({work: run[block, work.micro_batch] for work, block in blocks.items()} for run in runs)]
-        waiting = [waiting_bytes(plan.program.ranks, executor.tables, each) for each in times]
-        return StepMemory(peaks, slots, all(at_once), tuple(map(max, zip(*waiting, strict=True))))
+        own, *seen = [waiting_bytes(plan.program.ranks, executor.tables, each) for each in times]
+        waiting = tuple(max(planned, statistics.median_low(each)) for planned, *each in zip(own, *seen, strict=True)
+                        ) if seen else own
+        return StepMemory(peaks, slots, all(at_once), waiting)
 
     def close(self) -> None:
         """Give buffers and stages back."""
