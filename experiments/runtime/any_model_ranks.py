@@ -72,7 +72,8 @@ def optimizer_of(parameters: Any) -> torch.optim.Optimizer:
 
 def trained(model: Model, batches: Sequence[Model], heard: Callable[[Any, float], None], **settings: Any) -> Any:
     """``model`` trained on ``batches`` by the lines that a user writes; ``heard`` is no line of theirs."""
-    pipe = weft.pipeline(model.module, model.args, model.kwargs, micro_batches=MICRO_BATCHES, **settings)
+    pipe = weft.pipeline(model.module, model.args, model.kwargs, micro_batches=MICRO_BATCHES, remeasure=True,
+                         **settings)
     optimizer = optimizer_of(pipe.parameters())
     for batch in batches:
         loss = pipe.step(*batch.args, **batch.kwargs)

@@ -122,7 +122,8 @@ def rank_main(name: str, rounds: int) -> None:
     dist.broadcast_object_list(told)
     seconds: Any = told[0]
     cuts = {method: best_cut(seconds, ranks) for method, (_, ranks) in THEIRS.items()}
-    with weft.pipeline(nn.Sequential(*layers), (x,), loss=loss, target=y, micro_batches=MICRO_BATCHES) as pipe:
+    with weft.pipeline(nn.Sequential(*layers), (x,), loss=loss, target=y, micro_batches=MICRO_BATCHES,
+                       remeasure=True) as pipe:
         def ours() -> None:
             pipe.step(x, target=y)
             for parameter in pipe.parameters():

@@ -90,6 +90,11 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor, name in names.items():
             self.numbers[tensor] = name
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing of it is compiled; to have that said, torch would import all of dynamo, which takes over a second."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (),
                            kwargs: dict[str, Any] | None = None) -> Any:
         given, spec = tree_flatten((args, kwargs))

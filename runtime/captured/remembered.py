@@ -21,7 +21,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.fx import Graph, GraphModule, Node
 from torch.utils._pytree import tree_flatten
 
@@ -30,11 +29,9 @@ from weft.runtime.captured.cut import register
 from weft.runtime.captured.followed import Followed, ForwardCalls, followed, looks_of
 from weft.runtime.captured.marks import mark_of, put_mark
 from weft.runtime.captured.regions import UnderAutocast, under_autocast
-from weft.solver.io.kept import read_kept, sources_digest, write_kept
+from weft.solver.io.kept import keep, read_kept, sources_digest
 
 CAPTURE_FORMAT = "weft.capture-cache/1"
-#: Entries that a folder keeps: the oldest go.
-MOST = 64
 #: Bytes of a tensor of a graph's own that is kept: a larger one leaves the capture out.
 LARGE = 1 << 20
 #: What an operator is given that JSON does not know, by how it is written.
@@ -43,6 +40,14 @@ _TORCH = (torch.dtype, torch.layout, torch.memory_format)
 
 class _Unkept(Exception):
     """A graph that no entry can hold."""
+
+
+class _Looks(Tensor):
+    """How a tensor looks. (For torch's own tensors without numbers more is imported than a capture takes.)"""
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        raise NotImplementedError(f"{func} of a tensor that only looks")
 
 
 def captured_or_remembered(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device,
@@ -106,11 +111,9 @@ def _keep(path: Path, key: str, captured: Captured, args: Sequence[Any], kwargs:
     try:
         held = {"digest": run.digest, "checkpoints": list(captured.checkpoints),
                 "nodes": [_written(captured, node) for node in captured.graph_module.graph.nodes]}
-        write_kept(path, CAPTURE_FORMAT, key, "capture", held)
-        for old in sorted(path.parent.glob("*.json"), key=os.path.getmtime)[:-MOST]:
-            old.unlink(missing_ok=True)
-    except (_Unkept, OSError):
+    except _Unkept:
         return  # it is captured anew next time
+    keep(path, CAPTURE_FORMAT, key, "capture", held)
 
 
 def _written(captured: Captured, node: Node) -> dict[str, Any]:
@@ -197,15 +200,14 @@ def _found(entry: Mapping[str, Any], model: nn.Module, args: Sequence[Any], kwar
     own = dict((*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)))
     graph, root, nodes = Graph(), nn.Module(), dict[str, Node]()
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            for held in entry["nodes"]:
-                if held["op"] == "get_attr":
-                    register(root, held["target"], _tensor(held["holds"], own))
-                node = nodes[held["name"]] = graph.create_node(
-                    held["op"], _target(held), _read(held["args"], nodes), _read(held["kwargs"], nodes), held["name"])
-                if node.name != held["name"]:
-                    return None
-                _know(node, held)
+        for held in entry["nodes"]:
+            if held["op"] == "get_attr":
+                register(root, held["target"], _tensor(held["holds"], own))
+            node = nodes[held["name"]] = graph.create_node(
+                held["op"], _target(held), _read(held["args"], nodes), _read(held["kwargs"], nodes), held["name"])
+            if node.name != held["name"]:
+                return None
+            _know(node, held)
         graph_module = GraphModule(root, graph)
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError):
         return None
@@ -241,18 +243,17 @@ def _tensor(holds: Mapping[str, Any], own: Mapping[str, Tensor]) -> Tensor:
         return own[holds["own"]]
     look = holds["look"]
     dtype, shape = getattr(torch, look["dtype"]["torch"]), look["shape"]
-    with unset_fake_temporarily():
-        if "numbers" not in holds:
-            return torch.empty((), dtype=dtype, device=look["device"]).expand(shape)
-        flat = torch.frombuffer(bytearray.fromhex(holds["numbers"]) or bytearray(1), dtype=torch.uint8)
-        return flat.view(dtype).reshape(shape).clone()
+    if "numbers" not in holds:
+        return torch.empty((), dtype=dtype, device=look["device"]).expand(shape)
+    flat = torch.frombuffer(bytearray.fromhex(holds["numbers"]) or bytearray(1), dtype=torch.uint8)
+    return flat.view(dtype).reshape(shape).clone()
 
 
 def _empty(look: Mapping[str, Any] | None) -> Any:
     if look is None or "plain" in look:
         return None if look is None else _read(look["plain"], {})
-    return torch.empty_strided(
-        look["shape"], look["stride"], dtype=getattr(torch, look["dtype"]["torch"]), device=look["device"])
+    return Tensor._make_wrapper_subclass(
+        _Looks, look["shape"], look["stride"], dtype=getattr(torch, look["dtype"]["torch"]), device=look["device"])
 
 
 def _read(value: Any, nodes: Mapping[str, Node]) -> Any:

@@ -1,6 +1,6 @@
 """Time and memory of anything that runs on one device: medians of repeated runs, and every allocation counted.
 
-On a CPU, memory is what torch's allocator hands out and takes back (``torch.profiler`` sees each block with its size,
+On a CPU, memory is what torch's allocator hands out and takes back (torch's profiler sees each block with its size,
 also what a kernel needs only inside), counted in the thread that runs. On a GPU it is the caching allocator's count.
 Time and memory are taken in different runs, because watching memory costs time.
 """
@@ -11,14 +11,14 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.autograd.profiler import profile  # torch.profiler's imports what compiles, which takes over a second
 
 from weft.runtime.ranks.allocator import keep_freed_memory
 
@@ -49,8 +49,10 @@ class Memory:
     peak: int
 
 
-def memory_of(run: Callable[[], T], device: torch.device) -> tuple[T, Memory]:
-    """What ``run()`` gives, and its memory. What ``run`` returns counts as left allocated."""
+def memory_of(run: Callable[[], T], device: torch.device,
+              elsewhere: Sequence[tuple[int, int]] = ()) -> tuple[T, Memory]:
+    """What ``run()`` gives, and its memory. What ``run`` returns counts as left allocated. ``elsewhere``: when, as of
+    ``time.time_ns``, another thread gave back how many bytes meanwhile; it may be filled by then."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         before = torch.cuda.memory_allocated(device)
@@ -60,13 +62,13 @@ def memory_of(run: Callable[[], T], device: torch.device) -> tuple[T, Memory]:
         return result, Memory(torch.cuda.memory_allocated(device) - before,
                               torch.cuda.max_memory_allocated(device) - before)
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler would say on standard error that it starts and stops
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
+    with profile(profile_memory=True, use_kineto=True) as watched:
         result = run()
-    assert watched.profiler is not None and watched.profiler.kineto_results is not None
-    blocks = sorted((event.start_ns(), i, event.nbytes())
-                    for i, event in enumerate(watched.profiler.kineto_results.events()) if event.name() == "[memory]")
+    assert watched.kineto_results is not None
+    blocks = [(event.start_ns(), i, event.nbytes())
+              for i, event in enumerate(watched.kineto_results.events()) if event.name() == "[memory]"]
     level = peak = 0
-    for _, _, size in blocks:
+    for _, _, size in sorted([*blocks, *((moment, -1, -size) for moment, size in elsewhere)]):
         level += size
         peak = max(peak, level)
     return result, Memory(level, peak)

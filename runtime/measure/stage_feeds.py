@@ -19,10 +19,16 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
+from torch.fx import GraphModule
+from torch.utils._pytree import tree_leaves
 
 from weft.runtime.interface.counting import one_tensor
 from weft.runtime.interface.training import Boundary, Training
+from weft.runtime.measure.measure import available_bytes
 from weft.runtime.measure.stage_costs import MeasureError
+
+#: How many times the bytes of all that its operators give must be free for a stage to be run unforeseen.
+ROOM = 8
 
 
 @dataclass(frozen=True)
@@ -155,7 +161,7 @@ class _ValueGraph:
                     else torch.as_tensor(data[value]).to(device, copy=True) for value in takes]
 
         try:
-            kept, outputs = _foresee(module, inputs, needs_numbers(module))
+            kept, outputs = _foresee(module, inputs, needs_numbers(module) or _is_small(module, device))
         except (DataDependentOutputException, DynamicOutputShapeException):  # a loss that looks at its numbers
             kept, outputs = _foresee(module, inputs, True)
         if len(outputs) != len(gives):
@@ -214,6 +220,15 @@ def needs_numbers(module: nn.Module) -> bool:
     """Whether a part of ``module`` says so, by an attribute of this name: what it does depends on numbers, so that it
     is measured on those that ``inputs(0, 0)`` holds for all that it takes, and never on shapes only."""
     return any(getattr(part, "needs_numbers", False) for part in module.modules())
+
+
+def _is_small(module: nn.Module, device: torch.device) -> bool:
+    """Whether a stage that was captured, so that it is known what its operators give, keeps and needs so little, on
+    the safe side, that it is run to see how much: on tensors without numbers that takes many times as long."""
+    graphs = [part.graph for part in module.modules() if isinstance(part, GraphModule)]
+    known = [leaf for graph in graphs for node in graph.nodes for leaf in tree_leaves(node.meta.get("val"))
+             if isinstance(leaf, Tensor)]
+    return bool(known) and ROOM * sum(leaf.numel() * leaf.element_size() for leaf in known) < available_bytes(device)
 
 
 def _foresee(function: Callable[..., Any], inputs: Callable[[], list[Tensor]],

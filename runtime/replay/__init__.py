@@ -4,6 +4,6 @@ In: a plan file and :class:`~weft.runtime.replay.options.ReplayOptions`. Out, on
 :class:`~weft.runtime.replay.run.Replay`: the measured timeline beside the plan, losses, and latencies. This is the top
 of the runtime: :mod:`~weft.runtime.replay.replay` joins the ranks, and says what step ranks that were run alone would
 make together, :mod:`~weft.runtime.replay.run` runs the plan, emulated or once for each batch of a training.
-:mod:`~weft.runtime.replay.single_rank` runs one rank by itself on one device, and a plan for a few steps before
-anything is trained.
+:mod:`~weft.runtime.replay.single_rank` runs one rank by itself on one device,
+:mod:`~weft.runtime.replay.planned_steps` a plan for a few steps before anything is trained.
 """

@@ -5,12 +5,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from weft.solver.io.entries import Entry, read_json, require_format
 from weft.solver.io.writing import write_atomically
+
+#: Entries that a folder has at most, of those that :func:`keep` keeps.
+MOST = 64
 
 
 def read_kept(path: Path, form: str, key: str, field: str) -> Mapping[str, Any] | None:
@@ -32,6 +37,14 @@ def write_kept(path: Path, form: str, key: str, field: str, value: Mapping[str, 
     path.parent.mkdir(parents=True, exist_ok=True)
     entry = {"format": form, "key": key, "checksum": json_digest(value), field: value}
     write_atomically(path, json.dumps(entry, allow_nan=False) + "\n")
+
+
+def keep(path: Path, form: str, key: str, field: str, value: Mapping[str, Any]) -> None:
+    """The same for one of a folder's :data:`MOST` newest entries: older ones go. What cannot be written is not kept."""
+    with suppress(OSError):
+        write_kept(path, form, key, field, value)
+        for old in sorted(path.parent.glob("*.json"), key=os.path.getmtime)[:-MOST]:
+            old.unlink(missing_ok=True)
 
 
 def sources_digest(sources: Iterable[Path]) -> str:

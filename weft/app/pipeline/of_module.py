@@ -38,7 +38,8 @@ def pipeline(asked: _Asked) -> PipelineEngine:
     ``cache`` (``True``: the user's cache folder; ``None``: none), where a run of the model shows that it still does the
     same. All measure operators, links and stages together, and run the schedules of some cuts for a few steps, whose
     times the plan then has; buffers, gradients and random state are kept. Rank 0 decides; of the searches each has at
-    most half of ``time_limit`` seconds, and no further cut is tried after it.
+    most half of ``time_limit`` seconds, and no further cut is tried after it. The plan is kept there, too, and a call
+    for the same model, options, ranks and kind of machine takes it without measuring, unless ``remeasure``.
 
     ``schedule`` names a published one (:data:`weft.solver.BASELINES`), or is a schedule or its file, as ``plan`` is a
     plan or its file: their stages are then what the model is cut into.

@@ -91,3 +91,27 @@ def test_a_call_outside_torchrun_is_refused_with_the_command(monkeypatch: pytest
     case = made("gpt", SIZE)
     with pytest.raises(CaptureError, match="runs under torchrun, one process a rank; use: torchrun --standalone"):
         weft.pipeline(case.model, case.args, loss=case.loss, micro_batches=2)
+
+
+#: What a rank runs: the model is captured, or taken from disk; then measured, planned and run, without what compiles.
+AGAIN = """
+import sys
+from tests.support.captured_models import made
+import weft
+
+case = made("gpt", 8)
+with weft.pipeline(case.model, case.args, loss=case.loss, target=case.target, micro_batches=4, remeasure=True) as pipe:
+    pipe.step(*case.args, target=case.target)
+    print("torch._dynamo" in sys.modules or "sympy" in sys.modules)
+"""
+
+
+@pytest.mark.slow
+def test_what_was_captured_before_needs_nothing_that_compiles(tmp_path: Path) -> None:
+    said = []
+    for _ in range(2):
+        ended = launch_local(2, [sys.executable, "-c", AGAIN], timeout=200,
+                             environment={"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path)})
+        assert [end.code for end in ended] == [0, 0], ended
+        said.append([end.output.strip() for end in ended])
+    assert said == [["True"] * 2, ["False"] * 2]

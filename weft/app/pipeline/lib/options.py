@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class PipelineOptions:
     # how it is run
     timeout: float = 60.0
     cache: str | os.PathLike[str] | bool | None = True
+    remeasure: bool = False
     transport: str | None = None
     seed: int | None = None
 
@@ -88,6 +90,15 @@ class PipelineOptions:
         shares = self.tensor_parallel
         by_name = {name: type(style) for name, style in shares.items()} if isinstance(shares, Mapping) else type(shares)
         return {**plain, "compile=": _shown(how), "tensor_parallel=": _shown(by_name)}
+
+    def planned(self) -> list[str]:
+        """What a plan depends on, beside the model and what it is given, as texts to compare.
+
+        Raises ``OSError`` for a spec that cannot be read."""
+        spec = Path(self.spec).read_text(encoding="utf-8") if isinstance(self.spec, str | os.PathLike) else self.spec
+        return [_shown(spec), *(_shown(getattr(self, name)) for name in (
+            "micro_batches", "batch_dims", "defer", "dtype", "autocast", "memory", "memory_plan", "co_shard",
+            "schedule", "cuts", "time_limit", "compile", "fully_shard"))]
 
 
 def _shown(value: object) -> str:

@@ -17,8 +17,10 @@ from weft.runtime.captured.captured import CaptureError
 from weft.runtime.measure.stage_costs import StageCosts
 from weft.solver.baselines import BASELINES
 
-#: Cuts that are measured and run at most, and cuts that are looked at if some leave no schedule that fits.
+#: Cuts that are measured at most, and where they leave no schedule that fits.
 CUTS, LOOKS = 3, 8
+#: By what share of a step a further cut must promise a shorter one; at least by what equal steps differ by.
+GAIN = 0.01
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Cuts:
         self.tried: list[Tried] = []
         self.skipped: list[str] = []  # which backends were not measured, and why
         self.reason: ValueError | None = None  # why the last cut left no schedule
+        self.promising = True  # whether the last one's stages left one worth a run
         self.planning = plans_memory(ranks, machine, counts)
         self.attempts: list[Tried | None] = []
         if row is not None and ranks.decides and any(amount is not None for amount in machine.memory):
@@ -86,7 +89,7 @@ class Cuts:
     def _next(self) -> tuple[int, ...] | None:
         if self.row is None:
             return None if self.looked else self._fixed()
-        if len(self.tried) >= CUTS or len(self.looked) >= LOOKS:
+        if len(self.looked) >= (CUTS if self.tried else LOOKS) or not self.promising:
             return None
         if self.tried and time.monotonic() - self.begun > self.options.time_limit:
             return None
@@ -104,7 +107,8 @@ class Cuts:
         fresh = [places for places in found if places not in self.looked]
         if len(self.counts) > 1:
             fresh.sort(key=rough)
-        if not fresh or (self.tried and rough(fresh[0]) > min(rough(tried.places) for tried in self.tried)):
+        if not fresh or (self.tried and rough(fresh[0]) > (1 - max(GAIN, self.tried[-1].best.noise)) * min(
+                rough(tried.places) for tried in self.tried)):
             return None
         return fresh[0]
 

@@ -2,9 +2,10 @@
 
 Cuts are proposed on the times of single operators (:mod:`weft.app.pipeline.planning.row`). One after another, the best
 of them are measured stage by stage, scheduled, and run for a few steps by the executor itself
-(:mod:`weft.runtime.replay.single_rank`): what blocks, messages and the executor took then, with neighbours at work, are
-the costs of the plan, by which further cuts are proposed and the last search is made. A cut under which no schedule
-fits the memory makes way for another one.
+(:mod:`weft.runtime.replay.planned_steps`): what blocks, messages and the executor took then, with neighbours at work,
+are the costs of the plan, by which further cuts are proposed and the last search is made. A cut under which no schedule
+fits the memory makes way for another one. A plan that was measured quietly is kept for the next call
+(:mod:`weft.app.pipeline.lib.kept`).
 
 A plan that the user has given, in one of the ways there are, is held against the ranks instead.
 """
@@ -12,9 +13,10 @@ A plan that the user has given, in one of the ways there are, is held against th
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.app.lib.judged import judged
+from weft.app.pipeline.lib.kept import KeptPlans, PipelineDecision
 from weft.app.pipeline.lib.options import PipelineOptions
 from weft.app.pipeline.lib.precision import copies_of_weights
 from weft.app.pipeline.lib.split import Model, divided, fixed_places, stage_counts
@@ -35,6 +37,7 @@ from weft.runtime.plan.buffers import OPEN_SENDS
 from weft.runtime.plan.plan import Plan, load_plan, plan_of
 from weft.runtime.ranks.session import Session
 from weft.runtime.ranks.words import some
+from weft.runtime.replay.planned_steps import StepMemory
 from weft.runtime.train.stage import deferred_parameters
 from weft.solver.baselines import BASELINES
 from weft.solver.io.schedule_files import load_schedule
@@ -49,17 +52,6 @@ IN_A_V = ("zb-v", "zb-v-auto", "v-block")
 SHOWN = 4  # names in a sentence
 #: The share of the time limit that the last search has.
 LAST = 1 / 2
-
-
-@dataclass(frozen=True)
-class PipelineDecision:
-    """Where the model is cut, the plan that runs its stages, what was said of it, and the bytes that each rank was
-    measured to hold at most (``None``: the plan was given, and not measured)."""
-
-    places: tuple[int, ...]
-    plan: Plan
-    notes: tuple[str, ...]
-    peaks: tuple[int, ...] | None = None
 
 
 def decide(captured: Model, purity: Purity | None, example: Example, goal: Goal, session: Session,
@@ -79,6 +71,9 @@ def decide(captured: Model, purity: Purity | None, example: Example, goal: Goal,
     if given is not None and options.cuts is None and isinstance(captured, Captured):
         options = replace(options, cuts=cuts_of(given))
         ranks = replace(ranks, options=options)
+    kept = KeptPlans(captured, example.target, session, options) if given is None else None
+    if kept is not None and (found := ranks.told(kept.read, "looking for a plan that was kept")) is not None:
+        return PipelineDecision.from_json(found)
     if (decisions := asked_decisions(captured, purity, options, given)):
         ranks = ranks.deciding(decisions)
     sizes = ranks.sizes()
@@ -96,7 +91,10 @@ def decide(captured: Model, purity: Purity | None, example: Example, goal: Goal,
     if ranks.told(lambda: not cuts.tried, "choosing a cut"):
         ranks = memory_planned(ranks, machine, lambda own, places: cuts.attempted(try_cut(own, machine, places, cuts)),
                                cuts.best_attempt)
-    return _settled(ranks, machine, cuts)
+    made = _settled(ranks, machine, cuts)
+    if kept is not None and ranks.decides:
+        kept.keep(made)
+    return made
 
 
 def _counts(machine: Machine, options: PipelineOptions, given: Plan | None) -> tuple[int, ...]:
@@ -119,7 +117,7 @@ def _settled(ranks: Ranks, machine: Machine, cuts: Cuts) -> PipelineDecision:
     def searched() -> tuple[int, ...] | None:
         assert best is not None
         run = best.best
-        if ranks.options.schedule is None and is_worth(run, ranks.options):
+        if ranks.options.schedule is None and run.bound < GAIN * run.alone and is_worth(run, ranks.options):
             found = solve(run.fitted, ranks.options.micro_batches, time_limit=LAST * ranks.options.time_limit,
                           start=run.plain)
             if found.makespan < GAIN * run.alone:
@@ -127,27 +125,36 @@ def _settled(ranks: Ranks, machine: Machine, cuts: Cuts) -> PipelineDecision:
         return best.places if again else None
 
     places = ranks.told(searched, "searching for a schedule")
-    run = None if places is None else run_schedule(ranks, places, again[0] if again else None)
-    decision: PipelineDecision | None = None
+    run = None if places is None else run_schedule(ranks, places, again[0] if again else None,
+                                                   [] if best is None else [best.best])
+    chosen: tuple[Tried, StagesRun, Schedule] | None = None
     if best is not None:
-        decision = _decision(ranks, machine, best, best.best if run is None else least([best.best, run]), cuts)
+        quickest = best.best if run is None else least([best.best, run])
+        chosen = best, quickest, quickest.settled()
+    plan = ranks.told_plan(lambda: None if chosen is None else plan_of(chosen[2]), "planning")
+    places = ranks.told(lambda: None if chosen is None else chosen[0].places, "planning")
+    assert plan is not None and places is not None
+    with ranks.stepping(places, plan) as steps:
+        steps.step()
+        memory = steps.memory(() if chosen is None else chosen[1].calibration.timelines)
+    decision = None if chosen is None else _decision(ranks, machine, *chosen, memory, cuts)
     plan = ranks.told_plan(lambda: None if decision is None else decision.plan, "planning")
-    told = ranks.told(lambda: None if decision is None else (decision.places, decision.notes, decision.peaks),
+    told = ranks.told(lambda: None if decision is None else (decision.notes, decision.peaks, decision.lasts),
                       "planning")
     assert plan is not None and told is not None
-    return PipelineDecision(told[0], plan, told[1], told[2])
+    return PipelineDecision(places, plan, *told)
 
 
-def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: StagesRun, cuts: Cuts) -> PipelineDecision:
+def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: StagesRun, schedule: Schedule, memory: StepMemory,
+              cuts: Cuts) -> PipelineDecision:
     options, looked = ranks.options, len(cuts.looked)
     values, with_masters = copies_of_weights(options.dtype)
-    schedule = run.settled()
-    under_way = 0 if run.calibration.sends_at_once else OPEN_SENDS
+    under_way = 0 if memory.sends_at_once else OPEN_SENDS
     held = held_bytes(tried.costs, machine.ranks, options.micro_batches, with_masters, under_way)
-    if run.calibration.sends_at_once:
-        held = [own + waits for own, waits in zip(held, run.calibration.waiting, strict=True)]
+    if memory.sends_at_once:
+        held = [own + waits for own, waits in zip(held, memory.waiting, strict=True)]
     schedule = schedule.with_solver(static_memory=held, peak_memory=peak_bytes(
-                                        tried.costs, schedule, held, run.calibration.slots),
+                                        tried.costs, schedule, held, memory.slots),
                                     stages_alone=run.schedule.makespan, medians=run.alone,
                                     makespan_bound=schedule.makespan_bound)
     notes = list(machine.notes)
@@ -163,11 +170,11 @@ def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: StagesRun, cuts
                      "a published schedule; others may be better")
     if any(block.kind == BlockKind.WEIGHT_GRAD for block in schedule.problem.blocks):
         notes += _held_back(ranks.captured, divided(ranks.captured, tried.places, ranks.purity))
-    peaks = tuple(peak + state for peak, state in zip(run.calibration.peaks, optimizer_bytes(
+    peaks = tuple(peak + state for peak, state in zip(memory.peaks, optimizer_bytes(
         tried.costs, machine.ranks, values), strict=True))
     notes += uneven_notes(schedule.problem, peaks, ranks.captured, cuts.row, options)
     return PipelineDecision(tried.places, plan_with(plan_of(schedule), ranks.captured, tried.places), tuple(notes),
-                            peaks)
+                            peaks, not run.unrest)
 
 
 def _held_back(captured: KnownModel, cut: ModelDivision) -> list[str]:

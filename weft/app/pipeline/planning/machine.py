@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from weft.app.pipeline.lib.kept import cores
 from weft.app.pipeline.lib.options import BACKWARDS, SHAPES, PipelineOptions
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.measure.links import LinkCost, Links, measure_links
@@ -67,13 +68,13 @@ def look_at(session: Session, options: PipelineOptions, sizes: Sequence[int], mo
     Raises :class:`~weft.app.pipeline.planning.spec.SpecError`, on rank 0, for a spec that cannot be used.
     """
     own = own_memory(session.device, model_bytes)
-    cores = session.exchange((own, _cores(), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))), "looking at the machine")
+    found = session.exchange((own, cores(), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))), "looking at the machine")
     said, = session.exchange(_said(options, session.world) if session.rank == 0 else None, "reading the spec")[:1]
     assert said is not None
     network, shapes, backwards, memory = said
-    notes = list(_crowded(cores[0][1], cores[0][2], session.device))
+    notes = list(_crowded(found[0][1], found[0][2], session.device))
     if memory is None:
-        memory = [amount for amount, _, _ in cores]
+        memory = [amount for amount, _, _ in found]
         if any(amount is not None for amount in memory):
             notes.append("memory is what the GPUs have, less 1 GiB and the whole model, which each rank holds")
     links: Links = {}
@@ -123,14 +124,10 @@ def _said(options: PipelineOptions, ranks: int) -> _Said:
     return _Said(spec.cluster.network(ranks), spec.placement.shapes, spec.placement.backward, whole)
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _crowded(cores: int, ranks: int, device: torch.device) -> list[str]:
-    if device.type != "cpu" or cores >= ranks:
+def _crowded(count: int, ranks: int, device: torch.device) -> list[str]:
+    if device.type != "cpu" or count >= ranks:
         return []
-    return [f"{ranks} ranks share {cores} cores: which of them wait for a core is chance, so a step may take another "
+    return [f"{ranks} ranks share {count} cores: which of them wait for a core is chance, so a step may take another "
             "time than planned"]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -23,7 +23,7 @@ from weft.app.pipeline.lib.running import under_autocast
 from weft.app.pipeline.lib.split import Model, divided
 from weft.app.pipeline.planning.row import Row
 from weft.app.pipeline.planning.times import operator_seconds, operator_weights, saved_bytes
-from weft.runtime.backends.stages import stages_by
+from weft.runtime.backends.stages import STAGE_BACKENDS, stages_by
 from weft.runtime.captured.captured import Captured
 from weft.runtime.captured.cut import crossings
 from weft.runtime.captured.division import Data, Goal, ModelDivision, training_of
@@ -39,7 +39,7 @@ from weft.runtime.measure.measure_stages import measure_stages
 from weft.runtime.measure.stage_costs import StageCosts
 from weft.runtime.plan.plan import Plan, plan_from_json, plan_to_json
 from weft.runtime.ranks.session import Session
-from weft.runtime.replay.single_rank import TimedSteps, calibrate
+from weft.runtime.replay.planned_steps import PlannedSteps
 from weft.runtime.replay.stepping import stages_of
 
 Value = TypeVar("Value")
@@ -193,10 +193,13 @@ class Ranks:
         found = [cost for each in self.session.exchange(mine, "measuring stages") for cost in each]
         return _chain(sorted(found, key=lambda cost: cost.stage))
 
-    def calibrated(self, places: Sequence[int], plan: Plan) -> TimedSteps | None:
-        """``plan`` run with the stages of the cut at ``places``: what came of it, on rank 0."""
-        with self._as_run(places, stages_of(plan, self.session.rank)) as training, untouched(self.captured.model):
-            return calibrate(plan, self.session, training)
+    @contextmanager
+    def stepping(self, places: Sequence[int], plan: Plan) -> Iterator[PlannedSteps]:
+        """Steps of ``plan`` with the stages of the cut at ``places``, of which nothing is left afterwards."""
+        ranks = self.computed_by(plan.solver.get(STAGE_BACKENDS, ()))
+        with (ranks._as_run(places, stages_of(plan, self.session.rank)) as training, untouched(self.captured.model),
+              closing(PlannedSteps(plan, self.session, training)) as found):
+            yield found
 
 
 def stand_in(output: Any, target: Any) -> Tensor:

@@ -11,7 +11,7 @@ from weft.app.pipeline.planning.row import rank_of
 from weft.runtime.measure.fitting import executor_gaps, fit, with_gaps
 from weft.runtime.measure.stage_costs import MeasureError, StageCosts, measured_problem, static_bytes
 from weft.runtime.plan.buffers import OPEN_SENDS
-from weft.runtime.replay.single_rank import TimedSteps
+from weft.runtime.replay.planned_steps import TimedSteps
 from weft.solver.bounds.makespan import least_time
 from weft.solver.problem import Block, Dependency, Device, Problem
 from weft.solver.schedule import Schedule
@@ -162,12 +162,20 @@ class StagesRun:
         return self.calibration.makespan
 
     @property
+    def noise(self) -> float:
+        """The share of it that equal steps differ by."""
+        return self.calibration.noise / self.measured
+
+    @property
     def unrest(self) -> str:
-        """What is said where equal steps took unequal times; else nothing."""
-        share = self.calibration.noise / self.measured
-        return "" if share <= QUIET else (
-            f"; the quickest of these steps took {share:.0%} less, as on a machine that has other work: another call "
-            "may find another cut, and plan=pipe.plan keeps this one")
+        """What is said where the machine did other work meanwhile; else nothing."""
+        busy = self.calibration.share
+        if self.noise <= QUIET and busy >= 1 - QUIET:
+            return ""
+        seen = (f"a rank computed in {busy:.0%} of the time of its blocks" if busy < 1 - QUIET else
+                f"the quickest of these steps took {self.noise:.0%} less")
+        return (f"; {seen}, as on a machine that has other work: another call measures anew, and may find another cut; "
+                "plan=pipe.plan keeps this one")
 
     @cached_property
     def alone(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -12,7 +13,7 @@ from weft.app.pipeline.planning.cuts import Cuts, Tried
 from weft.app.pipeline.planning.frozen import published
 from weft.app.pipeline.planning.machine import Machine
 from weft.app.pipeline.planning.measuring import Ranks
-from weft.app.pipeline.planning.problems import StagesRun, stage_problem
+from weft.app.pipeline.planning.problems import StagesRun, least, stage_problem
 from weft.app.pipeline.planning.row import rank_of
 from weft.runtime.backends.registry import EAGER
 from weft.runtime.backends.stages import STAGE_BACKENDS
@@ -27,16 +28,17 @@ from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import solve
 
-#: A schedule this much longer than the best of its cut is not run.
-WORSE = 1.1
+#: A schedule this much longer than the best of its cut is not run, nor one this much longer than the best of all cuts,
+#: by what stages took when they were measured.
+WORSE, ELSEWHERE = 1.05, 1.02
 #: Published schedules that the searched ones are run beside: 1F1B and its kin, of one stage a rank and of two.
 KIN = ("1f1b", "zb-h1", "zb-v")
 #: By how much a searched order must promise a shorter step than these to be run too.
-GAIN = 0.995
+GAIN = 0.99
 #: The share of the time limit that the search has for each schedule of a cut that is tried.
 SHARE = 1 / 8
 #: Steps that running a schedule takes, about.
-RUNS = 5
+RUNS = 3
 
 
 def try_cut(ranks: Ranks, machine: Machine, places: tuple[int, ...], cuts: Cuts) -> Sequence[StageCosts]:
@@ -49,8 +51,11 @@ def try_cut(ranks: Ranks, machine: Machine, places: tuple[int, ...], cuts: Cuts)
     found: list[Schedule] = []
 
     def scheduled() -> int:
+        best = least([tried.best for tried in cuts.tried]) if cuts.tried else None
         try:
-            found.extend(_schedules(ranks, machine, ties, costs, others))
+            found.extend(schedule for schedule in _schedules(ranks, machine, ties, costs, others)
+                         if best is None or schedule.makespan <= ELSEWHERE * best.schedule.makespan)
+            cuts.promising = bool(found)
         except (MeasureError, Infeasible) as error:
             cuts.reason = error
         return len(found)
@@ -59,7 +64,7 @@ def try_cut(ranks: Ranks, machine: Machine, places: tuple[int, ...], cuts: Cuts)
     for i in range(ranks.told(scheduled, "searching for a schedule")):
         if i and not ranks.told(lambda: is_worth(runs[0], ranks.options), "searching for a schedule"):
             break
-        run = run_schedule(ranks, places, found[i] if found else None)
+        run = run_schedule(ranks, places, found[i] if found else None, [*(tried.best for tried in cuts.tried), *runs])
         if run is not None:
             runs.append(run)
     if runs:
@@ -72,12 +77,18 @@ def is_worth(run: StagesRun, options: PipelineOptions) -> bool:
     return RUNS * run.measured <= options.time_limit
 
 
-def run_schedule(ranks: Ranks, places: Sequence[int], schedule: Schedule | None) -> StagesRun | None:
-    """Run what rank 0 has as ``schedule``, on all ranks; what came of it, there."""
+def run_schedule(ranks: Ranks, places: Sequence[int], schedule: Schedule | None,
+                 others: Sequence[StagesRun] = ()) -> StagesRun | None:
+    """Run what rank 0 has as ``schedule``, on all ranks, until it is known or one of the ``others`` has beaten it; what
+    came of it, there."""
     plan = ranks.told_plan(lambda: None if schedule is None else plan_of(schedule), "planning")
     if plan is None:
         return None
-    found = ranks.computed_by(plan.solver.get(STAGE_BACKENDS, ())).calibrated(places, plan)
+    best = min(others, key=lambda run: run.measured, default=None)
+    with ranks.stepping(places, plan) as steps:
+        if ranks.told(lambda: best is None, "planning"):
+            steps.step()  # gradients are made, kernels chosen, memory taken
+        found = steps.timed(math.inf if best is None else best.measured + best.calibration.noise)
     return None if found is None or schedule is None else StagesRun(schedule, found)
 
 

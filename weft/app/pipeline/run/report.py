@@ -15,8 +15,8 @@ class Report:
     by the model's modules (:func:`weft.app.pipeline.run.names.stage_names`); ``ranks``: where each stage is. ``peaks``:
     the bytes that each rank was planned to hold at most, ``measured_peaks`` the most that it held when the plan was run
     before training (``None``: it was not); both with two values of an optimizer for each weight, as Adam has.
-    ``peaks`` count results that wait for their receiver for as long as they do by the plan's times: a receiver that is
-    late leaves more of them, at most eight messages."""
+    ``peaks`` count as many results that wait for their receiver as do by the plan's times, or did in the steps that
+    were timed: a receiver that is later leaves more of them, at most eight messages."""
 
     planned: float
     measured: float | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.support.one_rank import one_rank
 from weft.app.pipeline.lib.options import PipelineOptions
 from weft.app.pipeline.planning.decide import PipelineDecision, decide
 from weft.app.pipeline.planning.measuring import Example
+from weft.app.pipeline.planning.problems import StagesRun
 from weft.app.pipeline.run.peaks import planned_peaks
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.cut import BATCH
@@ -48,6 +50,22 @@ def test_measuring_and_running_leave_no_trace_and_find_the_planned_peak(name: st
     assert decision.peaks[0] == pytest.approx(planned_peaks(decision.plan)[0], rel=0.05)
     assert any(note.startswith("planned times are those of") for note in decision.notes)
     assert 0 < decision.plan.solver["makespan_bound"] <= decision.plan.makespan
+
+
+def test_what_was_measured_is_taken_again_unless_it_is_to_be_measured(monkeypatch: pytest.MonkeyPatch,
+                                                                      tmp_path: Path) -> None:
+    monkeypatch.setattr(StagesRun, "unrest", "")
+    _, first = decided("skip", cache=tmp_path)
+    _, again = decided("skip", cache=tmp_path)
+    assert (again.places, again.plan, again.peaks) == (first.places, first.plan, first.peaks)
+    assert again.notes[:-1] == first.notes and "remeasure=True measures and plans anew" in again.notes[-1]
+    entry, = (tmp_path / "plans").iterdir()
+    before = entry.read_text()
+    _, anew = decided("skip", cache=tmp_path, remeasure=True)
+    assert not any("as measured on" in note for note in anew.notes) and entry.read_text() != before
+    monkeypatch.setattr(StagesRun, "unrest", "; a machine with other work")
+    decided("skip", cache=tmp_path / "other")
+    assert not (tmp_path / "other").exists()
 
 
 def test_random_state_is_kept_by_what_is_decided() -> None:

@@ -19,7 +19,7 @@ from weft.runtime.measure.measure import Memory, Sample
 from weft.runtime.measure.stage_costs import MeasureError, PassCost, StageCosts
 from weft.runtime.plan.plan import plan_of
 from weft.runtime.plan.timeline import Measured, Timeline
-from weft.runtime.replay.single_rank import TimedSteps
+from weft.runtime.replay.planned_steps import TimedSteps
 from weft.solver.baselines import baseline
 from weft.solver.judge.validate import violations
 
@@ -80,7 +80,7 @@ def test_settled_times_are_those_of_the_run() -> None:
             problem.blocks[o.block].name, o.micro_batch, problem.blocks[o.block].devices[0], stretch * o.start,
             stretch * o.end) for o in schedule.operations))
 
-    run = StagesRun(schedule, TimedSteps((timeline(2.0), timeline(3.0), timeline(9.0)), (1, 2), (0, 0)))
+    run = StagesRun(schedule, TimedSteps((timeline(2.0), timeline(3.0), timeline(9.0))))
     assert run.measured == pytest.approx(3 * schedule.makespan)
     settled = run.settled()
     assert settled.makespan == pytest.approx(run.measured) and not violations(settled)
@@ -106,11 +106,13 @@ def test_the_peak_has_slots_in_place_of_messages() -> None:
 def test_a_difference_within_the_noise_of_the_steps_changes_nothing() -> None:
     schedule = baseline("1f1b", stage_problem([stage(s, 2) for s in range(2)], (), machine(None, None), "full", 2), 2)
 
-    def run(*spans: float) -> StagesRun:
+    def run(*spans: float, share: float = 1.0) -> StagesRun:
         return StagesRun(schedule, TimedSteps(tuple(Timeline.of(plan_of(schedule), 1.0, [
-            Measured("F0", 0, 0, 0.0, span)]) for span in spans), (), ()))
+            Measured("F0", 0, 0, 0.0, span)]) for span in spans), share))
 
     first, second, third = run(10.0, 10.1, 10.3), run(9.95, 10.05, 10.2), run(9.0, 9.01, 9.02)
     assert least([first, second]) is first and least([second, first]) is second
     assert least([first, third]) is third and least([third, second, first]) is third
     assert first.unrest == "" and "took 20% less, as on a machine that has other work" in run(8.0, 10.0, 11.0).unrest
+    assert "a rank computed in 55% of the time of its blocks, as on a machine that" in run(9.0, 9.01, share=0.55).unrest
+    assert run(10.0, 10.4).noise == pytest.approx(0.04)  # of two steps, what they differ by

@@ -1,0 +1,165 @@
+"""A plan run for a few steps before anything is trained: what its blocks, its messages and its memory really come to.
+
+All ranks run their instructions through the same executor as later, with the same transport, buffers and neighbours.
+Nothing is updated, no loss is looked at; whoever calls it keeps buffers, gradients and random state. After a first step
+that makes gradients and chooses kernels come some that are timed, or one whose memory is watched, which takes time.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from weft.runtime.execute.executor import Executor
+from weft.runtime.interface.training import Training
+from weft.runtime.measure.measure import memory_of
+from weft.runtime.plan.buffers import waiting_bytes
+from weft.runtime.plan.plan import Plan
+from weft.runtime.plan.timeline import Measured, Timeline
+from weft.runtime.ranks.session import Session
+from weft.runtime.replay.options import seconds_in_unit
+from weft.runtime.replay.run import Trainer
+from weft.runtime.transports.one_host.one_sided import releases
+
+#: Seconds that the timed steps may take together, and how many there are at least and at most; of a step that takes
+#: longer than :data:`LONG` seconds, one is timed. Where they differ by no more than the share :data:`ALIKE`, those of
+#: a quarter of these seconds are enough.
+WORTH, FEWEST, MOST, LONG, ALIKE = 1.0, 2, 6, 5.0, 0.03
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """Bytes by rank. ``peaks``: the most that were held in a step: weights, gradients, buffers, messages and what
+    blocks keep, without an optimizer's values. ``slots``: room for what is received. ``sends_at_once``: whether what a
+    rank sends is written to its receiver as soon as that has room for it; ``waiting``: results that wait for such room,
+    by the times of the plan, or by the median of steps that were timed where that is more."""
+
+    peaks: tuple[int, ...]
+    slots: tuple[int, ...]
+    sends_at_once: bool
+    waiting: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TimedSteps:
+    """Steps that were timed. ``share``: of the time that blocks took on a CPU, that in which their rank computed: the
+    least of all ranks'."""
+
+    timelines: tuple[Timeline, ...]
+    share: float = 1.0
+
+    @property
+    def makespan(self) -> float:
+        """The median of the steps, in seconds: the lower one of two."""
+        spans = sorted(timeline.makespan for timeline in self.timelines)
+        return spans[(len(spans) - 1) // 2]
+
+    @property
+    def noise(self) -> float:
+        """By how many seconds the quickest of the steps took less than their median, the upper one of two: a difference
+        that means nothing."""
+        spans = sorted(timeline.makespan for timeline in self.timelines)
+        return spans[len(spans) // 2] - spans[0]
+
+
+class PlannedSteps:
+    """Steps of ``plan`` on all ranks, with the stages of this rank in ``training``. All ranks make it, and call each
+    method, together.
+
+    Raises :class:`~weft.runtime.ranks.session.SessionError` for stages that are not those of the plan.
+    """
+
+    def __init__(self, plan: Plan, session: Session, training: Training) -> None:
+        session.add_groups(plan.groups)
+        self.plan, self.session, self.training = plan, session, training
+        self.trainer = trainer = Trainer.of(plan, session, training, None)
+        self.executor = Executor(trainer.gradients.plan, session, trainer.worker, reduce=trainer.gradients.start)
+        self.steps = 0
+
+    def step(self) -> list[Measured]:
+        """One of them: what this rank did when."""
+        self.trainer.begin(self.steps)
+        return self._run()
+
+    def _run(self) -> list[Measured]:
+        self.steps += 1
+        found = self.executor.run()
+        if self.trainer.has_backward:
+            self.trainer.gradients.finish()
+        return found
+
+    def timed(self, limit: float = math.inf) -> TimedSteps | None:
+        """Steps that are timed: as many as say what one takes, or that it takes more than ``limit`` seconds, as rank 0
+        has it, so that another plan has beaten this one. What was found is on rank 0."""
+        session, laps, spans, begun = self.session, list[list[Measured]](), list[float](), time.process_time()
+        while not laps or not _is_enough(spans, limit):
+            laps.append(found := self.step())
+            took = max((lap.end for lap in found), default=0.0) - min((lap.start for lap in found), default=0.0)
+            everywhere = session.everywhere((took, limit), "measuring the plan")
+            limit = everywhere[0][1]
+            spans.append(max(took for took, _ in everywhere))
+        computed = time.process_time() - begun if session.device.type == "cpu" else math.inf
+        share = computed / max(sum(lap.end - lap.start for step in laps for lap in step), 1e-9)
+        ranks = session.exchange((laps, share), "gathering what was measured")
+        session.watch.joined()  # what follows is planning again, and may take longer than a wait
+        unit = seconds_in_unit(self.plan) or 1.0
+        return None if session.rank else TimedSteps(tuple(
+            Timeline.of(self.plan, unit, [lap for own, _ in ranks for lap in own[i]]) for i in range(len(laps))),
+            min(share for _, share in ranks))
+
+    def memory(self, before: Sequence[Timeline] = ()) -> StepMemory:
+        """What is held in a further step. Steps ``before`` it, as rank 0 has them, say what may wait."""
+        executor, session = self.executor, self.session
+        self.trainer.begin(self.steps)
+        held = held_bytes(executor, self.trainer, self.training)
+        # A sum that is still under way where the profiler stops writes into memory that is no longer its own.
+        with releases() as elsewhere:
+            _, computed = memory_of(self._run, session.device, elsewhere)
+        peaks, slots, at_once = zip(*session.exchange((
+            held + computed.peak, sum(executor.table.slots), executor.transport.sends_at_once),
+            "gathering what was measured"), strict=True)
+        session.watch.joined()
+        plan, runs = executor.plan, [{(lap.block, lap.micro_batch): (lap.start, lap.end) for lap in step.operations}
+                                     for step in before]
+        blocks = {work: plan.problem.blocks[plan.vocabulary.known(work)[0]].name for work in plan.times}
+        times = [plan.times, *({work: run[block, work.micro_batch] for work, block in blocks.items()} for run in runs)]
+        own, *seen = [waiting_bytes(plan.program.ranks, executor.tables, each) for each in times]
+        waiting = tuple(max(planned, statistics.median_low(each)) for planned, *each in zip(own, *seen, strict=True)
+                        ) if seen else own
+        return StepMemory(peaks, slots, all(at_once), waiting)
+
+    def close(self) -> None:
+        """Give buffers and stages back."""
+        self.executor.close()
+        self.trainer.worker.close()
+
+
+def _is_enough(spans: Sequence[float], limit: float) -> bool:
+    """Whether timed steps of ``spans`` seconds say what a step takes, or that it takes more than ``limit``."""
+    least, seconds = min(spans), sum(spans)
+    if len(spans) >= MOST or least > min(limit, LONG):
+        return True
+    return len(spans) >= FEWEST and seconds >= (WORTH / 4 if max(spans) - least <= ALIKE * least else WORTH)
+
+
+def held_bytes(executor: Executor, trainer: Trainer, training: Training) -> int:
+    """Bytes of this rank's part that are there before a step begins: weights, buffers, gradients that are kept, and
+    room for messages, an optimizer's values where there is one."""
+    found: list[Tensor] = [tensor for parcel in executor.slots.values() for tensor in parcel.values()]
+    found += trainer.gradients.kept
+    found += executor.transport.staging
+    if training.masters is not None:
+        found += [tensor for master in training.masters.parameters() for tensor in (master, master.grad)
+                  if tensor is not None]
+    for module in training.stages.values():
+        found += [*module.parameters(), *module.buffers()]
+        found += [p.grad for p in module.parameters() if p.grad is not None]
+    states: Iterable[Mapping[str, Any]] = () if training.optimizer is None else training.optimizer.state.values()
+    found += [value for state in states for value in state.values() if isinstance(value, Tensor)]
+    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in found}.values())
