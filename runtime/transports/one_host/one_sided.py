@@ -282,12 +282,18 @@ class _Leaving:
             tensor.untyped_storage() for tensor in self.parcel.values()]
         self.parcel = None
         for memory in held:
-            if RELEASED is not None and torch._C._storage_Use_Count(memory._cdata) == 1:  # nobody else has it
+            if RELEASED is not None and _users(memory) == 1:  # nobody else has it
                 RELEASED.append((time.time_ns(), memory.nbytes()))
         return True
 
     def wait(self) -> None:
         self.transport.wait(lambda: self.parcel is None and self.is_over(), self.peer)
+
+
+def _users(memory: torch.UntypedStorage) -> int:
+    """How many hold it; 0 where this torch does not say."""
+    count = getattr(torch._C, "_storage_Use_Count", None)  # private
+    return 0 if count is None else count(memory._cdata)
 
 
 def _always() -> bool:

@@ -96,9 +96,8 @@ class PipelineOptions:
 
         Raises ``OSError`` for a spec that cannot be read."""
         spec = Path(self.spec).read_text(encoding="utf-8") if isinstance(self.spec, str | os.PathLike) else self.spec
-        return [_shown(spec), *(_shown(getattr(self, name)) for name in (
-            "micro_batches", "batch_dims", "defer", "dtype", "autocast", "memory", "memory_plan", "co_shard",
-            "schedule", "cuts", "time_limit", "compile", "fully_shard"))]
+        told = [text for name, text in self.settings().items() if name not in ("clip_norm=", "seed=")]
+        return [_shown(spec), _shown(self.memory), _shown(self.time_limit), *told]
 
 
 def _shown(value: object) -> str:
