@@ -150,8 +150,10 @@ class _GridSearch(Portfolio[GridPipeline]):
                 continue
             given = options.shortened(share) if effort is None else replace(options, effort=effort * share)
             effort = None if effort is None else effort * (1 - share)
-            with suppress(OutOfTime), given.preparing():
+            case: Case | None = None
+            with self.budget.limited():
                 case = grid_case(entry.of)
+            if case is not None:
                 self.take(entry, self.solve, case, given)
 
     def labelled(self, candidate: Candidate[GridPipeline], schedule: Schedule) -> Schedule:
