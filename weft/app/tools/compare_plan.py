@@ -193,14 +193,20 @@ class _Comparing:
         self._search("given-order", "the same cut, weft's order", self.plan.spec, _SHARES[0])
         if self.tool.own is not None:
             self._best_cut()
-        chunks = max(len(self.plan.stages) // pipeline.cluster.gpus, pipeline.placement.chunks, _CHUNKS)
         self._search("weft", "weft's best", pipeline.model_copy(update={"placement": pipeline.placement.model_copy(
-            update={"shapes": ("chain", "v", "loop", "wave"), "chunks": chunks})}), _SHARES[3 if open_ else 2])
+            update={"shapes": ("chain", "v", "loop", "wave"), "chunks": self._chunks(pipeline.placement.chunks)})}),
+            _SHARES[3 if open_ else 2])
         if open_:
             with suppress(Infeasible, OutOfTime):
                 self._best_grid()
         return PlanComparison(self.spec.name, self.plan.piped.title, own.micro_batches, self._capacity(),
                               tuple(self.rows), self.schedules, self.left_out)
+
+    def _chunks(self, least: int = _CHUNKS) -> int:
+        """Chunks a rank that a search may have: as the plan, so many or ``least`` if there are layers for them."""
+        gpus = self.plan.piped.pipeline.cluster.gpus
+        layers = sum(map(len, self.plan.stages))
+        return max(len(self.plan.stages) // gpus, min(max(least, _CHUNKS), layers // gpus))
 
     def _capacity(self) -> Number:
         return min(model_cluster(self.plan.piped.pipeline.cluster).available)
@@ -224,17 +230,15 @@ class _Comparing:
 
     def _best_cut(self) -> None:
         """A row of the best that the tool can run: every cut, in as many chunks as the plan has at most."""
-        options, plan = self.options.shortened(_SHARES[1]), self.plan
-        pipeline = plan.piped.pipeline
-        chunks = len(plan.stages) // pipeline.cluster.gpus
+        options, plan, pipeline = self.options.shortened(_SHARES[1]), self.plan, self.plan.piped.pipeline
         spec = restricted(pipeline.model_copy(update={"placement": pipeline.placement.model_copy(update={
-            "shapes": ("chain", "loop"), "chunks": max(chunks, _CHUNKS)})}), self.tool)
-        with options.preparing():
-            case = Case(spec.name, (), spec.micro_batches, spaces=tuple(
-                space for space in cut_spaces(spec, spec.micro_batches)
-                if self.tool.shapes and space.ground.layout.shape in self.tool.shapes))
+            "shapes": ("chain", "loop"), "chunks": self._chunks()})}), self.tool)
         title = f"{self.tool.title}'s best cut"
         try:
+            with options.preparing():
+                case = Case(spec.name, (), spec.micro_batches, spaces=tuple(
+                    space for space in cut_spaces(spec, spec.micro_batches)
+                    if self.tool.shapes and space.ground.layout.shape in self.tool.shapes))
             found = best_in_own_order(case, self.tool, options.budget(), self.on_progress,
                                       [(0, *accumulate(map(len, plan.stages)))])
         except (Infeasible, OutOfTime) as reason:

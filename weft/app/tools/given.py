@@ -72,7 +72,7 @@ class Piped:
         chunks = len(stages) // self.pipeline.cluster.gpus
         return self.pipeline.model_copy(update={"placement": self.pipeline.placement.model_copy(update={
             "cut": tuple(map(len, stages)), "shapes": (shape or ("chain" if chunks == 1 else "loop"),),
-            "chunks": max(chunks, self.pipeline.placement.chunks)})})
+            "chunks": chunks})})
 
 
 @dataclass(frozen=True)
@@ -308,10 +308,12 @@ def _require_model(spec: Spec, stages: tuple[str, ...]) -> None:
 def read_arguments(text: str | os.PathLike[str]) -> MegatronArguments:
     """Megatron-LM's arguments, or those in the file that ``text`` names. Raises ``ValueError`` for neither."""
     words = os.fspath(text)
-    if "=" not in words and "--" not in words:
-        try:
-            words = Path(words).read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{words}: is neither arguments of Megatron-LM (--pipeline-model-parallel-size 8 ...) nor "
-                             f"a file with them: {error}") from None
-    return read_megatron(words)
+    if "=" in words or "--" in words:
+        return read_megatron(words)
+    try:
+        return read_megatron(Path(words).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{words}: is neither arguments of Megatron-LM (--pipeline-model-parallel-size 8 ...) nor "
+                         f"a file with them: {error.strerror}") from None
+    except ValueError as error:
+        raise ValueError(f"{words}: {error}") from None

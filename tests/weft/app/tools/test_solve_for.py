@@ -10,6 +10,7 @@ import weft
 from weft.app.lib.arguments import TOOL_NAMES
 from weft.cli.main import main
 from weft.runtime.export.tools import TOOLS
+from weft.solver.feasibility.infeasible import NoneFound
 from weft.solver.io.schedule_files import load_schedule
 
 SPEC = """
@@ -34,6 +35,18 @@ def test_an_answer_for_a_tool_is_what_it_runs(spec: Path, tool: str) -> None:
     found = weft.solve(spec, tool=tool, effort=0.2)
     assert TOOLS[tool].run(found).schedule.makespan == pytest.approx(found.makespan)
     assert found.solver["tool"]["name"] == tool
+
+
+def test_no_time_at_all_is_said(spec: Path) -> None:
+    with pytest.raises(NoneFound, match="no time to see what Megatron-LM can run"):
+        weft.solve(spec, tool="megatron", time_limit=1e-9)
+    found = weft.compare_plan(spec, layout="Et|t*5L", time_limit=1e-9)
+    assert "no time" in found.left_out["Megatron-LM's best cut"]
+
+
+def test_a_plan_of_few_layers_is_compared_with_as_many_chunks_as_they_fill(spec: Path) -> None:
+    spec.write_text(SPEC.replace("layers: 6", "layers: 2"))
+    assert weft.compare_plan(spec, layout="Et|tL", effort=0.1).plan.fits
 
 
 def test_a_plan_is_judged_beside_the_best(spec: Path) -> None:
@@ -127,6 +140,8 @@ def test_the_published_plan_of_llama_3_70b_comes_back_from_the_command_line(
 
 
 def test_plans_that_are_none_of_the_model_are_refused(spec: Path) -> None:
+    with pytest.raises(ValueError, match=r"s\.yaml: there are no arguments of Megatron-LM"):
+        weft.compare_plan(spec, plan=spec)
     file = spec.with_name("parts.py")
     file.write_text("PARTS = [0, 2, 5]")
     with pytest.raises(ValueError, match="PARTS are of 5 layers, but the model has 8"):
