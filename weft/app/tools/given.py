@@ -210,8 +210,12 @@ def read_plan(spec: Spec, path: str | os.PathLike[str]) -> GivenPlan:
                              f"{len(letters)} with embedding and head")
         ends = [*accumulate(parts.cut)]
         stages = tuple(letters[end - size:end] for end, size in zip(ends, parts.cut, strict=True))
-        batch = None if parts.micro_batches is None else parts.micro_batches * _samples(spec)
-        plan = given_plan(spec, arguments=MegatronArguments(pipeline=len(stages), layout=stages, batch=batch))
+        if spec.parallel is not None:  # its other degrees are not in the file
+            asked = spec.parallel.model_copy(update={"pipeline": len(stages), "virtual": 1})
+            plan = given_plan(spec.model_copy(update={"parallel": asked}), layout=layout_text(stages))
+        else:
+            batch = None if parts.micro_batches is None else parts.micro_batches * _samples(spec)
+            plan = given_plan(spec, arguments=MegatronArguments(pipeline=len(stages), layout=stages, batch=batch))
         return replace(plan, tool="deepspeed")
     return given_plan(spec, arguments=read_arguments(path))
 
@@ -240,7 +244,7 @@ def given_schedule(plan: GivenPlan, case: Case) -> Schedule:
         except ValueError as error:
             refusal = refusal or error
         else:
-            found.append(placement.label(made))
+            found.append(replace(placement, problem=made.problem).label(made))
     if not found:
         raise refusal or ValueError(f"{case.name}: the plan fits no GPU")
     return min(found, key=lambda schedule: schedule.makespan)

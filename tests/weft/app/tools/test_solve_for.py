@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 import weft
+from weft.app.export import run_lines
 from weft.app.lib.arguments import TOOL_NAMES
 from weft.cli.main import main
 from weft.runtime.export.tools import TOOLS
 from weft.solver.feasibility.infeasible import NoneFound
 from weft.solver.io.schedule_files import load_schedule
+from weft.solver.judge.validate import violations
 
 SPEC = """
 model: {family: gpt, layers: 6, hidden: 512, heads: 8, vocabulary: 8192, sequence: 512}
@@ -109,6 +111,22 @@ def test_what_is_exported_for_a_tool_is_read_and_judged_as_the_same_plan(spec: P
     assert read.solver["layers_of_stage"] == found.solver["layers_of_stage"]
     judged = weft.compare_plan(spec, plan=file, effort=0.2)
     assert judged.plan.step == pytest.approx(read.makespan) and judged.best.step <= judged.plan.step
+
+
+@pytest.mark.parametrize(("tool", "ending", "said"), [
+    ("deepspeed", ".py", []), ("megatron", ".txt", []), ("torchtitan", ".toml", [
+        "torchtitan has no ZeRO-1 beside a pipeline: its step is another one"])])
+def test_what_is_exported_of_a_grid_is_read_on_the_same_degrees(tmp_path: Path, tool: str, ending: str,
+                                                                said: list[str]) -> None:
+    spec, file = tmp_path / "s.yaml", tmp_path / f"plan{ending}"
+    spec.write_text(f"{GRID}parallel: {{tensor: 2, pipeline: 2, virtual: 1, data: 2, expert: 1, context: 1, zero: 1, "
+                    "recompute: none, micro_batch: 1}\n")
+    found = weft.solve(spec, effort=0.2)
+    weft.export_schedule(found, file, format=tool)
+    assert run_lines(found, file, tool)[-1:] == said or not said
+    read = weft.import_schedule(file, problem=spec)
+    assert not violations(read) and read.micro_batches == found.micro_batches
+    assert read.makespan == pytest.approx(TOOLS[tool].run(found).schedule.makespan, rel=0.01)
 
 
 LLAMA_70B = """
