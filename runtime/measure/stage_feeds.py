@@ -220,8 +220,8 @@ def needs_numbers(module: nn.Module) -> bool:
 def _foresee(function: Callable[..., Any], inputs: Callable[[], list[Tensor]], with_numbers: bool = False,
              still: Collection[int] = ()) -> tuple[int, list[Boundary]]:
     """Bytes that a forward will keep and a backward need beside them, from shapes only (or by running it,
-    ``with_numbers``), on the safe side; and what the forward gives. Those of ``inputs`` that are ``still``, by number, have
-    no gradient, as under ``torch.no_grad``."""
+    ``with_numbers``), on the safe side; and what the forward gives. Those of ``inputs`` that are ``still``, by number,
+    have no gradient, as under ``torch.no_grad``."""
     kept: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
