@@ -24,6 +24,7 @@ from weft.app.lib.placements import (
 from weft.app.lib.verdicts import backward_title, layout_title
 from weft.app.lib.wide import WideCase, wide_case
 from weft.solver.control.clock import OutOfTime
+from weft.solver.io.entries import FormatError
 from weft.solver.io.problem_files import load_any_problem
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
@@ -191,7 +192,15 @@ def read_source(source: Source, *, with_phases: bool = False) -> Problem | WideP
         raise ValueError(f"the source is a {type(source).__name__}, it must be a model spec, a block problem, or the "
                          "name of a file with one")
     if Path(source).suffix.lower() == ".json":
-        return load_any_problem(source)
+        try:
+            return load_any_problem(source)
+        except FormatError:
+            from weft.app.config_spec import is_config
+
+            if not is_config(source):
+                raise
+            raise ValueError(f"{os.fspath(source)}: is a config.json, which says the model alone; name it in a spec "
+                             f"(model: {{config: {Path(source).name}}}), or ask weft estimate") from None
     from weft.models.spec.spec import load_spec
 
     spec = load_spec(source)
