@@ -211,7 +211,7 @@ def test_a_spec_takes_no_size_of_a_config() -> None:
 
 def test_other_commands_say_where_a_config_goes(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
-    with pytest.raises(ValueError, match=r"name it in a spec \(model: \{config: config\.json\}\), or ask weft estimate"):
+    with pytest.raises(ValueError, match=r"name it in a spec \(model: \{config: config\.json\}\), or ask"):
         weft.solve(tmp_path / "config.json")
 
 

@@ -24,7 +24,7 @@ from weft.models.layers.cluster import model_cluster
 from weft.models.spec.spec import Spec
 from weft.runtime.export.tools import TOOLS, Tool, ToolRun
 from weft.runtime.export.tools.layers import letters_of_names
-from weft.solver.control.clock import OutOfTime, unwatched
+from weft.solver.control.clock import unwatched
 from weft.solver.feasibility.infeasible import Infeasible
 from weft.solver.io.megatron_layout import layout_text
 from weft.solver.pipeline import Pipeline
@@ -197,16 +197,15 @@ class _Comparing:
             update={"shapes": ("chain", "v", "loop", "wave"), "chunks": self._chunks(pipeline.placement.chunks)})}),
             _SHARES[3 if open_ else 2])
         if open_:
-            with suppress(Infeasible, OutOfTime):
+            with suppress(Infeasible):
                 self._best_grid()
         return PlanComparison(self.spec.name, self.plan.piped.title, own.micro_batches, self._capacity(),
                               tuple(self.rows), self.schedules, self.left_out)
 
     def _chunks(self, least: int = _CHUNKS) -> int:
         """Chunks a rank that a search may have: as the plan, so many or ``least`` if there are layers for them."""
-        gpus = self.plan.piped.pipeline.cluster.gpus
-        layers = sum(map(len, self.plan.stages))
-        return max(len(self.plan.stages) // gpus, min(max(least, _CHUNKS), layers // gpus))
+        gpus, stages = self.plan.piped.pipeline.cluster.gpus, self.plan.stages
+        return max(len(stages) // gpus, min(max(least, _CHUNKS), sum(map(len, stages)) // gpus))
 
     def _capacity(self) -> Number:
         return min(model_cluster(self.plan.piped.pipeline.cluster).available)
@@ -241,8 +240,8 @@ class _Comparing:
                     if self.tool.shapes and space.ground.layout.shape in self.tool.shapes))
             found = best_in_own_order(case, self.tool, options.budget(), self.on_progress,
                                       [(0, *accumulate(map(len, plan.stages)))])
-        except (Infeasible, OutOfTime) as reason:
-            self.left_out[title] = str(reason) or "there was no time for it"
+        except Infeasible as reason:
+            self.left_out[title] = str(reason)
             return
         self._row("tool", title, self.tool.run(found).order, found, fits=True)
 
@@ -254,8 +253,8 @@ class _Comparing:
             with options.preparing():
                 case = case_of(spec)
             found = solve_case(case, options, self.on_progress)
-        except (Infeasible, OutOfTime) as reason:
-            self.left_out[title] = str(reason) or "there was no time for it"
+        except Infeasible as reason:
+            self.left_out[title] = str(reason)
         if name == "weft":
             known = [self.schedules[row.name] for row in self.rows if row.fits]
             found = min([*known, *([] if found is None else [found])], default=None,

@@ -257,10 +257,9 @@ class _OwnOrder:
             borders = following
 
     def result(self) -> Schedule:
-        if self.best is None and not self.refusal and self.budget.spent:
-            raise NoneFound(f"{self.case.name}: there was no time to look at a cut in an order of {self.tool.title}; "
-                            "give more")
         if self.best is None:
+            if not self.refusal and self.budget.spent:
+                raise NoneFound(f"{self.case.name}: no time was left for cuts in {self.tool.title}'s order; give more")
             raise Infeasible(self.refusal or f"{self.case.name}: nothing fits in an order of {self.tool.title}")
         bound = min([self.makespan, self.cuts_bound, *self.bounds])
         return self.case.with_reserve(self.best.with_solver(

