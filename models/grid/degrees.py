@@ -101,9 +101,11 @@ def require_degrees(degrees: Degrees, model: GptModel, gpus: int, batch: int, wh
             refuse(key, f"which does not divide cluster.gpus ({gpus}); its divisors are {_listed(divisors(gpus))}")
     if degrees.gpus != gpus:
         others = degrees.gpus // degrees.data
-        fitting = f"data: {gpus // others} would be" if gpus % others == 0 else "no number of replicas is"
-        refuse("data", f"and {degrees.tensor} (tensor) x {degrees.pipeline} (pipeline) x {degrees.context} (context) x "
-               f"{degrees.data} are {degrees.gpus} GPUs, not cluster.gpus ({gpus}); {fitting} right")
+        named = f"{degrees.tensor} (tensor) x {degrees.pipeline} (pipeline) x {degrees.context} (context)"
+        if gpus % others:
+            raise SpecError(f"{where}: parallel: {named} are {others} GPUs, which do not divide cluster.gpus ({gpus})")
+        refuse("data", f"and {named} x {degrees.data} are {degrees.gpus} GPUs, not cluster.gpus ({gpus}); "
+               f"data: {gpus // others} would be right")
     groups = model.kv_heads or model.heads
     if groups % degrees.tensor:
         of = f"kv_heads ({groups})" if groups != model.heads else f"heads ({groups})"

@@ -187,10 +187,10 @@ class GridSpace:
         """Say what is wrong with numbers that go with no others."""
         names = ("tensor", "pipeline", "virtual", "expert", "context", "micro_batch")
         least: dict[str, Any] = {name: getattr(self.asked, name) or 1 for name in names}
-        others = least["pipeline"] * least["context"]
+        others = least["pipeline"] * least["context"] * (self.asked.data or 1)
         if self.asked.tensor is None:  # the most of them leaves the fewest replicas, which need the smallest batch
             least["tensor"] = max((t for t in self._options("tensor") if self.gpus % (t * others) == 0), default=1)
-        others *= least["tensor"]
+        others = least["tensor"] * least["pipeline"] * least["context"]
         data = self.asked.data or max(1, self.gpus // others)
         self._checked(replace(self._fixed_options, data=data, **least))
         raise SpecError(f"{self.where}: parallel: no grid of {self.gpus} GPUs has these numbers and fits their memory "

@@ -232,7 +232,8 @@ def _finding(entry: Mapping[str, Any], path: tuple[str | int, ...], source: Line
     if kind == "less_than_equal":
         return f"{found}, it must be at most {context['le']}"
     if kind in ("too_short", "string_too_short"):
-        return f"{field} is empty"
+        return f"{field} is empty" if context["min_length"] == 1 else (
+            f"{field} has fewer than {context['min_length']} entries")
     if kind in ("string_pattern_mismatch", "string_unicode"):
         return f"{field} has characters that cannot be shown (control characters, halves of surrogate pairs)"
     if kind == "string_too_long":

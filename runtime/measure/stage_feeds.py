@@ -10,7 +10,7 @@ to takers. A module whose way depends on numbers is run on true ones (:func:`nee
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -155,15 +155,16 @@ class _ValueGraph:
             raise MeasureError(f"stage {stage} takes {missing[0]!r}, which no stage gives and inputs(0, 0) does not "
                                "hold")
         constant = tuple(i for i, value in enumerate(takes) if value not in self.givers or value in self.still)
+        still = [i for i, value in enumerate(takes) if value in self.still]
 
         def inputs() -> list[Tensor]:
             return [_random(self.given[value][1], device) if value in self.givers and value not in data
                     else torch.as_tensor(data[value]).to(device, copy=True) for value in takes]
 
         try:
-            kept, outputs = _foresee(module, inputs, needs_numbers(module) or _is_small(module, device))
+            kept, outputs = _foresee(module, inputs, needs_numbers(module) or _is_small(module, device), still)
         except (DataDependentOutputException, DynamicOutputShapeException):  # a loss that looks at its numbers
-            kept, outputs = _foresee(module, inputs, True)
+            kept, outputs = _foresee(module, inputs, True, still)
         if len(outputs) != len(gives):
             raise MeasureError(f"stage {stage} gives {len(outputs)} values, but its ports name {len(gives)}: "
                                f"{', '.join(gives)}")
@@ -231,10 +232,11 @@ def _is_small(module: nn.Module, device: torch.device) -> bool:
     return bool(known) and ROOM * sum(leaf.numel() * leaf.element_size() for leaf in known) < available_bytes(device)
 
 
-def _foresee(function: Callable[..., Any], inputs: Callable[[], list[Tensor]],
-             with_numbers: bool = False) -> tuple[int, list[Boundary]]:
+def _foresee(function: Callable[..., Any], inputs: Callable[[], list[Tensor]], with_numbers: bool = False,
+             still: Collection[int] = ()) -> tuple[int, list[Boundary]]:
     """Bytes that a forward will keep and a backward need beside them, from shapes only (or by running it,
-    ``with_numbers``), on the safe side; and what the forward gives."""
+    ``with_numbers``), on the safe side; and what the forward gives. Those of ``inputs`` that are ``still``, by number,
+    have no gradient, as under ``torch.no_grad``."""
     kept: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
@@ -244,7 +246,8 @@ def _foresee(function: Callable[..., Any], inputs: Callable[[], list[Tensor]],
 
     shapes = nullcontext() if with_numbers else FakeTensorMode(allow_non_fake_inputs=True)
     with shapes, saved_tensors_hooks(keep, lambda tensor: tensor):
-        ys = function(*(x.requires_grad_() if x.is_floating_point() or x.is_complex() else x for x in inputs()))
+        ys = function(*(x.requires_grad_() if i not in still and (x.is_floating_point() or x.is_complex()) else x
+                        for i, x in enumerate(inputs())))
         outputs = [Boundary(tuple(y.shape), y.dtype) for y in ((ys,) if isinstance(ys, Tensor) else ys)]
     return sum(kept.values()) + 4 * max([*map(_size, outputs), *kept.values()], default=0), outputs
 

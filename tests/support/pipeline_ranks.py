@@ -119,6 +119,7 @@ def main() -> None:
                          micro_batches=MICRO_BATCHES, schedule=schedule, time_limit=2.0,
                          timeout=900.0, spec=os.environ.get("WEFT_SPEC"),
                          dtype=torch.bfloat16 if fault == "untrained" else None,
+                         memory="16 GiB" if fault == "memory" else None,  # type: ignore[arg-type]
                          cuts=[int(place) for place in os.environ["WEFT_CUTS"].split()]
                          if "WEFT_CUTS" in os.environ else None,
                          split=os.environ["WEFT_SPLIT"].split() if "WEFT_SPLIT" in os.environ else None)

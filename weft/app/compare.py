@@ -334,7 +334,8 @@ def _listed(case: Case, budget: Budget | None, share: float,
 def _made(case: Case, name: str, objective: str) -> tuple[list[Known], str]:
     """Schedule ``name`` on every placement that it can run on, and why it cannot on the first of the others."""
     found: list[Known] = []
-    reason = "" if case.placements else "the whole model on every GPU leaves nothing to order"
+    reason = ("" if case.placements else "stages that are all alike do not fit" if case.open
+              else "the whole model on every GPU leaves nothing to order")
     for placement in case.placements:
         try:
             made = (baseline(name, placement.problem, case.micro_batches // placement.replicas)

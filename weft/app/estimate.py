@@ -109,10 +109,10 @@ def estimate_source(source: Source, *, shape: str | None = None, parallel: Mappi
         raise ValueError(f"shape is {shape!r}, it must be chain, v, loop or wave")
     given = {name: value for name, value in asked.items() if value is not None}
     if not is_config(source):
+        spec = read_source(source)
         if given:
             name = next(iter(given)).replace("_", "-")
             raise ValueError(f"{name} is for a config.json, which says the model alone; a spec says the rest itself")
-        spec = read_source(source)
         if parallel is not None:
             if not isinstance(spec, Spec):
                 raise ValueError("parallel is for model specs and configs, and this is a block problem: leave it out")

@@ -78,13 +78,20 @@ def _written(name: str, schedule: Schedule, path: PathLike, torch: str) -> Path 
 
 
 def run_lines(schedule: Scheduled, path: PathLike, format: str | None) -> list[str]:
-    """What a step of ``schedule`` takes in the tool that it is written for, where that is not what it takes here."""
+    """What a step of ``schedule`` takes in the tool that it is written for, where that is not what it takes here; and
+    what of its grid the tool has not."""
     from weft.app.tools.elsewhere import run_line
     from weft.runtime.export.tools import TOOLS
 
-    name = require_export(path, format)
-    line = run_line(judged(schedule, in_turn=False), name) if name in TOOLS else ""
-    return [line] if line else []
+    if (name := require_export(path, format)) not in TOOLS:
+        return []
+    checked, tool = judged(schedule, in_turn=False), TOOLS[name]
+    grid = checked.solver.get("grid") or {}
+    lacks = [f"{degree} parallelism" for degree in tool.lacks if grid.get(degree, 1) > 1]
+    if grid and grid["zero"] not in tool.zero and grid["data"] * grid["context"] > 1:
+        lacks.append(f"ZeRO-{grid['zero']}")
+    other = f"{tool.title} has no {' and no '.join(lacks)} beside a pipeline: its step is another one" if lacks else ""
+    return [line for line in (run_line(checked, name), other) if line]
 
 
 def require_export(path: PathLike, format: str | None) -> str:

@@ -150,9 +150,7 @@ class _GridSearch(Portfolio[GridPipeline]):
                 continue
             given = options.shortened(share) if effort is None else replace(options, effort=effort * share)
             effort = None if effort is None else effort * (1 - share)
-            with suppress(OutOfTime), given.preparing():
-                case = grid_case(entry.of)
-                self.take(entry, self.solve, case, given)
+            self.take(entry, self.solve, grid_case(entry.of), given)
 
     def labelled(self, candidate: Candidate[GridPipeline], schedule: Schedule) -> Schedule:
         return labelled(candidate.of, schedule)

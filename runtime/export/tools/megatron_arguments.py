@@ -167,8 +167,8 @@ _OTHER_NAMES = {"num-layers-in-first-pipeline-stage", "num-layers-in-last-pipeli
 def read_megatron(text: str) -> MegatronArguments:
     """What ``text`` says, a command line or settings, with or without the rest of the command.
 
-    Raises ``ValueError`` for an argument without a value or with one that it cannot have, and for two that contradict
-    each other.
+    Raises ``ValueError`` for text without any, an argument without a value or with one that it cannot have, and for two
+    that contradict each other.
     """
     found: dict[str, object] = {}
 
@@ -177,7 +177,10 @@ def read_megatron(text: str) -> MegatronArguments:
             raise ValueError(f"--{name} is {value}, but {found[key]} was said before")
         found[key] = value
 
-    for name, value in _pairs(text):
+    pairs = list(_pairs(text))
+    if not pairs:
+        raise ValueError("there are no arguments of Megatron-LM, such as --pipeline-model-parallel-size 8")
+    for name, value in pairs:
         if name in _NUMBERS:
             if value is None or (not value.isdigit() and value.lower() not in _FALSE) or len(value) > 9:
                 raise ValueError(f"--{name} is {value or 'missing'}, it must be a whole number")

@@ -29,6 +29,7 @@ def test_the_published_degrees_go_together() -> None:
      "parallel.tensor is 16, which does not divide kv_heads (8); its divisors are 1, 2, 4, 8"),
     ({"pipeline": 7}, 64, 128, "which does not divide cluster.gpus (64); its divisors are 1, 2, 4, 8, 16, 32, 64"),
     ({"data": 4}, 64, 128, "data: 2 would be right"),
+    ({"tensor": 8, "data": 1}, 48, 128, "8 (tensor) x 8 (pipeline) x 1 (context) are 64 GPUs, which do not divide"),
     ({"context": 3, "data": 2}, 192, 128, "cannot be in 12 equal parts (context x tensor)"),
     ({"virtual": 11}, 64, 128, "are 88 stages, but the model has 82 entries with embedding and head"),
     ({"pipeline": 1, "virtual": 2}, 8, 128, "parallel.pipeline is 1"),

@@ -45,6 +45,8 @@ def test_one_grid_where_all_is_given() -> None:
     ("{pipeline: 8, virtual: 1, micro_batch: 16}", "the least batch is 128"),
     ("{precision: fp8}", "a100 multiplies in no 8 bits"),
     ("{tensor: 4, data: 16}", "data: 8 would be right"),
+    ("{pipeline: 8, data: 8}", r"1 \(tensor\) x 8 \(pipeline\) x 1 \(context\) x 8 are 64 GPUs, .* data: 4"),
+    ("{pipeline: 4, data: 8, micro_batch: 16}", "8 replicas .parallel.data. with micro-batches of 16 need a multiple"),
 ])
 def test_numbers_that_go_with_no_others_are_refused(parallel: str, said: str) -> None:
     with pytest.raises(SpecError, match=said):

@@ -161,6 +161,7 @@ def test_the_example_specs_are_valid(path: Path) -> None:
     ("training:", "placement:\ntraining:", 13, "placement is empty, it must be a mapping"),
     ("training:", "placement: {memory: decide, shapes: [m]}\ntraining:", 13, "memory is decide, which is of one GPU"),
     ("training:", "placement: {co_shard: [2], shapes: [chain]}\ntraining:", 13, "co_shard is for the shapes groups"),
+    ("training:", "placement: {activations: [offload]}\ntraining:", 13, "activations has fewer than 2 entries"),
     ("training:", "placement: {chunks: 9}\ntraining:", 13, "placement.chunks is 9, it must be at most 8"),
     ("training:", "placement: {chunks: 0}\ntraining:", 13, "placement.chunks is 0, it must be at least 1"),
     ("training:", "placement: {chunks: 2, shapes: [wave]}\ntraining:", 13, "chunks is 2, but shapes is wave, of at"),

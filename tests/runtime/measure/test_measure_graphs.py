@@ -193,3 +193,33 @@ def test_a_skipped_stage_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     costs[2] = replace(costs[2], skipped="needs too much")
     with pytest.raises(MeasureError, match="stage 2 was not measured: it needs too much"):
         measured_problem(costs)
+
+
+class Scaled(nn.Module):
+    """Scales by a norm that is computed under ``torch.no_grad``, into a tensor that is there, as spectral norms are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(8))
+
+    def forward(self, x: Tensor, norm: Tensor) -> tuple[Tensor]:
+        found = torch.empty_like(norm)
+        torch.div(norm, 2.0, out=found)
+        return ((x @ self.weight / found).mean(),)
+
+
+def test_what_is_given_on_without_a_gradient_is_taken_without_one() -> None:
+    class Gives(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.eye(8))
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            y = x @ self.weight
+            return y, y.detach().norm()[None]
+
+    found = measure_stages(Training(
+        {0: Gives(), 1: Scaled()}, {"y": Boundary((4, 8)), "norm": Boundary((1,))},
+        lambda step, m: {"x": torch.ones(4, 8)}, ports={0: Ports(("x",), ("y", "norm")), 1: Ports(("y", "norm"), (
+            "loss",))}, untrained=("norm",)), device=CPU, repeats=1)
+    assert [cost.stage for cost in found] == [0, 1]

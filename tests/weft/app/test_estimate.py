@@ -205,6 +205,14 @@ def test_a_spec_takes_no_size_of_a_config() -> None:
         weft.estimate(parse_spec(gpt()), batch=4)
     with pytest.raises(ValueError, match=r"config\.json: cannot be read"):
         weft.estimate("nowhere/config.json", gpus=4, device="h100")
+    with pytest.raises(ValueError, match=r"nowhere\.json: cannot be read"):
+        weft.estimate("nowhere.json", gpus=4, device="h100")
+
+
+def test_other_commands_say_where_a_config_goes(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    with pytest.raises(ValueError, match=r"name it in a spec \(model: \{config: config\.json\}\), or ask"):
+        weft.solve(tmp_path / "config.json")
 
 
 def test_the_command_prints_tables_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

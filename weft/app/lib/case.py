@@ -15,6 +15,7 @@ from weft.app.lib.options import require_count
 from weft.app.lib.placements import (
     CasePlacement,
     OpenPlacement,
+    by_device,
     candidate_placement,
     open_title,
     shape_placement,
@@ -22,6 +23,7 @@ from weft.app.lib.placements import (
 )
 from weft.app.lib.verdicts import backward_title, layout_title
 from weft.solver.control.clock import OutOfTime
+from weft.solver.io.entries import FormatError
 from weft.solver.io.problem_files import load_any_problem
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
@@ -192,7 +194,15 @@ def read_source(source: Source, *, with_phases: bool = False) -> Problem | WideP
         raise ValueError(f"the source is a {type(source).__name__}, it must be a model spec, a block problem, or the "
                          "name of a file with one")
     if Path(source).suffix.lower() == ".json":
-        return load_any_problem(source)
+        try:
+            return load_any_problem(source)
+        except FormatError:
+            from weft.app.config_spec import is_config
+
+            if not is_config(source):
+                raise
+            raise ValueError(f"{os.fspath(source)}: is a config.json, which says the model alone; name it in a spec "
+                             f"(model: {{config: {Path(source).name}}}), or ask weft estimate") from None
     from weft.models.spec.spec import load_spec
 
     spec = load_spec(source)
@@ -236,6 +246,7 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
     refused: list[tuple[str, str]] = [] if found is None else [(entry.shape, entry.reason) for entry in found[2]]
     placements = [] if found is None else [shape_placement(candidate, found[0])
                                          for candidate in undominated(found[1])]
+    left_open: tuple[OpenPlacement, ...] = ()
     chains = found is None or bool({*SHAPES, "wave"} & set(spec.placement.shapes))
     if chains and placements and found is not None and len(found[0].layers) < spec.cluster.gpus:
         chains = False
@@ -244,6 +255,7 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
     if chains:
         try:
             listed, recomputing = _listed(spec)
+            left_open = _open_placements(spec, count)
             placements = [*map(candidate_placement, listed), *(candidate_placement(entry, "recomputed")
                           for entry in recomputing), *_in_sequence_chunks(spec, listed), *placements]
         except (NoSplit, CutDoesNotFit, TooLate) as error:
@@ -254,7 +266,7 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
             refused.insert(0, ("chain", str(error)))
     if why_not:
         refused.append(("data", f"the whole model cannot be on every GPU: {why_not}"))
-    if not placements and not whole_model:
+    if not placements and not whole_model and not left_open:
         raise (NoneFound if is_late else Infeasible)(
             f"{spec.name}: " + "; ".join(f"{shape}: {reason}" for shape, reason in refused))
     try:
@@ -270,7 +282,7 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
         least = min(least, of_whole)
     return Case(spec.name, tuple(placements), count, tuple(refused), least, whole_model,
                 _spaces(spec, count) if chains else (),
-                open=_open_placements(spec, count) if chains else (),
+                open=left_open,
                 together=None if found is None else (found[0], tuple(found[1])), reserve=spec.cluster.reserve)
 
 
@@ -285,19 +297,22 @@ def _case_of_graph_network(spec: Spec, micro_batches: int | None) -> Case:
 
 
 def _listed(spec: Spec) -> tuple[list[ModelCandidate], list[ModelCandidate]]:
-    """The placements of one GPU a stage; and, where stages choose what they keep, those whose stages all recompute."""
+    """The placements of one GPU a stage; and, where stages may choose to recompute, those whose stages all do."""
     from weft.models.candidates.build import CutDoesNotFit, candidates
     from weft.models.candidates.stage_split import NoSplit
 
+    listed = candidates
     if spec.placement.memory == "decide":
-        from weft.models.candidates.memory_candidates import spec_candidates as candidates
+        from weft.models.candidates.memory_candidates import spec_candidates as listed
     if "activations" not in spec.placement.choices:
-        return undominated(candidates(spec)), []
-    from weft.models.candidates.alternatives import recomputing_spec
+        return undominated(listed(spec)), []
+    recomputing: list[ModelCandidate] = []
+    if "recompute" in spec.placement.activations:
+        from weft.models.candidates.alternatives import recomputing_spec
 
-    recomputing = undominated(candidates(recomputing_spec(spec)))
+        recomputing = undominated(candidates(recomputing_spec(spec)))
     try:
-        return undominated(candidates(spec)), recomputing
+        return undominated(listed(spec)), recomputing
     except (NoSplit, CutDoesNotFit):  # it needs more memory than to recompute
         return [], recomputing
 
@@ -315,7 +330,7 @@ def _open_placements(spec: Spec, micro_batches: int) -> tuple[OpenPlacement, ...
         title = open_title(layout, " or ".join(map(backward_title, entry.backward)),
                            activations="activations" in spec.placement.choices)
         found.append(OpenPlacement(title, entry.problem, Run.of(entry.problem, micro_batches),
-                                   {**plain.details, "placement": title}))
+                                   {**by_device(plain.details, entry.problem), "placement": title}))
     return tuple(found)
 
 

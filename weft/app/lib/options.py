@@ -176,11 +176,18 @@ class SearchOptions:
 
     @contextlib.contextmanager
     def preparing(self) -> Iterator[None]:
-        """Reading and the making of placements stop at their checkpoints when their part of the time is over."""
-        from weft.solver.control.clock import watching
+        """Reading and the making of placements stop at their checkpoints when their part of the time is over. Raises
+        :class:`~weft.solver.feasibility.infeasible.NoneFound` then."""
+        from weft.solver.control.clock import OutOfTime, is_over, watching
+        from weft.solver.feasibility.infeasible import NoneFound
 
-        with watching(lambda: self.for_preparation <= 0):
-            yield
+        try:
+            with watching(lambda: self.for_preparation <= 0):
+                yield
+        except OutOfTime:
+            if is_over():  # by a watch around this one
+                raise
+            raise NoneFound("the time limit is too short to make a placement; give more time") from None
 
 
 def parted(keywords: Mapping[str, Any], names: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -174,7 +174,7 @@ def _of_whole_model(found: OverlapPlacement, options: Mapping[str, str], count: 
         written_out=written_out, replicas=count, choices=options)
 
 
-def by_device(details: Mapping[str, Any], problem: Problem) -> dict[str, Any]:
+def by_device(details: Mapping[str, Any], problem: Problem | WideProblem) -> dict[str, Any]:
     """``details`` with an entry for each device of ``problem`` where they have one for each GPU: lanes hold nothing."""
     found = dict(details)
     for label, nothing in (("static_memory", 0), ("gpu_memory", None)):

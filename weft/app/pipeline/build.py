@@ -220,6 +220,8 @@ def _require_plain(module: object, options: PipelineOptions, device: torch.devic
     require_plan_of_shares(module, options)
     if type(micro_batches) is not int or micro_batches < 1:
         raise CaptureError(f"micro_batches is {micro_batches!r:.60}, it must be a whole number of at least 1")
+    if options.memory is not None and (not isinstance(options.memory, int | float) or options.memory <= 0):
+        raise CaptureError(f"memory is {options.memory!r:.60}, it must be a number of bytes")
     require_memory_plan(options)
     require_backends(module, options)
     cache_folder(options.cache)

@@ -24,7 +24,7 @@ from weft.models.layers.cluster import model_cluster
 from weft.models.spec.spec import Spec
 from weft.runtime.export.tools import TOOLS, Tool, ToolRun
 from weft.runtime.export.tools.layers import letters_of_names
-from weft.solver.control.clock import OutOfTime, unwatched
+from weft.solver.control.clock import unwatched
 from weft.solver.feasibility.infeasible import Infeasible
 from weft.solver.io.megatron_layout import layout_text
 from weft.solver.pipeline import Pipeline
@@ -193,14 +193,19 @@ class _Comparing:
         self._search("given-order", "the same cut, weft's order", self.plan.spec, _SHARES[0])
         if self.tool.own is not None:
             self._best_cut()
-        chunks = max(len(self.plan.stages) // pipeline.cluster.gpus, pipeline.placement.chunks, _CHUNKS)
         self._search("weft", "weft's best", pipeline.model_copy(update={"placement": pipeline.placement.model_copy(
-            update={"shapes": ("chain", "v", "loop", "wave"), "chunks": chunks})}), _SHARES[3 if open_ else 2])
+            update={"shapes": ("chain", "v", "loop", "wave"), "chunks": self._chunks(pipeline.placement.chunks)})}),
+            _SHARES[3 if open_ else 2])
         if open_:
-            with suppress(Infeasible, OutOfTime):
+            with suppress(Infeasible):
                 self._best_grid()
         return PlanComparison(self.spec.name, self.plan.piped.title, own.micro_batches, self._capacity(),
                               tuple(self.rows), self.schedules, self.left_out)
+
+    def _chunks(self, least: int = _CHUNKS) -> int:
+        """Chunks a rank that a search may have: as the plan, so many or ``least`` if there are layers for them."""
+        gpus, stages = self.plan.piped.pipeline.cluster.gpus, self.plan.stages
+        return max(len(stages) // gpus, min(max(least, _CHUNKS), sum(map(len, stages)) // gpus))
 
     def _capacity(self) -> Number:
         return min(model_cluster(self.plan.piped.pipeline.cluster).available)
@@ -224,21 +229,19 @@ class _Comparing:
 
     def _best_cut(self) -> None:
         """A row of the best that the tool can run: every cut, in as many chunks as the plan has at most."""
-        options, plan = self.options.shortened(_SHARES[1]), self.plan
-        pipeline = plan.piped.pipeline
-        chunks = len(plan.stages) // pipeline.cluster.gpus
+        options, plan, pipeline = self.options.shortened(_SHARES[1]), self.plan, self.plan.piped.pipeline
         spec = restricted(pipeline.model_copy(update={"placement": pipeline.placement.model_copy(update={
-            "shapes": ("chain", "loop"), "chunks": max(chunks, _CHUNKS)})}), self.tool)
-        with options.preparing():
-            case = Case(spec.name, (), spec.micro_batches, spaces=tuple(
-                space for space in cut_spaces(spec, spec.micro_batches)
-                if self.tool.shapes and space.ground.layout.shape in self.tool.shapes))
+            "shapes": ("chain", "loop"), "chunks": self._chunks()})}), self.tool)
         title = f"{self.tool.title}'s best cut"
         try:
+            with options.preparing():
+                case = Case(spec.name, (), spec.micro_batches, spaces=tuple(
+                    space for space in cut_spaces(spec, spec.micro_batches)
+                    if self.tool.shapes and space.ground.layout.shape in self.tool.shapes))
             found = best_in_own_order(case, self.tool, options.budget(), self.on_progress,
                                       [(0, *accumulate(map(len, plan.stages)))])
-        except (Infeasible, OutOfTime) as reason:
-            self.left_out[title] = str(reason) or "there was no time for it"
+        except Infeasible as reason:
+            self.left_out[title] = str(reason)
             return
         self._row("tool", title, self.tool.run(found).order, found, fits=True)
 
@@ -250,8 +253,8 @@ class _Comparing:
             with options.preparing():
                 case = case_of(spec)
             found = solve_case(case, options, self.on_progress)
-        except (Infeasible, OutOfTime) as reason:
-            self.left_out[title] = str(reason) or "there was no time for it"
+        except Infeasible as reason:
+            self.left_out[title] = str(reason)
         if name == "weft":
             known = [self.schedules[row.name] for row in self.rows if row.fits]
             found = min([*known, *([] if found is None else [found])], default=None,

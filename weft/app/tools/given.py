@@ -72,7 +72,7 @@ class Piped:
         chunks = len(stages) // self.pipeline.cluster.gpus
         return self.pipeline.model_copy(update={"placement": self.pipeline.placement.model_copy(update={
             "cut": tuple(map(len, stages)), "shapes": (shape or ("chain" if chunks == 1 else "loop"),),
-            "chunks": max(chunks, self.pipeline.placement.chunks)})})
+            "chunks": chunks})})
 
 
 @dataclass(frozen=True)
@@ -210,8 +210,12 @@ def read_plan(spec: Spec, path: str | os.PathLike[str]) -> GivenPlan:
                              f"{len(letters)} with embedding and head")
         ends = [*accumulate(parts.cut)]
         stages = tuple(letters[end - size:end] for end, size in zip(ends, parts.cut, strict=True))
-        batch = None if parts.micro_batches is None else parts.micro_batches * _samples(spec)
-        plan = given_plan(spec, arguments=MegatronArguments(pipeline=len(stages), layout=stages, batch=batch))
+        if spec.parallel is not None:  # its other degrees are not in the file
+            asked = spec.parallel.model_copy(update={"pipeline": len(stages), "virtual": 1})
+            plan = given_plan(spec.model_copy(update={"parallel": asked}), layout=layout_text(stages))
+        else:
+            batch = None if parts.micro_batches is None else parts.micro_batches * _samples(spec)
+            plan = given_plan(spec, arguments=MegatronArguments(pipeline=len(stages), layout=stages, batch=batch))
         return replace(plan, tool="deepspeed")
     return given_plan(spec, arguments=read_arguments(path))
 
@@ -240,7 +244,7 @@ def given_schedule(plan: GivenPlan, case: Case) -> Schedule:
         except ValueError as error:
             refusal = refusal or error
         else:
-            found.append(placement.label(made))
+            found.append(replace(placement, problem=made.problem).label(made))
     if not found:
         raise refusal or ValueError(f"{case.name}: the plan fits no GPU")
     return min(found, key=lambda schedule: schedule.makespan)
@@ -308,10 +312,12 @@ def _require_model(spec: Spec, stages: tuple[str, ...]) -> None:
 def read_arguments(text: str | os.PathLike[str]) -> MegatronArguments:
     """Megatron-LM's arguments, or those in the file that ``text`` names. Raises ``ValueError`` for neither."""
     words = os.fspath(text)
-    if "=" not in words and "--" not in words:
-        try:
-            words = Path(words).read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{words}: is neither arguments of Megatron-LM (--pipeline-model-parallel-size 8 ...) nor "
-                             f"a file with them: {error}") from None
-    return read_megatron(words)
+    if "=" in words or "--" in words:
+        return read_megatron(words)
+    try:
+        return read_megatron(Path(words).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{words}: is neither arguments of Megatron-LM (--pipeline-model-parallel-size 8 ...) nor "
+                         f"a file with them: {error.strerror}") from None
+    except ValueError as error:
+        raise ValueError(f"{words}: {error}") from None

@@ -30,7 +30,7 @@ from weft.solver.judge.validate import validate
 from weft.solver.pipeline import Pipeline
 from weft.solver.problem import Problem
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
-from weft.solver.step.search import Infeasible, Progress
+from weft.solver.step.search import Infeasible, NoneFound, Progress
 from weft.solver.wide.problem import WideProblem
 
 #: Cuts of each layout that are listed, and deterministic seconds for each operation of one that is looked at.
@@ -73,11 +73,14 @@ def solve_for_tool(source: Source, micro_batches: MicroBatches | None, options: 
 
 def solve_in(tool: Tool, case: Case, options: SearchOptions, on_progress: Callable[[Progress], None]) -> Schedule:
     """The best of ``case`` that ``tool`` can run. Raises ``Infeasible`` where it can run none."""
-    with options.preparing():
-        case = case_for(case, tool)
+    left: Case | None = None
+    with options.budget().limited():
+        left = case_for(case, tool)
+    if left is None:
+        raise NoneFound(f"{case.name}: there was no time to see what {tool.title} can run; give more")
     if tool.own is not None:
-        return best_in_own_order(case, tool, options.budget(), on_progress)
-    return case.with_reserve(solve_case(case, options, on_progress))
+        return best_in_own_order(left, tool, options.budget(), on_progress)
+    return left.with_reserve(solve_case(left, options, on_progress))
 
 
 def restricted(spec: Spec, tool: Tool) -> Spec:
@@ -158,7 +161,7 @@ def best_in_own_order(case: Case, tool: Tool, budget: Budget, on_progress: Calla
     """The best of ``case``, placements and cuts that ``tool`` can run, in its own order, with a bound over all of them.
     ``starts``: cuts that layers are moved from, beside even ones: borders of stages.
 
-    Raises ``Infeasible`` where its order fits none.
+    Raises ``Infeasible`` where its order fits none, ``NoneFound`` where there was no time for any.
     """
     search = _OwnOrder(case, tool, budget, on_progress)
     for placement in sorted(case.placements, key=lambda placement: load_bound(placement.problem, case.micro_batches)):
@@ -255,6 +258,8 @@ class _OwnOrder:
 
     def result(self) -> Schedule:
         if self.best is None:
+            if not self.refusal and self.budget.spent:
+                raise NoneFound(f"{self.case.name}: no time was left for cuts in {self.tool.title}'s order; give more")
             raise Infeasible(self.refusal or f"{self.case.name}: nothing fits in an order of {self.tool.title}")
         bound = min([self.makespan, self.cuts_bound, *self.bounds])
         return self.case.with_reserve(self.best.with_solver(

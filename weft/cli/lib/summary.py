@@ -72,10 +72,11 @@ def _reserved(schedule: Schedule) -> str:
     from weft.text.units import each_text, memory_text
 
     reserve, most = schedule.solver.get("reserve"), schedule.solver.get("gpu_memory")
-    if not reserve or not isinstance(most, list) or None in most:
+    limits = sorted({own for own in most if own is not None}) if isinstance(most, list) else []
+    if not reserve or not limits:
         return ""
     unit = schedule.problem.memory_unit
-    has, (amount, name) = each_text(sorted({own + reserve for own in most}), unit), memory_text(reserve, unit)
+    has, (amount, name) = each_text([own + reserve for own in limits], unit), memory_text(reserve, unit)
     return f"; of {has} {name} each, {amount} {name} is kept free (cluster.reserve)"
 
 

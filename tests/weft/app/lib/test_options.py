@@ -14,6 +14,8 @@ import weft
 from tests.support.builders import chain, pipeline
 from weft.app.lib.options import OptionsTaken, SearchOptions, command_began, forewarn, heard_by
 from weft.cli.lib.progress import Waiting
+from weft.solver.control.clock import OutOfTime, checkpoint, watching
+from weft.solver.feasibility.infeasible import NoneFound
 
 
 def test_keywords_go_before_the_fields_of_options() -> None:
@@ -57,6 +59,14 @@ def test_options_and_keywords_give_the_same_schedule() -> None:
     one, other = (weft.solve(problem, micro_batches=3, options=options),
                   weft.solve(problem, micro_batches=3, effort=0.05, seed=3))
     assert one.operations == other.operations and one.solver["seed"] == other.solver["seed"] == 3
+
+
+def test_preparation_that_time_ends_found_nothing_and_a_watch_around_it_ends_it_too() -> None:
+    late = SearchOptions(time_limit=1.0, started=time.monotonic() - 9.0)
+    with pytest.raises(NoneFound, match="too short to make a placement"), late.preparing():
+        checkpoint()
+    with pytest.raises(OutOfTime), watching(lambda: True), SearchOptions(time_limit=3000).preparing():
+        checkpoint()
 
 
 def test_a_share_is_one_of_the_effort_where_that_ends_the_search() -> None:

@@ -77,6 +77,7 @@ def test_two_steps_of_adamw_are_those_of_one_process(ranks: int, name: str, sche
     ("no_grad", "a step has no gradients under torch.no_grad(): call it outside, or eval_step"),
     ("untrained", "the optimizer has parameters that are not trained: make it of pipe.parameters()"),
     ("adama", "AdamA would train nothing here"),
+    ("memory", "memory is '16 GiB', it must be a number of bytes"),
     ("scalar", "it must be one floating-point number: take the mean over the micro-batch"),
     ("unread", "no operator reads the parameters idle: freeze them with requires_grad_(False)")])
 def test_what_is_refused_is_said_on_all_ranks_in_one_sentence(fault: str, said: str, tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ from weft.app.lib.case import case_of
 from weft.app.lib.options import SearchOptions
 from weft.app.solving.solve import solve_case
 from weft.app.sweep.cache import Cache, Solved, key_of
+from weft.cli.lib.summary import summary
 from weft.cli.main import main
 from weft.solver.feasibility.infeasible import Infeasible
-from weft.solver.io.schedule_files import schedule_to_json
+from weft.solver.io.schedule_files import load_schedule, save_schedule, schedule_to_json
 from weft.solver.judge.claims import judge_claims
 from weft.solver.judge.validate import violations
 from weft.solver.step.report import Progress
@@ -64,6 +65,23 @@ def test_a_sweep_takes_its_own_answer_from_the_cache(tmp_path: Path) -> None:
     kept = cache.load(key, case)
     assert kept is not None and kept.weft.makespan == own.makespan and kept.weft.choices == own.choices
     assert key != key_of(case_of(small("shapes: [chain]", memory=TIGHT)), options)
+
+
+def test_stages_recompute_only_where_they_may() -> None:
+    part = small(CHAIN.replace("recompute", "recompute-half"), memory=10_000)
+    table = weft.compare(part, effort=1.0)
+    assert table.schedules["weft"].choices["activations: stage 1"] == "recompute-half"
+    assert table.left_out["gpipe"] == "stages that are all alike do not fit"
+    with pytest.raises(Infeasible, match="no assignment of the choices fits"):
+        weft.solve(small(CHAIN.replace("recompute", "offload"), memory=10_000, host="100 MB/s"), effort=1.0)
+
+
+def test_what_gpus_hold_is_said_of_each_device_where_copies_to_the_host_have_lanes(tmp_path: Path) -> None:
+    found = weft.solve(small(CHAIN.replace("keep", "offload"), memory=10_000, host="100 MB/s"), effort=2.0)
+    save_schedule(found, path := tmp_path / "schedule.json")
+    static = load_schedule(path).solver["static_memory"]
+    assert [base > 0 for base in static] == [device.lane_of is None for device in found.problem.devices]
+    assert len(static) > 2 and "memory    " in summary(found)
 
 
 @pytest.mark.parametrize("command", [["solve"], ["compare"], ["explain"]])

@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 
 import weft
+from weft.app.export import run_lines
 from weft.app.lib.arguments import TOOL_NAMES
 from weft.cli.main import main
 from weft.runtime.export.tools import TOOLS
+from weft.solver.feasibility.infeasible import NoneFound
 from weft.solver.io.schedule_files import load_schedule
+from weft.solver.judge.validate import violations
 
 SPEC = """
 model: {family: gpt, layers: 6, hidden: 512, heads: 8, vocabulary: 8192, sequence: 512}
@@ -34,6 +37,18 @@ def test_an_answer_for_a_tool_is_what_it_runs(spec: Path, tool: str) -> None:
     found = weft.solve(spec, tool=tool, effort=0.2)
     assert TOOLS[tool].run(found).schedule.makespan == pytest.approx(found.makespan)
     assert found.solver["tool"]["name"] == tool
+
+
+def test_no_time_at_all_is_said(spec: Path) -> None:
+    with pytest.raises(NoneFound, match="no time to see what Megatron-LM can run"):
+        weft.solve(spec, tool="megatron", time_limit=1e-9)
+    found = weft.compare_plan(spec, layout="Et|t*5L", time_limit=1e-9)
+    assert "time" in found.left_out["Megatron-LM's best cut"]
+
+
+def test_a_plan_of_few_layers_is_compared_with_as_many_chunks_as_they_fill(spec: Path) -> None:
+    spec.write_text(SPEC.replace("layers: 6", "layers: 2"))
+    assert weft.compare_plan(spec, layout="Et|tL", effort=0.1).plan.fits
 
 
 def test_a_plan_is_judged_beside_the_best(spec: Path) -> None:
@@ -98,6 +113,22 @@ def test_what_is_exported_for_a_tool_is_read_and_judged_as_the_same_plan(spec: P
     assert judged.plan.step == pytest.approx(read.makespan) and judged.best.step <= judged.plan.step
 
 
+@pytest.mark.parametrize(("tool", "ending", "said"), [
+    ("deepspeed", ".py", []), ("megatron", ".txt", []), ("torchtitan", ".toml", [
+        "torchtitan has no ZeRO-1 beside a pipeline: its step is another one"])])
+def test_what_is_exported_of_a_grid_is_read_on_the_same_degrees(tmp_path: Path, tool: str, ending: str,
+                                                                said: list[str]) -> None:
+    spec, file = tmp_path / "s.yaml", tmp_path / f"plan{ending}"
+    spec.write_text(f"{GRID}parallel: {{tensor: 2, pipeline: 2, virtual: 1, data: 2, expert: 1, context: 1, zero: 1, "
+                    "recompute: none, micro_batch: 1}\n")
+    found = weft.solve(spec, effort=0.2)
+    weft.export_schedule(found, file, format=tool)
+    assert run_lines(found, file, tool)[-1:] == said or not said
+    read = weft.import_schedule(file, problem=spec)
+    assert not violations(read) and read.micro_batches == found.micro_batches
+    assert read.makespan == pytest.approx(TOOLS[tool].run(found).schedule.makespan, rel=0.01)
+
+
 LLAMA_70B = """
 model: {family: gpt, vocabulary: 128256, sequence: 8192, kv_heads: 8, norm: rms_norm, positions: rotary,
   activation: swiglu, bias: false, attention: fused, dropout: false, tied: false, layers: 80, hidden: 8192, heads: 64,
@@ -127,6 +158,8 @@ def test_the_published_plan_of_llama_3_70b_comes_back_from_the_command_line(
 
 
 def test_plans_that_are_none_of_the_model_are_refused(spec: Path) -> None:
+    with pytest.raises(ValueError, match=r"s\.yaml: there are no arguments of Megatron-LM"):
+        weft.compare_plan(spec, plan=spec)
     file = spec.with_name("parts.py")
     file.write_text("PARTS = [0, 2, 5]")
     with pytest.raises(ValueError, match="PARTS are of 5 layers, but the model has 8"):

@@ -232,7 +232,11 @@ class PipelineEngine(Holding):
 
     def draw(self, path: str) -> None:
         """Draw the measured step to ``path`` (``.html``, ``.svg`` or ``.png``) under the planned one; rank 0 writes."""
-        self._guarded("draw", lambda: self._draw(path))
+        from weft.app.pipeline.run.drawing import draw_step
+
+        replay = self._guarded("draw", lambda: self._stepping.replay())
+        if replay is not None:  # a file that cannot be written ends no training
+            draw_step(self.plan, replay, path, type(self.model).__name__)
 
     def close(self) -> None:
         """Give buffers back and leave the other ranks, when all have come here; further calls are refused. At the end
@@ -343,13 +347,6 @@ class PipelineEngine(Holding):
         bound = self.plan.solver.get("makespan_bound")
         return Report(self.plan.makespan, measured, self._stepping.seconds, stage_names(self.cut),
                       self.plan.stage_ranks or (), planned_peaks(self.plan), self.peaks, bound, self.notes)
-
-    def _draw(self, path: str) -> None:
-        from weft.app.pipeline.run.drawing import draw_step
-
-        replay = self._stepping.replay()
-        if replay is not None:
-            draw_step(self.plan, replay, path, type(self.model).__name__)
 
     def _norm(self, clipped: Collection[int], kind: float) -> float:
         """The norm of the gradients with these ids, and of those that the other ranks clip now: each counts once."""
