@@ -124,7 +124,8 @@ class _GridSearch(Portfolio[GridPipeline]):
             before, entry.found = self.best, made
             if entry.value < before:
                 self.follow(entry)
-                self.on_progress(Progress(self.labelled(entry, made), self.budget.elapsed, "baselines"))
+                self.on_progress(Progress(  # no bound on all grids yet
+                    self.labelled(entry, made).with_value_bound(0.0), self.budget.elapsed, "baselines"))
         return entry.found is not None
 
     def _in_tool(self, made: Schedule | None) -> Schedule | None:

@@ -53,7 +53,8 @@ def solve_source(
         nonlocal first
         if first is None or made.makespan < first.makespan:
             first = made
-            on_progress(Progress(first, options.budget().elapsed, "baselines"))
+            # What is proven of its placement says nothing of the others yet.
+            on_progress(Progress(first.with_value_bound(0.0), options.budget().elapsed, "baselines"))
 
     def told(progress: Progress) -> None:
         if first is None or progress.best.makespan <= first.makespan:

@@ -168,8 +168,8 @@ def describe(progress: Progress) -> str:
     if best.objective == "rate" and best.period is None:  # no steady state yet
         value, bound, gap = best.makespan, best.makespan_bound, "a makespan, no rate yet"
     where = best.solver.get("placement")
-    return (f"{progress.elapsed:6.1f} s  best {' '.join(time_text(value, unit))}"
-            f"  bound {' '.join(time_text(bound, unit))}  {gap}"
+    bounded = f"bound {' '.join(time_text(bound, unit))}  " if bound > 0 else ""
+    return (f"{progress.elapsed:6.1f} s  best {' '.join(time_text(value, unit))}  {bounded}{gap}"
             f"  [{f'{where}: ' if where else ''}{progress.phase}]")
 
 

@@ -43,6 +43,7 @@ def test_a_schedule_is_there_before_placements_are_listed(error: BaseException, 
     found = solve_source(TINY, None, SearchOptions(), heard.append)
     validate(found)
     assert heard and found.makespan == heard[-1].best.makespan
+    assert all(progress.best.value_bound == 0 for progress in heard)  # nothing is known of the other placements
     assert found.solver.get("interrupted", False) == interrupted
     assert found.solver["placement"] and found.solver["static_memory"]
 
