@@ -116,13 +116,13 @@ def added(folder: Path) -> dict[str, Any]:
 
 
 def refused(folder: Path) -> dict[str, Any]:
-    """A shape that comes out as another graph, twice; training goes on."""
+    """A shape that comes out as another graph, twice, and what is no such batch; training goes on."""
     with piped(kind=Turning) as pipe:
         said = []
-        for shape in ((8, 5), (8, 5), (0, 12)):
-            ids, labels = batch(*shape)
+        (ids, labels), flat = batch(8, 12), batch(8, 12)[0].flatten()
+        for given, target in (batch(8, 5), batch(8, 5), batch(0, 12), (ids.float(), labels), (flat, labels)):
             try:
-                pipe.step(ids, target=labels)
+                pipe.step(given, target=target)
             except ShapeError as error:
                 said.append(str(error))
         return {"said": said, **trained(pipe, SHAPES[:2])}

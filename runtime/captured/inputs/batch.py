@@ -90,13 +90,21 @@ class BatchLayout:
         """The leaves of a batch, ``None`` for tensors that were left out. Raises :class:`BatchError`."""
         return self._given(args, kwargs)
 
-    def has_shapes_of(self, leaves: Sequence[Any]) -> bool:
-        """Whether those of ``leaves``, a whole batch's, that are tensors have the shapes that this is for; what has
-        another number of dimensions is left to :meth:`micro_batches`, which refuses it."""
-        return all(not isinstance(value, Tensor) or not isinstance(looks, Tensor) or value.dim() != looks.dim() or all(
-            length == (wanted * self.count if place == dim else wanted)
-            for place, (length, wanted) in enumerate(zip(value.shape, looks.shape, strict=True)))
+    def has_looks_of(self, leaves: Sequence[Any]) -> bool:
+        """Whether those of ``leaves``, a whole batch's, that are tensors have the types and shapes that this is for."""
+        return all(not isinstance(value, Tensor) or not isinstance(looks, Tensor) or (
+            value.dtype == looks.dtype and tuple(value.shape) == tuple(
+                length * self.count if place == dim else length for place, length in enumerate(looks.shape)))
             for value, looks, dim in zip(leaves, self.looks, self.dims, strict=True))
+
+    def require_kind(self, leaves: Sequence[tuple[Sequence[int], str] | None]) -> None:
+        """Raise :class:`ShapeError` unless the ``leaves``, each a shape and a type, have as many dimensions as the
+        example's and its types."""
+        for leaf, found, looks in zip(self.leaves, leaves, self.looks, strict=True):
+            if found is not None and isinstance(looks, Tensor) and (
+                    len(found[0]) != looks.dim() or found[1] != str(looks.dtype)):
+                raise ShapeError(f"the batch: {leaf.name} is {found[0]} of {found[1]}, but the pipeline was made for "
+                                 f"tensors like {tuple(looks.shape)} of {looks.dtype}: give what the example was like")
 
     def size(self, leaves: Sequence[Any]) -> int | None:
         """How many samples ``leaves`` have; ``None`` where no tensor is cut. Raises :class:`BatchError` for tensors

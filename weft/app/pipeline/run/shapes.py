@@ -83,6 +83,7 @@ class Shapes:
         targets, spec = tree_flatten(target)
         looks = self._merged([*map(_looks, leaves), *map(_looks, targets)] if target is not None else
                              [*map(_looks, leaves)], len(leaves))
+        feeding.layout.require_kind(looks[:len(leaves)])
         seen = [None if look is None else torch.empty(look[0], device="meta") for look in looks]
         size = feeding.layout.size(seen[:len(leaves)])
         for leaf in seen[len(leaves):]:
@@ -109,7 +110,7 @@ class Shapes:
         feeding = self.first.feeding
         try:
             leaves = feeding.layout.flat(args, kwargs)
-            return feeding.layout.has_shapes_of(leaves) and feeding.has_target_of(target, feeding.layout.size(leaves))
+            return feeding.layout.has_looks_of(leaves) and feeding.has_target_of(target, feeding.layout.size(leaves))
         except BatchError:
             return True  # no shape of it would run: it is refused where it is cut
 

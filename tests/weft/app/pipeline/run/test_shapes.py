@@ -75,9 +75,11 @@ def test_batches_of_several_shapes_are_added_up_as_one(found: dict[str, list[dic
 def test_a_shape_that_becomes_another_graph_is_refused_on_all_ranks_and_training_goes_on(
         found: dict[str, list[dict[str, Any]]]) -> None:
     for each in found["refused"]:
-        first, again, empty = each["said"]
+        first, again, empty, floats, flat = each["said"]
         assert first == again and "micro-batches of ids (2, 5) cannot run, as rank 0 finds: the model computes" in first
         assert "in place of nothing" in first and empty == "the batch is empty: give at least one sample"
+        assert "ids is (8, 12) of torch.float32, but the pipeline was made for tensors like (2, 12) of torch" in floats
+        assert "ids is (96,) of torch.int64" in flat
     require_equal(found["refused"], 2)
 
 
