@@ -180,13 +180,11 @@ class CutSpace:
         ranked = near[np.lexsort((near, widest, self.cuts.bounds[near]))]
         return [tuple(map(int, self.cuts.borders[i])) for i in ranked[:count]]
 
-    def carried(self, borders: tuple[int, ...], pipeline: Pipeline,
-                orders: Orders) -> tuple[int, tuple[int, ...]] | None:
-        """The cut for which ``orders`` of the blocks of ``pipeline``, the cut ``borders``, do best, of those that are
-        left and that they fit, after what it takes then. Of very many cuts some are looked at."""
+    def carried(self, borders: tuple[int, ...], rows: Sequence[Row]) -> tuple[int, tuple[int, ...]] | None:
+        """The cut for which ``rows``, orders of the cut ``borders`` as :func:`orders_of_stages` gives them, do best, of
+        those that are left and that they fit, after what it takes then. Of very many cuts some are looked at."""
         if self.cuts is None or not len(self.cuts):
             return None
-        rows = orders_of_stages(pipeline, orders)
         some = self._near(borders, max(4, MOST_CARRIED // sum(map(len, rows))))
         reached: list[tuple[int, int]] = []
         for first in range(0, len(some), _AT_ONCE):

@@ -54,7 +54,7 @@ def test_an_order_is_carried_to_the_cut_that_it_serves_best(mode: Mode, shape: s
                 tried = {other: scheduled(problem, space.micro_batches, orders_of_blocks(Pipeline.of(problem), rows))
                          for other, problem in problems.items() if other in listed(space)}
                 fitting = [makespan for makespan, fits in tried.values() if fits]
-                found = space.carried(cut, pipeline, orders)
+                found = space.carried(cut, rows)
                 assert (None if found is None else found[0]) == min(fitting, default=None)
                 assert found is None or tried[found[1]] == (found[0], True)
                 moved += found is not None and found[1] != cut
@@ -68,9 +68,9 @@ def test_of_very_many_cuts_those_nearby_and_those_with_the_least_bounds_are_look
     cut = (0, 1, 2, 3, 9)
     problem = space.candidate(cut).problem
     orders = BASELINES["greedy"].orders(problem, 3)
-    whole = space.carried(cut, Pipeline.of(problem), orders)
+    whole = space.carried(cut, orders_of_stages(Pipeline.of(problem), orders))
     monkeypatch.setattr("weft.models.cuts.space.MOST_CARRIED", 12 * sum(map(len, orders)))
-    some = space.carried(cut, Pipeline.of(problem), orders)
+    some = space.carried(cut, orders_of_stages(Pipeline.of(problem), orders))
     assert some is not None and whole is not None and some >= whole
     near = listed(space)
     looked_at = [tuple(map(int, space.cuts.borders[i])) for i in space._near(cut, 12)] if space.cuts else []
@@ -152,7 +152,7 @@ def test_what_is_ruled_out_or_taken_is_left_no_more() -> None:
     assert set(listed(space)) == {cut for cut, bound in known.items() if bound < limit and cut != first}
     space.narrow(0)
     assert space.least is None and not space.some(1) and not space.waiting
-    assert space.carried(first, Pipeline.of(space.candidate(first).problem), []) is None
+    assert space.carried(first, []) is None
 
 
 def test_cuts_that_there_was_no_room_for_bound_the_least() -> None:

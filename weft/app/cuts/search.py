@@ -196,11 +196,11 @@ class CutSearch:
         if space.cuts is None or not len(space.cuts):
             return None
         self.charge(_PER_CARRIED * min(self.operations(space) * len(space.cuts), MOST_CARRIED))
-        found = space.carried(of.borders, Pipeline.of(of.problem), orders)
+        rows = orders_of_stages(Pipeline.of(of.problem), orders)
+        found = space.carried(of.borders, rows)
         if found is None:
             return None
         cut = CutDecision(self, space, found[1])
-        rows = orders_of_stages(Pipeline.of(of.problem), orders)
         start = judged(cut.problem, self.micro_batches, orders_of_blocks(Pipeline.of(cut.problem), rows))
         return None if start is None else Decided(cut, start)
 
