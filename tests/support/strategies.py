@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
+from hypothesis import assume
 from hypothesis import strategies as st
 
+from tests.oracles.whole import TooLarge, least_makespan
 from tests.support.builders import chain, loop, pipeline, v
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
 from weft.solver.judge.validate import peaks
@@ -108,6 +110,18 @@ def cases(draw: st.DrawFn, /, *, max_micro_batches: int = 5, **settings: Any) ->
         devices.append(replace(device, memory=None if room is None else
                                int(room) if room.denominator == 1 else float(room)))
     return Case(replace(problem, devices=tuple(devices)), n)
+
+
+def least_of(problem: Problem, micro_batches: int, most_labels: int = 800) -> Fraction:
+    """The least makespan in the problem's unit, by labels of all states; problems with very many of them, or without
+    any schedule, are no examples."""
+    try:
+        best = least_makespan(problem, micro_batches, most_labels)
+    except TooLarge:
+        best = None
+    assume(best is not None)
+    assert best is not None
+    return best
 
 
 def _sequential_peaks(problem: Problem, micro_batches: int) -> list[Fraction]:

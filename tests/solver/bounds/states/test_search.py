@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from fractions import Fraction
 
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.oracles.whole import TooLarge, least_makespan
 from tests.support.builders import pipeline, v
 from tests.support.examples import examples
-from tests.support.strategies import Case, cases
+from tests.support.strategies import Case, cases, least_of
 from weft.solver.bounds import makespan_bound
 from weft.solver.bounds.states import Analysis, search, system_of
 from weft.solver.bounds.states.search import LeastMakespan
@@ -33,14 +32,8 @@ def found(problem: Problem, micro_batches: int, devices: Collection[int] | None 
 
 
 def least(case: Case) -> Fraction:
-    """In ticks, by labels of all states; problems with very many of them are no examples."""
-    try:
-        best = least_makespan(case.problem, case.micro_batches, most_labels=800)
-    except TooLarge:
-        best = None
-    assume(best is not None)
-    assert best is not None
-    return best / TickProblem.of(case.problem).tick
+    """In ticks."""
+    return least_of(case.problem, case.micro_batches) / TickProblem.of(case.problem).tick
 
 
 def rows(problem: Problem, sequence: Collection[int]) -> Orders:
