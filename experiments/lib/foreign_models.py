@@ -29,6 +29,14 @@ class Model(NamedTuple):
     kwargs: dict[str, Any]
     settings: dict[str, Any]
 
+    def to(self, device: str) -> Model:
+        """The same on ``device``, the module in place."""
+        def moved(value: Any) -> Any:
+            return value.to(device) if isinstance(value, Tensor) else value
+
+        return Model(self.module.to(device), tuple(map(moved, self.args)),
+                     {name: moved(value) for name, value in self.kwargs.items()}, self.settings)
+
     def typed(self, dtype: torch.dtype) -> Model:
         """The same with numbers of this type, in place."""
         def cast(value: Any) -> Any:

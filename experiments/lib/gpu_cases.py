@@ -1,13 +1,14 @@
 """What each rank of ``python -m experiments.runtime.gpu`` runs: small models that one process on the CPU trains too.
 
 Each case gives its largest difference from the reference, and what was run. All run on any number of ranks, one too;
-with CUDA each rank has a GPU of its own, apart from those of ``pipeline`` and ``copies``, which may share one.
+with CUDA each rank has a GPU of its own, apart from those of ``pipeline`` and ``copies``, which may share one, and
+where NCCL joins ranks of one GPU (``NCCL_MULTI_RANK_GPU_ENABLE=1``, from 2.31 on), which all others may then.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from datetime import timedelta
@@ -94,19 +95,24 @@ def pipeline(device: torch.device) -> Found:
     module = model().to(device)
     with weft.pipeline(module, (x.to(device),), loss=nn.functional.mse_loss, target=y.to(device), micro_batches=4,
                        schedule="1f1b", transport="shared") as pipe:
-        optimizer = torch.optim.SGD(pipe.parameters(), lr=RATE)
-        found = []
-        for step in range(STEPS):
-            x, y = (tensor.to(device) for tensor in batch(step))
-            found.append(pipe.step(x, target=y))
-            optimizer.step()
-            optimizer.zero_grad()
-        mine = dict(pipe.named_parameters())
-        where = {parameter.device.type for parameter in mine.values()}
-        assert where <= {device.type}, f"it computed on {where}, not on {device}"
-        error = max(abs(a - b) for a, b in zip(found, losses, strict=True))
-        error = max(error, difference(mine, {name: state[name] for name in mine}) if mine else 0.0)
-        return Found(error, f"1F1B of {len(found)} steps on {pipe.session.processes} ranks")
+        error = trained(pipe, torch.optim.SGD, losses, state)
+        return Found(error, f"1F1B of {STEPS} steps on {pipe.session.processes} ranks")
+
+
+def trained(pipe: Any, optimizer: Callable[..., torch.optim.Optimizer], losses: Sequence[float],
+            state: Mapping[str, Tensor]) -> float:
+    """How far ``pipe``, trained on its copy's part of the batches, is from one process in losses and weights."""
+    rule, device, copies, error = optimizer(pipe.parameters(), lr=RATE), pipe.session.device, pipe.session.replicas, 0.0
+    for step, wanted in enumerate(losses):
+        x, y = (tensor.chunk(copies)[pipe.session.replica].to(device) for tensor in batch(step))
+        error = max(error, abs(pipe.step(x, target=y) - wanted))
+        rule.step()
+        rule.zero_grad()
+    where = {parameter.device.type for parameter in pipe.parameters()}
+    assert where <= {device.type}, f"it computed on {where}, not on {device}"
+    mine = {name: getattr(parameter, "full_tensor", lambda parameter=parameter: parameter)()
+            for name, parameter in pipe.named_parameters()}
+    return max(error, difference(mine, {name: state[name] for name in mine}) if mine else 0.0)
 
 
 def copies(device: torch.device) -> Found:
@@ -117,16 +123,33 @@ def copies(device: torch.device) -> Found:
     losses, state = reference(torch.optim.AdamW)
     with weft.pipeline(model().to(device), (halves[0],), loss=nn.functional.mse_loss, target=halves[1],
                        micro_batches=2, schedule="1f1b", data=2, transport="shared") as pipe:
-        optimizer, found = torch.optim.AdamW(pipe.parameters(), lr=RATE), []
-        for step in range(STEPS):
-            x, y = (tensor.chunk(2)[pipe.session.replica].to(device) for tensor in batch(step))
-            found.append(pipe.step(x, target=y))
-            optimizer.step()
-            optimizer.zero_grad()
-        mine = dict(pipe.named_parameters())
-        error = max(abs(a - b) for a, b in zip(found, losses, strict=True))
-        error = max(error, difference(mine, {name: state[name] for name in mine}) if mine else 0.0)
+        error = trained(pipe, torch.optim.AdamW, losses, state)
         return Found(error, f"2 copies of {pipe.session.world} stages, AdamW, {STEPS} steps")
+
+
+def mesh(device: torch.device) -> Found:
+    """Inside a group of the user's, over NCCL on GPUs, two stages under weft's own schedule: in two copies, plain and
+    with parameters divided by ``fully_shard``; then with two ranks that compute each layer together."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+
+    import weft
+
+    losses, state = reference(torch.optim.AdamW)
+    shared = {"*.up": ColwiseParallel(), "*.down": RowwiseParallel()}
+    ways: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("data", {}), ("data", {"fully_shard": True}), ("tensor", {"tensor_parallel": shared}))
+    error = 0.0
+    with group(device):
+        for beside, options in ways:
+            x, y = (tensor.chunk(2 if beside == "data" else 1)[0].to(device) for tensor in batch(0))
+            ranks = init_device_mesh(device.type, (2, 2), mesh_dim_names=("pipeline", beside))
+            with weft.pipeline(model().to(device), (x,), loss=nn.functional.mse_loss, target=y, micro_batches=2,
+                               time_limit=2.0, mesh=ranks, **options) as pipe:
+                error = max(error, trained(pipe, torch.optim.AdamW, losses, state))
+    over = "NCCL" if device.type == "cuda" else "gloo"
+    return Found(error, f"AdamW of {STEPS} steps on 4 ranks, over {over}: copies of a pipeline, fully sharded, tensor "
+                        "parallel")
 
 
 def graph_network(device: torch.device) -> Found:
@@ -289,7 +312,7 @@ def offload(device: torch.device) -> Found:
 
 
 CASES: Mapping[str, Callable[[torch.device], Found]] = {
-    "pipeline": pipeline, "copies": copies, "plan": plan, "program": program, "optimizer": optimizer,
+    "pipeline": pipeline, "copies": copies, "mesh": mesh, "plan": plan, "program": program, "optimizer": optimizer,
     "offload": offload, "graph network": graph_network, "experts": experts}
 
 

@@ -139,7 +139,7 @@ def errors(found: Sequence[dict[str, Tensor]], wanted: Plain) -> tuple[float, st
 # -- ranks -------------------------------------------------------------------------------------------------------------
 
 
-def rank(folder: Path, copies: int, runs: Sequence[Run]) -> None:
+def rank(folder: Path, copies: int, device: str, runs: Sequence[Run]) -> None:
     """What each rank does: all ``runs`` one after the other, each written when it has ended."""
     copy = int(os.environ["RANK"]) * copies // int(os.environ["WORLD_SIZE"])
     for run in runs:
@@ -148,17 +148,19 @@ def rank(folder: Path, copies: int, runs: Sequence[Run]) -> None:
         settings: dict[str, Any] = {"schedule": None if run.schedule == "weft" else run.schedule}
         if run.recompute:
             settings["memory_plan"] = "recompute"
+        if device == "cuda":
+            settings["transport"] = "shared"  # ranks may have one GPU
         losses: list[float] = []
         gradients: list[dict[str, Tensor]] = []
 
         def heard(pipe: Any, loss: float, losses: list[float] = losses,
                   gradients: list[dict[str, Tensor]] = gradients) -> None:
             losses.append(loss)
-            gradients.append({n: g.clone() for n, g in pipe.gradients().items()})
+            gradients.append({n: g.clone().cpu() for n, g in pipe.gradients().items()})
 
         begun = time.perf_counter()
         with precision(run.model, dtype):
-            batches = [part(made(run.model, copies * MICRO_BATCHES * ROWS, dtype, step), copy, copies)
+            batches = [part(made(run.model, copies * MICRO_BATCHES * ROWS, dtype, step).to(device), copy, copies)
                        for step in range(STEPS)]
             with trained(batches[0], batches, heard, **batches[0].settings, time_limit=SEARCH, timeout=100.0,
                          data=copies, **settings) as pipe:
@@ -188,13 +190,13 @@ def written(folder: Path, run: Run, process: int) -> Path:
     return folder / f"{'-'.join(map(str, run))}.{process}.json"
 
 
-def launched(folder: Path, layout: str, runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
+def launched(folder: Path, layout: str, device: str, runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
     """A row of each run, of which those that fail hold why; the ranks are started again after each failure."""
     left, (stages, copies) = list(runs), LAYOUTS[layout]
     ranks = stages * copies
     while left:
         ended = launch_local(ranks, [sys.executable, *map("-W{}".format, sys.warnoptions), "-m", __spec__.name,
-                                     "--rank", str(folder), str(copies), json.dumps(left)],
+                                     "--rank", str(folder), str(copies), device, json.dumps(left)],
                              timeout=TIMEOUT * len(left),  # some models go through a set of names
                              environment={"PYTHONHASHSEED": "0", "PYTHONPATH": f"{ROOT}:{':'.join(sys.path)}"})
         while left:
@@ -238,7 +240,7 @@ def sentence(ended: Sequence[Ended]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a line for each run, and write them; 1 if one failed or a gradient is not the model's."""
     if (words := list(sys.argv[1:] if arguments is None else arguments))[:1] == ["--rank"]:
-        rank(Path(words[1]), int(words[2]), [Run(*run) for run in json.loads(words[3])])
+        rank(Path(words[1]), int(words[2]), words[3], [Run(*run) for run in json.loads(words[4])])
         return 0
     options = parser().parse_args(words)
     record = Record(options.output or RESULTS / f"{'model_types' if options.types else 'any_model'}_ranks.json")
@@ -257,7 +259,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     torch.save(plain(model, DTYPES[dtype], LAYOUTS[layout][1]), Path(folder) / f"{model} {dtype}.pt")
                 except ImportError as error:
                     left_out[model] = str(error).splitlines()[0]
-            for row in launched(Path(folder), layout, [run for run in mine if run.model not in left_out]):
+            left = [run for run in mine if run.model not in left_out]
+            for row in launched(Path(folder), layout, options.device, left):
                 rows.append(row)
                 print(json.dumps(row), flush=True)
         record.write({"steps": STEPS, "micro_batches": MICRO_BATCHES, "rows": rows, "left_out": [
@@ -276,6 +279,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--dtypes", nargs="*", choices=DTYPES, default=list(DTYPES), help="these types of numbers")
     made.add_argument("--recompute", nargs="*", type=int, choices=(0, 1), default=[0, 1],
                       help="0: plain, 1: with stages recomputed")
+    made.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of the ranks; one process has the CPU")
     made.add_argument("--go-on", action="store_true", help="keep the rows that the output has")
     made.add_argument("--output", type=Path)
     return made

@@ -36,6 +36,7 @@ from weft.models.hardware.device_files import table_from_json
 from weft.runtime.measure.kernels import LAUNCH, MEMORY
 from weft.runtime.ranks.children import Start, children
 from weft.runtime.ranks.launch import launch_local
+from weft.runtime.ranks.session import lacks_gpus
 from weft.solver.io.writing import write_atomically
 
 PAGE = ROOT / "docs" / "GPU.md"
@@ -135,6 +136,30 @@ def _backends_told(found: Any, output: str) -> str:
             f"({row['single']}) {row['over_single']:.3f}, of {', '.join(row['backends'])}")
 
 
+def _foreign(device: str, file: Path) -> list[str]:
+    names = ["GPT-2"] if device == "cpu" else ["GPT-2", "Llama", "T5", "ViT", "ResNet-50", "Mixtral", "Mamba",
+                                               "U-Net (torch)"]
+    return ["experiments.runtime.any_model_ranks", "--device", device, "--only", *names, "--layouts", "2",
+            "--schedules", "weft", "--dtypes", "fp64", "--recompute", "0", "--output", str(file)]
+
+
+def _foreign_told(found: Any, output: str) -> str:
+    good = [row for row in found["rows"] if "error" in row]
+    bad = [f"{row['model']}: {row['failed']}" for row in found["rows"] if "failed" in row]
+    return (f"{len(good)} models on 2 ranks, 5 steps each, fp64: gradients within "
+            f"{max((row['error'] for row in good), default=0.0):.1e}" + "".join(f"; {each}" for each in bad))
+
+
+def _beside(device: str, file: Path) -> list[str]:
+    return ["experiments.runtime.beside_torch", "--device", device, "--only", "five equal blocks",
+            "--rounds", "1" if device == "cpu" else "5", "--output", str(file)]
+
+
+def _beside_told(found: Any, output: str) -> str:
+    row, = found["rows"]
+    return f"{row['model']} on 2 ranks: " + ", ".join(f"{ratio:.3f} of {name}" for name, ratio in row["ratios"].items())
+
+
 def _planned(device: str, file: Path) -> list[str]:
     small = ["--preset", "tiny", "--micro-batches", "2", "--repeats", "1", "--time-limit", "1"]
     return ["experiments.runtime.gpu_plan", *(small if device == "cpu" else ["--preset", "1.3b", "--time-limit", "10"]),
@@ -151,6 +176,10 @@ PARTS = (
     Part("equality", "Do replays of every pipeline shape train as one process does?", _equality, 75, _equality_told),
     Part("pipeline", "Does weft.pipeline train as one process does, over CUDA IPC?", _case("pipeline"), 35, _case_told),
     Part("copies", "Do two copies of a pipeline train as one process does?", _case("copies"), 35, _case_told),
+    Part("mesh", "Does a pipeline beside data and tensor parallelism train as one process does, over NCCL?",
+         _case("mesh"), 75, _case_told),
+    Part("foreign models", "Do models of others train in weft.pipeline as in one process?", _foreign, 100,
+         _foreign_told),
     Part("plan", "Does a plan by hand compute what torch does?", _case("plan"), 25, _case_told),
     Part("program", "Does a program of communication compute what its interpreter does?", _case("program"), 25,
          _case_told),
@@ -165,6 +194,8 @@ PARTS = (
     Part("planned", "Are planned times and peaks the measured ones, and do four ranks train on one GPU?", _planned, 100,
          _planned_told, True),
     Part("calibrate", "What do kernels reach of the device's peaks?", _calibrate, 50, _calibrate_told, True),
+    Part("beside torch", "What does a step take beside PyTorch's pipelining schedules over NCCL?", _beside, 60,
+         _beside_told, True),
     Part("backends", "What do several backends bring beside eager torch and the best single one?", _backends, 95,
          _backends_told, True),
 )
@@ -177,10 +208,9 @@ def ranks_for(case: str, device: str) -> int:
     """Two, where each has what it needs; ``offload`` and ``graph network`` are one rank's own affair."""
     if case in ("offload", "graph network"):
         return 1
-    if case == "copies":
+    if case in ("copies", "mesh"):
         return 4
-    shares = device == "cpu" or case == "pipeline"
-    return 2 if shares or torch.cuda.device_count() > 1 else 1
+    return 2 if device == "cpu" or case == "pipeline" or not lacks_gpus(2) else 1
 
 
 def run_case(case: str, device: str, output: Path) -> int:

@@ -127,7 +127,8 @@ def main(device: str, sizes: Sequence[int], repeats: int) -> None:
     """One of the ranks."""
     import os
 
-    where = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if device == "cuda" else torch.device("cpu")
+    where = torch.device("cpu") if device == "cpu" else torch.device(
+        "cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     with join(_PATIENCE, where) as session:
         session.watch.begin()
         for line in _lines(session, sizes, repeats):

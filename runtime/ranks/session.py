@@ -243,8 +243,8 @@ def join(timeout: float, device: torch.device | None = None, transport: str | No
     """Join the ranks that ``torchrun`` started (or what else sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT).
 
     Tensors on a CPU travel by gloo, those on a GPU by NCCL, whose communicators are made as they are first used: made
-    at once, they would share one stream. Where ranks share a GPU, which NCCL cannot, collectives are gloo's. Past
-    ``timeout`` seconds in one instruction or wait the process ends, as on any error inside. ``transport`` and
+    at once, they would share one stream. Where NCCL cannot join the ranks (:func:`lacks_gpus`), collectives are gloo's.
+    Past ``timeout`` seconds in one instruction or wait the process ends, as on any error inside. ``transport`` and
     ``reserve``: see :class:`Session`; by default what suits the device. The ranks are those of ``replicas`` copies of a
     plan, of equal size. Raises :class:`SessionError` where rank 0 cannot be found.
     """
@@ -260,7 +260,7 @@ def join(timeout: float, device: torch.device | None = None, transport: str | No
     with Watch(PrefixStore("weft watch", watched), rank, world, timeout) as watch, told(watch):
         watch.doing("joining the other ranks", range(world))
         # The watch ends a wait before the group's own timeout does, so that there is a sentence.
-        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" and not share_gpus() else "gloo",
+        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" and not lacks_gpus() else "gloo",
                                 store=PrefixStore("weft", store), rank=rank, world_size=world,
                                 timeout=datetime.timedelta(seconds=2 * timeout + 30))
         if world % replicas:
@@ -305,9 +305,11 @@ def _is_of_the_network(error: BaseException) -> bool:
         sign in said for sign in ("gloo", "Connection closed by peer", "Connection reset by peer", "Broken pipe")))
 
 
-def share_gpus() -> bool:
-    """Whether this machine has fewer GPUs than ranks."""
-    return torch.cuda.device_count() < int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+def lacks_gpus(ranks: int | None = None) -> bool:
+    """Whether this machine has fewer GPUs than ``ranks`` (by default those that were started here), and NCCL does not
+    join ranks of one GPU: from 2.31 on it does where ``NCCL_MULTI_RANK_GPU_ENABLE`` is 1."""
+    count = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if ranks is None else ranks
+    return torch.cuda.device_count() < count and os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") != "1"
 
 
 def meet(group: dist.ProcessGroup | None = None) -> None:

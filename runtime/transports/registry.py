@@ -113,9 +113,10 @@ def device_for(transport: str | None) -> torch.device:
     """Where a rank's stages run under ``transport`` (``None``: none is named, and the device decides)."""
     import torch
 
+    from weft.runtime.ranks.session import lacks_gpus
+
     runs_on = RunsOn.OWN_GPU if transport is None else parse_transport(transport)[0].runs_on
     count = torch.cuda.device_count() if runs_on is not RunsOn.CPU and torch.cuda.is_available() else 0
-    if not count or (runs_on is RunsOn.OWN_GPU and count < int(os.environ.get("LOCAL_WORLD_SIZE", "1"))):
+    if not count or (runs_on is RunsOn.OWN_GPU and lacks_gpus()):
         return torch.device("cpu")
-    local = int(os.environ.get("LOCAL_RANK", "0"))
-    return torch.device("cuda", local % count if runs_on is RunsOn.ANY_GPU else local)
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % count)

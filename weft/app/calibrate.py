@@ -25,6 +25,7 @@ from weft.models.hardware.device_files import (
 from weft.runtime.measure.kernels import measure_kernels
 from weft.runtime.measure.measure import available_bytes
 from weft.runtime.ranks.launch import end_all_if_one_fails, launch_local
+from weft.runtime.ranks.session import lacks_gpus
 from weft.text.tables import table_of
 from weft.text.units import bytes_text
 
@@ -93,7 +94,7 @@ def calibrate_machine(device: str | None = None, ranks: int | None = None, *, qu
     where = device_of(device)
     most = torch.cuda.device_count() if where.type == "cuda" else os.cpu_count() or 1
     count = min(most, 8) if ranks is None else ranks
-    if where.type == "cuda" and count > most:
+    if where.type == "cuda" and lacks_gpus(count):
         raise ProfileFault(f"--ranks is {count}, but this machine has {most} GPUs: NCCL joins one rank a GPU")
     before = _load()
     kernels = tuple(KernelSample(**asdict(time)) for time in measure_kernels(where, quick=quick,
