@@ -216,7 +216,7 @@ class _UNet(nn.Module):
         self.down, self.middle, self.up = _Block(8, 16), _Block(16, 16), _Block(32, 8)
 
     def forward(self, x: Tensor, t: Tensor, noise: Tensor) -> Tensor:
-        angles = t[:, None] * torch.arange(4, dtype=x.dtype)
+        angles = t[:, None] * torch.arange(4, dtype=x.dtype, device=x.device)
         time = torch.cat([angles.sin(), angles.cos()], -1)
         early = self.down(self.into(x), time)
         deep = nn.functional.interpolate(self.middle(nn.functional.avg_pool2d(early, 2), time), scale_factor=2.0)

@@ -93,21 +93,22 @@ class Plain(NamedTuple):
     gradients: list[dict[str, Tensor]]
 
 
-def plain(name: str, dtype: torch.dtype, copies: int = 1) -> Plain:
+def plain(name: str, dtype: torch.dtype, copies: int = 1, device: str = "cpu") -> Plain:
     """The plain model trained on the same micro-batches, those of all copies, one after the other."""
     with precision(name, dtype):
-        module = made(name, ROWS, dtype).module
+        module = made(name, ROWS, dtype).to(device).module
         optimizer = optimizer_of(module.parameters())
         found = Plain([], [])
         for step in range(STEPS):
             total = 0.0
-            for args, kwargs in micro_batches(made(name, copies * MICRO_BATCHES * ROWS, dtype, step),
+            for args, kwargs in micro_batches(made(name, copies * MICRO_BATCHES * ROWS, dtype, step).to(device),
                                               copies * MICRO_BATCHES):
                 loss = loss_of(module(*args, **kwargs)) / (copies * MICRO_BATCHES)
                 loss.backward()  # type: ignore[no-untyped-call]
                 total += loss.item()
             found.losses.append(total)
-            found.gradients.append({n: p.grad.clone() for n, p in module.named_parameters() if p.grad is not None})
+            found.gradients.append({n: p.grad.cpu().clone() for n, p in module.named_parameters()
+                                    if p.grad is not None})
             optimizer.step()
             optimizer.zero_grad()
     return found
@@ -256,7 +257,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             mine = [run for run in runs[first:first + TOGETHER] if (ranks, *run) not in done]
             for model, dtype in dict.fromkeys((run.model, run.dtype) for run in mine):
                 try:
-                    torch.save(plain(model, DTYPES[dtype], LAYOUTS[layout][1]), Path(folder) / f"{model} {dtype}.pt")
+                    torch.save(plain(model, DTYPES[dtype], LAYOUTS[layout][1], options.device),
+                               Path(folder) / f"{model} {dtype}.pt")
                 except ImportError as error:
                     left_out[model] = str(error).splitlines()[0]
             left = [run for run in mine if run.model not in left_out]
@@ -279,7 +281,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--dtypes", nargs="*", choices=DTYPES, default=list(DTYPES), help="these types of numbers")
     made.add_argument("--recompute", nargs="*", type=int, choices=(0, 1), default=[0, 1],
                       help="0: plain, 1: with stages recomputed")
-    made.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of the ranks; one process has the CPU")
+    made.add_argument("--device", choices=("cpu", "cuda"), default="cpu",
+                      help="of the ranks, and of the one process beside them")
     made.add_argument("--go-on", action="store_true", help="keep the rows that the output has")
     made.add_argument("--output", type=Path)
     return made

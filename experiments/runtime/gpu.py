@@ -189,14 +189,14 @@ PARTS = (
     Part("graph network", "Does a graph network in chunks train as the whole graph does?", _case("graph network"), 35,
          _case_told),
     Part("experts", "Do layers of experts compute what a dense mixture does?", _case("experts"), 25, _case_told),
-    Part("transports", "Which transports work: CUDA IPC, NCCL, symmetric memory?", _transports, 50, _transports_told,
+    Part("transports", "Which transports work: CUDA IPC, NCCL, symmetric memory?", _transports, 75, _transports_told,
          True),
-    Part("planned", "Are planned times and peaks the measured ones, and do four ranks train on one GPU?", _planned, 100,
+    Part("planned", "Are planned times and peaks the measured ones, and do four ranks train on one GPU?", _planned, 75,
          _planned_told, True),
-    Part("calibrate", "What do kernels reach of the device's peaks?", _calibrate, 50, _calibrate_told, True),
+    Part("calibrate", "What do kernels reach of the device's peaks?", _calibrate, 25, _calibrate_told, True),
     Part("beside torch", "What does a step take beside PyTorch's pipelining schedules over NCCL?", _beside, 60,
          _beside_told, True),
-    Part("backends", "What do several backends bring beside eager torch and the best single one?", _backends, 95,
+    Part("backends", "What do several backends bring beside eager torch and the best single one?", _backends, 120,
          _backends_told, True),
 )
 

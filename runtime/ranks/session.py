@@ -307,9 +307,14 @@ def _is_of_the_network(error: BaseException) -> bool:
 
 def lacks_gpus(ranks: int | None = None) -> bool:
     """Whether this machine has fewer GPUs than ``ranks`` (by default those that were started here), and NCCL does not
-    join ranks of one GPU: from 2.31 on it does where ``NCCL_MULTI_RANK_GPU_ENABLE`` is 1."""
+    join ranks of one GPU."""
     count = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if ranks is None else ranks
-    return torch.cuda.device_count() < count and os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") != "1"
+    return torch.cuda.device_count() < count and not nccl_shares_gpus()
+
+
+def nccl_shares_gpus() -> bool:
+    """Whether NCCL joins ranks of one GPU: from 2.31 on it does where ``NCCL_MULTI_RANK_GPU_ENABLE`` is 1."""
+    return os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1"
 
 
 def meet(group: dist.ProcessGroup | None = None) -> None:

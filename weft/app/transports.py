@@ -20,7 +20,7 @@ from rich.console import Group, RenderableType
 from weft.app.lib.results import Tabular
 from weft.runtime.measure.transport_check import RPC
 from weft.runtime.ranks.launch import Ended, launch_local
-from weft.runtime.ranks.session import lacks_gpus
+from weft.runtime.ranks.session import nccl_shares_gpus
 from weft.runtime.transports.one_host.shared_memory import can_share
 from weft.text.tables import table_of
 from weft.text.units import bytes_text, time_text
@@ -127,14 +127,14 @@ def try_transports(gpus: int = 2, sizes: Sequence[int] = SIZES) -> Transports:
 
 def _lacks(name: str, gpus: int, wanted: int) -> str:
     """What this machine lacks for transport ``name`` between GPUs."""
-    needed = 1 if name == "shared" or not lacks_gpus(2) else 2
+    needed = 1 if name == "shared" or (name == "nccl" and nccl_shares_gpus()) else 2
     if wanted < needed:
         return f"--gpus is {wanted}, it needs {needed}"
     if gpus < needed:
         return f"this machine has {gpus or 'no'} GPU, it needs {needed}"
     if name == "shared" and not can_share():
         return "it needs Linux on x86-64"
-    if name == "symmetric" and gpus > 1 and not torch.cuda.can_device_access_peer(0, 1):
+    if name == "symmetric" and not torch.cuda.can_device_access_peer(0, 1):
         return "GPU 0 cannot reach the memory of GPU 1"
     if name == "nccl" and not torch.distributed.is_nccl_available():
         return "this torch is built without NCCL"

@@ -74,6 +74,9 @@ def require_symmetric_memory(session: Session) -> None:
     ranks must call it together."""
     mine = session.device.index if session.device.type == "cuda" else None
     found = session.exchange((mine, _missing()), "looking for symmetric memory")
+    gpus = [gpu for gpu, _ in found if gpu is not None]
+    if len(set(gpus)) < len(gpus):
+        raise TransportError("--transport symmetric needs a GPU for each rank, but several share one; use shared")
     for rank, (gpu, missing) in enumerate(found):
         if gpu is None:
             raise TransportError(f"--transport symmetric needs a GPU for each rank, but rank {rank}'s stages run on a "

@@ -25,6 +25,8 @@ def test_the_device_follows_from_the_transport_and_the_gpus_of_the_machine(monke
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert [str(device_for(text)) for text in texts] == ["cpu", "cpu", "cpu", "cuda:1", "cpu", "cpu"]
+    monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1")
+    assert [str(device_for(text)) for text in texts] == ["cuda:1", "cuda:1", "cuda:1", "cuda:1", "cpu", "cpu"]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     assert [str(device_for(text)) for text in texts] == ["cuda:3", "cuda:3", "cuda:3", "cuda:3", "cpu", "cpu"]
 

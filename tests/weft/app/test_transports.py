@@ -85,6 +85,12 @@ def test_what_too_few_gpus_cannot_have_is_no_fault(monkeypatch: pytest.MonkeyPat
     assert found.good and [sentence.split()[0] for sentence in found.unchecked] == unchecked
 
 
+def test_nccl_may_join_ranks_of_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    Machine(monkeypatch, 1)
+    monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1")
+    assert [sentence.split()[0] for sentence in weft.transports(sizes=[4096]).unchecked] == ["symmetric"]
+
+
 def test_what_should_work_and_does_not_is_exit_status_1(monkeypatch: pytest.MonkeyPatch,
                                                         capsys: pytest.CaptureFixture[str]) -> None:
     machine = Machine(monkeypatch, gpus=2)

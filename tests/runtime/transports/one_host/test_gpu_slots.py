@@ -102,6 +102,10 @@ def test_without_a_gpu_or_without_support_it_is_refused(monkeypatch: pytest.Monk
     with pytest.raises(TransportError, match="needs a GPU for each rank, but rank 0's stages run on a CPU"):
         require_symmetric_memory(session(0, "cpu"))
     require_symmetric_memory(session(0))
+    shared = session(0)
+    shared.exchange = lambda value, text: [value, value]
+    with pytest.raises(TransportError, match="needs a GPU for each rank, but several share one"):
+        require_symmetric_memory(shared)
     monkeypatch.setitem(sys.modules, "torch.distributed._symmetric_memory", None)
     with pytest.raises(TransportError, match=r"this torch \(.*\) has no symmetric memory on rank 0"):
         require_symmetric_memory(session(0))
