@@ -417,11 +417,17 @@ def gpu_plan(d: Any) -> Fields:
 
 
 def gpu(d: Any) -> Fields:
-    found = {part["name"]: part["found"] for part in d["parts"]}["planned"]["1.3b adam"]
+    parts = {part["name"]: part["found"] for part in d["parts"]}
+    found = parts["planned"]["1.3b adam"]
+    errors = {row["model"]: row.get("error") for row in parts["foreign models"]["rows"]}
+    close = [error for error in errors.values() if error is not None and error < 1e-12]
+    (beside,), (backends,) = parts["beside torch"]["rows"], parts["backends"]["rows"]
     both = [found[plan] for plan in ("1F1B", "weft")]
     return {"device": found["device"], "1f1b": both[0]["time_ratio"], "weft": both[1]["time_ratio"],
             "peaks": most((100 * abs(ratio - 1) for row in both for ratio in row["peak_ratios"]), 1),
-            "faster": 100 * (both[1]["tokens_per_s"] / both[0]["tokens_per_s"] - 1),
+            "close": len(close), "models": len(errors), "error": max(close), "resnet": errors["ResNet-50"],
+            "beside": span((1 / ratio for name, ratio in beside["ratios"].items() if name != "DDP"), 2),
+            "ddp": 1 / beside["ratios"]["DDP"], "backends": backends["over_eager"],
             "own": most((100 * row["own_share"] for row in both), 2)}
 
 
