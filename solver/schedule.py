@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from weft.solver.objectives import BOUND_OF
 from weft.solver.pools import PooledOrders, memory_waits, mixed_pools
 from weft.solver.problem import Number, Problem
 
@@ -26,6 +25,13 @@ if TYPE_CHECKING:
 #: Two times closer than this share of the makespan are equal: what adding floats in another order may change.
 RELATIVE_TOLERANCE = 1e-9
 _Columns: TypeAlias = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.float64], npt.NDArray[np.float64]]
+#: By name, the first by default: the least time of one step; the least time after which the next step can begin, as no
+#: device (and no link) is longer busy with one; the least time per micro-batch of the steady state; the least time from
+#: a micro-batch's first start to its last end, at a throughput.
+OBJECTIVES = ("makespan", "span", "rate", "latency")
+#: What a schedule's ``solver`` entry calls the bound on each.
+BOUND_OF: Mapping[str, str] = {"makespan": "makespan_bound", "span": "span_bound", "rate": "steady_bound",
+                               "latency": "latency_bound"}
 #: From so many operations on sorting them in columns is faster.
 _MANY = 4096
 
@@ -191,7 +197,7 @@ class Schedule:
 
     @property
     def objective(self) -> str:
-        """What it was searched for, one of :data:`~weft.solver.objectives.OBJECTIVES`."""
+        """What it was searched for, one of :data:`OBJECTIVES`."""
         return str(self.solver.get("objective", "makespan"))
 
     @property

@@ -14,8 +14,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from weft.solver.problem import LARGEST, Number, is_finite_number, unprintable
+from weft.solver.problem import Number
 from weft.solver.spelling import near
+from weft.solver.values import LARGEST, is_finite_number, unprintable
 
 #: Larger files are a mistake: two million operations, the most a search takes, are a third of that.
 MOST_BYTES = 2**29
@@ -174,7 +175,7 @@ def require_format(entry: Entry, expected: str) -> None:
 
 
 def number(value: Any, where: str) -> Number:
-    """``value``, which must be a finite number of at most :data:`~weft.solver.problem.LARGEST`."""
+    """``value``, which must be a finite number of at most :data:`~weft.solver.values.LARGEST`."""
     if not is_finite_number(value):
         raise FormatError(f"{where} is {show(value)}, it must be a finite number of at most {LARGEST:g}")
     number: Number = value

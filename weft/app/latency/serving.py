@@ -15,9 +15,10 @@ from weft.app.lib.results import SavedResult
 from weft.app.lib.sources import PathLike
 from weft.solver.latency.search import longest_chain, slowest_useful_period
 from weft.solver.period.periodic import Periodic
-from weft.solver.problem import Number, is_finite_number
+from weft.solver.problem import Number
 from weft.solver.schedule import Schedule
 from weft.solver.ticks import TickProblem
+from weft.solver.values import is_finite_number
 from weft.text.tables import table_of
 from weft.text.units import memory_text, time_text
 
