@@ -188,7 +188,7 @@ def _on_best_placement(source: Source, micro_batches: int, table: ScheduleTable)
 
 
 def _from_tessel(path: PathLike, problem: Source | None, micro_batches: int | None) -> Schedule:
-    from weft.app.lib.case import read_source
+    from weft.app.lib.sources import read_source
     from weft.runtime.export.tessel import load_tessel
     from weft.solver.problem import Problem
 
@@ -199,7 +199,8 @@ def _from_tessel(path: PathLike, problem: Source | None, micro_batches: int | No
 
 
 def _from_tool(path: PathLike, problem: Source | None) -> Schedule:
-    from weft.app.lib.case import case_of, read_source
+    from weft.app.lib.case import case_of
+    from weft.app.lib.sources import read_source
     from weft.app.tools.given import given_schedule, read_plan
     from weft.models.spec.spec import Spec
 

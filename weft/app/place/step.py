@@ -69,7 +69,7 @@ def _sized(source: str | os.PathLike[str] | PlacementProblem | OperatorGraph | S
     if isinstance(source, str | os.PathLike) and os.fspath(source).endswith((".yaml", ".yml")):
         source = load_spec(source)
     if isinstance(source, Spec):
-        from weft.app.lib.case import without_entries
+        from weft.app.lib.sources import without_entries
 
         without_entries(source, "phases", "parallel")
         return _sized_spec(source, wanted, question)

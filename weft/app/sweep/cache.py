@@ -19,7 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from weft.app.compare import known_schedules
+from weft.app.compare.run import known_schedules
 from weft.app.lib.case import Case
 from weft.app.lib.options import SearchOptions
 from weft.app.solving.solve import solve_case

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from weft.app.grid import solve_grid
-from weft.app.lib.case import Case, case_of, read_source
+from weft.app.lib.case import Case, case_of
 from weft.app.lib.grid_pipeline import is_open
 from weft.app.lib.options import SearchOptions
 from weft.app.lib.results import Tabular
-from weft.app.lib.sources import PathLike, Source
+from weft.app.lib.sources import PathLike, Source, read_source
 from weft.app.solving.solve import solve_case
 from weft.app.tools.given import GivenPlan, given_plan, given_schedule, read_arguments, read_plan
 from weft.app.tools.solve_for import best_in_own_order, restricted
