@@ -14,12 +14,11 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from pathlib import Path
 
 from weft.runtime.export.tools.layers import layers_of
 from weft.runtime.export.tools.tool import OwnOrder, Tool, ToolRun
 from weft.solver.baselines.lib.alternating import TurnRule
-from weft.solver.io.entries import FormatError
+from weft.solver.io.entries import FormatError, read_input
 from weft.solver.io.writing import write_atomically
 from weft.solver.pipeline import Pipeline
 from weft.solver.schedule import Schedule
@@ -92,12 +91,7 @@ def read_deepspeed(path: str | os.PathLike[str]) -> Partition:
     """The partition in the file ``path``: such a module, which is not run, or the list alone. Raises ``FormatError``
     for anything else."""
     where = os.fspath(path)
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise FormatError(f"{where}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise FormatError(f"{where}: is no text: {error}") from None
+    text = read_input(path)
     try:
         body = ast.parse(text).body
         said: dict[str, object] = {}
