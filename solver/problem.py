@@ -6,7 +6,7 @@ fault, what was found there and what is allowed. All of them are immutable.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -16,7 +16,8 @@ from weft.solver.late import nx
 from weft.solver.model_facts import ModelFacts
 from weft.solver.values import Number, ProblemError, require_amount, require_distinct, require_finite, require_name
 
-__all__ = ["Block", "BlockKind", "Dependency", "Device", "Link", "Number", "Problem", "ProblemError"]
+__all__ = ["Block", "BlockKind", "Dependency", "Device", "Link", "Number", "Problem", "ProblemError",
+           "owners"]
 
 
 class BlockKind(StrEnum):
@@ -66,6 +67,12 @@ class Device:
             if value is not None:
                 raise ProblemError(f"device {self.name!r}: {label} is {value}, but a lane has none of its own: leave "
                                    f"it out, what its blocks hold counts on device {self.lane_of!r}")
+
+
+def owners(devices: Sequence[Device]) -> tuple[int, ...]:
+    """Per device, the one whose memory its blocks count on: its owner for a lane, else itself."""
+    places = {device.name: d for d, device in enumerate(devices)}
+    return tuple(d if device.lane_of is None else places[device.lane_of] for d, device in enumerate(devices))
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,8 +232,7 @@ class Problem:
     @cached_property
     def pool_of(self) -> tuple[int, ...]:
         """Per device, the device whose memory its blocks count on: its owner for a lane, else itself."""
-        places = {device.name: d for d, device in enumerate(self.devices)}
-        return tuple(d if device.lane_of is None else places[device.lane_of] for d, device in enumerate(self.devices))
+        return owners(self.devices)
 
     @cached_property
     def lanes_of(self) -> tuple[tuple[int, ...], ...]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from weft.solver.pools import PooledOrders, memory_waits, mixed_pools
+from weft.solver.pools import PooledOrders, memory_waits, mixed_pools, sign
 from weft.solver.problem import Number, Problem
 
 if TYPE_CHECKING:
@@ -80,11 +80,6 @@ class _InOrder(Sequence[Operation]):
 
     def __eq__(self, other: object) -> bool:
         return self._made == (other._made if isinstance(other, _InOrder) else other)
-
-
-def _sign(amount: Number) -> int:
-    """1, 0 or -1: all that waits ask of an amount."""
-    return (amount > 0) - (amount < 0)
 
 
 def operations_at(starts: npt.NDArray[np.float64], durations: Sequence[Number]) -> Sequence[Operation]:
@@ -248,7 +243,7 @@ class Schedule:
         lanes share a memory it comes with which operation waits for the memory of which other
         (:class:`~weft.solver.pools.PooledOrders`)."""
         rows = tuple(tuple((operation.block, operation.micro_batch) for operation in row) for row in self.device_orders)
-        pools = mixed_pools(self.problem, _sign, _sign) if self.problem.has_lanes else ()
+        pools = mixed_pools(self.problem, sign, sign) if self.problem.has_lanes else ()
         if not pools:
             return rows
         start = {(operation.block, operation.micro_batch): operation.start for operation in self.operations}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from fractions import Fraction
 from typing import TypeAlias
 
 Number: TypeAlias = int | float
@@ -73,3 +74,13 @@ def require_distinct(what: str, names: Iterable[str]) -> None:
         if name in seen:
             raise ProblemError(f"{what}: the name {name!r} is used twice")
         seen.add(name)
+
+
+def exact(value: Number) -> Fraction:
+    """The decimal number that was written: 0.1 is one tenth, not the binary float next to it."""
+    return Fraction(str(value))
+
+
+def plain(value: Fraction) -> Number:
+    """A number as files have it."""
+    return int(value) if value.denominator == 1 else float(value)

@@ -18,7 +18,7 @@ from weft.solver.period.periodic import Periodic
 from weft.solver.problem import Number
 from weft.solver.schedule import Schedule
 from weft.solver.ticks import TickProblem
-from weft.solver.values import is_finite_number
+from weft.solver.values import exact, is_finite_number
 from weft.text.tables import table_of
 from weft.text.units import memory_text, time_text
 
@@ -156,11 +156,6 @@ class Serving(SavedResult):
         return "\n".join(lines)
 
 
-def _exact(value: Number) -> Fraction:
-    """The decimal number that was written: 0.1 is one tenth, not the binary float next to it."""
-    return Fraction(str(value))
-
-
 def parse_period(value: Number | str, unit: str) -> Fraction:
     """A period in the time unit ``unit``: a number of these, or, where that is seconds, text like ``80 ms``.
 
@@ -196,13 +191,13 @@ def parse_throughput(value: Number | str, unit: str) -> Fraction:
     if not is_finite_number(amount) or amount <= 0 or (per.strip() or unit) not in scales:
         raise ValueError(f"throughput is {value!r}, it must be micro-batches per time, greater than 0, "
                          f"like 12.5/{unit}")
-    return _exact(amount) * scales[per.strip() or unit]
+    return exact(amount) * scales[per.strip() or unit]
 
 
 def _positive(number: float, value: Number | str) -> Fraction:
     if not is_finite_number(number) or number <= 0:
         raise ValueError(f"period is {value!r}, it must be finite and greater than 0")
-    return _exact(number)
+    return exact(number)
 
 
 def _proof(point: ServingPoint) -> str:

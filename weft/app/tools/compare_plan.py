@@ -199,16 +199,14 @@ class _Comparing:
         if open_:
             with suppress(Infeasible):
                 self._best_grid()
-        return PlanComparison(self.spec.name, self.plan.piped.title, own.micro_batches, self._capacity(),
-                              tuple(self.rows), self.schedules, self.left_out)
+        return PlanComparison(self.spec.name, self.plan.piped.title, own.micro_batches,
+                              min(model_cluster(self.plan.piped.pipeline.cluster).available), tuple(self.rows),
+                              self.schedules, self.left_out)
 
     def _chunks(self, least: int = _CHUNKS) -> int:
         """Chunks a rank that a search may have: as the plan, so many or ``least`` if there are layers for them."""
         gpus, stages = self.plan.piped.pipeline.cluster.gpus, self.plan.stages
         return max(len(stages) // gpus, min(max(least, _CHUNKS), sum(map(len, stages)) // gpus))
-
-    def _capacity(self) -> Number:
-        return min(model_cluster(self.plan.piped.pipeline.cluster).available)
 
     def _given(self) -> Schedule:
         """The plan in the tool's own order; where it does not fit, on GPUs that had room."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.solver.control.clock import unwatched
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
+from weft.text.counts import listed
 from weft.text.units import time_text
 
 if TYPE_CHECKING:
@@ -92,10 +93,10 @@ def tool_lines(schedule: Schedule) -> list[str]:
         if "makespan" in entry and not entry["as_is"]:
             near.setdefault(_near_text(entry, schedule), []).append(title)
     never = [title for title, entry in named if "makespan" not in entry]
-    first = f"{_and(as_is)} run{'s' * (len(as_is) == 1)} it as it is" if as_is else (
+    first = f"{listed(as_is)} run{'s' * (len(as_is) == 1)} it as it is" if as_is else (
         "no tool runs it as it is" + _why(entry for _, entry in named))
-    rest = [f"{_and(titles)} {text}" for text, titles in near.items()]
-    rest += [f"{_and(never)}: nothing that was searched"] if never else []
+    rest = [f"{listed(titles)} {text}" for text, titles in near.items()]
+    rest += [f"{listed(never)}: nothing that was searched"] if never else []
     return [f"tools     {first}", *([f"          {'; '.join(rest)}"] if rest else [])]
 
 
@@ -109,10 +110,6 @@ def _why(entries: Iterable[Mapping[str, Any]]) -> str:
     """The first reason, without the tool's name and what it is that it cannot run."""
     reason = next((entry["reason"] for entry in entries if "reason" in entry), "")
     return f": {reason.partition(': ')[2]}" if ": " in reason else ""
-
-
-def _and(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def run_line(schedule: Schedule, name: str) -> str:

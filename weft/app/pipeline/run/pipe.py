@@ -311,7 +311,7 @@ class PipelineEngine(Holding):
         self._begin(plan, self._following.places)
         self._stepping.go_on(steps, self._ready.seed)
         self._behind = steps
-        self._following.switched(steps, moved)
+        self._following.switches.append((steps, self._following.number, moved))
 
     def _report(self) -> Report:
         replay = self._stepping.replay() if self._stepping.steps else None
