@@ -19,7 +19,6 @@ from weft.runtime.export.tools.layers import layers_of
 from weft.runtime.export.tools.tool import OwnOrder, Tool, ToolRun
 from weft.solver.baselines.lib.alternating import TurnRule
 from weft.solver.io.entries import FormatError, read_input
-from weft.solver.io.writing import write_atomically
 from weft.solver.pipeline import Pipeline
 from weft.solver.schedule import Schedule
 
@@ -59,10 +58,6 @@ def _require(schedule: Schedule, pipeline: Pipeline) -> None:
     layers_of(schedule, pipeline, _TITLE)
 
 
-DEEPSPEED = Tool("deepspeed", _TITLE, "the layers of each stage", shapes=("chain",), own=_orders, require=_require,
-                 alike=True, zero=(0, 1), lacks=("context", "expert"))
-
-
 @dataclass(frozen=True, slots=True)
 class Partition:
     """``cut``: how many layers each stage has. ``micro_batches``: where that is said."""
@@ -79,12 +74,8 @@ def deepspeed_module(run: ToolRun) -> str:
                           micro_batches=schedule.micro_batches, first=layers[0][0], last=layers[-1][-1])
 
 
-def save_deepspeed(schedule: Schedule, path: str | os.PathLike[str]) -> None:
-    """Write :func:`deepspeed_module` to ``path``, whole or not at all.
-
-    Raises :class:`~weft.runtime.export.refusal.ExportError` for what DeepSpeed cannot run, and ``OSError``.
-    """
-    write_atomically(path, deepspeed_module(DEEPSPEED.run(schedule)))
+DEEPSPEED = Tool("deepspeed", _TITLE, "the layers of each stage", shapes=("chain",), own=_orders, require=_require,
+                 alike=True, zero=(0, 1), lacks=("context", "expert"), text=deepspeed_module)
 
 
 def read_deepspeed(path: str | os.PathLike[str]) -> Partition:
