@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 
 from weft.figures.frame import ChartData, along, framed, tips, to_file, with_room
-from weft.text.units import memory_text, time_text
+from weft.text.units import shown_memory, time_text
 
 if TYPE_CHECKING:
     from weft.app.latency.serving import Serving
@@ -33,7 +33,7 @@ def latency_chart(serving: Serving, *, title: str | None = None, hover: bool = T
              "placement": point.placement or serving.name, "latency": f"{point.latency * factor:.6g} {time_name}",
              "lower bound": f"{point.bound * factor:.6g} {time_name}",
              "throughput": f"{serving.rate_text(point)[0]} micro-batches/{unit}",
-             "peak per GPU": ", ".join(" ".join(memory_text(amount, serving.memory_unit)) for amount in point.peak)}
+             "peak per GPU": ", ".join(shown_memory(amount, serving.memory_unit) for amount in point.peak)}
             for point in serving.points]
     xs = with_room(value for row in rows for value in (float(str(row["x"])), float(str(row["bound"]))))
     x = along(alt.X, "x", xs, f"latency of one micro-batch ({time_name})")

@@ -19,7 +19,7 @@ from weft.figures.style import INK, MUTED, text_width
 from weft.solver.baselines import BASELINES
 from weft.solver.problem import Number
 from weft.text.tables import non_dominated
-from weft.text.units import figure, memory_text, time_text
+from weft.text.units import figure, memory_text, shown_memory, shown_time
 
 if TYPE_CHECKING:
     from weft.app.sweep.result import KnownPoint, Sweep, SweepRow
@@ -146,8 +146,8 @@ class _Sheet:
     def _details(self, entry: SweepRow | KnownPoint, work: int) -> Record:
         sweep = self.sweep
         return {"throughput": " ".join(sweep.throughput_text(entry.throughput)),
-                "step": " ".join(time_text(entry.makespan, sweep.time_unit)),
-                "memory": " ".join(memory_text(entry.peak, sweep.memory_unit)),
+                "step": shown_time(entry.makespan, sweep.time_unit),
+                "memory": shown_memory(entry.peak, sweep.memory_unit),
                 "work": f"{work:,} {sweep.work}"}
 
     # -- labels --------------------------------------------------------------------------------------------------

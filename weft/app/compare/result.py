@@ -17,7 +17,7 @@ from weft.solver.problem import Number
 from weft.solver.schedule import Schedule
 from weft.text.counts import choices_text, micro_batches_text
 from weft.text.tables import table_of
-from weft.text.units import each_text, memory_text, time_text
+from weft.text.units import each_text, memory_text, shown_time, time_text
 
 if TYPE_CHECKING:
     from weft.app.lib.case import Case
@@ -119,13 +119,13 @@ class Comparison(Tabular):
         """One line a fact: weft's bound and gap, how it stands to the best known schedule, what is left out."""
         own, over = next(row for row in self.rows if row.name == "weft"), self.case.coverage.text()
         unit = self.weft.problem.time_unit
-        bound = " ".join(time_text(own.bound or 0.0, unit))
+        bound = shown_time(own.bound or 0.0, unit)
         of = "lower bound" if own.span is None else "lower bound on the span"
         proof = "proven optimal" if own.gap == 0 else f"gap at most {own.gap:.2%}"
         lines = [*grid_lines(self.weft), f"weft: {of} {bound}, {proof}" + (" for this placement" if over else "")]
         if own.bound_over_placements is not None:
             proof = ("proven optimal" if own.value <= own.bound_over_placements * (1 + 1e-9) else
-                     "lower bound " + " ".join(time_text(own.bound_over_placements, unit)))
+                     "lower bound " + shown_time(own.bound_over_placements, unit))
             beyond = self.weft.solver.get("bound_over_any_placement", 0.0) >= own.value * (1 - 1e-9)
             lines.append(f"{proof} over {over}; " + ("no other placement is faster" if beyond else others(over)))
         elif over:

@@ -20,7 +20,7 @@ from weft.solver.schedule import Schedule
 from weft.solver.ticks import TickProblem
 from weft.solver.values import exact, is_finite_number
 from weft.text.tables import table_of
-from weft.text.units import memory_text, time_text
+from weft.text.units import memory_text, shown_time, time_text
 
 LATENCY_FORMAT = "weft.latency/1"
 
@@ -87,7 +87,7 @@ class Serving(SavedResult):
     def point_text(self, point: ServingPoint) -> str:
         """One point in a line."""
         return (f"{self.rate_text(point)[0]} micro-batches/{self.time_unit}: latency "
-                f"{' '.join(time_text(point.latency, self.time_unit))}, {_proof(point)}"
+                f"{shown_time(point.latency, self.time_unit)}, {_proof(point)}"
                 + (f"  [{point.placement}]" if point.placement else ""))
 
     def to_json(self) -> dict[str, Any]:
@@ -146,7 +146,7 @@ class Serving(SavedResult):
         lines = [f"bound: over all schedules with one micro-batch per period no longer than this{over}"]
         if self.floor is not None:
             lines[0] = (f"bound: over all schedules with one micro-batch per period of at most "
-                        f"{' '.join(time_text(float(self.floor), self.time_unit))}{over}")
+                        f"{shown_time(float(self.floor), self.time_unit)}{over}")
         else:
             proven = self.least_period <= self.least_period_bound * (1 + _PROOF_TOLERANCE)
             lines.append(f"best throughput {1 / self.least_period:.5g} micro-batches/{self.time_unit}, "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from weft.solver.control.clock import unwatched
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.text.counts import listed
-from weft.text.units import time_text
+from weft.text.units import shown_time
 
 if TYPE_CHECKING:
     from weft.app.lib.placements import CasePlacement
@@ -102,7 +102,7 @@ def tool_lines(schedule: Schedule) -> list[str]:
 
 def _near_text(entry: Mapping[str, Any], schedule: Schedule) -> str:
     change = entry["makespan"] / schedule.makespan - 1
-    step = " ".join(time_text(entry["makespan"], schedule.problem.time_unit))
+    step = shown_time(entry["makespan"], schedule.problem.time_unit)
     return f"{step} ({change:+.1%}: {entry['placement']}{', ' * bool(entry['order'])}{entry['order']})"
 
 
@@ -121,7 +121,7 @@ def run_line(schedule: Schedule, name: str) -> str:
     if run.schedule.makespan == schedule.makespan and not run.order:
         return ""
     unit = schedule.problem.time_unit
-    shown, before = (" ".join(time_text(value, unit)) for value in (run.schedule.makespan, schedule.makespan))
+    shown, before = (shown_time(value, unit) for value in (run.schedule.makespan, schedule.makespan))
     how = (f"runs its own order, {run.order}" if run.order else "runs this order") + (
         " with whole backwards" if run.schedule.problem.blocks != schedule.problem.blocks and _is_split(schedule)
         else "")
