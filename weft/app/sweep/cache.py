@@ -118,8 +118,8 @@ def _makers() -> Mapping[str, str]:
     """What made an entry: the sources of the solver and of what calls it, which change between two releases, too."""
     weft = Path(__file__).parents[2]
     app = weft / "app"
-    sources = [*sorted((weft / "solver").rglob("*.py")), *sorted((app / "lib").glob("*.py")),
-               *sorted((app / "solving").glob("*.py")), app / "compare.py", Path(__file__)]
+    rooms = (weft / "solver", app / "lib", app / "solving", app / "compare")
+    sources = [*(source for room in rooms for source in sorted(room.rglob("*.py"))), Path(__file__)]
     return {"sources": sources_digest(sources), "ortools": metadata.version("ortools")}
 
 
